@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
+from dreamshard.cost_model.compiled import Ints
 from dreamshard.formatting import first_line
 from dreamshard.legality import allowed_devices, violation
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding, row_blocks
 from dreamshard.plan import Plan
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Ints, anneal, priced
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, anneal, priced
 from dreamshard.search.changes import Predictor, Ways, known_costs
 from dreamshard.search.search import default_moves
 from dreamshard.shards import Shards
@@ -477,7 +478,7 @@ def _between(
     found: list[tuple[Ints, Ints]] = [ways.located(each) for each in ends]
     for price in prices:
         menu = ways.menu._replace(price_ms=price * num_bytes)
-        legal = [each for each in (priced(menu, law, Found(*own, np.inf)) for own in found) if each is not None]
+        legal = [each for each in (priced(menu, law, *own) for own in found) if each is not None]
         best = min(legal, key=lambda each: each.cost_ms)
         best = anneal(menu, law, best, default_moves(task))
         found.append((best.option, best.place))

@@ -91,7 +91,7 @@ def pack_parts(limits: PlacementLimits, parts: Parts) -> Packing:
     capacity = limits.capacity_bytes
     for share in (1.0, _SHRUNK):
         room = np.floor(capacity * share).astype(np.int64) if share < 1 else capacity
-        answer = _Program(limits, parts, room).solution()
+        answer = _solution(limits, parts, room)
         if answer.amounts is None:
             return answer if share == 1.0 else Packing(None)
         if (parts.held_bytes(answer.amounts) <= capacity).all():
@@ -99,85 +99,62 @@ def pack_parts(limits: PlacementLimits, parts: Parts) -> Packing:
     return Packing(None)
 
 
-class _Program:
-    """The integer program: y `[I, D]` is whether a device has a part of an item, and x, for those split, how many units."""
+def _solution(limits: PlacementLimits, parts: Parts, capacity_bytes: NDArray[np.int64]) -> Packing:
+    """The packing that HiGHS finds, if it finds one.
 
-    def __init__(self, limits: PlacementLimits, parts: Parts, capacity_bytes: NDArray[np.int64]) -> None:
-        self.limits, self.parts = limits, parts
-        self.num_items, self.num_devices = limits.allowed.shape
-        self.split = np.flatnonzero(parts.most > 1)
-        divisor = math.gcd(*(int(each) for each in (*parts.unit_bytes, *parts.base_bytes)))
-        self.capacity = (capacity_bytes // max(divisor, 1)).astype(np.float64)
-        scale = min(1.0, _SCALE / max(self.capacity.max(), 1.0))
-        self.capacity *= scale
-        self.unit, self.base = (each / max(divisor, 1) * scale for each in (parts.unit_bytes, parts.base_bytes))
+    Variables are y `[I, D]`, whether a device has a part of an item, and x `[S, D]`, how many units of those that are split.
+    """
+    num_items, num_devices = limits.allowed.shape
+    split, is_split = np.flatnonzero(parts.most > 1), parts.most > 1
+    divisor = max(math.gcd(*(int(each) for each in (*parts.unit_bytes, *parts.base_bytes))), 1)
+    scale = min(1.0, _SCALE / max(float(capacity_bytes.max() // divisor), 1.0))
+    unit, base = (each / divisor * scale for each in (parts.unit_bytes, parts.base_bytes))
+    on_devices, cells = scipy.sparse.eye_array(num_devices), num_items * num_devices
+    chosen = scipy.sparse.csr_array((np.ones(len(split)), (np.arange(len(split)), split)), (len(split), num_items))
+    no_x = scipy.sparse.csr_array((num_items, len(split) * num_devices))
+    constraints: list[Any] = []
 
-    def solution(self) -> Packing:
-        """The packing that HiGHS finds, if it finds one."""
-        cells = self.num_items * self.num_devices
-        num_variables = cells + len(self.split) * self.num_devices
-        upper = np.concatenate(
-            [self._may_hold().ravel().astype(np.float64), np.repeat(self.parts.units[self.split], self.num_devices)]
-        )
-        found: Any = scipy.optimize.milp(
-            c=np.zeros(num_variables),
-            integrality=np.ones(num_variables),
-            bounds=scipy.optimize.Bounds(0, upper),
-            constraints=self._constraints(num_variables),
-            options={"node_limit": _NODES, "presolve": True},
-        )
-        if found.x is None:
-            return Packing(None, is_impossible=found.status == 2)  # 2 is infeasible
-        rounded = np.rint(found.x).astype(np.int64)
-        amounts = rounded[:cells].reshape(self.num_items, self.num_devices)
-        amounts[self.split] = rounded[cells:].reshape(-1, self.num_devices)
-        return Packing(amounts)
+    def limit(of_y: Any, of_x: Any, low: Any, high: Any) -> None:
+        constraints.append(scipy.optimize.LinearConstraint(scipy.sparse.hstack([of_y, of_x]).tocsr(), low, high))
 
-    def _may_hold(self) -> NDArray[np.bool_]:
-        """`[I, D]` devices that may hold an item; of devices that are alike, the largest items take the first ones."""
-        allowed = self.limits.allowed.copy()
-        alike = len(set(self.limits.capacity_bytes.tolist())) == 1 and bool(allowed.all())
-        if alike and not len(self.split):
-            for device, item in enumerate(np.argsort(-self.limits.item_bytes, kind="stable")[: self.num_devices]):
-                allowed[item, device + 1 :] = False
-        return allowed
+    row = np.ones((1, num_devices))
+    limit(scipy.sparse.kron(scipy.sparse.eye_array(num_items), row), no_x, 1, np.where(is_split, parts.most, 1))
+    held = np.where(is_split, base, unit * parts.units + base)[None]
+    of_y, of_x = (scipy.sparse.kron(each, on_devices) for each in (held, unit[None, split]))
+    limit(of_y, of_x, 0, (capacity_bytes // divisor) * scale)
+    first, second = np.nonzero(np.triu(limits.apart, 1))
+    if len(first):
+        pair = np.zeros((len(first), num_items))
+        pair[np.arange(len(first)), first] = pair[np.arange(len(first)), second] = 1
+        of_x = scipy.sparse.csr_array((len(first) * num_devices, len(split) * num_devices))
+        limit(scipy.sparse.kron(pair, on_devices), of_x, 0, 1)
+    if len(split):
+        units, least, every = parts.units[split], parts.least[split], scipy.sparse.eye_array(len(split) * num_devices)
+        of_y = scipy.sparse.csr_array((len(split), cells))
+        limit(of_y, scipy.sparse.kron(scipy.sparse.eye_array(len(split)), row), units, units)
+        for bound, low, high in ((units, -np.inf, 0), (least, 0, np.inf)):  # least y <= x <= units y
+            limit(scipy.sparse.kron(-bound[:, None] * chosen, on_devices), every, low, high)
+    upper = np.concatenate([_may_hold(limits, split).ravel(), np.repeat(parts.units[split], num_devices)])
+    found: Any = scipy.optimize.milp(
+        c=np.zeros(len(upper)),
+        integrality=np.ones(len(upper)),
+        bounds=scipy.optimize.Bounds(0, upper.astype(np.float64)),
+        constraints=constraints,
+        options={"node_limit": _NODES, "presolve": True},
+    )
+    if found.x is None:
+        return Packing(None, is_impossible=found.status == 2)  # 2 is infeasible
+    rounded = np.rint(found.x).astype(np.int64)
+    amounts = rounded[:cells].reshape(num_items, num_devices)
+    amounts[split] = rounded[cells:].reshape(-1, num_devices)
+    return Packing(amounts)
 
-    def _constraints(self, num_variables: int) -> list[Any]:
-        items, devices = np.divmod(np.arange(self.num_items * self.num_devices), self.num_devices)
-        y = np.arange(self.num_items * self.num_devices)
-        x = len(y) + np.arange(len(self.split) * self.num_devices)
-        x_item = np.repeat(np.arange(len(self.split)), self.num_devices)
-        y_of_x = (self.split[:, None] * self.num_devices + np.arange(self.num_devices)).ravel()
-        x_device = np.tile(np.arange(self.num_devices), len(self.split))
-        is_whole = np.ones(self.num_items, np.bool_)
-        is_whole[self.split] = False
-        whole_bytes = np.where(is_whole, self.unit * self.parts.units + self.base, self.base)
 
-        def rows(row: Any, column: Any, value: Any, count: int, low: Any, high: Any) -> Any:
-            matrix = scipy.sparse.csr_matrix((value, (row, column)), shape=(count, num_variables))
-            return scipy.optimize.LinearConstraint(matrix, low, high)
-
-        once = rows(items, y, np.ones(len(y)), self.num_items, 1, np.where(is_whole, 1, self.parts.most))
-        memory = rows(
-            np.concatenate([devices, x_device]),
-            np.concatenate([y, x]),
-            np.concatenate([whole_bytes[items], self.unit[self.split][x_item]]),
-            self.num_devices,
-            0,
-            self.capacity,
-        )
-        result = [once, memory]
-        first, second = np.nonzero(np.triu(self.limits.apart, 1))
-        if len(first):
-            pair = np.arange(len(first) * self.num_devices)
-            d = np.tile(np.arange(self.num_devices), len(first))
-            columns = [np.repeat(each, self.num_devices) * self.num_devices + d for each in (first, second)]
-            result.append(rows(np.tile(pair, 2), np.concatenate(columns), np.ones(2 * len(pair)), len(pair), 0, 1))
-        if len(x):
-            ones, each = np.ones(len(x)), np.arange(len(x))
-            units, least = self.parts.units[self.split], self.parts.least[self.split]
-            result.append(rows(x_item, x, ones, len(self.split), units, units))
-            for bound, low, high in ((units, -np.inf, 0), (least, 0, np.inf)):  # least y <= x <= units y
-                value = np.concatenate([ones, -bound[x_item].astype(np.float64)])
-                result.append(rows(np.tile(each, 2), np.concatenate([x, y_of_x]), value, len(x), low, high))
-        return result
+def _may_hold(limits: PlacementLimits, split: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """`[I, D]` devices that may hold an item; of devices that are alike, the largest items take the first ones."""
+    allowed = limits.allowed.copy()
+    alike = len(set(limits.capacity_bytes.tolist())) == 1 and bool(allowed.all())
+    if alike and not len(split):
+        for device, item in enumerate(np.argsort(-limits.item_bytes, kind="stable")[: allowed.shape[1]]):
+            allowed[item, device + 1 :] = False
+    return allowed

@@ -24,6 +24,7 @@ from dreamshard.hardware import kernels, loads
 from dreamshard.hardware.accelerator import AcceleratorSpec
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])
 
 
@@ -38,6 +39,7 @@ ALL_TO_ALL, ROWS, COPIES, HOSTS = range(4)
 """Curves: by width, dims of row-wise tables, bytes of copies' gradients, dims on the busiest host."""
 CURVE_POINTS = 1024
 _LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curve: from 0.02 to 3e20
+_CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
 _FIGURES = (
     "memory_bytes_per_s",
     "l2_bytes",
@@ -86,7 +88,7 @@ class DeviceLaw(NamedTuple):
 
 def curve_points() -> Floats:
     """Values at which curves are given."""
-    return np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
+    return _CURVE_VALUES.copy()
 
 
 def network_law(weights: formula.StructuredWeights, num_devices: int, curves: Floats) -> DeviceLaw:
@@ -160,9 +162,7 @@ def curve_ms(curves: Floats, kind: int, value: float) -> float:
     if at <= 0:
         return curves[kind, 0]
     low = min(int(at), CURVE_POINTS - 2)
-    first = math.exp(_LOG_FIRST + _LOG_STEP * low)
-    second = math.exp(_LOG_FIRST + _LOG_STEP * (low + 1))
-    part = (value - first) / (second - first)
+    part = (value - _CURVE_VALUES[low]) / (_CURVE_VALUES[low + 1] - _CURVE_VALUES[low])
     return curves[kind, low] + part * (curves[kind, low + 1] - curves[kind, low])
 
 

@@ -1,25 +1,23 @@
 """Search for the best placement by predicted cost.
 
-dreamshard_placer  the trained placer: its starting placements
-roofline_placer    the same search by a preset's roofline, without anything trained
-searching_placer   what both have in common
-search             from starting placements to the best one found, level by level of how tables may be sharded
-annealing          the compiled search among the options of every table
-options            the ways in which each table may be sharded, as arrays
-search_costs       what a search asks of a prediction of costs
-network_costs      it by a trained network
-roofline_costs     it by a preset's roofline
-cost_greedy        greedy on the cost network
-parts              the parts of a trained placer that place by themselves, by name
-column_splits      how many column shards memory and constraints ask for
-column_packing     an exact search for column shards that fit
+placers    the search by a trained network or a preset, greedy on a network, and a policy alone
+search     from starting placements to the best one found, level by level of how tables may be sharded
+annealing  the compiled search among the options of every table
+options    the ways in which each table may be sharded, as arrays
+costs      a trained network and a preset's roofline as the search uses them
+columns    column shards by memory alone
+changes    costs of one placement with a table changed, and menus of given ways to shard
 """
 
-from dreamshard.search.cost_greedy import GreedyCostPlacer
-from dreamshard.search.dreamshard_placer import DreamShardPlacer, Inference
-from dreamshard.search.parts import PARTS, part_of
-from dreamshard.search.roofline_placer import RooflinePlacer
-from dreamshard.search.searching_placer import SearchingPlacer
+from dreamshard.search.placers import (
+    PARTS,
+    DreamShardPlacer,
+    GreedyCostPlacer,
+    Inference,
+    RooflinePlacer,
+    SearchingPlacer,
+    part_of,
+)
 
 __all__ = [
     "PARTS",

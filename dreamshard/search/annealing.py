@@ -15,15 +15,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dreamshard.cost_model.compiled import ALL_TO_ALL, COPIES, HOSTS, ROWS, DeviceLaw, Floats, curve_ms, device_ms, jit
-
-Ints = NDArray[np.int64]
+from dreamshard.cost_model.compiled import (
+    ALL_TO_ALL,
+    COPIES,
+    HOSTS,
+    ROWS,
+    DeviceLaw,
+    Floats,
+    Ints,
+    curve_ms,
+    device_ms,
+    jit,
+)
 
 ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
-CYCLES = ((5e-2, 1e-4), (5e-3, 1e-4))
-"""First and last temperature of each run of annealing, as shares of the start's cost."""
+HOT, _COLD = 5e-2, 1e-4
+"""First and last temperature, as shares of the start's cost."""
 _EVENNESS = 0.1  # weight of the devices' mean squared cost beside the overall cost
 _OVERFULL_WEIGHT = 2.0  # of the start's cost, for a device with twice the tables that it has room for
 _MOST_OVERFULL = 0.05  # of a device's capacity, on the way from one legal placement to another
@@ -507,6 +516,9 @@ def _anneal(
     energy = _energy(law, state, squares, reference)
     slowest, widest = 0, 0
     stale = True
+    temperature, decay = hot * (cold / hot) ** (first / total), (cold / hot) ** (1 / total)
+    changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
+    num_changed = num_tables
     for i in range(len(draws)):
         u = draws[i]
         if stale:
@@ -517,7 +529,7 @@ def _anneal(
                 if state.sums[d, law.width] > state.sums[widest, law.width]:
                     widest = d
             stale = False
-        temperature = hot * (cold / hot) ** ((first + i) / total)
+        temperature *= decay
         threshold = energy - temperature * reference * math.log(max(u[0], 1e-300))
         source = slowest if u[1] < _SLOWEST else (widest if u[1] < _WIDEST else -1)
         slot = -1
@@ -530,7 +542,7 @@ def _anneal(
             r = int(u[3] * (menu.first_range[option + 1] - menu.first_range[option]))
         old = state.option[t]
         options = menu.last_option[t] - menu.first_option[t]
-        accepted = False
+        accepted, other = False, -1
         if options > 1 and (menu.spread[old] != ON_DEVICES or u[4] < option_share):
             new = menu.first_option[t] + int(u[5] * options)
             if menu.spread[new] == ON_DEVICES and menu.spread[old] == ON_DEVICES and new == old:
@@ -540,9 +552,9 @@ def _anneal(
             if menu.spread[new] == ON_HOST:
                 hosts = num_devices // menu.per_host
                 begin = int(u[6] * hosts)
-                other = int(u[7] * hosts)
-                if state.host_dims[other] < state.host_dims[begin]:
-                    begin = other
+                second = int(u[7] * hosts)
+                if state.host_dims[second] < state.host_dims[begin]:
+                    begin = second
                 for k in range(count):
                     new_places[k] = (begin + k) % hosts
                     fits = fits and _host_allowed(menu, t, new_places[k])
@@ -561,7 +573,7 @@ def _anneal(
                     energy, squares, threshold, reference, ms_per_width,
                 )  # fmt: skip
         elif menu.spread[old] == ON_DEVICES:
-            device, swap, other = state.place[t, r], u[5] < 0.6, -1
+            device, swap = state.place[t, r], u[5] < 0.6
             if swap and u[4] < 0.5:  # for a table of about the same width and cost
                 position = rank[t] + int((2 * u[7] - 1) * (_NEAR + 1))
                 near = by_width[min(max(position, 0), num_tables - 1)]
@@ -604,11 +616,17 @@ def _anneal(
                 )  # fmt: skip
         if accepted:
             stale = True
+            for slot in (t * width, other):
+                if slot >= 0 and not is_changed[slot // width]:
+                    is_changed[slot // width], changed[num_changed] = True, slot // width
+                    num_changed += 1
             cost = overall_ms(law, state) + state.totals[_PRICE]
             if cost < best and _has_room(menu, state):
                 best = cost
-                best_option[:] = state.option
-                best_place[:] = state.place
+                for j in range(num_changed):
+                    t = changed[j]
+                    best_option[t], best_place[t], is_changed[t] = state.option[t], state.place[t], False
+                num_changed = 0
     return best
 
 
@@ -728,22 +746,21 @@ def cost_of(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> float:
     return float(overall_ms(law, state) + state.totals[_PRICE])
 
 
-def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0) -> Found:
+def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0, hot: float = HOT) -> Found:
     """The best placement that `moves` changes of a legal start visit; never costs more than the start."""
     generator = np.random.default_rng(seed)
     option, place = start.option.copy(), start.place.copy()
-    best = reference = cost_of(menu, law, option, place)
+    best = reference = start.cost_ms
     rows = menu.load[menu.first_range[menu.first_option[:-1]]]
     by_width = np.lexsort((alone_ms(menu, law), menu.loads[rows, law.width]))
     share = _OPTION_SHARE if bool((menu.last_option - menu.first_option[:-1] > 1).any()) else 0.0
     rank = np.argsort(by_width)
-    for hot, cold in CYCLES:
-        state, total = state_of(menu, law, option, place), moves // len(CYCLES)
-        for first in range(0, total, _BLOCK):
-            draws = generator.random((min(_BLOCK, total - first), _DRAWS))
-            best = _anneal(
-                menu, law, state, option, place, best, draws, first, total, reference, hot, cold, share, by_width, rank
-            )
+    state = state_of(menu, law, option, place)
+    for first in range(0, moves, _BLOCK):
+        draws = generator.random((min(_BLOCK, moves - first), _DRAWS))
+        best = _anneal(
+            menu, law, state, option, place, best, draws, first, moves, reference, hot, _COLD, share, by_width, rank
+        )
     return Found(option, place, best)
 
 
@@ -781,12 +798,12 @@ def balanced_ms(menu: Menu, law: DeviceLaw) -> float:
     return own + float(curve_ms(law.curves, ALL_TO_ALL, share[law.width]))
 
 
-def priced(menu: Menu, law: DeviceLaw, found: Found) -> Found | None:
+def priced(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> Found | None:
     """A placement with its cost; None if it is not legal."""
-    state = state_of(menu, law, found.option, found.place)
+    state = state_of(menu, law, option, place)
     if not _is_legal(menu, state):
         return None
-    return found._replace(cost_ms=float(overall_ms(law, state) + state.totals[_PRICE]))
+    return Found(option, place, float(overall_ms(law, state) + state.totals[_PRICE]))
 
 
 @jit

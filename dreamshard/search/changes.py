@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, device_ms, jit
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, device_ms, jit
 from dreamshard.costs import DeviceCosts
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_HOST, Placement, TableSharding
@@ -15,7 +15,6 @@ from dreamshard.search.annealing import (
     ON_ALL,
     ON_DEVICES,
     ON_HOST,
-    Ints,
     Menu,
     State,
     overall_ms,
@@ -23,7 +22,7 @@ from dreamshard.search.annealing import (
     state_of,
     take,
 )
-from dreamshard.search.search_costs import SearchCosts
+from dreamshard.search.costs import SearchCosts
 from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask

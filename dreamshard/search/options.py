@@ -1,14 +1,15 @@
 """The ways in which each table of a task may be sharded, as the arrays that the search works on, and back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dreamshard.cost_model.compiled import Floats
+from dreamshard.cost_model.compiled import Floats, Ints
 from dreamshard.legality import allowed_devices
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import (
@@ -17,17 +18,15 @@ from dreamshard.placement import (
     ON_ONE_HOST,
     SHARDING_TYPES,
     SPLIT_BY_COLUMNS,
+    Columns,
     Placement,
     ShardingType,
     TableSharding,
-    even_columns,
-    most_ranges,
-    row_blocks,
 )
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Ints, Menu
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
 from dreamshard.shards import GRADIENT_BYTES, Shards
-from dreamshard.tables import parent_name
+from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 
 WHOLE, COLUMNS, ALL = range(3)
@@ -35,28 +34,22 @@ WHOLE, COLUMNS, ALL = range(3)
 
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _NARROWEST_RANGE = 16  # columns of a range of a grid-sharded table
-_TINY_BYTES = (
-    2**22
-)  # of a table that stays whole: ranges would repeat its lookups for rows that are in the cache anyway
+_TINY_BYTES = 2**22  # of a table that stays whole: its rows are in the cache anyway, however often they are looked up
 _NARROWEST_FOR_SPEED = 16  # columns of a range that memory does not require: narrower rows waste memory transactions
 _LEAST_ROWS = 2  # per device of a table whose rows are spread
 _FREES_NOTHING = 1000  # tables with less than one in so many of all bytes stay in device memory
 _CACHED_SHARES = (0.65, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005)
 
 
-@dataclass(frozen=True)
-class _Option:
-    """A way to shard one table; `level` is the first at which a search may take it."""
-
-    level: int
-    sharding_type: ShardingType
-    columns: tuple[tuple[int, int], ...]
-    cached_share: float | None
+_TABLE_WISE, _COLUMN_WISE, _ROW_WISE, _TABLE_ROW_WISE, _GRID, _COPIES = range(len(SHARDING_TYPES))
+_IS_ON_DEVICE, _IS_EVERYWHERE, _IS_ON_HOST = (
+    np.isin(SHARDING_TYPES, kinds) for kinds in (ON_ONE_DEVICE, ON_EVERY_DEVICE, ON_ONE_HOST)
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a task's tables.
+    """The `O` options of a task's tables, by level, in the order of the menu.
 
     Tables that are to be together are one *item*, whose only option is whole.
 
@@ -64,14 +57,22 @@ class Options:
         task: whose tables these are.
         devices_per_host: devices that share a host.
         item: `[T]` the item of each table.
-        options: of each item.
-        menu: the same as arrays.
+        of_item: `[O]`.
+        level: `[O]` the first level at which a search may take it.
+        kind: `[O]` positions in `SHARDING_TYPES`.
+        cached_share: `[O]` of rows in device memory; NaN for a table that is not cached.
+        ends: `[R]` column after the last one of each range.
+        menu: the same for the search.
     """
 
     task: PlacementTask
     devices_per_host: int
     item: Ints
-    options: list[list[_Option]]
+    of_item: Ints
+    level: Ints
+    kind: Ints
+    cached_share: Floats
+    ends: Ints
     menu: Menu
 
     @classmethod
@@ -98,42 +99,40 @@ class Options:
         """
         limits = None if task.constraints.places_freely else PlacementLimits.of(task)
         item = np.arange(len(task.tables)) if limits is None else limits.item
-        members = np.bincount(item)
-        per_table = [_options_of(task, t, devices_per_host, most, caching=caching) for t in range(len(task.tables))]
-        options: list[list[_Option]] = [[] for _ in members]
-        for t, i in enumerate(item.tolist()):
-            options[i] = per_table[t] if members[i] == 1 else [_whole(task, t)]
-        menu = _menu(task, devices_per_host, item, options, loads, limits)
-        return cls(task, devices_per_host, item, options, menu)
+        table = np.unique(item, return_index=True)[1]  # [I] the first of each item
+        allowed = np.ones((len(table), task.num_devices), np.bool_) if limits is None else limits.allowed
+        of_item, level, kind, parts, share = _options(task, item, table, allowed, devices_per_host, most, caching)
+        return _with_menu(task, devices_per_host, item, table, allowed, loads, of_item, level, kind, parts, share)
 
     @cached_property
     def levels(self) -> Ints:
         """`[I, 3]` number of the item's options up to each level; never 0."""
-        counts = [[sum(each.level <= level for each in own) or 1 for level in range(ALL + 1)] for own in self.options]
-        return np.array(counts)
+        items = len(self.menu.allowed)
+        counts = [np.bincount(self.of_item[self.level <= level], minlength=items) for level in range(ALL + 1)]
+        return np.maximum(np.stack(counts, axis=1), 1)
 
     def up_to(self, level: int) -> Menu:
         """The menu up to a level."""
         return self.menu._replace(last_option=self.menu.first_option[:-1] + self.levels[:, level])
 
-    def found(self, device: Ints) -> Found:
-        """A placement of whole tables, `device` `[T]`, whose cost is not known yet."""
-        first = np.unique(self.item, return_index=True)[1]
-        place = np.full((len(first), self.most_ranges), -1)
-        place[:, 0] = device[first]
-        return Found(self.menu.first_option[:-1].copy(), place, np.inf)
+    def whole(self, device: Ints) -> tuple[Ints, Ints]:
+        """Options and places of whole tables, on `device` `[T]`."""
+        place = np.full((len(self.menu.allowed), self.most_ranges), -1)
+        place[self.item[::-1], 0] = device[::-1]  # of an item's first table
+        return self.menu.first_option[:-1].copy(), place
 
-    def number_of(self, item: int, kind: ShardingType) -> int | None:
-        """The first of an item's options of this kind, in device memory."""
-        for number, option in enumerate(self.options[item]):
-            if option.sharding_type == kind and option.cached_share is None:
-                return int(self.menu.first_option[item]) + number
-        return None
+    def first_of(self, kind: ShardingType) -> Ints:
+        """`[I]` the first option of each item that is of this kind and in device memory; -1 if there is none."""
+        found = np.full(len(self.menu.allowed), -1)
+        own = np.flatnonzero((self.kind == SHARDING_TYPES.index(kind)) & np.isnan(self.cached_share))[::-1]
+        found[self.of_item[own]] = own
+        return found
 
     @property
     def are_whole(self) -> bool:
         """Whether every table may be whole."""
-        return all(own[0].sharding_type in ON_ONE_DEVICE and len(own[0].columns) == 1 for own in self.options)
+        first = self.menu.first_option[:-1]
+        return bool((_IS_ON_DEVICE[self.kind[first]] & (np.diff(self.menu.first_range)[first] == 1)).all())
 
     @property
     def most_ranges(self) -> int:
@@ -142,93 +141,117 @@ class Options:
 
     def placement(self, found: Found, *, joined: bool) -> Placement:
         """The placement; `joined` makes ranges of a table that are on one device, or host, one wider range."""
-        shardings, members = [], np.bincount(self.item)
-        for t, i in enumerate(self.item.tolist()):
-            option = self.options[i][int(found.option[i] - self.menu.first_option[i])]
-            if members[i] > 1:
-                option = _whole(self.task, t)
-            places = tuple(found.place[i, : len(option.columns)].tolist())
-            shardings.append(self._sharding(t, option, places, joined))
+        option, place = found.option[self.item], found.place[self.item].tolist()
+        first, last = self.menu.first_range[option].tolist(), self.menu.first_range[option + 1].tolist()
+        kinds, shares = self.kind[option].tolist(), self.cached_share[option].tolist()
+        dims, ends, shardings = self.task.tables.dim.tolist(), self.ends.tolist(), []
+        for t, kind in enumerate(kinds):
+            columns = tuple(pairwise([0, *ends[first[t] : last[t] - 1], dims[t]]))
+            where = () if _IS_EVERYWHERE[kind] else tuple(place[t][: len(columns)])
+            share = None if np.isnan(shares[t]) else shares[t]
+            if joined and len(set(where)) < len(where):
+                kind, columns, where = self._joined(t, kind, columns, where)
+            name = SHARDING_TYPES[kind]
+            shardings.append(TableSharding(name, columns if name in SPLIT_BY_COLUMNS else (), where, share))
         return Placement(tuple(shardings), self.task.num_devices, self.devices_per_host)
 
-    def _sharding(self, table: int, option: _Option, places: tuple[int, ...], joined: bool) -> TableSharding:
-        kind, columns, share = option.sharding_type, option.columns, option.cached_share
-        if kind in ON_EVERY_DEVICE:
-            return TableSharding(kind, cached_share=share)
-        together = [(place, len(list(own))) for place, own in groupby(sorted(places))]
-        whole: ShardingType = "table_wise" if kind in ON_ONE_DEVICE else "table_row_wise"
-        types = self.task.constraints.sharding_types_for(parent_name(self.task.tables.names[table]))
-        if joined and len(together) < len(places) and (len(together) > 1 or whole in types):
-            ends = np.cumsum([0] + [count for _, count in together])
-            columns = tuple((columns[a][0], columns[b - 1][1]) for a, b in pairwise(ends.tolist()))
-            places = tuple(place for place, _ in together)
-            kind = whole if len(together) == 1 else kind
-        return TableSharding(kind, columns if kind in SPLIT_BY_COLUMNS else (), places, share)
+    def _joined(
+        self, table: int, kind: int, columns: Columns, where: tuple[int, ...]
+    ) -> tuple[int, Columns, tuple[int, ...]]:
+        """One wide range of all those that share a place."""
+        together = [(place, len(list(own))) for place, own in groupby(sorted(where))]
+        if len(together) == 1:
+            whole = _TABLE_WISE if kind == _COLUMN_WISE else _TABLE_ROW_WISE
+            types = self.task.constraints.sharding_types_for(parent_name(self.task.tables.names[table]))
+            if SHARDING_TYPES[whole] not in types:
+                return kind, columns, where
+            kind = whole
+        ends = np.cumsum([0] + [count for _, count in together]).tolist()
+        wide = tuple((columns[a][0], columns[b - 1][1]) for a, b in pairwise(ends))
+        return kind, wide, tuple(place for place, _ in together)
 
 
-def _whole(task: PlacementTask, table: int, cached_share: float | None = None) -> _Option:
-    return _Option(WHOLE, "table_wise", ((0, int(task.tables.dim[table])),), cached_share)
-
-
-def _options_of(task: PlacementTask, table: int, per_host: int, most: int, *, caching: bool) -> list[_Option]:
-    """The options of one table, those of lower levels first.
+def _options(
+    task: PlacementTask, item: Ints, table: Ints, allowed: NDArray[np.bool_], per_host: int, most: int, caching: bool
+) -> tuple[Ints, Ints, Ints, Ints, Floats]:
+    """Item, level, kind, ranges of columns and cached share `[O]` of every option, those of lower levels first.
 
     Options that never pay are left out, unless the constraints leave no other.
 
     Raises:
-        NoPlacementError: the constraints leave no option.
+        NoPlacementError: the constraints leave a table no option.
     """
-    constraints, name = task.constraints, parent_name(task.tables.names[table])
-    types = constraints.sharding_types_for(name)
-    dim, rows, num_devices = int(task.tables.dim[table]), int(task.tables.rows[table]), task.num_devices
-    hosts, held, room = num_devices // per_host, int(task.table_bytes[table]), int(task.capacity_bytes.max())
-    narrowest = constraints.narrowest_columns_of.get(name, 0)
-    shares: list[float | None] = [None]
-    if name in constraints.cached_share_of:
-        shares = [constraints.cached_share_of[name]]
-    elif caching and constraints.may_be_cached(name) and _FREES_NOTHING * held > int(task.table_bytes.sum()):
-        shares += _CACHED_SHARES
-    apart = any(name in group for group in constraints.apart)
-    everywhere = constraints.places_freely or bool(allowed_devices(task)[table].all())
-    for_speed = most_ranges(dim, max(narrowest, _NARROWEST_FOR_SPEED)) if held > _TINY_BYTES else 1
-    is_pinned = len(constraints.pinned.get(name, ())) == 1
-    splits = 1 if is_pinned else min(num_devices, most_ranges(dim, narrowest) if held > room else for_speed)
-    possible: list[_Option] = []
-    sensible: list[_Option] = []
-    for share in shares:
-        for kind in types:
-            blocks = {"data_parallel": 1, "row_wise": num_devices}.get(kind, per_host)
-            if kind == "table_wise":
-                possible.append(_whole(task, table, share))
-                sensible.append(possible[-1])
-            elif kind == "column_wise":
-                for k in _RANGES:
-                    if k <= most_ranges(dim, narrowest):
-                        possible.append(_Option(COLUMNS, kind, even_columns(dim, k), share))
-                        sensible += possible[-1:] if k <= splits else []
-            elif not (
-                (kind in ON_EVERY_DEVICE and not everywhere)
-                or (kind == "data_parallel" and share is not None)
-                or (kind in ON_ONE_HOST and not _has_host(task, table, per_host))
-            ):
-                parts = (
-                    min(hosts, most_ranges(dim, max(_NARROWEST_RANGE, narrowest))) if kind in SPLIT_BY_COLUMNS else 1
-                )
-                possible.append(_Option(ALL, kind, even_columns(dim, parts), share))
-                pays = kind == "data_parallel" or (not apart and rows >= _LEAST_ROWS * blocks)
-                if pays and not (kind in ON_ONE_HOST and hosts == 1) and not (kind == "grid_shard" and parts == 1):
-                    sensible += possible[-1:] if num_devices > 1 else []
-    options = [each for each in sensible if each.level <= most] or [each for each in possible if each.level <= most]
-    if not options:
-        raise _no_way(task, name, per_host)
-    return sorted(options, key=lambda option: option.level)
+    constraints, num_devices, count = task.constraints, task.num_devices, len(table)
+    names = [parent_name(task.tables.names[t]) for t in table.tolist()]
+    dim, rows = task.tables.dim.numpy()[table], task.tables.rows.numpy()[table]
+    held, room, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
+    may_be = np.tile(np.isin(SHARDING_TYPES, constraints.sharding_types), (count, 1))  # [I, 6]
+    narrowest, pinned, apart = np.zeros(count, np.int64), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    shares = np.tile([np.nan, *_CACHED_SHARES], (count, 1))  # [I, S]
+    is_cached = np.zeros(shares.shape, np.bool_)
+    is_cached[:, 0] = True
+    if caching:
+        is_cached[:, 1:] = (_FREES_NOTHING * held > int(task.table_bytes.sum()))[:, None]
+    for i, name in enumerate(names) if constraints.tables_named() else ():
+        if name in constraints.sharding_types_of:
+            may_be[i] = np.isin(SHARDING_TYPES, constraints.sharding_types_of[name])
+        narrowest[i] = constraints.narrowest_columns_of.get(name, 0)
+        pinned[i] = len(constraints.pinned.get(name, ())) == 1
+        apart[i] = any(name in group for group in constraints.apart)
+        if name in constraints.cached_share_of:
+            shares[i, 1], is_cached[i] = constraints.cached_share_of[name], np.arange(shares.shape[1]) == 1
+        elif not constraints.may_be_cached(name):
+            is_cached[i, 1:] = False
+    grouped = np.bincount(item) > 1
+    may_be[grouped] = np.arange(len(SHARDING_TYPES)) == _TABLE_WISE
+    is_cached[grouped] = np.arange(shares.shape[1]) == 0
+    widest_split = _most_ranges(dim, narrowest)
+    for_speed = np.where(held > _TINY_BYTES, _most_ranges(dim, np.maximum(narrowest, _NARROWEST_FOR_SPEED)), 1)
+    splits = np.where(pinned, 1, np.minimum(num_devices, np.where(held > room, widest_split, for_speed)))
+    in_grid = np.minimum(hosts, _most_ranges(dim, np.maximum(narrowest, _NARROWEST_RANGE)))
+    fills_hosts = num_devices % per_host == 0
+    has_host: NDArray[np.bool_] = np.zeros(count, np.bool_)
+    if fills_hosts:
+        on_host: NDArray[np.bool_] = np.logical_and.reduce(allowed.reshape(count, -1, per_host), axis=2)
+        has_host = np.logical_or.reduce(on_host, axis=1)
+
+    columns: list[tuple[int, int, int, Ints, NDArray[np.bool_], NDArray[np.bool_]]] = []
+    every = np.ones(count, np.int64)
+    for s in range(shares.shape[1]):
+        possible = may_be[:, _TABLE_WISE] & is_cached[:, s]
+        columns.append((WHOLE, _TABLE_WISE, s, every, possible, possible))
+        for k in _RANGES:
+            possible = may_be[:, _COLUMN_WISE] & is_cached[:, s] & (k <= widest_split)
+            columns.append((COLUMNS, _COLUMN_WISE, s, k * every, possible, possible & (k <= splits)))
+        for kind in (_ROW_WISE, _TABLE_ROW_WISE, _GRID, _COPIES):
+            possible = may_be[:, kind] & is_cached[:, s] & (allowed.all(1) if _IS_EVERYWHERE[kind] else has_host)
+            if kind == _COPIES:
+                possible &= s == 0
+                sensible = possible & (num_devices > 1)
+            else:
+                blocks = num_devices if kind == _ROW_WISE else per_host
+                sensible = possible & ~apart & (rows >= _LEAST_ROWS * blocks) & (num_devices > 1)
+                sensible &= kind == _ROW_WISE or hosts > 1
+            if kind == _GRID:
+                sensible &= in_grid > 1
+            columns.append((ALL, kind, s, in_grid if kind == _GRID else every, possible, sensible))
+    columns = sorted((each for each in columns if each[0] <= most), key=lambda each: each[0])
+    chosen = np.stack([each[5] for each in columns], axis=1)  # [I, C]
+    possible = np.stack([each[4] for each in columns], axis=1)
+    chosen = np.where(chosen.any(axis=1, keepdims=True), chosen, possible)
+    has_way = chosen.any(axis=1)
+    if not has_way.all():
+        raise _no_way(task, names[int(has_way.argmin())], per_host)
+    of_item, column = np.nonzero(chosen)
+    levels, kinds, of_share = (np.array([each[field] for each in columns])[column] for field in range(3))
+    parts = np.stack([each[3] for each in columns], axis=1)[of_item, column]
+    return of_item, levels, kinds, parts, shares[of_item, of_share]
 
 
-def _has_host(task: PlacementTask, table: int, per_host: int) -> bool:
-    """Whether a table may use all devices of some host."""
-    if task.num_devices % per_host:
-        return False
-    return bool(allowed_devices(task)[table].reshape(-1, per_host).all(dim=1).any())
+def _most_ranges(dim: Ints, narrowest: Ints) -> Ints:
+    """`[I]` see `sharding.most_ranges`."""
+    padded = -(-narrowest // DIM_MULTIPLE) * DIM_MULTIPLE
+    return np.maximum(dim // np.maximum(padded, DIM_MULTIPLE), 1)
 
 
 def _no_way(task: PlacementTask, name: str, per_host: int) -> NoPlacementError:
@@ -245,99 +268,69 @@ def _no_way(task: PlacementTask, name: str, per_host: int) -> NoPlacementError:
     return NoPlacementError(f"table {name!r} may only be sharded {' or '.join(types)}, but {reason}; allow another way")
 
 
-def _menu(
+def _with_menu(
     task: PlacementTask,
     per_host: int,
     item: Ints,
-    options: Sequence[Sequence[_Option]],
+    table: Ints,
+    allowed: NDArray[np.bool_],
     loads: Callable[[Shards], Floats],
-    limits: PlacementLimits | None,
-) -> Menu:
-    """The arrays; options that no device has room for are left out of `options` too."""
+    of_item: Ints,
+    level: Ints,
+    kind: Ints,
+    parts: Ints,
+    share: Floats,
+) -> Options:
+    """The options that some device has room for, with their menu."""
+    num_devices = task.num_devices
+    of_range = np.repeat(np.arange(len(parts)), parts)  # [R] option of each range
+    number = np.arange(len(of_range)) - np.repeat(np.cumsum(parts) - parts, parts)
+    own, kinds = table[of_item[of_range]], kind[of_range]
+    dim, rows = task.tables.dim.numpy(), task.tables.rows.numpy()
+    units = dim[own] // DIM_MULTIPLE
+    starts, ends = (DIM_MULTIPLE * (units * (number + more) // parts[of_range]) for more in (0, 1))
+    over = np.where(kinds == _ROW_WISE, num_devices, np.where(_IS_ON_HOST[kinds], per_host, 1))
+    block = -(-rows[own] // over)
+    blocks = np.where(kinds == _COPIES, num_devices, -(-rows[own] // block))
+    last = np.where(kinds == _COPIES, block, rows[own] - (blocks - 1) * block)
+    load, size, shard_loads = _shard_loads(
+        task, per_host, loads, own, kinds, np.stack([block, last], axis=1), ends - starts, share[of_range]
+    )
+    if (np.bincount(item) > 1).any():  # an item of several tables is their sum
+        every = np.arange(len(item))
+        held, sizes, summed = _shard_loads(
+            task, per_host, loads, every, 0 * every, np.stack([rows, rows], axis=1), dim, np.full(len(item), np.nan)
+        )
+        of_items = np.zeros((len(table), summed.shape[1]))
+        np.add.at(of_items, item, summed[held[:, 0]])
+        grouped = (np.bincount(item) > 1)[of_item[of_range]]
+        load[grouped] = len(shard_loads) + of_item[of_range][grouped, None]
+        size[grouped] = np.bincount(item, sizes[:, 0]).astype(np.int64)[of_item[of_range]][grouped, None]
+        shard_loads = np.concatenate([shard_loads, of_items])
     room = int(task.capacity_bytes.max())
-    first_table = np.unique(item, return_index=True)[1].tolist()
-    index: dict[tuple[int, int, int, int, float], int] = {}  # numbers of distinct shards by their fields
-
-    def shard(t: int, kind: ShardingType, rows: int, width: int, share: float | None) -> int:
-        number = SHARDING_TYPES.index("table_wise" if kind in ON_ONE_DEVICE else kind)
-        return index.setdefault((t, number, rows, width, -1.0 if share is None else share), len(index))
-
-    rows, dims = task.tables.rows.tolist(), task.tables.dim.tolist()
-    ranges: list[list[list[tuple[int, int, int, int]]]] = []  # full block, last block, blocks, columns
-    for i, own in enumerate(options):
-        t = first_table[i]
-        by_option = []
-        for option in own:
-            kind, count = option.sharding_type, 1
-            if kind == "data_parallel":
-                sizes = [rows[t]] * task.num_devices
-            elif kind in ON_ONE_DEVICE:
-                sizes = [rows[t]]
-            else:
-                count = task.num_devices if kind == "row_wise" else per_host
-                sizes = [b - a for a, b in row_blocks(rows[t], count) if a < b]
-            by_option.append(
-                [
-                    (
-                        shard(t, kind, sizes[0], end - start, option.cached_share),
-                        shard(t, kind, sizes[-1], end - start, option.cached_share),
-                        len(sizes),
-                        end - start,
-                    )
-                    for start, end in option.columns
-                ]
-            )
-        ranges.append(by_option)
-    members = np.bincount(item)
-    grouped = [t for t, i in enumerate(item.tolist()) if members[i] > 1]
-    alone = [shard(t, "table_wise", rows[t], dims[t], None) for t in grouped]
-    shards = _distinct(task, np.array(list(index), np.float64).T, per_host)
-    load, size = loads(shards), shards.device_bytes.numpy()
-    extra_load: list[Floats] = []
-    extra_size: list[int] = []
-    for i in np.flatnonzero(members > 1).tolist():  # an item of several tables is their sum
-        own_shards = [s for t, s in zip(grouped, alone, strict=True) if item[t] == i]
-        number = len(index) + len(extra_load)
-        extra_load.append(load[own_shards].sum(axis=0))
-        extra_size.append(int(size[own_shards].sum()))
-        ranges[i] = [[(number, number, 1, dims[first_table[i]])]]
-    if extra_load:
-        load, size = np.concatenate([load, np.stack(extra_load)]), np.concatenate([size, np.array(extra_size)])
-    for i, own in enumerate(options):
-        fits = [all(int(size[full]) <= room for full, *_ in by) for by in ranges[i]]
-        kept = [o for o, fit in enumerate(fits) if fit] or [len(fits) - 1]
-        ranges[i] = [ranges[i][o] for o in kept]
-        if isinstance(own, list):
-            own[:] = [own[o] for o in kept]
-    flat = [(i, o, by) for i, per_item in enumerate(ranges) for o, by in enumerate(per_item)]
-    kinds = [options[i][o].sharding_type for i, o, _ in flat]
-    each = np.array([r for _, _, by in flat for r in by], np.int64)
-    on_host = np.array([kind in ON_ONE_HOST for kind in kinds])
-    counts = np.array([len(by) for _, _, by in flat])
-    copies = [GRADIENT_BYTES * rows[first_table[i]] * dims[first_table[i]] if kind == "data_parallel" else 0
-              for (i, _, _), kind in zip(flat, kinds, strict=True)]  # fmt: skip
-    row_dims = [
-        float(dims[first_table[i]]) if kind == "row_wise" else 0.0 for (i, _, _), kind in zip(flat, kinds, strict=True)
-    ]
-    allowed = np.ones((len(options), task.num_devices), np.bool_) if limits is None else limits.allowed
+    fits = np.bincount(of_range, size[:, 0] > room) == 0  # [O]
+    is_last = np.append(of_item[1:] != of_item[:-1], True)
+    fits |= is_last & ~np.isin(of_item, of_item[fits])
+    kept = fits[of_range]
+    of_item, level, kind, parts, share = (each[fits] for each in (of_item, level, kind, parts, share))
+    load, size, blocks, widths, ends, kinds = (each[kept] for each in (load, size, blocks, ends - starts, ends, kinds))
+    first = table[of_item]
+    first_option = np.searchsorted(of_item, np.arange(len(table) + 1))
     first_group, groups, num_groups = _groups(task, item)
-    first_option = np.concatenate([[0], np.cumsum([len(own) for own in ranges])])
-    return Menu(
+    menu = Menu(
         first_option=first_option,
         last_option=first_option[1:].copy(),
-        spread=np.array(
-            [ON_ALL if k in ON_EVERY_DEVICE else (ON_HOST if k in ON_ONE_HOST else ON_DEVICES) for k in kinds]
-        ),
-        first_range=np.concatenate([[0], np.cumsum(counts)]),
-        load=each[:, 0].copy(),
-        last_load=each[:, 1].copy(),
-        blocks=each[:, 2].copy(),
-        size=size[each[:, 0]],
-        last_size=size[each[:, 1]],
-        host_dims=np.where(np.repeat(on_host, counts), each[:, 3], 0).astype(np.float64),
-        row_dims=np.array(row_dims),
-        copy_bytes=np.array(copies, np.float64),
-        loads=np.ascontiguousarray(load, np.float64),
+        spread=np.where(_IS_EVERYWHERE[kind], ON_ALL, np.where(_IS_ON_HOST[kind], ON_HOST, ON_DEVICES)),
+        first_range=np.concatenate([[0], np.cumsum(parts)]),
+        load=load[:, 0].copy(),
+        last_load=load[:, 1].copy(),
+        blocks=blocks,
+        size=size[:, 0].copy(),
+        last_size=size[:, 1].copy(),
+        host_dims=np.where(_IS_ON_HOST[kinds], widths, 0).astype(np.float64),
+        row_dims=np.where(kind == _ROW_WISE, dim[first], 0).astype(np.float64),
+        copy_bytes=np.where(kind == _COPIES, GRADIENT_BYTES * rows[first] * dim[first], 0).astype(np.float64),
+        loads=np.ascontiguousarray(shard_loads, np.float64),
         allowed=allowed,
         first_group=first_group,
         groups=groups,
@@ -346,22 +339,45 @@ def _menu(
         per_host=per_host,
         price_ms=np.zeros((0, 0)),
     )
+    return Options(task, per_host, item, of_item, level, kind, share, ends, menu)
 
 
-def _distinct(task: PlacementTask, fields: Floats, per_host: int) -> Shards:
-    """Shards by table, kind, rows, columns and cached share (below zero in device memory), `[5, S]`, all on device 0."""
-    table, kind, rows, width = torch.from_numpy(fields[:4].astype(np.int64))
-    nothing, share = torch.zeros_like(table), torch.from_numpy(fields[4])
-    return Shards.made(
+def _shard_loads(
+    task: PlacementTask,
+    per_host: int,
+    loads: Callable[[Shards], Floats],
+    table: Ints,
+    kind: Ints,
+    rows: Ints,
+    width: Ints,
+    share: Floats,
+) -> tuple[Ints, Ints, Floats]:
+    """Numbers `[R, 2]` and bytes of the full and of the last block of each range, and loads `[N, L]` by these numbers.
+
+    Ranges of equal width, and blocks of equal length, have the same number.
+    """
+    alike = np.where(_IS_ON_DEVICE[kind], _TABLE_WISE, kind)
+    shares, of_share = np.unique(share, return_inverse=True)
+    keys = np.stack([alike, of_share, width // DIM_MULTIPLE, table], axis=1)
+    base = keys @ np.array([1, len(SHARDING_TYPES), len(SHARDING_TYPES) * len(shares), 0])
+    base = (base * len(task.tables) + table)[:, None] * 2 + (np.arange(2) * (rows != rows[:, :1]))
+    _, where, number = np.unique(base.ravel(), return_index=True, return_inverse=True)
+    of_range = where // 2
+    own = torch.from_numpy(table[of_range])
+    ends = [torch.from_numpy(each) for each in (rows.ravel()[where], width[of_range])]
+    nothing = torch.zeros_like(own)
+    shards = Shards.made(
         task,
-        table=table,
+        table=own,
         device=nothing,
-        sharding_type=kind,
-        rows=torch.stack([nothing, rows], dim=1),
-        columns=torch.stack([nothing, width], dim=1),
-        cached_share=torch.where(share < 0, torch.nan, share),
+        sharding_type=torch.from_numpy(alike[of_range]),
+        rows=torch.stack([nothing, ends[0]], dim=1),
+        columns=torch.stack([nothing, ends[1]], dim=1),
+        cached_share=torch.from_numpy(share[of_range]),
         devices_per_host=per_host,
     )
+    number = number.reshape(rows.shape)
+    return number, shards.device_bytes.numpy()[number], loads(shards)
 
 
 def _groups(task: PlacementTask, item: Ints) -> tuple[Ints, Ints, int]:

@@ -11,17 +11,29 @@ from contextlib import suppress
 import numpy as np
 
 from dreamshard.baselines import no_room, packed, rule_placements
-from dreamshard.cost_model.compiled import DeviceLaw, Floats
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints
 from dreamshard.legality import violation
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_DEVICES, Found, Ints, Menu, alone_ms, anneal, balanced_ms, greedy, priced
-from dreamshard.search.column_packing import packed_columns
+from dreamshard.search.annealing import (
+    HOT,
+    ON_DEVICES,
+    ON_HOST,
+    Found,
+    Menu,
+    alone_ms,
+    anneal,
+    balanced_ms,
+    greedy,
+    priced,
+)
+from dreamshard.search.columns import packed_columns
+from dreamshard.search.costs import SearchCosts
 from dreamshard.search.options import ALL, COLUMNS, WHOLE, Options
-from dreamshard.search.search_costs import SearchCosts
 from dreamshard.tasks import PlacementTask
 
-_LONG = 3  # starts that are improved by a long search
+_LONG = ((0, HOT), (1, HOT), (0, 2 * HOT), (2, HOT))
+"""Long searches: from which start, the best first, and the first temperature."""
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
 _PREFIXES = 12  # numbers of tables that are spread together
 _SPLIT_SHARES = (0.5, 0.25, 0.1)  # of an even device's cost or width, from which on a table is split
@@ -29,7 +41,7 @@ _SPLIT_SHARES = (0.5, 0.25, 0.1)  # of an even device's cost or width, from whic
 
 def default_moves(task: PlacementTask) -> int:
     """Changes that a search tries at each level."""
-    return 8_000 + 40 * len(task.tables)
+    return 6_000 + 30 * len(task.tables)
 
 
 def highest_level(task: PlacementTask, *, columns: bool = True) -> int:
@@ -58,7 +70,7 @@ def search(
     """
     moves = default_moves(task) if moves is None else moves
     most = highest_level(task) if most is None else most
-    law, found = costs.law(), None
+    law, found = costs.law(spread=most == ALL), None
     for caching in (False, True) if task.constraints.caching else (False,):
         if not found:
             options = Options.of(task, costs.devices_per_host, costs.loads, most, caching=caching)
@@ -72,18 +84,29 @@ def search(
         menu = options.up_to(level)
         if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced_ms(menu, law):
             continue  # not even perfect balance would gain as much
-        starts_of_level = [best, *(_split_starts if level == COLUMNS else _spread_starts)(options, law)]
+        others = _split_starts(options, law) if level == COLUMNS else _spread_starts(options, law, best)
+        starts_of_level = [best, *others]
         other = _improved(menu, law, starts_of_level, moves)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
-    plans = [options.placement(best, joined=joined) for joined in (True, False)]
-    if not task.constraints.places_freely:
-        plans = [plan for plan in plans if not violation(task, plan)]
-    if not plans:
+    plan, apart = (options.placement(best, joined=joined) for joined in (True, False))
+    if plan == apart:
+        return _checked(task, [plan])[0]
+    return min(_checked(task, [plan, apart]), key=lambda each: float(costs.predict(task, each).overall_ms()))
+
+
+def _checked(task: PlacementTask, plans: list[Placement]) -> list[Placement]:
+    """The legal ones.
+
+    Raises:
+        NoPlacementError: none is.
+    """
+    legal = plans if task.constraints.places_freely else [plan for plan in plans if not violation(task, plan)]
+    if not legal:
         raise NoPlacementError(
             f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
         )
-    return min(plans, key=lambda plan: float(costs.predict(task, plan).overall_ms()))
+    return legal
 
 
 def _by_width(task: PlacementTask, alone: Floats) -> Ints:
@@ -101,10 +124,12 @@ def _by_width(task: PlacementTask, alone: Floats) -> Ints:
 def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -> Found:
     """The best of long searches from the best results of short ones from every start."""
     tried = [anneal(menu, law, each, moves // _TRIAL) if len(starts) > 1 else each for each in starts]
-    ranked = sorted(tried, key=lambda each: each.cost_ms)[:_LONG]
-    return min(
-        (anneal(menu, law, each, moves, seed) for seed, each in enumerate(ranked)), key=lambda each: each.cost_ms
+    ranked = sorted(tried, key=lambda each: each.cost_ms)
+    longs = (
+        anneal(menu, law, ranked[min(rank, len(ranked) - 1)], moves, seed, hot)
+        for seed, (rank, hot) in enumerate(_LONG, 1)
     )
+    return min(longs, key=lambda each: each.cost_ms)
 
 
 def _split_starts(options: Options, law: DeviceLaw) -> list[Found]:
@@ -128,33 +153,45 @@ def _split_starts(options: Options, law: DeviceLaw) -> list[Found]:
     return found
 
 
-def _spread_starts(options: Options, law: DeviceLaw) -> list[Found]:
-    """Greedy placements with more and more tables spread in one way, then in a second one besides.
+def _spread_starts(options: Options, law: DeviceLaw, best: Found) -> list[Found]:
+    """Placements with more and more tables spread in one way, then in a second one besides: from whole tables on, and in the
+    best placement so far.
 
     One table alone never pays for a collective that others could share, so they are spread together: those with the
     smallest gradients are copied first, the most expensive are cut into rows first.
     """
     menu = options.up_to(ALL)
-    alone, starts = alone_ms(menu, law), []
-    chosen, least = menu.first_option[:-1].copy(), np.inf  # from whole tables on
-    kinds: tuple[ShardingType, ...] = ("data_parallel", "row_wise", "table_row_wise", "grid_shard")
-    for kind in kinds:
-        able = {i: options.number_of(i, kind) for i in range(len(chosen))}
-        items = np.array([i for i, option in able.items() if option is not None], np.int64)
-        if not len(items):
-            continue
-        of = np.array([able[i] for i in items.tolist()])
-        order = np.argsort(menu.copy_bytes[of] if kind == "data_parallel" else -alone[items], kind="stable")
-        before = chosen
-        for count in np.unique(np.geomspace(1, len(items), _PREFIXES).round().astype(np.int64)).tolist():
-            trial = before.copy()
-            trial[items[order[:count]]] = of[order[:count]]
-            first = np.argsort(np.where(menu.spread[trial] != ON_DEVICES, -np.inf, -alone), kind="stable")
-            start = greedy(menu._replace(first_option=np.append(trial, menu.first_option[-1])), law, first)
-            if start is not None and start.cost_ms < least:
-                chosen, least = trial, start.cost_ms
-                starts.append(start)
-    return starts[-2:]
+    alone, hosts = alone_ms(menu, law), menu.allowed.shape[1] // menu.per_host
+    whole = Found(menu.first_option[:-1].copy(), best.place, np.inf)
+    starts: list[Found] = []
+    for anew, start in ((True, whole), (False, best)):
+        kinds: tuple[ShardingType, ...] = ("data_parallel", "row_wise", "table_row_wise", "grid_shard")
+        for kind in kinds:
+            able = options.first_of(kind)
+            items = np.flatnonzero(able >= 0)
+            order = np.argsort(
+                menu.copy_bytes[able[items]] if kind == "data_parallel" else -alone[items], kind="stable"
+            )
+            before = start
+            for count in (
+                np.unique(np.geomspace(1, len(items), _PREFIXES).round().astype(np.int64)) if len(items) else ()
+            ):
+                chosen = items[order[:count]]
+                option, place = before.option.copy(), before.place.copy()
+                option[chosen] = able[chosen]
+                if anew:
+                    of_menu = menu._replace(first_option=np.append(option, menu.first_option[-1]))
+                    first = np.where(menu.spread[option] != ON_DEVICES, -np.inf, -alone)
+                    trial = greedy(of_menu, law, np.argsort(first, kind="stable"))
+                else:
+                    first_host = np.arange(count)[:, None] if menu.spread[able[chosen[0]]] == ON_HOST else 0
+                    place[chosen] = (first_host + np.arange(place.shape[1])) % max(hosts, 1)
+                    trial = priced(menu, law, option, place)
+                if trial is not None and trial.cost_ms < start.cost_ms:
+                    start = trial
+        if start.cost_ms < np.inf and start is not best:
+            starts.append(start)
+    return starts
 
 
 def _best_starts(
@@ -169,7 +206,7 @@ def _best_starts(
     if options.are_whole and not caching:
         rules = [device.numpy() for device in rule_placements(task)]
         for given in (starts, rules, [_by_width(task, alone[options.item])]):
-            by_origin.append([priced(menu, law, options.found(device)) for device in given])
+            by_origin.append([priced(menu, law, *options.whole(device)) for device in given])
     legal = [[each for each in found if each is not None] for found in by_origin]
     best = [
         min(found, key=lambda each: each.cost_ms) for found in legal if found
@@ -181,7 +218,7 @@ def _best_starts(
             best = [each for each in tried if each is not None]
     if not best and options.are_whole:
         with suppress(NoPlacementError):
-            exact = priced(menu, law, options.found(packed(task).numpy()))
+            exact = priced(menu, law, *options.whole(packed(task).numpy()))
             best = [] if exact is None else [exact]
     return best
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from dreamshard.baselines import packed_by_size
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.column_packing import packed_columns
-from dreamshard.search.column_splits import fits_together, tight_splits
+from dreamshard.search.columns import fits_together, packed_columns, tight_splits
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask

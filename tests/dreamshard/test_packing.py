@@ -15,7 +15,7 @@ from dreamshard.limits import PlacementLimits
 from dreamshard.packing import pack_whole
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.column_packing import packed_columns
+from dreamshard.search.columns import packed_columns
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 

@@ -40,7 +40,7 @@ def test_a_state_after_1000_changes_costs_what_it_costs_from_scratch(kind, const
     menu, law = options.menu, costs.law()
     found = annealing.greedy(menu, law, np.argsort(-annealing.alone_ms(menu, law)))
     state = annealing.state_of(menu, law, found.option, found.place)
-    order = np.arange(len(options.options))
+    order = np.arange(len(menu.allowed))
     for seed in range(4):
         draws = np.random.default_rng(seed).random((1000, 8))
         best = found.option.copy(), found.place.copy()

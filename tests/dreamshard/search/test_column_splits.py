@@ -10,7 +10,7 @@ from dreamshard.baselines import baselines
 from dreamshard.legality import violation
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.column_splits import needed_parts, tight_splits
+from dreamshard.search.columns import needed_parts, tight_splits
 from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed

@@ -13,8 +13,7 @@ from dreamshard.legality import violation
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
-from dreamshard.search.network_costs import NetworkCosts
-from dreamshard.search.search_costs import CollectiveLoad
+from dreamshard.search.costs import CollectiveLoad, NetworkCosts
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed

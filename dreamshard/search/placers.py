@@ -1,0 +1,232 @@
+"""Placers by a cost model: the search by a trained network or by a preset's roofline, and the parts of a trained placer.
+
+The search starts from greedy on the cost model, the policy's greedy rollout, and every rule of thumb; `search.py` goes on
+from them. A preset's costs are those of the simulated testbed on the same hardware: public figures, not measurements of
+one's own devices.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dreamshard.baselines import packed
+from dreamshard.cost_model import CostNetwork, Normaliser, shard_latents, shard_sums
+from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.legality import violation
+from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
+from dreamshard.policy.mdp import Episode, rollout
+from dreamshard.policy.policy_network import PolicyNetwork
+from dreamshard.search.annealing import alone_ms, greedy
+from dreamshard.search.columns import allowed_parts
+from dreamshard.search.costs import NetworkCosts, RooflineCosts, SearchCosts
+from dreamshard.search.options import ALL, WHOLE, Options
+from dreamshard.search.search import default_moves, highest_level, search
+from dreamshard.shards import Shards
+from dreamshard.tables import DEFAULT_BATCH, Tables
+from dreamshard.tasks import PlacementTask
+
+MOVES_PER_MS = 500
+"""Changes that an idle core tries in a millisecond; a budget of time stands for as many, whatever the machine."""
+
+Inference = Literal["search", "policy"]
+"""How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
+
+POLICY = "dreamshard_policy"
+PARTS = ("cost_greedy", POLICY)
+"""Parts of a trained placer that place by themselves: greedy on its cost network, and its policy without search."""
+
+_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
+
+
+class SearchingPlacer(OrderedPlacer):
+    """A placer that searches by a cost model.
+
+    Attributes:
+        budget_ms: work of the search: as much as an idle core does in this time; None for the task's own.
+        columns: whether tables may be split by columns where memory does not require it.
+    """
+
+    budget_ms: float | None
+    columns: bool
+
+    @abstractmethod
+    def costs(self, task: PlacementTask) -> SearchCosts:
+        """The costs of a task's shards."""
+
+    @abstractmethod
+    def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
+        """Devices of whole tables to start from, legal or not, besides greedy and the rules of thumb."""
+
+    def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
+        """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
+        budget_ms = self.budget_ms if budget_ms is None else budget_ms
+        return default_moves(task) if budget_ms is None else round(MOVES_PER_MS * budget_ms)
+
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """The best placement found by every way to shard that the task allows; errors as for `Placer.place`.
+
+        Raises:
+            ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
+        """
+        constraints = task.constraints
+        if highest_level(task) < ALL and not (constraints.caching or constraints.cached_share_of):
+            least, _ = allowed_parts(task)
+            if int(least.max()) > 1 and not self.columns:
+                name = task.tables.names[int(least.argmax())]
+                raise NoPlacementError(
+                    f"table {name!r} is to be split by columns, but whole tables were asked for; allow table_wise"
+                )
+        starts = [device.numpy() for device in self.starts(task)]
+        return search(
+            task, self.costs(task), starts, self.moves(task, budget_ms), highest_level(task, columns=self.columns)
+        )
+
+
+@dataclass(frozen=True)
+class DreamShardPlacer(SearchingPlacer):
+    """A trained policy and cost network.
+
+    Attributes:
+        budget_ms: for the search: as much work as an idle core does in this time; None for the task's own (`budget.py`).
+            Starting placements always finish.
+        columns: whether tables may be split by columns.
+        inference: `policy` places whole tables without search or budget.
+    """
+
+    cost_network: CostNetwork
+    policy: PolicyNetwork
+    normaliser: Normaliser
+    budget_ms: float | None = None
+    columns: bool = True
+    inference: Inference = "search"
+
+    @property
+    def name(self) -> str:
+        """`paper` for a placer by the policy alone."""
+        return "paper" if self.inference == "policy" else "dreamshard"
+
+    def costs(self, task: PlacementTask) -> SearchCosts:
+        """See `SearchingPlacer`.
+
+        Raises:
+            ValueError: the network's architecture does not tell communication from compute.
+        """
+        return NetworkCosts.of(task, self.cost_network, self.normaliser)
+
+    def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
+        """See `SearchingPlacer`: none besides greedy and the rules, since the policy's do not change the result."""
+        return []
+
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """See `SearchingPlacer`; or the policy's own placement."""
+        if self.inference == "search":
+            return super().found(task, budget_ms)
+        episode = Episode.of(task, self.cost_network, self.normaliser)
+        placement = Placement.whole(rollout(self.policy, episode).device[0], task.num_devices)
+        if broken := violation(task, placement):
+            raise NoPlacementError(
+                f"the policy alone found no legal placement of {task.name or 'the tables'}: {broken}; the published method "
+                "knows only memory, pins and exclusions, and does not go back, so give the devices more memory, or use a "
+                "placer that searches"
+            )
+        return placement
+
+    @torch.no_grad()
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
+        """`[D]` predicted milliseconds per phase of any placement of `task`; see `costs.py`.
+
+        Raises:
+            ValueError: tables are in host memory, or the network's architecture predicts whole tables and columns only.
+        """
+        if not placement.is_by_columns:
+            return NetworkCosts.of(task, self.cost_network, self.normaliser).predict(task, placement)
+        phases_ms = self.cost_network.for_task(task).phases_ms(self.sums(task, placement)[0])
+        return DeviceCosts.from_phases(phases_ms.clamp(min=0))
+
+    @torch.no_grad()
+    def sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
+        """Latents of whole tables and column shards, summed over each device."""
+        shards = Shards.of(task, placement)
+        latents = shard_latents(self.cost_network, self.normaliser, shards.as_task(task), task.tables)
+        return shard_sums(latents, shards.device[None], task.num_devices)
+
+    @torch.no_grad()
+    def alone_ms(self, tables: Tables) -> Float[Tensor, "T 2"]:
+        """Predicted forward and backward compute of each table alone on a device, in the setting that was measured."""
+        latents = self.cost_network.encode(self.normaliser(tables))
+        return self.cost_network.phases_ms(latents[:, None, :])[:, 0, _COMPUTE].clamp(min=0)
+
+
+@dataclass(frozen=True)
+class RooflinePlacer(SearchingPlacer):
+    """Places by the roofline of `spec`.
+
+    Attributes:
+        spec: a preset, or hardware of one's own.
+        budget_ms: as much work as an idle core does in this time; None for the task's own.
+        columns: whether tables may be split by columns.
+    """
+
+    spec: AcceleratorSpec
+    budget_ms: float | None = None
+    columns: bool = True
+    name: str = "prior"
+
+    def costs(self, task: PlacementTask) -> SearchCosts:
+        """See `SearchingPlacer`."""
+        return RooflineCosts.of(task, self.spec)
+
+    def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
+        """See `SearchingPlacer`: none besides greedy and the rules of thumb."""
+        return []
+
+    @torch.no_grad()
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
+        """`[D]` milliseconds per phase of any placement of `task`, as the roofline has them."""
+        return self.costs(task).predict(task, placement)
+
+    def measured_on(self, task: PlacementTask) -> MeasuredOn:
+        """What the predictions for a task are of."""
+        batch = task.batch_size or DEFAULT_BATCH
+        return MeasuredOn(
+            testbed="preset",
+            hardware=f"simulated {self.spec.name}",
+            num_devices=task.num_devices,
+            devices_per_host=task.devices_per_host,
+            setting=StepSetting(precision=task.precision, optimizer=task.optimizer, batch_size=batch),
+        )
+
+
+@dataclass(frozen=True)
+class GreedyCostPlacer(OrderedPlacer):
+    """Places whole tables."""
+
+    cost_network: CostNetwork
+    normaliser: Normaliser
+    name: str = "cost_greedy"
+
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """Packs tables if greedy finds no room; raises NoPlacementError if packing finds none either."""
+        costs = NetworkCosts.of(task, self.cost_network, self.normaliser)
+        options = Options.of(task, costs.devices_per_host, costs.loads, WHOLE, caching=False)
+        menu, law = options.up_to(WHOLE), costs.law(spread=False)
+        found = greedy(menu, law, np.argsort(-alone_ms(menu, law), kind="stable"))
+        if found is None:
+            return Placement.whole(packed(task), task.num_devices)
+        return options.placement(found, joined=True)
+
+
+def part_of(name: str, placer: DreamShardPlacer) -> Placer:
+    """The part of `placer` that is called `name`, one of `PARTS`."""
+    if name == POLICY:
+        return replace(placer, inference="policy")
+    return GreedyCostPlacer(placer.cost_network, placer.normaliser)
