@@ -20,7 +20,7 @@ from tests.helpers.trained import learnt_placer
 
 A100 = PRESETS["a100"]
 
-PLACERS = {"network": learnt_placer, "roofline": lambda: RooflinePlacer(A100)}
+PLACERS = {"network": learnt_placer, "roofline": lambda: RooflinePlacer(hardware("a100"))}
 NAMES = pool_of(24).names
 CONSTRAINED = Constraints(
     sharding_types=ANY_SHARDING.sharding_types,
@@ -60,10 +60,10 @@ import json
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.accelerator import hardware
 from tests.helpers.tables import pool_of
 task = PlacementTask(pool_of(12), 4, 2**33, constraints=ANY_SHARDING)
-print(json.dumps([repr(each) for each in RooflinePlacer(A100).place(task, 1.0).tables]))
+print(json.dumps([repr(each) for each in RooflinePlacer(hardware("a100")).place(task, 1.0).tables]))
 """
 
 
