@@ -151,7 +151,7 @@ def test_hardware_of_ones_own_is_a_file(place, tmp_path):
     mine.write_text("base: a100\nmemory: 40\n")
     done, _, _ = place("--devices", "2", "--hardware", str(mine))
     assert done.exit_code == 1
-    assert "memory without a unit" in str(done.exception)
+    assert "memory is '40'" in str(done.exception)
 
 
 def test_a_rule_of_thumb_is_priced_on_the_hardware_that_is_asked_for(place):
