@@ -86,6 +86,7 @@ def test_the_store_has_all_of_the_chain_and_the_home_no_part_of_it(outcome):
 
 def test_the_champion_places_from_there(dreamshard_on_s3, outcome):
     options = ("--devices", "8", "--memory-gb", "40", "--format", "json")
+    stage(dreamshard_on_s3, Path(outcome["home"]), "promote", "1")  # so short a training may leave a challenger
     done = dreamshard_on_s3("place", str(TABLES), *options, home=Path(outcome["home"]))
     assert done.returncode == 0, done.sentence
     assert json.loads(done.stdout)["placer"] == "dreamshard champion"

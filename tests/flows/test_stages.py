@@ -158,7 +158,7 @@ def test_doctor_finds_everything_that_is_needed(finished: Path, shared_dreamshar
 def test_rivals_learn_from_as_many_measurements_as_the_version_and_measure_no_placement_twice(
     finished: Path, shared_dreamshard: Dreamshard
 ):
-    rivals = ("champion", "rnn", "neuroshard", "torchrec_planner_columns", "lookup_greedy")
+    rivals = ("1", "rnn", "neuroshard", "torchrec_planner_columns", "lookup_greedy")
     done = shared_dreamshard("compare", *rivals, "--recipe", "smoke", "--testbed", "simulated", "--json", home=finished)
     assert done.returncode == 0, done.sentence
     outcome = json.loads(done.stdout)
