@@ -20,7 +20,7 @@ from tests.helpers.trained import learnt_placer
 
 A100 = PRESETS["a100"]
 
-PLACERS = {"network": learnt_placer, "roofline": lambda: RooflinePlacer(hardware("a100"))}
+PLACERS = {"network": learnt_placer, "roofline": lambda: RooflinePlacer(A100)}
 NAMES = pool_of(24).names
 CONSTRAINED = Constraints(
     sharding_types=ANY_SHARDING.sharding_types,
