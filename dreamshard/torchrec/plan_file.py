@@ -18,16 +18,16 @@ import torch
 import torch.distributed as dist
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from torch import nn
-from torch.distributed._shard.metadata import ShardMetadata
-from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.comm import get_local_size
 from torchrec.distributed.types import (
     BoundsCheckMode,
     CacheAlgorithm,
     CacheParams,
     EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
     ParameterSharding,
     ShardingPlan,
+    ShardMetadata,
 )
 from torchrec.types import DataType
 
