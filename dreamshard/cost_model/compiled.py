@@ -10,46 +10,25 @@ row-wise tables, the all-reduce of copies, the exchanges within and between host
 Numbers are float64 and functions are those of libm, so that results are the same with and without compilation.
 """
 
-import inspect
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from dreamshard.cost_model import structured_formula as formula
-from dreamshard.hardware import kernels, loads
+from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.roofline import Floats as Floats
+from dreamshard.hardware.roofline import jit as jit
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Compiled = TypeVar("Compiled", bound=Callable[..., Any])
-
-
-def jit(function: Compiled) -> Compiled:
-    """Compile a function, whatever checks its shapes in tests; the machine code is cached on disk."""
-    compiled: Compiled = numba.njit(cache=True, error_model="numpy")(inspect.unwrap(function))
-    return compiled
-
-
 NETWORK, ROOFLINE, PAPER = 0, 1, 2
 ALL_TO_ALL, ROWS, COPIES, HOSTS = range(4)
 """Curves: by width, dims of row-wise tables, bytes of copies' gradients, dims on the busiest host."""
 CURVE_POINTS = 1024
 _LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curve: from 0.02 to 3e20
 _CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
-_FIGURES = (
-    "memory_bytes_per_s",
-    "l2_bytes",
-    "l2_bytes_per_s",
-    "cycles_per_s",
-    "resident_warps",
-    "launch_s",
-    "host_bytes_per_s",
-)
-_MEMORY, _L2, _L2_RATE, _CYCLES, _WARPS, _LAUNCH, _HOST_RATE, _BATCH = range(8)
 
 
 class DeviceLaw(NamedTuple):
@@ -125,16 +104,6 @@ def network_law(weights: formula.StructuredWeights, num_devices: int, curves: Fl
 
 def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats) -> DeviceLaw:
     """The roofline of an accelerator."""
-    figures = [
-        spec.memory_bytes_per_s,
-        spec.l2_bytes,
-        spec.l2_bytes_per_s,
-        spec.num_sms * spec.clock_hz,
-        spec.resident_warps,
-        spec.launch_s,
-        kernels.HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.nan,
-        batch_size,
-    ]
     none = np.zeros((1, 1))
     return DeviceLaw(
         ROOFLINE,
@@ -149,7 +118,7 @@ def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats) -> Devi
         none,
         none[0],
         np.zeros(2),
-        np.array(figures, np.float64),
+        roofline.figures_of(spec, batch_size),
     )
 
 
@@ -173,7 +142,7 @@ def compute_phases_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
         return 0.0, 0.0
     if law.law == NETWORK:
         return _network_ms(law, load)
-    return 1e3 * _forward_s(law.figures, load), 1e3 * _backward_s(law.figures, load)
+    return 1e3 * roofline.forward_s(law.figures, load), 1e3 * roofline.backward_s(law.figures, load)
 
 
 @jit
@@ -276,89 +245,3 @@ def _correction(output: float) -> float:
     at = (min(max(output, -_REACH), _REACH) + _REACH) * (_POINTS / (2 * _REACH))
     low = min(int(at), _POINTS - 1)
     return _CORRECTIONS[low] + (at - low) * (_CORRECTIONS[low + 1] - _CORRECTIONS[low])
-
-
-@jit
-def _forward_s(figures: Floats, load: Floats) -> float:
-    """`kernels.forward_call_s`, with the prefetch of cached tables."""
-    batch, count = figures[_BATCH], load[loads.COUNT]
-    share = _in_flight(figures, count)
-    again = served = hotter = 0.0
-    for j in range(loads.AGAIN_BYTES - loads.HOT_BYTES):
-        hot = load[loads.HOT_BYTES + j] * share
-        kept = min(max((figures[_L2] - hotter) / max(hot, 1.0), 0.0), 1.0)
-        again += load[loads.AGAIN_BYTES + j]
-        served += load[loads.AGAIN_BYTES + j] * kept
-        hotter += hot
-    memory_bytes = load[loads.STREAM_BYTES] + load[loads.FIRST_BYTES] + again - served
-    memory_s = memory_bytes / (kernels.BANDWIDTH_SHARE * figures[_MEMORY])
-    warps_s = _warps_s(figures, load, load[loads.STREAM_BYTES] + load[loads.READ_BYTES])
-    seconds = max(memory_s, warps_s) / _filled(figures, batch * count) + kernels.FORWARD_KERNELS * figures[_LAUNCH]
-    seconds = _beside_host(seconds, kernels.HOST_FORWARD_LAUNCHES * figures[_LAUNCH])
-    if len(load) > loads.CACHED_LOOKUPS and load[loads.CACHED_LOOKUPS] > 0:
-        moved = max(load[loads.HOST_READ_BYTES], load[loads.HOST_WRITTEN_BYTES]) / figures[_HOST_RATE]
-        sorted_bytes = load[loads.CACHED_LOOKUPS] * (kernels.PREPARE_BYTES + kernels.SORT_PAIR_BYTES * _passes(load))
-        seconds += (
-            moved
-            + sorted_bytes / (kernels.BANDWIDTH_SHARE * figures[_MEMORY])
-            + kernels.PREFETCH_KERNELS * figures[_LAUNCH]
-        )
-    return seconds
-
-
-@jit
-def _backward_s(figures: Floats, load: Floats) -> float:
-    """`kernels.backward_call_s`, with dense optimizers and state in host memory."""
-    passes, lookups = _passes(load), load[loads.LOOKUPS]
-    sort_s = (
-        lookups
-        * (kernels.PREPARE_BYTES + kernels.SORT_PAIR_BYTES * passes)
-        / (kernels.BANDWIDTH_SHARE * figures[_MEMORY])
-    )
-    sort_s /= _filled(figures, lookups / 32)
-    in_flight = load[loads.GRAD_BYTES] * _in_flight(figures, load[loads.COUNT])
-    kept = min(figures[_L2] / max(in_flight, 1.0), 1.0)
-    grads_again = max(load[loads.GRAD_READ_BYTES] - load[loads.GRAD_BYTES], 0.0) * (1 - kept)
-    read_s = (load[loads.GRAD_BYTES] + grads_again) / (kernels.BANDWIDTH_SHARE * figures[_MEMORY])
-    memory_s = read_s + load[loads.UPDATE_BYTES] / (kernels.UPDATE_SHARE * figures[_MEMORY])
-    warps_s = _warps_s(figures, load, load[loads.GRAD_READ_BYTES] + load[loads.UPDATE_BYTES])
-    update_s = max(memory_s, warps_s) / _filled(figures, load[loads.UNIQUE] + lookups / kernels.SEGMENT)
-    seconds = sort_s + update_s + (kernels.BACKWARD_KERNELS + passes) * figures[_LAUNCH]
-    seconds = _beside_host(seconds, kernels.HOST_BACKWARD_LAUNCHES * figures[_LAUNCH])
-    if len(load) > loads.DENSE_BYTES:
-        if load[loads.DENSE_BYTES] > 0:
-            seconds += (
-                load[loads.DENSE_BYTES] / (kernels.STREAM_SHARE * figures[_MEMORY])
-                + kernels.DENSE_KERNELS * figures[_LAUNCH]
-            )
-        if load[loads.HOST_STATE_BYTES] > 0:
-            seconds += load[loads.HOST_STATE_BYTES] / figures[_HOST_RATE]
-    return seconds
-
-
-@jit
-def _passes(load: Floats) -> float:
-    return math.ceil(math.log2(max(load[loads.ROWS], 2.0)) / kernels.RADIX_BITS)
-
-
-@jit
-def _in_flight(figures: Floats, count: float) -> float:
-    return min((2 + figures[_WARPS] / figures[_BATCH]) / max(count, 1.0), 1.0)
-
-
-@jit
-def _warps_s(figures: Floats, load: Floats, cache_bytes: float) -> float:
-    group = 2 if load[loads.ABOVE_64] > 0.5 else (1 if load[loads.ABOVE_32] > 0.5 else 0)
-    steps_s = load[loads.STEPS + group] * kernels.STEP_CYCLES / figures[_CYCLES]
-    return steps_s + cache_bytes / (kernels.CACHE_SHARE * figures[_L2_RATE])
-
-
-@jit
-def _filled(figures: Floats, warps: float) -> float:
-    return 1 - math.exp(-max(warps, 1.0) / (kernels.WAVES_TO_FILL * figures[_WARPS]))
-
-
-@jit
-def _beside_host(kernels_s: float, host_s: float) -> float:
-    squared, host_squared = kernels_s * kernels_s, host_s * host_s
-    return math.sqrt(math.sqrt(squared * squared + host_squared * host_squared))

@@ -23,6 +23,8 @@ from dreamshard.shards import Collectives, Shards
 
 Operation = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce"]
 """NCCL's collectives that training with sharded tables needs."""
+THERE_AND_BACK: tuple[Operation, ...] = ("reduce_scatter", "all_gather")
+"""Of partial sums, forward and backward."""
 MEASUREMENTS = Path(__file__).parent / "measurements"
 VECTOR_BYTES = 4  # per element of pooled vectors and gradients
 LOOKUP_BYTES = 8  # per index and per length: int64
@@ -31,64 +33,39 @@ PEER_S = 2e-6  # per device of another node; from 64 H800 on 8 nodes, 296-338 us
 LARGE_BYTES = 2**29  # at which links reach their full bandwidth: the largest size that was measured
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectiveSeconds:
-    """Seconds on each device, one collective after another.
-
-    Attributes:
-        forward_s: `[D]` until a device has its samples' pooled vectors.
-        backward_s: `[D]` until it has the gradients of its shards, and the summed ones of its data-parallel copies.
-    """
-
-    forward_s: Float[Tensor, " D"]
-    backward_s: Float[Tensor, " D"]
-
-
 def collectives_s(
     collectives: Collectives, batch_size: int, spec: AcceleratorSpec, devices_per_host: int
-) -> CollectiveSeconds:
-    """Seconds of all collectives of a step, the all-to-all included; arguments as those of `other_collectives_s`."""
-    other = other_collectives_s(collectives, batch_size, spec, devices_per_host)
-    dims = collectives.all_to_all_dims.double()
-    if not bool((dims > 0).any()):
-        return other
-    exchange_s = all_to_all_s(vector_bytes(dims, batch_size), spec, devices_per_host)
-    return CollectiveSeconds(forward_s=exchange_s + other.forward_s, backward_s=exchange_s + other.backward_s)
+) -> Float[Tensor, "D 2"]:
+    """Seconds of all collectives of a step on each device, forward and backward, one after another.
 
-
-def other_collectives_s(
-    collectives: Collectives, batch_size: int, spec: AcceleratorSpec, devices_per_host: int | None = None
-) -> CollectiveSeconds:
-    """Seconds of everything but the all-to-all of table- and column-wise shards.
-
-    Row-wise tables need a reduce-scatter of partial sums over all devices, and an all-gather of gradients on the way back.
-    Tables on one host need a reduce-scatter within it, and an all-to-all between devices of equal number on all hosts; on
-    the way back the same in reverse. Data-parallel tables need an all-reduce of their gradients in the backward pass.
+    Table- and column-wise shards need an all-to-all each way. Row-wise tables need a reduce-scatter of partial sums over all
+    devices, and an all-gather of gradients on the way back. Tables on one host need a reduce-scatter within it, and an
+    all-to-all between devices of equal number on all hosts; on the way back the same in reverse. Data-parallel tables need an
+    all-reduce of their gradients in the backward pass.
 
     Args:
-        collectives: what they carry.
+        collectives: their bytes.
         batch_size: samples of the whole batch.
         spec: of the links.
-        devices_per_host: devices that reach each other by the node's own link; None for as many as the node has.
+        devices_per_host: devices that reach each other by the node's own link.
     """
-    num_devices = len(collectives.all_to_all_dims)
-    per_host = devices_per_host or spec.devices_per_node
-    forward_s = torch.zeros(num_devices, dtype=torch.float64)
-    backward_s = torch.zeros_like(forward_s)
-    if collectives.row_wise_dims:
-        rows_bytes = vector_bytes(torch.tensor(float(collectives.row_wise_dims), dtype=torch.float64), batch_size)
-        forward_s += ring_s(rows_bytes, num_devices, spec, per_host, "reduce_scatter")
-        backward_s += ring_s(rows_bytes, num_devices, spec, per_host, "all_gather")
-    if bool((collectives.host_dims > 0).any()):
-        group, dims = collectives.devices_per_host, collectives.host_dims.double()
-        host_s = host_exchange_s(dims, batch_size, group, spec, per_host, "reduce_scatter")
-        back_s = host_exchange_s(dims, batch_size, group, spec, per_host, "all_gather")
-        forward_s += host_s.repeat_interleave(group)[:num_devices]
-        backward_s += back_s.repeat_interleave(group)[:num_devices]
+    dims, rows = collectives.all_to_all_dims.double(), collectives.row_wise_dims
+    num_devices, group = len(dims), collectives.devices_per_host
+    seconds = torch.zeros(num_devices, 2, dtype=torch.float64)
+    if bool((dims > 0).any()):
+        seconds += all_to_all_s(vector_bytes(dims, batch_size), spec, devices_per_host)[:, None]
+    for way, operation in enumerate(THERE_AND_BACK):
+        if rows:
+            rows_bytes = vector_bytes(torch.tensor(float(rows), dtype=torch.float64), batch_size)
+            seconds[:, way] += ring_s(rows_bytes, num_devices, spec, devices_per_host, operation)
+        if bool((collectives.host_dims > 0).any()):
+            host_dims = collectives.host_dims.double()
+            hosts_s = host_exchange_s(host_dims, batch_size, group, spec, devices_per_host, operation)
+            seconds[:, way] += hosts_s.repeat_interleave(group)[:num_devices]
     if collectives.all_reduce_bytes:
         gradient_bytes = torch.tensor(float(collectives.all_reduce_bytes), dtype=torch.float64)
-        backward_s += ring_s(gradient_bytes, num_devices, spec, per_host, "all_reduce")
-    return CollectiveSeconds(forward_s=forward_s, backward_s=backward_s)
+        seconds[:, 1] += ring_s(gradient_bytes, num_devices, spec, devices_per_host, "all_reduce")
+    return seconds
 
 
 def index_exchange_s(
@@ -103,7 +80,7 @@ def index_exchange_s(
         shards: of a placement.
         batch_size: samples of the whole batch.
         spec: of the links.
-        devices_per_host: as for `other_collectives_s`.
+        devices_per_host: as for `collectives_s`; None for as many as the node has.
     """
     exchanged = (~shards.is_any("data_parallel")).double()
     received = exchanged * batch_size * (shards.tables.pooling_factor.double() + 1)
@@ -233,6 +210,13 @@ class LinkCurve:
 
     logs: scipy.interpolate.PchipInterpolator
 
+    @classmethod
+    def through(cls, times_us: Mapping[int, float]) -> "LinkCurve":
+        """The curve through times by bytes, after the least change that makes them rise."""
+        sizes = sorted(times_us)
+        rising = scipy.optimize.isotonic_regression(np.log([1e-6 * times_us[size] for size in sizes])).x
+        return cls(scipy.interpolate.PchipInterpolator(np.log(sizes), rising))
+
     def seconds(self, sent_bytes: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
         """Seconds for these bytes, of any shape, in their precision."""
         wanted = sent_bytes.double().clamp(min=1).log()
@@ -243,23 +227,22 @@ class LinkCurve:
 
 @cache
 def link_curve(gpu: str, num_gpus: int, operation: Operation = "all_to_all") -> LinkCurve:
-    """The curve of `num_gpus` of this kind, at least 2; between measured numbers it is interpolated in their logarithm.
-
-    Beyond the largest measured number `m`, each doubling adds as much latency as the last measured one, and the rest grows
-    with the share of the bytes that leaves a GPU, from `(m-1)/m` to `(n-1)/n`.
-    """
+    """The curve of `num_gpus` of this kind, at least 2."""
     return fit_link_curve(collective_times(operation)[gpu], num_gpus)
 
 
 def fit_link_curve(times_us: Mapping[int, Mapping[int, float]], num_gpus: int) -> LinkCurve:
-    """Like `link_curve`, through the times given by number of GPUs and bytes."""
+    """The curve through times by number of GPUs and bytes; between numbers it is interpolated in their logarithm.
+
+    Beyond the largest measured number `m`, each doubling adds as much latency as the last measured one, and the rest grows
+    with the share of the bytes that leaves a GPU, from `(m-1)/m` to `(n-1)/n`.
+    """
+    if num_gpus in times_us:
+        return LinkCurve.through(times_us[num_gpus])
     counts = sorted(times_us)
-    curves = {count: _through(times_us[count]) for count in counts}
-    if num_gpus in curves:
-        return curves[num_gpus]
-    log_bytes = np.unique(np.concatenate([curve.logs.x for curve in curves.values()]))  # [K]
-    sizes = torch.from_numpy(np.exp(log_bytes))
-    at_counts = np.stack([curve.seconds(sizes).numpy() for curve in curves.values()])  # [C, K]
+    curves = [LinkCurve.through(times_us[count]) for count in counts]
+    log_bytes = np.unique(np.concatenate([curve.logs.x for curve in curves]))  # [K]
+    at_counts = np.stack([curve.seconds(torch.from_numpy(np.exp(log_bytes))).numpy() for curve in curves])  # [C, K]
     if num_gpus > counts[-1] and len(counts) > 1:
         (fewer, most), (before, last) = counts[-2:], at_counts[-2:]
         latency_s = max(last[0] - before[0], 0) * math.log(num_gpus / most, most / fewer)
@@ -269,14 +252,6 @@ def fit_link_curve(times_us: Mapping[int, Mapping[int, float]], num_gpus: int) -
         low, part = int(at), float(at % 1)
         seconds = at_counts[low] ** (1 - part) * at_counts[min(low + 1, len(counts) - 1)] ** part
     return LinkCurve(scipy.interpolate.PchipInterpolator(log_bytes, np.log(seconds)))
-
-
-def _through(times_us: Mapping[int, float]) -> LinkCurve:
-    """The curve through times by bytes, after the least change that makes them rise."""
-    sizes = sorted(times_us)
-    log_seconds = np.log([1e-6 * times_us[size] for size in sizes])
-    rising = scipy.optimize.isotonic_regression(log_seconds).x
-    return LinkCurve(scipy.interpolate.PchipInterpolator(np.log(sizes), rising))
 
 
 @cache

@@ -1,8 +1,7 @@
-"""The model behind the simulated testbed, a roofline batched over placements, in float64.
+"""Milliseconds of a placement by an accelerator's figures: the fused operator's kernels, and collectives.
 
-A table is a row of additive loads (`table_loads`), a shard is the sum of its tables' rows, and `phase_costs` turns sums
-into milliseconds. Moving a table changes two sums by one row each, which makes long annealing cheap. Times are not
-additive:
+A table is a row of additive loads (`loads.py`), and a device's load is the sum of its shards'. The search and the simulated
+testbed cost such sums by the same compiled functions. Times are not additive:
 
 - a shard with little work does not fill the device, and costs what the host needs to launch its kernels;
 - the widest table of a shard sets how many threads share a row, so lanes idle for narrower tables;
@@ -10,40 +9,111 @@ additive:
 - the backward pass sorts all indices of the shard, with one more pass for every 8 bits of its total rows;
 - all devices wait in the all-to-all for the one with the largest sum of dims.
 
-The global batch of a step is `batch_size`. A device looks up the whole batch for its own tables; the all-to-all then
-leaves it with `batch_size / D` samples of all tables. Pooled vectors and gradients are fp32.
+Kernels run as FBGEMM's CUDA code does (pytorch/FBGEMM at 71d6f8b2). Forward: a group of 8, 16 or 32 threads reads a row; a
+warp looks up the bag of a sample. Backward: all indices are sorted, so that the lookups of a row are one segment; a warp sums
+a segment's gradients and updates its row. Warps of a block share segments of `SEGMENT` lookups and more, and blocks share
+those above 1024, so work spreads over lookups, never over distinct rows alone.
+
+Tables in host memory: fbgemm's prefetch sorts the cached lookups, fetches missing rows over the host's link and writes back
+the rows that they drive out, both ways at once; the backward pass reads and writes the optimizer's state there. Data-parallel
+copies: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
+
+Fitted to the forward sweep of torchrec PR 2365 (taken for an A100) and the V100's times, and to nothing else: `STEP_CYCLES`,
+`BANDWIDTH_SHARE`, `UPDATE_SHARE`. The host's launches are those of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is
+fitted to an H100 (NVIDIA/recsys-examples), whose backward pass moves rows of 128 columns, or two moments of each, at 39 to
+44 GB/s in each direction at once, of 63. `python -m tests.benchmarks presets` compares all public times.
 """
 
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.kernels import backward_call_s, forward_call_s, placed_backward_s, placed_forward_s
 from dreamshard.hardware.links import all_to_all_s, collectives_s, vector_bytes
-from dreamshard.hardware.loads import COUNT, DIM, placed_loads, shard_loads
+from dreamshard.hardware.loads import (
+    ABOVE_32,
+    ABOVE_64,
+    AGAIN_BYTES,
+    CACHED_LOOKUPS,
+    COUNT,
+    DENSE_BYTES,
+    DIM,
+    FIRST_BYTES,
+    GRAD_BYTES,
+    GRAD_READ_BYTES,
+    HOST_READ_BYTES,
+    HOST_STATE_BYTES,
+    HOST_WRITTEN_BYTES,
+    HOT_BYTES,
+    LOOKUPS,
+    READ_BYTES,
+    ROWS,
+    STEPS,
+    STREAM_BYTES,
+    UNIQUE,
+    UPDATE_BYTES,
+    placed_loads,
+    shard_loads,
+)
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
+BANDWIDTH_SHARE = 0.69  # of the peak bandwidth that reads of random rows reach; fitted
+UPDATE_SHARE = 0.48  # of the peak bandwidth where random rows are read, changed and written back; fitted
+STEP_CYCLES = 25.0  # of a multiprocessor for 4 elements in each thread of a warp; fitted
+CACHE_SHARE = 0.8  # of the cache's bandwidth that gathers reach; an estimate
+WAVES_TO_FILL = 0.25  # share of the resident warps that keeps most of the device busy; an estimate
+SEGMENT = 32  # lookups of one row above which several warps share it (`max_segment_length_per_warp`)
+FORWARD_KERNELS = 2  # bounds check, lookup
+BACKWARD_KERNELS = 14  # linearise; sort 2; run lengths 2, their sum 2; clear 4 buffers; find long rows; two updates
+SORT_PAIR_BYTES = 2 * (8 + 4)  # read and write one 64-bit key and its 32-bit value
+PREPARE_BYTES = 24 + 20  # per lookup: write the linear index and its sample; run lengths and scan
+RADIX_BITS = 8.0  # of the key per sorting pass (CUB's onesweep)
+HOST_FORWARD_LAUNCHES = 6.0  # host time of a call, in launches: 22 us on the B200 host with its 3.5 us
+HOST_BACKWARD_LAUNCHES = 31.0  # 108 us there
+HOST_LINK_SHARE = 0.65  # of the host link's bandwidth that scattered rows reach in each direction at once; fitted
+STREAM_SHARE = 0.85  # of the peak bandwidth that a dense optimizer reaches; an estimate
+PREFETCH_KERNELS = 12  # linearise, sort, find unique and missing rows, sort by set, insert, look up; an estimate
+DENSE_KERNELS = 3  # clear the gradient, update weights and state; an estimate
 
-def phase_costs(
-    loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec, devices_per_host: int | None = None
-) -> DeviceCosts:
-    """Milliseconds per phase and device for summed loads; a device without tables computes for 0 ms."""
-    busy = loads[..., COUNT] > 0.5  # [*B, D]
-    comm_s = all_to_all_s(vector_bytes(loads[..., DIM], batch_size), spec, devices_per_host)
-    return DeviceCosts(
-        forward_compute_ms=torch.where(busy, forward_call_s(loads, batch_size, spec), 0.0) * 1e3,
-        forward_comm_ms=comm_s * 1e3,
-        backward_comm_ms=comm_s * 1e3,
-        backward_compute_ms=torch.where(busy, backward_call_s(loads, batch_size, spec), 0.0) * 1e3,
-    )
+Floats = NDArray[np.float64]
+Compiled = TypeVar("Compiled", bound=Callable[..., Any])
+_MEMORY, _L2, _L2_RATE, _CYCLES, _WARPS, _LAUNCH, _HOST_RATE, _BATCH = range(8)
+
+
+def jit(function: Compiled) -> Compiled:
+    """Compile a function, whatever checks its shapes in tests; the machine code is cached on disk."""
+    compiled: Compiled = numba.njit(cache=True, error_model="numpy")(inspect.unwrap(function))
+    return compiled
+
+
+def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
+    """`[8]` figures for the compiled functions below; NaN for an unknown link to host memory."""
+    figures = [
+        spec.memory_bytes_per_s,
+        spec.l2_bytes,
+        spec.l2_bytes_per_s,
+        spec.num_sms * spec.clock_hz,
+        spec.resident_warps,
+        spec.launch_s,
+        HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.nan,
+        batch_size,
+    ]
+    return np.array(figures, np.float64)
 
 
 def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
-    """Milliseconds per phase and device of tables that are sharded in any way, in float64.
+    """`[D]` milliseconds per phase of tables that are sharded in any way, in float64.
 
     All shards of a device count as one call of the fused operator. TorchRec calls it once for each way to shard, whose
     launches the host hides while the device works. Collectives follow one another.
@@ -52,16 +122,31 @@ def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: A
         ValueError: rows are spread over more devices than a host has, or tables are in host memory and the accelerator's
             link to it is unknown.
     """
+    if spec.host_bytes_per_s is None and bool((shards.host_bytes > 0).any()):
+        raise ValueError(
+            f"tables are in host memory, but the link of {spec.name!r} to it is unknown; give `host_bandwidth: 63 GB/s` or "
+            "the like in the hardware file"
+        )
     per_host = link_devices_per_host(task, shards, spec)
     loads = shard_loads(placed_loads(task, shards, batch_size), shards.device[None], shards.num_devices)[0]  # [D, L]
-    busy = loads[:, COUNT] > 0.5
-    comm = collectives_s(shards.collectives(), batch_size, spec, per_host)
-    return DeviceCosts(
-        forward_compute_ms=torch.where(busy, placed_forward_s(loads, batch_size, spec), 0.0) * 1e3,
-        forward_comm_ms=comm.forward_s * 1e3,
-        backward_comm_ms=comm.backward_s * 1e3,
-        backward_compute_ms=torch.where(busy, placed_backward_s(loads, batch_size, spec), 0.0) * 1e3,
-    )
+    return _costs(loads, collectives_s(shards.collectives(), batch_size, spec, per_host), batch_size, spec)
+
+
+def phase_costs(
+    loads: Float[Tensor, "*B D L"], batch_size: int, spec: AcceleratorSpec, devices_per_host: int | None = None
+) -> DeviceCosts:
+    """`[*B, D]` milliseconds per phase of whole tables and columns, for summed loads."""
+    comm_s = all_to_all_s(vector_bytes(loads[..., DIM], batch_size), spec, devices_per_host)
+    return _costs(loads, torch.stack([comm_s, comm_s], dim=-1), batch_size, spec)
+
+
+def _costs(
+    loads: Float[Tensor, "*B D L"], comm_s: Float[Tensor, "*B D 2"], batch_size: int, spec: AcceleratorSpec
+) -> DeviceCosts:
+    flat = np.ascontiguousarray(loads.double().reshape(-1, loads.shape[-1]).numpy())
+    calls_s = torch.from_numpy(_calls_s(figures_of(spec, batch_size), flat)).reshape(*loads.shape[:-1], 2)
+    phases_s = torch.stack([calls_s[..., 0], comm_s[..., 0], comm_s[..., 1], calls_s[..., 1]], dim=-1)
+    return DeviceCosts.from_phases(1e3 * phases_s)
 
 
 def link_devices_per_host(task: PlacementTask, shards: Shards, spec: AcceleratorSpec) -> int:
@@ -74,6 +159,117 @@ def link_devices_per_host(task: PlacementTask, shards: Shards, spec: Accelerator
     if bool(shards.is_any(*ON_ONE_HOST).any()) and shards.devices_per_host > per_host:
         raise ValueError(
             f"the placement spreads rows over hosts of {shards.devices_per_host} devices, but {task.name} has "
-            f"{per_host} devices per host, so they would not share a link; place for {per_host} devices per host"
+            f"{per_host} devices per host; place for {per_host}"
         )
     return per_host
+
+
+@jit
+def _calls_s(figures: Floats, loads: Floats) -> Floats:
+    """`[N, 2]` forward and backward of devices with these loads; 0 for an empty one."""
+    found = np.zeros((len(loads), 2))
+    for n in range(len(loads)):
+        if loads[n, COUNT] > 0.5:
+            found[n, 0], found[n, 1] = forward_s(figures, loads[n]), backward_s(figures, loads[n])
+    return found
+
+
+@jit
+def forward_s(figures: Floats, load: Floats) -> float:
+    """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
+    seconds: float = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
+    seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES * figures[_LAUNCH])
+    if len(load) > CACHED_LOOKUPS and load[CACHED_LOOKUPS] > 0:
+        moved_s = max(load[HOST_READ_BYTES], load[HOST_WRITTEN_BYTES]) / figures[_HOST_RATE]
+        sorted_bytes = load[CACHED_LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
+        sort_s = sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + PREFETCH_KERNELS * figures[_LAUNCH]
+        seconds += moved_s + sort_s
+    return seconds
+
+
+@jit
+def backward_s(figures: Floats, load: Floats) -> float:
+    """Seconds of the backward operator and its optimizer, dense optimizers and state in host memory included."""
+    seconds: float = sort_kernels_s(figures, load) + update_kernels_s(figures, load)
+    seconds += (BACKWARD_KERNELS + _passes(load)) * figures[_LAUNCH]
+    seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES * figures[_LAUNCH])
+    if len(load) > DENSE_BYTES:
+        if load[DENSE_BYTES] > 0:
+            seconds += load[DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + DENSE_KERNELS * figures[_LAUNCH]
+        if load[HOST_STATE_BYTES] > 0:
+            seconds += load[HOST_STATE_BYTES] / figures[_HOST_RATE]
+    return seconds
+
+
+@jit
+def forward_kernel_s(figures: Floats, load: Floats) -> float:
+    """Seconds of the lookup alone; repeated reads hit the cache, which the most often read rows fill first."""
+    share = _in_flight(figures, load[COUNT])
+    again = served = hotter = 0.0
+    for j in range(AGAIN_BYTES - HOT_BYTES):
+        hot = load[HOT_BYTES + j] * share
+        kept = min(max((figures[_L2] - hotter) / max(hot, 1.0), 0.0), 1.0)
+        again += load[AGAIN_BYTES + j]
+        served += load[AGAIN_BYTES + j] * kept
+        hotter += hot
+    memory_bytes = load[STREAM_BYTES] + load[FIRST_BYTES] + again - served
+    memory_s = memory_bytes / (BANDWIDTH_SHARE * figures[_MEMORY])
+    warps_s = _warps_s(figures, load, load[STREAM_BYTES] + load[READ_BYTES])
+    seconds: float = max(memory_s, warps_s) / _filled(figures, figures[_BATCH] * load[COUNT])
+    return seconds
+
+
+@jit
+def update_kernels_s(figures: Floats, load: Floats) -> float:
+    """Seconds of the kernels that sum the gradients of each row and update it."""
+    in_flight = load[GRAD_BYTES] * _in_flight(figures, load[COUNT])
+    kept = min(figures[_L2] / max(in_flight, 1.0), 1.0)
+    grads_again = max(load[GRAD_READ_BYTES] - load[GRAD_BYTES], 0.0) * (1 - kept)
+    read_s = (load[GRAD_BYTES] + grads_again) / (BANDWIDTH_SHARE * figures[_MEMORY])
+    memory_s = read_s + load[UPDATE_BYTES] / (UPDATE_SHARE * figures[_MEMORY])
+    warps_s = _warps_s(figures, load, load[GRAD_READ_BYTES] + load[UPDATE_BYTES])
+    seconds: float = max(memory_s, warps_s) / _filled(figures, load[UNIQUE] + load[LOOKUPS] / SEGMENT)
+    return seconds
+
+
+@jit
+def sort_kernels_s(figures: Floats, load: Floats) -> float:
+    """Seconds of the kernels that sort the indices and find their segments."""
+    sort_bytes = load[LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
+    seconds: float = sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[LOOKUPS] / 32)
+    return seconds
+
+
+@jit
+def _passes(load: Floats) -> float:
+    """Passes over the indices that sort them by the row's number in the shard."""
+    return math.ceil(math.log2(max(load[ROWS], 2.0)) / RADIX_BITS)
+
+
+@jit
+def _in_flight(figures: Floats, count: float) -> float:
+    """Share of a shard's tables in flight: kernels go table by table, a warp per sample, and tables overlap."""
+    share: float = min((2 + figures[_WARPS] / figures[_BATCH]) / max(count, 1.0), 1.0)
+    return share
+
+
+@jit
+def _warps_s(figures: Floats, load: Floats, cache_bytes: float) -> float:
+    """Seconds that the warps take if memory does not hold them up: their steps, and the cache's bytes."""
+    group = 2 if load[ABOVE_64] > 0.5 else (1 if load[ABOVE_32] > 0.5 else 0)
+    steps_s = load[STEPS + group] * STEP_CYCLES / figures[_CYCLES]
+    seconds: float = steps_s + cache_bytes / (CACHE_SHARE * figures[_L2_RATE])
+    return seconds
+
+
+@jit
+def _filled(figures: Floats, warps: float) -> float:
+    """Share of the device's speed that this many warps of work reach."""
+    return 1 - math.exp(-max(warps, 1.0) / (WAVES_TO_FILL * figures[_WARPS]))
+
+
+@jit
+def _beside_host(kernels_s: float, host_s: float) -> float:
+    """The longer of both, smoothly (norm of order 4): the first kernels wait for the host, and it is done before the last."""
+    squared, host_squared = kernels_s * kernels_s, host_s * host_s
+    return math.sqrt(math.sqrt(squared * squared + host_squared * host_squared))

@@ -42,7 +42,15 @@ from dreamshard.cost_model.exchange_law import Topology
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.links import VECTOR_BYTES, Operation, all_to_all_s, host_exchange_s, ring_s, vector_bytes
+from dreamshard.hardware.links import (
+    THERE_AND_BACK,
+    VECTOR_BYTES,
+    Operation,
+    all_to_all_s,
+    host_exchange_s,
+    ring_s,
+    vector_bytes,
+)
 from dreamshard.hardware.loads import placed_loads
 from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.placement import ON_ONE_DEVICE, Placement
@@ -56,7 +64,6 @@ _FORWARD, _BACKWARD = 0, 1
 _POINTS = 24  # of a curve of all-to-alls
 _LEAST_DIMS, _MOST_DIMS = 1.0, 1e6  # of a curve
 _HUNDRED = 100  # dims in a unit of the network's widths
-_ROWS_OPERATIONS: tuple[Operation, ...] = ("reduce_scatter", "all_gather")  # there and back
 
 
 @runtime_checkable
@@ -269,14 +276,14 @@ class RooflineCosts:
         curves[ALL_TO_ALL] = 2e3 * all_to_all_s(sent_bytes, self.spec, self.devices_per_host)[:, 0].numpy()
         if spread:
             rows_bytes = vector_bytes(points, self.batch_size)
-            rings = [self._ring_s(rows_bytes, operation) for operation in _ROWS_OPERATIONS]
+            rings = [self._ring_s(rows_bytes, operation) for operation in THERE_AND_BACK]
             curves[ROWS] = 1e3 * torch.stack(rings).sum(dim=0).numpy()
             curves[COPIES] = 1e3 * self._ring_s(points, "all_reduce").numpy()
             per_host, hosts = self.devices_per_host, -(-num_devices // self.devices_per_host)
             busiest = torch.nn.functional.pad(points[:, None], (0, hosts - 1))  # [G, H]
             exchanges = [
                 host_exchange_s(busiest, self.batch_size, per_host, self.spec, per_host, operation)
-                for operation in _ROWS_OPERATIONS
+                for operation in THERE_AND_BACK
             ]
             curves[HOSTS] = 1e3 * torch.stack(exchanges).sum(dim=0)[:, 0].numpy()
         return roofline_law(self.spec, self.batch_size, curves)

@@ -1,7 +1,7 @@
 """Public measurements of GPUs beside what the presets predict: predicted over measured, as a geometric mean with its spread.
 
 Kernels: FBGEMM's times in `data/tbe.csv`. The forward sweep of torchrec PR 2365 (taken for an A100) and the V100's times are
-those that the constants of `kernels.py` are fitted to. The bar is a mean within 0.9 to 1.1, for rows in device memory.
+those that the constants of `roofline.py` are fitted to. The bar is a mean within 0.9 to 1.1, for rows in device memory.
 Collectives: each time within a node, predicted by the curve through the other sizes. The bar is an error of 15 %.
 """
 
@@ -18,9 +18,8 @@ import scipy
 import torch
 from torch import Tensor
 
-from dreamshard.hardware import kernels, loads
+from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
-from dreamshard.hardware.kernels import host_bytes_per_s
 from dreamshard.hardware.links import Operation, collective_times, fit_link_curve
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
 from tests.benchmarks.measuring import Row, row
@@ -53,7 +52,7 @@ def kernel_ratios() -> dict[tuple[str, str], list[float]]:
         for given in csv.DictReader(file):
             kind = kind_of(given)
             if kind is not None:
-                predicted_us = 1e6 * float(predicted_s(given, PRESETS[TAKEN_FOR.get(given["gpu"], given["gpu"])]))
+                predicted_us = 1e6 * predicted_s(given, PRESETS[TAKEN_FOR.get(given["gpu"], given["gpu"])])
                 ratios.setdefault((given["gpu"], kind), []).append(predicted_us / float(given["time_us"]))
     return ratios
 
@@ -68,36 +67,38 @@ def kind_of(given: Mapping[str, str]) -> str | None:
     return "small calls" if "bound" in notes or given["gpu"] == "b200" else "kernels"
 
 
-def predicted_s(given: Mapping[str, str], spec: AcceleratorSpec) -> Tensor:
+def predicted_s(given: Mapping[str, str], spec: AcceleratorSpec) -> float:
     """Seconds of the kernel or of the call, as the source measured."""
     notes, batch_size, tables = given["notes"], int(given["B"].split(",")[0]), tables_of(given)
     both = given["op"] == "fwd+bwd"
     precision = "fp16" if given["dtype_weights"] == "fp16" else "fp32"
+    figures = roofline.figures_of(spec, batch_size)
     sums = loads.table_loads(tables, batch_size, precision, "rowwise_adagrad" if both else "sgd").sum(dim=0)  # [K]
     if "optimizer adam" in notes:
         sums[loads.UPDATE_BYTES] *= ADAM_ROWS
     # A benchmark repeats one call, so the cache still holds a share of its rows.
     sums[loads.FIRST_BYTES] *= 1 - min(1.0, spec.l2_bytes / float(sums[loads.STREAM_BYTES] + sums[loads.FIRST_BYTES]))
     if "atomic" in notes:  # before FBGEMM sorted, every lookup read its row and added to it
-        update_s = 2 * sums[loads.READ_BYTES] / (kernels.UPDATE_SHARE * spec.memory_bytes_per_s)
-        return update_s + sums[loads.GRAD_BYTES] / (kernels.BANDWIDTH_SHARE * spec.memory_bytes_per_s)
+        update_s = 2 * float(sums[loads.READ_BYTES]) / (roofline.UPDATE_SHARE * spec.memory_bytes_per_s)
+        return update_s + float(sums[loads.GRAD_BYTES]) / (roofline.BANDWIDTH_SHARE * spec.memory_bytes_per_s)
     if given["op"] == "fwd" and ("nvprof" in notes or "kernel only" in notes):
-        return kernels.forward_kernel_s(sums, batch_size, spec)
+        return roofline.forward_kernel_s(figures, sums.numpy())
     if "UVM" in notes:
-        return host_update_s(notes, sums, int(given["D"]), batch_size, spec)
-    forward_s = kernels.forward_call_s(sums, batch_size, spec)
-    backward_s = kernels.backward_call_s(sums, batch_size, spec)
+        return host_update_s(notes, sums, int(given["D"]), figures)
+    forward_s, backward_s = roofline.forward_s(figures, sums.numpy()), roofline.backward_s(figures, sums.numpy())
     return {"fwd": forward_s, "bwd": backward_s, "fwd+bwd": forward_s + backward_s}[given["op"]]
 
 
-def host_update_s(notes: str, sums: Tensor, dim: int, batch_size: int, spec: AcceleratorSpec) -> Tensor:
+def host_update_s(notes: str, sums: Tensor, dim: int, figures: np.ndarray) -> float:
     """Seconds of the update with Adam's moments in host memory, and the rows too unless they are cached."""
     row_bytes = sums[loads.UNIQUE] * dim * BYTES_PER_WEIGHT["fp32"]
     cached = "CACHING" in notes
     moved = (0 if cached else 1) + (ADAM_ROWS - 1 if "optimizer adam" in notes else 0)
-    on_device = sums.clone()
+    on_device = torch.zeros(loads.NUM_PLACED_LOADS, dtype=sums.dtype)
+    on_device[: len(sums)] = sums
     on_device[loads.UPDATE_BYTES] = 2 * row_bytes * cached
-    return kernels.backward_call_s(on_device, batch_size, spec) + moved * row_bytes / host_bytes_per_s(spec)
+    on_device[loads.HOST_STATE_BYTES] = moved * row_bytes
+    return float(roofline.backward_s(figures, on_device.numpy()))
 
 
 def tables_of(given: Mapping[str, str]) -> Tables:

@@ -7,7 +7,6 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.kernels import HOST_LINK_SHARE, placed_backward_s, placed_forward_s
 from dreamshard.hardware.loads import (
     CACHED_LOOKUPS,
     DENSE_BYTES,
@@ -25,7 +24,7 @@ from dreamshard.hardware.loads import (
     placed_loads,
     table_loads,
 )
-from dreamshard.hardware.roofline import sharding_costs
+from dreamshard.hardware.roofline import HOST_LINK_SHARE, backward_s, figures_of, forward_s, sharding_costs
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
@@ -99,10 +98,11 @@ def test_missed_rows_cross_the_hosts_link_before_the_lookup_and_moments_after():
         for share in (1.0, 0.5)
     ]
     link = HOST_LINK_SHARE * H100.host_bytes_per_s
-    forward_s = [float(placed_forward_s(loads, BATCH, H100)) for loads in one]
-    assert forward_s[1] - forward_s[0] == pytest.approx(float(one[1][HOST_READ_BYTES]) / link)
+    without, with_misses = (forward_s(figures_of(H100, BATCH), loads.numpy()) for loads in one)
+    assert with_misses - without == pytest.approx(float(one[1][HOST_READ_BYTES]) / link)
     slower = replace(H100, host_bytes_per_s=H100.host_bytes_per_s / 2)
-    later_s = float(placed_backward_s(one[0], BATCH, slower)) - float(placed_backward_s(one[0], BATCH, H100))
+    fast_s, slow_s = (backward_s(figures_of(spec, BATCH), one[0].numpy()) for spec in (H100, slower))
+    later_s = slow_s - fast_s
     assert later_s == pytest.approx(float(one[0][HOST_STATE_BYTES]) / link)
 
 

@@ -7,15 +7,15 @@ import torch
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.kernels import (
+from dreamshard.hardware.loads import AGAIN_BYTES, HOT_BYTES, READ_BYTES, shard_loads, table_loads
+from dreamshard.hardware.roofline import (
     BACKWARD_KERNELS,
     BANDWIDTH_SHARE,
     FORWARD_KERNELS,
     HOST_BACKWARD_LAUNCHES,
     HOST_FORWARD_LAUNCHES,
+    phase_costs,
 )
-from dreamshard.hardware.loads import AGAIN_BYTES, HOT_BYTES, READ_BYTES, shard_loads, table_loads
-from dreamshard.hardware.roofline import phase_costs
 from dreamshard.tables import Tables
 from tests.helpers.tables import tables_of_dims
 
