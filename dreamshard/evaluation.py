@@ -10,13 +10,12 @@ import numpy as np
 import scipy
 import torch
 
-from dreamshard.baselines import RULES_OF_THUMB
 from dreamshard.cost_model.prediction_metrics import mean_relative_error, rank_correlations
 from dreamshard.costs import CostSample, DeviceCosts
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
-from dreamshard.shards import Shards
+from dreamshard.search.baselines import RULES_OF_THUMB
+from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement, int], CostSample]

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from dreamshard.cost_model.compiled import ALL_TO_ALL, COPIES, HOSTS, ROWS, DeviceLaw, computes_ms, curve_ms
 from dreamshard.costs import PHASES, DeviceCosts
-from dreamshard.legality import allowed_devices
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
@@ -31,7 +30,7 @@ from dreamshard.placement import (
     most_ranges,
 )
 from dreamshard.search.changes import Changes, Predictor, known_costs, on_its_hosts
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, allowed_devices
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 

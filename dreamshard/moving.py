@@ -18,14 +18,13 @@ from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model.compiled import Ints
-from dreamshard.formatting import first_line
-from dreamshard.legality import allowed_devices, violation
+from dreamshard.files.text import first_line
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding, row_blocks
 from dreamshard.plan import Plan
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, anneal, priced
 from dreamshard.search.changes import Predictor, Ways, known_costs
 from dreamshard.search.search import default_moves
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, allowed_devices, violation
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 

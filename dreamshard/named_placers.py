@@ -4,10 +4,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
+from dreamshard.names import WRITTEN, VersionReference
 from dreamshard.placer import Placer
 from dreamshard.search import RooflinePlacer
 from dreamshard.training import load_placer
-from dreamshard.version_references import WRITTEN, VersionReference
 
 GROUP = "dreamshard.placers"
 """Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""

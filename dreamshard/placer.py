@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.legality import allowed_devices
 from dreamshard.placement import ON_ONE_DEVICE, Placement
+from dreamshard.shards import allowed_devices
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 

@@ -23,19 +23,18 @@ from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from torchrec.distributed.utils import get_device_type
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.formatting import gib
-from dreamshard.legality import violation
-from dreamshard.model_tables import ModelTables, model_tables, shown
+from dreamshard.files.text import gib
 from dreamshard.named_placers import named_placer
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.discovery import Sharders, discover
 from dreamshard.torchrec.sharding_plans import sharding_plan
 from dreamshard.torchrec.ways import check_given, narrowed, plan_fields, pooling_factor
 from dreamshard.workloads import ListedTable
+from dreamshard.workloads.model_tables import ModelTables, model_tables, shown
 
 logger = logging.getLogger(__name__)
 _VECTOR_BYTES = 4  # per column of a pooled vector: TorchRec's outputs are fp32

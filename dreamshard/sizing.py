@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dreamshard.formatting import gib
+from dreamshard.files.text import gib
 from dreamshard.names import SIMULATED
 from dreamshard.recipes import Recipe
 from dreamshard.tables import DEFAULT_BATCH, Tables

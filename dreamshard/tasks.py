@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files.foreign import MOST_DEVICES
-from dreamshard.formatting import gib
+from dreamshard.files.text import gib
 from dreamshard.placement import SHARDING_TYPES, SPLIT_BY_COLUMNS, ShardingType
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,

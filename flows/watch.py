@@ -11,10 +11,10 @@ from typing import Any
 from prefect.artifacts import create_markdown_artifact
 from prefect.events import emit_event
 
-from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
-from dreamshard.formatting import markdown_table
+from dreamshard.files.text import markdown_table
 from dreamshard.sizing import with_batch_size
 from dreamshard.testbeds.capacity import Capacity
+from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds
 from flows.decisions import retraining_due
 from flows.decisions.version_in_use import version_in_use
 from flows.forms.configuration import configure

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from dreamshard.autoshard.episodes import Episodes, rollout
 from dreamshard.autoshard.networks import AutoShardPolicy, ComputeCostNetwork
-from dreamshard.baselines import packed
 from dreamshard.cost_model import Normaliser, shard_sums
-from dreamshard.limits import PlacementLimits
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer
+from dreamshard.search.baselines import packed
+from dreamshard.search.packing import PlacementLimits
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 

@@ -1,1 +1,1 @@
-"""Files: atomic writing, locks, content identities, and content and stores of other people."""
+"""Files: atomic writing, locks, content identities, text for people, and content and stores of other people."""

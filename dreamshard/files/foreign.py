@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import ValidationError
 
-from dreamshard.formatting import first_line
+from dreamshard.files.text import first_line
 
 MOST_ROWS = 2**54
 MOST_COLUMNS = 2**12

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, jit, phases_ms
-from dreamshard.legality import allowed_devices
 from dreamshard.policy.policy_network import COST_COLUMNS, PolicyNetwork
+from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
 Ints = NDArray[np.int64]

@@ -28,11 +28,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.baselines import packed
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, jit, phases_ms
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.placer import OrderedPlacer
+from dreamshard.search.baselines import packed
 from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.tasks import PlacementTask

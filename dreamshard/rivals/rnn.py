@@ -19,14 +19,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from dreamshard.baselines import packed
 from dreamshard.cost_model import FEATURES, Normaliser
 from dreamshard.costs import CostSample
-from dreamshard.legality import allowed_devices
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer
 from dreamshard.policy.mdp import legal_devices, masked_entropy, masked_log_softmax
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
+from dreamshard.search.baselines import packed
+from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement], CostSample]

@@ -6,6 +6,8 @@ annealing  the compiled search among the options of every table
 options    the ways in which each table may be sharded, as arrays
 costs      a trained network and a preset's roofline as the search uses them
 columns    column shards by memory alone
+packing    where whole tables may be, and whether they fit at all
+baselines  rules of thumb
 changes    costs of one placement with a table changed, and menus of given ways to shard
 """
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, device_ms, jit
 from dreamshard.costs import DeviceCosts
-from dreamshard.limits import PlacementLimits
 from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_HOST, Placement, TableSharding
 from dreamshard.search.annealing import (
     ON_ALL,
@@ -23,6 +22,7 @@ from dreamshard.search.annealing import (
     take,
 )
 from dreamshard.search.costs import SearchCosts
+from dreamshard.search.packing import PlacementLimits
 from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask

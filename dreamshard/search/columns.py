@@ -7,12 +7,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.baselines import no_room
-from dreamshard.legality import violation
-from dreamshard.limits import PlacementLimits
-from dreamshard.packing import Parts, pack_parts
 from dreamshard.placement import ON_ONE_DEVICE, Placement, TableSharding, most_ranges
 from dreamshard.placer import NoPlacementError
+from dreamshard.search.baselines import no_room
+from dreamshard.search.packing import Parts, PlacementLimits, pack_parts
+from dreamshard.shards import violation
 from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 

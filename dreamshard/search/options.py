@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from dreamshard.cost_model.compiled import Floats, Ints
-from dreamshard.legality import allowed_devices
-from dreamshard.limits import PlacementLimits
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
@@ -25,7 +23,8 @@ from dreamshard.placement import (
 )
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
-from dreamshard.shards import GRADIENT_BYTES, Shards
+from dreamshard.search.packing import PlacementLimits
+from dreamshard.shards import GRADIENT_BYTES, Shards, allowed_devices
 from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 

@@ -15,22 +15,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.baselines import packed
 from dreamshard.cost_model import CostNetwork, Normaliser, shard_latents, shard_sums
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.legality import violation
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.search.annealing import alone_ms, greedy
+from dreamshard.search.baselines import packed
 from dreamshard.search.columns import allowed_parts
 from dreamshard.search.costs import NetworkCosts, RooflineCosts, SearchCosts
 from dreamshard.search.options import ALL, WHOLE, Options
 from dreamshard.search.search import default_moves, highest_level, search
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, violation
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.tasks import PlacementTask
 

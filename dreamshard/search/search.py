@@ -10,9 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from dreamshard.baselines import no_room, packed, rule_placements
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints
-from dreamshard.legality import violation
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import (
@@ -27,9 +25,11 @@ from dreamshard.search.annealing import (
     greedy,
     priced,
 )
+from dreamshard.search.baselines import no_room, packed, rule_placements
 from dreamshard.search.columns import packed_columns
 from dreamshard.search.costs import SearchCosts
 from dreamshard.search.options import ALL, COLUMNS, WHOLE, Options
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
 _LONG = ((0, HOT), (1, HOT), (0, 2 * HOT), (2, HOT))

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.baselines import packed_by_size
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
+from dreamshard.search.baselines import packed_by_size
 from dreamshard.search.columns import fits_together, packed_columns, tight_splits
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.formatting import gib
+from dreamshard.files.text import gib
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 

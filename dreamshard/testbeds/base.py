@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.shard_cache import ShardCache
 from dreamshard.workloads import LookupSource

@@ -14,9 +14,9 @@ from jaxtyping import Int
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dreamshard.model_tables import ModelTable, ModelTables, shown
 from dreamshard.tables import concatenate
 from dreamshard.workloads import Lookups, WorkloadTable, check_indices, index_dtype, statistics
+from dreamshard.workloads.model_tables import ModelTable, ModelTables, shown
 
 
 @dataclass(frozen=True)

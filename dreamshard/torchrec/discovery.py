@@ -14,8 +14,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, 
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-from dreamshard.model_tables import ModelTable, ModelTables, model_tables, read_configs
 from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.workloads.model_tables import ModelTable, ModelTables, model_tables, read_configs
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 

@@ -40,9 +40,9 @@ from dreamshard.files.foreign import (
     json_content,
     reading,
 )
-from dreamshard.model_tables import ModelTable
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.torchrec.discovery import Sharders, discover
+from dreamshard.workloads.model_tables import ModelTable
 
 _PROBLEM = "is not a TorchRec sharding plan"
 _ADVICE = "so no model can use it; give what `dreamshard place --format torchrec` wrote"

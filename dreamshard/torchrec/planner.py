@@ -27,7 +27,7 @@ from torchrec.distributed.types import ParameterSharding
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from dreamshard.formatting import gib
+from dreamshard.files.text import gib
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import Shards

@@ -16,7 +16,6 @@ from torchrec.distributed.types import (
 )
 
 from dreamshard.files.foreign import InputError, reading
-from dreamshard.model_tables import ModelTable
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
@@ -31,6 +30,7 @@ from dreamshard.placement import (
 from dreamshard.plan import Plan, checked_shard
 from dreamshard.tables import Tables, padded_dim
 from dreamshard.torchrec.plan_file import PlanFile, parse_plan_file
+from dreamshard.workloads.model_tables import ModelTable
 
 SAME_AS: Mapping[str, ShardingType] = {"table_column_wise": "column_wise"}  # which also keeps the columns on one host
 CACHED = "fused_uvm_caching"

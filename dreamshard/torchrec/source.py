@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamshard.files.digests import digest, json_digest
-from dreamshard.model_tables import ModelTables
 from dreamshard.torchrec.batches import RecordedModel, record
 from dreamshard.torchrec.discovery import tables_of
 from dreamshard.workloads import (
@@ -20,6 +19,7 @@ from dreamshard.workloads import (
     zipf_fingerprint,
     zipf_table,
 )
+from dreamshard.workloads.model_tables import ModelTables
 
 _END = object()
 

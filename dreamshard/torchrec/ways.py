@@ -11,11 +11,11 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from dreamshard.constraints import Constraints
-from dreamshard.model_tables import ModelTable, shown
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 from dreamshard.tables import DIM_MULTIPLE, padded_dim
 from dreamshard.torchrec.discovery import Sharders, class_name
 from dreamshard.torchrec.sharding_plans import CACHED, DEFAULT_SHARE
+from dreamshard.workloads.model_tables import ModelTable, shown
 
 _FUSED, _DENSE = "fused", "dense"
 _GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single ways

@@ -17,14 +17,14 @@ from dreamshard.autoshard import AutoShardPlacer
 from dreamshard.cost_model import CostData, CostNetwork, Normaliser, fit, prediction_error
 from dreamshard.costs import CostSample, ExchangeSample, feasible
 from dreamshard.files.foreign import InputError
-from dreamshard.formatting import gib
-from dreamshard.legality import violation
+from dreamshard.files.text import gib
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.names import Algorithm
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.reinforce import UpdateFigures
 from dreamshard.search import DreamShardPlacer
+from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import files

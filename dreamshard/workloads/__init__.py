@@ -5,6 +5,8 @@ addresses        where a source is, and the one spelling by which it is known
 opening          opens a source by its name: bundled workload, file, folder or bucket; Zipf lookups for lists
 dlrm, criteo     readers of recorded lookups: Meta's and MLPerf's files, Criteo's logs
 table_list       lists of tables: read, checked, and completed
+model_tables     the tables of a model or list: types, optimizers, features, modules
+dataset_diff     what changed between two data sets
 meta             Meta's data sets, generated to fit what Meta published
 functions        a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
 lookups          lookups in memory and as Parquet, their statistics, and a data set's version

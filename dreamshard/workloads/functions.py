@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dreamshard.formatting import first_line
+from dreamshard.files.text import first_line
 
 _REFERENCE = re.compile(r"(?P<place>.*\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dreamshard.formatting import FOR_PEOPLE, error_sentence, without_passwords
+from dreamshard.files.text import FOR_PEOPLE, error_sentence, without_passwords
 from flows.cli import (
     chain,
     command_options,

@@ -1,6 +1,6 @@
 """One line of `dreamshard doctor`."""
 
-from dreamshard.formatting import without_passwords
+from dreamshard.files.text import without_passwords
 
 Check = dict[str, str]
 """`what` was checked, its `state` (ok, other, optional, missing), what was `found`, and what `to do`."""

@@ -8,9 +8,8 @@ import typer
 from rich.markdown import Markdown
 from rich.table import Table
 
-from dreamshard.formatting import without_passwords
-from dreamshard.names import ALGORITHMS, DEFAULT_ALGORITHM
-from dreamshard.version_references import VersionReference
+from dreamshard.files.text import without_passwords
+from dreamshard.names import ALGORITHMS, DEFAULT_ALGORITHM, VersionReference
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dreamshard.names import DEFAULT_ALGORITHM
-from dreamshard.version_references import VersionReference
+from dreamshard.names import DEFAULT_ALGORITHM, VersionReference
 from flows.cli import terminal
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import typer
 
 if TYPE_CHECKING:
     from dreamshard.hardware.accelerator import AcceleratorSpec
-    from dreamshard.model_tables import ModelTable, ModelTables
     from dreamshard.placement import Placement
     from dreamshard.tasks import PlacementTask
+    from dreamshard.workloads.model_tables import ModelTable, ModelTables
 
 DeviceType = Literal["cuda", "cpu"]
 

@@ -90,7 +90,7 @@ def _name(cluster: "Cluster") -> str:
 
 def _rows(estimates: "list[Estimate]") -> list[dict[str, Any]]:
     """The table for people; the cheapest step is 1.00."""
-    from dreamshard.formatting import gib
+    from dreamshard.files.text import gib
 
     least = min((one.overall_ms for one in estimates if not one.infeasible), default=0.0)
     rows = []
@@ -148,7 +148,7 @@ def _check(out: Path | None) -> None:
 
 def _draw(estimates: "list[Estimate]", title: str, out: Path) -> None:
     from dreamshard.files import atomic
-    from dreamshard.formatting import markdown_table
+    from dreamshard.files.text import markdown_table
     from flows.reports.html import html_page
     from flows.reports.what_if_plot import image, image_link, plot_clusters
 

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from dreamshard.formatting import gib
+from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.names import SIMULATED
+from dreamshard.names import SIMULATED, VersionReference, number_of
 from dreamshard.recipes import RECIPES
-from dreamshard.version_references import VersionReference, number_of
 from flows.decisions.heldout import split_by_training
 from flows.decisions.warm_start import learns_fixed_model
 from flows.forms.options import CompareOptions, TaskOptions

@@ -4,14 +4,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dreamshard.baselines import baselines
+from dreamshard.names import WRITTEN, VersionReference
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.rivals import MEASURING, OF_TORCHREC, RIVALS, installed_rivals
 from dreamshard.search import PARTS, DreamShardPlacer, part_of
+from dreamshard.search.baselines import baselines
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
-from dreamshard.version_references import WRITTEN, VersionReference
 from flows.decisions.rivals import RivalInputs
 from flows.runtime.retries import passing
 from storage.mlflow_store import registry

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from dreamshard.names import number_of
 from dreamshard.recipes import Recipe, recipe
 from dreamshard.testbeds.naming import is_testbed
-from dreamshard.version_references import number_of
 from dreamshard.workloads import known_as
 from flows.decisions.warm_start import tables_setting
 from flows.forms.options import RetrainingOptions

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dreamshard.version_references import VersionReference
+from dreamshard.names import VersionReference
 from flows.decisions.promotion_decision import Decision
 from flows.decisions.promotion_veto import find_veto
 from storage.mlflow_store import alias_changes, champions, registry

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from dreamshard.names import number_of
 from dreamshard.recipes import Recipe
-from dreamshard.version_references import number_of
 from storage.mlflow_store import registry
 from storage.mlflow_store.alias_history import history
 from storage.mlflow_store.standings import HomeSetting, champions_among, provisional_note

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.measured_on import MeasuredOn, is_named
-from dreamshard.names import is_simulated
+from dreamshard.names import is_simulated, number_of
 from dreamshard.tasks import PlacementTask
-from dreamshard.version_references import number_of
 from storage.mlflow_store import registry
 from storage.mlflow_store.standings import TRYOUT, champions_among, provisional_note
 from storage.run_records.lineage import measured_on

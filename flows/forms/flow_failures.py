@@ -16,7 +16,7 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.states import Failed
 
-from dreamshard.formatting import FOR_PEOPLE, error_sentence, without_passwords
+from dreamshard.files.text import FOR_PEOPLE, error_sentence, without_passwords
 from storage.mlflow_store import runs
 from storage.settings import Settings
 

@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from dreamshard.version_references import VersionReference
+from dreamshard.names import VersionReference
 from flows.forms import fields, place_fields, version_fields
 
 

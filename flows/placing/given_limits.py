@@ -18,7 +18,7 @@ def memory_bytes_of(memory_gb: float | None, spec: "AcceleratorSpec | None", not
     Raises:
         ValueError: neither is given.
     """
-    from dreamshard.formatting import gib
+    from dreamshard.files.text import gib
     from dreamshard.testbeds.capacity import TABLES_SHARE
 
     if memory_gb is not None:
@@ -65,8 +65,7 @@ def constraints_of(
     Raises:
         ValueError: the file or text is wrong, or there is no such way to shard.
     """
-    from dreamshard.constraints import Constraints
-    from dreamshard.constraints_file import parse_constraints, parse_sharding, read_constraints
+    from dreamshard.constraints import Constraints, parse_constraints, parse_sharding, read_constraints
 
     constraints = Constraints(sharding_types=parse_sharding(sharding))
     if isinstance(given, Path):

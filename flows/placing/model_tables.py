@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dreamshard.constraints import Constraints
-    from dreamshard.model_tables import ModelTables
     from dreamshard.tables import Optimizer, Precision, Tables
     from dreamshard.tasks import PlacementTask
+    from dreamshard.workloads.model_tables import ModelTables
     from storage.store import Store
 
 DATASETS = 20
@@ -26,8 +26,8 @@ def read_model(store: "Store", source: Path, note: Callable[[str], None]) -> "Mo
     Raises:
         ValueError: the function or the file is wrong, or there are no tables that can be planned.
     """
-    from dreamshard.model_tables import read_configs
     from dreamshard.workloads import bundled_lists, call, is_function
+    from dreamshard.workloads.model_tables import read_configs
 
     versions = store.lake.dataset_versions()[-DATASETS:]
     version = versions[-1] if versions else None

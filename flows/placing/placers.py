@@ -53,8 +53,8 @@ class Choice:
         Raises:
             NoPlacementError: none was found, or the placer's violates a constraint.
         """
-        from dreamshard.legality import violation
         from dreamshard.placer import NoPlacementError
+        from dreamshard.shards import violation
 
         placement = self.placer.place(task, budget_ms)
         if reason := violation(task, placement):
@@ -67,7 +67,7 @@ class Choice:
 
 def is_without_costs(name: str | None) -> bool:
     """Whether a placer is a rule of thumb, a rival or a version of AutoShard: without the ways to shard that others have."""
-    from dreamshard.version_references import VersionReference
+    from dreamshard.names import VersionReference
 
     return name is not None and (name in _without_costs() or VersionReference.of(name).algorithm == "autoshard")
 
@@ -155,9 +155,9 @@ def _prior(spec: "AcceleratorSpec", task: "PlacementTask", why: str) -> Choice:
 
 def _without_costs() -> list[str]:
     """Rules of thumb and rivals: placers that need another one's prediction of costs, if any."""
-    from dreamshard.baselines import baselines
     from dreamshard.rivals import RIVALS
     from dreamshard.search import PARTS
+    from dreamshard.search.baselines import baselines
 
     return [*baselines(), *RIVALS, *PARTS]
 
@@ -177,9 +177,9 @@ def _rule_or_rival(
     Raises:
         ValueError: it places by learned costs and there are none, or it would have to measure some.
     """
-    from dreamshard.baselines import baselines
     from dreamshard.rivals import OF_TORCHREC, rival
     from dreamshard.search import PARTS, part_of
+    from dreamshard.search.baselines import baselines
 
     rules = baselines()
     if name in rules:
@@ -198,7 +198,7 @@ def _rule_or_rival(
 
 def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Choice:
     """A rule of thumb or rival, its costs predicted by the champion if there is one."""
-    from dreamshard.baselines import baselines
+    from dreamshard.search.baselines import baselines
 
     try:
         champion = _champion(store)
@@ -224,9 +224,8 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
 
 def _version(store: "Store", name: str) -> Choice:
     """A version by number or alias; an algorithm's name alone stands for its champion."""
-    from dreamshard.names import ALGORITHMS
+    from dreamshard.names import ALGORITHMS, ALIASES, WRITTEN, VersionReference
     from dreamshard.search import DreamShardPlacer
-    from dreamshard.version_references import ALIASES, WRITTEN, VersionReference
     from storage.mlflow_store import registry
 
     rules, reference = _without_costs(), VersionReference.of(name)

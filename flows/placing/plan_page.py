@@ -33,7 +33,7 @@ def plan_page(checked: "CheckedRequest", placed: "Placed", path: str, html: str,
 
 
 def _parts(checked: "CheckedRequest", placed: "Placed", path: str, html: str, notes: Sequence[str]) -> Iterator[str]:
-    from dreamshard.formatting import markdown_table
+    from dreamshard.files.text import markdown_table
 
     plan, request = placed.plan, checked.request
     yield f"# {checked.task.name} on {plan.num_devices} devices"
@@ -67,7 +67,7 @@ def _parts(checked: "CheckedRequest", placed: "Placed", path: str, html: str, no
 
 def _device_rows(plan: "Plan") -> list[dict[str, Any]]:
     """Predicted milliseconds by phase, and what is on each device."""
-    from dreamshard.formatting import gib
+    from dreamshard.files.text import gib
 
     rows = []
     for device, figures in enumerate(plan.devices):

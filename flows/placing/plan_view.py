@@ -46,7 +46,7 @@ def view_of(checked: "CheckedRequest", placed: "Placed") -> "PlanView":
 
 def _facts(checked: "CheckedRequest", placed: "Placed") -> Iterator[tuple[str, str]]:
     """What is said at the top."""
-    from dreamshard.formatting import gib
+    from dreamshard.files.text import gib
 
     plan, task = placed.plan, checked.task
     if plan.overall_ms is not None:

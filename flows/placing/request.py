@@ -10,12 +10,12 @@ from flows.placing.placers import choose, is_without_costs
 
 if TYPE_CHECKING:
     from dreamshard.hardware.accelerator import AcceleratorSpec
-    from dreamshard.model_tables import ModelTables
     from dreamshard.moving import InUse
     from dreamshard.placement import Placement
     from dreamshard.plan import Plan
     from dreamshard.tables import Optimizer, Precision
     from dreamshard.tasks import PlacementTask
+    from dreamshard.workloads.model_tables import ModelTables
     from flows.placing.placers import Predictor
     from flows.placing.transition import Transition
     from storage.store import Store

@@ -65,7 +65,7 @@ def transition_lines(task: "PlacementTask", current: "InUse", way: Transition, o
 
 
 def _gain_lines(weighed: "Weighed", price: "MovePrice", options: str) -> Iterator[str]:
-    from dreamshard.formatting import gib
+    from dreamshard.files.text import gib
 
     steps, rate = f"{price.steps_until_next:,.0f} steps", f"{price.bytes_per_s / 1e9:g} GB/s"
     yield f"weighed over {steps} until the next change, at {rate} while tables move{options}"
@@ -92,7 +92,7 @@ def _gain_lines(weighed: "Weighed", price: "MovePrice", options: str) -> Iterato
 
 
 def _gain(kept: "Point", point: "Point") -> str:
-    from dreamshard.formatting import gib
+    from dreamshard.files.text import gib
 
     saved = kept.overall_ms - point.overall_ms
     share = abs(saved) / kept.overall_ms if kept.overall_ms else 0.0
@@ -101,7 +101,7 @@ def _gain(kept: "Point", point: "Point") -> str:
 
 
 def _move_lines(task: "PlacementTask", current: "InUse", way: Transition) -> Iterator[str]:
-    from dreamshard.formatting import gib
+    from dreamshard.files.text import gib
 
     steps = [step for step in way.steps if step.kind != "load"]
     moved = [step for step in steps if step.kind == "move"]

@@ -7,7 +7,7 @@ from prefect.artifacts import create_link_artifact
 from prefect.context import FlowRunContext
 
 from dreamshard.explain import table_shares
-from dreamshard.formatting import without_passwords
+from dreamshard.files.text import without_passwords
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import DreamShardPlacer

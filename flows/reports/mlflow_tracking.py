@@ -10,7 +10,7 @@ from typing import Any
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
-from dreamshard.formatting import markdown_table
+from dreamshard.files.text import markdown_table
 from dreamshard.names import DEFAULT_ALGORITHM
 from dreamshard.recipes import Recipe
 from dreamshard.sizing import Sizes

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
-from dreamshard.formatting import markdown_table
+from dreamshard.files.text import markdown_table
 from flows.reports import report_tables
 from flows.reports.plots import plots, rows_of_shown_task
 from flows.reports.report_tables import Table

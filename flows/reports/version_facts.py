@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from dreamshard.dataset_diff import DatasetDiff, diff_datasets
-from dreamshard.names import DEFAULT_ALGORITHM
-from dreamshard.version_references import VersionReference, number_of
+from dreamshard.names import DEFAULT_ALGORITHM, VersionReference, number_of
+from dreamshard.workloads.dataset_diff import DatasetDiff, diff_datasets
 from storage.run_records import lineage
 from storage.run_records.lineage import ALL_TABLES, Origin, Version
 from storage.store import Store

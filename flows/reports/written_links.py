@@ -3,7 +3,7 @@
 from prefect.artifacts import create_link_artifact
 from prefect.context import FlowRunContext
 
-from dreamshard.formatting import without_passwords
+from dreamshard.files.text import without_passwords
 from flows.reports.mlflow_tracking import PREFECT_RUN, REPORT
 from storage.mlflow_store import registry, runs
 from storage.run_records import checkpoints, report_store

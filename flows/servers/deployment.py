@@ -5,7 +5,7 @@ from itertools import chain
 
 import httpx
 
-from dreamshard.formatting import without_passwords
+from dreamshard.files.text import without_passwords
 from dreamshard.recipes import recipe
 from flows.servers import deployments, notifications
 from flows.servers.fitting import check_fit

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from dreamshard.formatting import gib
+from dreamshard.files.text import gib
 from dreamshard.names import DEFAULT_ALGORITHM, SIMULATED
 from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import Recipe, TasksConfig

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dreamshard.formatting import without_passwords
+from dreamshard.files.text import without_passwords
 from flows.servers.names import NOTIFY
 from flows.servers.processes import LOOPBACK, Process, check_free, child_process, wait_until_healthy
 from flows.servers.running import only_one

@@ -7,7 +7,7 @@ same for processes, Docker containers and Kubernetes jobs.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dreamshard.formatting import without_passwords
+from dreamshard.files.text import without_passwords
 
 POOL = "dreamshard"
 SECRET = "dreamshard"

@@ -11,12 +11,12 @@ from statistics import fmean
 from prefect import get_run_logger
 from prefect.exceptions import CancelledRun
 
-from dreamshard.baselines import GreedyPlacer
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, prediction_figures
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.search import DreamShardPlacer
+from dreamshard.search.baselines import GreedyPlacer
 from dreamshard.task_sets.reference import RULE, reference_tasks, reference_workload
 from dreamshard.tasks import PlacementTask
 from flows.decisions.warm_start import setting_of

@@ -19,7 +19,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.events import Event
 from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter
 
-from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
+from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.decisions.retraining_due import is_same_retraining
 from flows.forms.options import RetrainingOptions
 from flows.reports.failure_sentence import failure_sentence

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from mlflow.entities.model_registry import ModelVersion
 
-from dreamshard.version_references import VersionReference
+from dreamshard.names import VersionReference
 from storage.mlflow_store.alias_history import (
     BY_EVALUATION,
     CHANGES_TAG,

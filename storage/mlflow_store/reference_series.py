@@ -7,8 +7,7 @@ chart shows the cost over versions.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dreamshard.names import DEFAULT_ALGORITHM
-from dreamshard.version_references import number_of
+from dreamshard.names import DEFAULT_ALGORITHM, number_of
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.datasets import log_input, make_dataset
 from storage.mlflow_store.evaluation_datasets import COLUMNS

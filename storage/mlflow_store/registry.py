@@ -1,6 +1,6 @@
 """Versions of placers in MLflow's registry: finding them, their tags, and their files.
 
-Each algorithm has a registered model. A version is named by a reference (`dreamshard.version_references`): `3`, `paper:3`;
+Each algorithm has a registered model. A version is named by a reference (`dreamshard.names`): `3`, `paper:3`;
 what names no version is of the algorithm of the settings. Aliases of each model: `champion` is the version in use,
 `challenger` the newest that did not beat it, `previous` the champion before this one; `alias_changes` moves them. Weights are
 safetensors and configurations JSON; nothing is pickled.
@@ -18,11 +18,10 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from dreamshard import training
-from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
+from dreamshard.names import ALIASES as ALIASES
+from dreamshard.names import DEFAULT_ALGORITHM, Algorithm, VersionReference
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainedPlacer
-from dreamshard.version_references import ALIASES as ALIASES
-from dreamshard.version_references import VersionReference
 from storage.filesystem import failures
 from storage.mlflow_store.experiment import MODEL_TRAINING
 from storage.mlflow_store.runs import client

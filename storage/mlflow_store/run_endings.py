@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from dreamshard.formatting import error_sentence, without_passwords
+from dreamshard.files.text import error_sentence, without_passwords
 from storage.filesystem import failures
 
 ERROR = "error"

@@ -15,7 +15,7 @@ import pandas as pd  # type: ignore[import-untyped]
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from dreamshard.formatting import without_passwords
+from dreamshard.files.text import without_passwords
 from storage.mlflow_store import database, run_endings
 from storage.mlflow_store.experiment import EXPERIMENT, MODEL_TRAINING, experiment_id
 from storage.settings import Settings

@@ -6,8 +6,7 @@ from typing import Any
 
 from mlflow.entities.model_registry import ModelVersion
 
-from dreamshard.names import ALGORITHMS
-from dreamshard.version_references import VersionReference
+from dreamshard.names import ALGORITHMS, VersionReference
 from storage.mlflow_store import heldout_metrics, registry, runs
 from storage.mlflow_store.alias_history import CHANGES_TAG, history
 from storage.mlflow_store.standings import PROVISIONAL, TRYOUT, champions_among, topology_name

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dreamshard.names import ALGORITHMS
-from dreamshard.version_references import VersionReference, number_of
+from dreamshard.names import ALGORITHMS, VersionReference, number_of
 from storage.filesystem import AnyPath
 from storage.lake import schemas
 from storage.lake.parquet_files import read_parquet, write_parquet

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.exchange_design import designed_exchanges
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.moving import InUse, MovePrice, rename_devices, weigh
@@ -17,6 +16,7 @@ from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.plan import make_plan
 from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
+from dreamshard.search.baselines import RULES_OF_THUMB, baselines
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask

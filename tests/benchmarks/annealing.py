@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dreamshard.baselines import baselines
 from dreamshard.hardware.links import all_to_all_s, vector_bytes
 from dreamshard.hardware.loads import DIM, table_loads
 from dreamshard.hardware.roofline import phase_costs
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
+from dreamshard.search.baselines import baselines
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.simulated import SimulatedTestbed

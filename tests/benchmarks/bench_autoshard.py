@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from dreamshard.autoshard import AutoShardPlacer
-from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.costs import CostSample
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
+from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, with_algorithm

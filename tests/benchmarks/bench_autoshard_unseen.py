@@ -13,7 +13,7 @@ from multiprocessing import get_context
 
 import torch
 
-from dreamshard.baselines import RULES_OF_THUMB, baselines
+from dreamshard.search.baselines import RULES_OF_THUMB, baselines
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask

@@ -6,9 +6,9 @@ Each learns as its algorithm does.
 
 from collections.abc import Iterator
 
-from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.cost_model import CostData, PredictionError, prediction_error
 from dreamshard.names import Algorithm
+from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from tests.benchmarks.measuring import Row, row, spread, trained
 from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, tasks
 from tests.helpers.testbeds import simulated

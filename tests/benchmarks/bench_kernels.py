@@ -28,12 +28,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.costs import CostSample
 from dreamshard.files.locks import measuring
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import GreedyCostPlacer
+from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sets.sampling import sample_tasks, split_tables
 from dreamshard.tasks import PlacementTask

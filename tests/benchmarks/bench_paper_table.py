@@ -28,16 +28,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.costs import CostSample
 from dreamshard.exchange_design import exchanges_for
-from dreamshard.formatting import markdown_table
+from dreamshard.files.text import markdown_table
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.legality import violation
 from dreamshard.names import Algorithm
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival, train_rnn
 from dreamshard.search import GreedyCostPlacer
+from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.shards import violation
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask

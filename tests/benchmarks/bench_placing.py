@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.measuring import Row, cpu_seconds, peak_bytes, row, trained
 from tests.benchmarks.pools import Size, large_task

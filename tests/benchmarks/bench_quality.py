@@ -12,11 +12,11 @@ from functools import cache, partial
 
 import numpy as np
 
-from dreamshard.baselines import RULES_OF_THUMB, baselines
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
+from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState
 from tests.benchmarks.annealing import anneal, true_ms

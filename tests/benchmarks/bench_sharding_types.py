@@ -23,10 +23,10 @@ from scipy import stats
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner
 from dreamshard.search import RooflinePlacer
+from dreamshard.shards import violation
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import read_tables

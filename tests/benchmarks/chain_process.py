@@ -92,10 +92,10 @@ def chain(recipe: str, testbed: str) -> float:
 
 def straight(recipe: str, testbed: str) -> float:
     """Do the same by library calls alone; only the lookups are stored, because ranks read them from files."""
-    from dreamshard.baselines import baselines
     from dreamshard.evaluation import evaluate
     from dreamshard.recipes import RECIPES
     from dreamshard.search import GreedyCostPlacer
+    from dreamshard.search.baselines import baselines
     from dreamshard.tables import concatenate
     from dreamshard.task_sets.sampling import split_tables
     from dreamshard.testbeds import open_testbed

@@ -7,10 +7,10 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import hardware
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer, device_order
 from dreamshard.search import RooflinePlacer
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer

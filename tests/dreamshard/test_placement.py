@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dreamshard.legality import violation
 from dreamshard.placement import Placement, TableSharding, device_memory_bytes
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of
 

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.legality import violation
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import CurrentPlan, Plan, Shard, make_plan, parse_plan, read_plan
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask

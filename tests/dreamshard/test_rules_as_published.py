@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.baselines import RULES_OF_THUMB, baselines
-from dreamshard.legality import violation
 from dreamshard.placement import device_memory_bytes
 from dreamshard.placer import NoPlacementError
+from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.pools import Dims, meta_tables
 

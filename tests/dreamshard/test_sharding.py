@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
-from dreamshard.legality import violation
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
 from dreamshard.plan import make_plan, parse_plan
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, violation
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask

@@ -8,12 +8,11 @@ import torch
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.roofline import sharding_costs
-from dreamshard.legality import violation
 from dreamshard.moving import InUse, MovePrice, moved_bytes, rename_devices, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, violation
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, tables_of

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.rivals import installed_rivals
+from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from dreamshard.names import Algorithm
+from dreamshard.names import Algorithm, VersionReference
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.training import with_algorithm
-from dreamshard.version_references import VersionReference
 from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows.decisions import warm_start
 from flows.forms.configuration import configure

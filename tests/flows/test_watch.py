@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from prefect.client.schemas.objects import StateType
 
-from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
+from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds
 from flows import watch
 from flows.decisions import retraining_due, version_in_use
 from flows.forms.configuration import configure

@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 
-from dreamshard.baselines import baselines
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import hardware
-from dreamshard.legality import allowed_devices, violation
-from dreamshard.limits import PlacementLimits
-from dreamshard.packing import pack_whole
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
+from dreamshard.search.baselines import baselines
+from dreamshard.search.packing import PlacementLimits, pack_whole
+from dreamshard.shards import allowed_devices, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.baselines import packed
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episode, rollout
+from dreamshard.search.baselines import packed
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.baselines import baselines
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement, device_memory_bytes
+from dreamshard.search.baselines import baselines
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup

@@ -8,7 +8,7 @@ from bokeh.resources import Resources
 from jinja2 import Environment, Template
 
 from dreamshard.costs import PHASES
-from dreamshard.formatting import gib
+from dreamshard.files.text import gib
 from flows.reports.plan_view import scripts, styles
 from flows.reports.plan_view.bars import MOVED_COLOUR, OTHER_COLOUR, PALETTE, REST_COLOUR, paler
 from flows.reports.plan_view.charts import (

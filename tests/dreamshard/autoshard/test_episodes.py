@@ -10,7 +10,7 @@ from dreamshard.autoshard.learning import actor_critic_loss, actor_critic_update
 from dreamshard.autoshard.networks import AutoShardPolicy, ComputeCostNetwork
 from dreamshard.constraints import Constraints
 from dreamshard.cost_model import Normaliser
-from dreamshard.legality import violation
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
 from tests.helpers.trained import learnt

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
 from tests.helpers.trained import learnt_placer

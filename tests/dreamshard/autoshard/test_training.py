@@ -7,7 +7,7 @@ import torch
 
 from dreamshard.autoshard import ComputeCostNetwork
 from dreamshard.cost_model import CostData
-from dreamshard.legality import violation
+from dreamshard.shards import violation
 from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.training import with_algorithm
 from tests.helpers.tables import pool_of

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from dreamshard.baselines import RandomPlacer
 from dreamshard.cost_model import CostData, Normaliser, PaperCostNetwork, TrainingDivergedError, fit, prediction_error
 from dreamshard.placement import Placement
+from dreamshard.search.baselines import RandomPlacer
 from dreamshard.task_sets.sampling import sample_tasks, split_tables
 from dreamshard.training import TrainingConfig
 from tests.helpers.samples import sample_of

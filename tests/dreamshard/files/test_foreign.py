@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ReadTimeoutError
 
-from dreamshard.constraints_file import parse_constraints
+from dreamshard.constraints import parse_constraints
 from dreamshard.files.foreign import (
     InputError,
     brief,

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dreamshard.baselines import RandomPlacer
-from dreamshard.legality import violation
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals.neuroshard import EncodedShards, NeuroShardPlacer, Part, grid_search
+from dreamshard.search.baselines import RandomPlacer
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
 from tests.dreamshard.rivals.plain_network import plain

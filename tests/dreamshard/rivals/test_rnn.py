@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from dreamshard.legality import violation
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import rival, train_rnn
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import tables_of, task_of

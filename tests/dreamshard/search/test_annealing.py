@@ -11,9 +11,9 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.legality import violation
 from dreamshard.search import RooflinePlacer, annealing
 from dreamshard.search.options import ALL, Options
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import learnt_placer

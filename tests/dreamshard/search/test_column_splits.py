@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.baselines import baselines
-from dreamshard.legality import violation
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
+from dreamshard.search.baselines import baselines
 from dreamshard.search.columns import needed_parts, tight_splits
+from dreamshard.shards import violation
 from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed

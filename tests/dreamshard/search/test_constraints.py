@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.baselines import baselines
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.legality import violation
 from dreamshard.search import RooflinePlacer
+from dreamshard.search.baselines import baselines
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt_placer

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dreamshard.baselines import baselines
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
-from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer
+from dreamshard.search.baselines import baselines
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.tables import pool_of, task_of

@@ -6,7 +6,6 @@ import pytest
 
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.legality import violation
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_HOST,
@@ -18,6 +17,7 @@ from dreamshard.placement import (
 )
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.baselines import baselines
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.legality import violation
 from dreamshard.placer import Placer
 from dreamshard.search import RooflinePlacer
+from dreamshard.search.baselines import baselines
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed

@@ -9,11 +9,11 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.legality import violation
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.costs import CollectiveLoad, NetworkCosts
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed

@@ -13,7 +13,6 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # n
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan  # noqa: E402
 
-from dreamshard.model_tables import ModelTable  # noqa: E402
 from dreamshard.placement import Placement, TableSharding  # noqa: E402
 from dreamshard.tables import NUM_BINS, Tables  # noqa: E402
 from dreamshard.torchrec import (  # noqa: E402
@@ -24,6 +23,7 @@ from dreamshard.torchrec import (  # noqa: E402
     tables_of,
     to_json,
 )
+from dreamshard.workloads.model_tables import ModelTable  # noqa: E402
 
 ROWS, DIM = 37, 256  # rows that do not divide evenly
 WHOLE = ((0, DIM),)

@@ -3,9 +3,9 @@ import torch
 
 torchrec = pytest.importorskip("torchrec")
 
-from dreamshard.model_tables import ModelTable, model_tables  # noqa: E402
 from dreamshard.torchrec import open_model, record, workload_of  # noqa: E402
 from dreamshard.workloads import WorkloadConfig, statistics  # noqa: E402
+from dreamshard.workloads.model_tables import ModelTable, model_tables  # noqa: E402
 
 MODEL = """
 import torch

@@ -6,9 +6,9 @@ import torch
 torchrec = pytest.importorskip("torchrec")
 
 from dreamshard.constraints import ANY_SHARDING, Constraints  # noqa: E402
-from dreamshard.model_tables import ModelTable  # noqa: E402
 from dreamshard.placement import SHARDING_TYPES  # noqa: E402
 from dreamshard.torchrec import narrowed, tables_of  # noqa: E402
+from dreamshard.workloads.model_tables import ModelTable  # noqa: E402
 
 META = torch.device("meta")
 

@@ -7,9 +7,9 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.cost_model import PaperCostNetwork
-from dreamshard.legality import violation
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episode, rollout
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import load_placer, save_placer, with_algorithm
 from tests.helpers.tables import pool_of

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts, Infeasible
-from dreamshard.legality import violation
 from dreamshard.placer import NoPlacementError
+from dreamshard.shards import violation
 from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig

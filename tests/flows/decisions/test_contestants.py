@@ -7,10 +7,10 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
-from dreamshard.baselines import GreedyPlacer
 from dreamshard.hardware.accelerator import hardware
 from dreamshard.rivals import OF_TORCHREC, rival
 from dreamshard.search import PARTS
+from dreamshard.search.baselines import GreedyPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
 from flows.decisions import contestants as field_of

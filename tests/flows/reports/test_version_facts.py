@@ -1,6 +1,6 @@
 import pytest
 
-from dreamshard.dataset_diff import diff_datasets
+from dreamshard.workloads.dataset_diff import diff_datasets
 from flows.reports.version_facts import diff_label, version_name
 from tests.helpers.tables import tables_of
 

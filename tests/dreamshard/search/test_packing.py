@@ -8,14 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dreamshard.baselines import GreedyPlacer, packed, packed_by_size
 from dreamshard.constraints import Constraints
-from dreamshard.legality import violation
-from dreamshard.limits import PlacementLimits
-from dreamshard.packing import pack_whole
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
+from dreamshard.search.baselines import GreedyPlacer, packed, packed_by_size
 from dreamshard.search.columns import packed_columns
+from dreamshard.search.packing import PlacementLimits, pack_whole
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 

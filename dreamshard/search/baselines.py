@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.files.digests import digest
-from dreamshard.formatting import gib
-from dreamshard.limits import PlacementLimits
-from dreamshard.packing import pack_whole
+from dreamshard.files.text import gib
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, table_order
+from dreamshard.search.packing import PlacementLimits, pack_whole
 from dreamshard.tasks import PlacementTask
 
 RULES_OF_THUMB = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
-from dreamshard.legality import violation
 from dreamshard.placement import device_memory_bytes
 from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 

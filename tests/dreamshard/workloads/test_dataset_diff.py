@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dreamshard.dataset_diff import DriftThresholds, diff_datasets, reuse_distance
 from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.workloads.dataset_diff import DriftThresholds, diff_datasets, reuse_distance
 from tests.helpers.tables import tables_of
 
 ONCE = (1.0, 0.0)  # every distinct row is looked up once

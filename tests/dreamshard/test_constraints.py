@@ -2,8 +2,7 @@
 
 import pytest
 
-from dreamshard.constraints import Constraints
-from dreamshard.constraints_file import parse_constraints, read_constraints
+from dreamshard.constraints import Constraints, parse_constraints, read_constraints
 from dreamshard.placement import SHARDING_TYPES
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of

@@ -1,6 +1,6 @@
 import pytest
 
-from dreamshard.version_references import VersionReference
+from dreamshard.names import VersionReference
 
 
 @pytest.mark.parametrize(

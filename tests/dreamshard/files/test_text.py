@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamshard.formatting import error_sentence, without_passwords
+from dreamshard.files.text import error_sentence, without_passwords
 
 
 @pytest.mark.parametrize(
