@@ -1,111 +1,115 @@
-"""Looks at a source of tables every 15 minutes, and requests a retraining when they changed enough.
+"""Looks at a source of tables every 15 minutes, and starts a retraining when they changed enough.
 
-The event `dreamshard.tables.changed` carries the difference and the parameters of the retraining; an automation, declared at
-the retrain deployment in `prefect.yaml`, starts it.
+Prefect starts each retraining once: the same tables and options have the same idempotency key for a day.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+import json
+from datetime import UTC, date, datetime
+from pathlib import PurePath
 from typing import Any
 
+from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
-from prefect.events import emit_event
+from prefect.cache_policies import NO_CACHE
+from prefect.deployments import run_deployment
+from prefect.settings import get_current_settings
 
 from dreamshard.files.text import markdown_table
 from dreamshard.sizing import with_batch_size
 from dreamshard.testbeds.capacity import Capacity
-from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds
+from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.decisions import retraining_due
 from flows.decisions.version_in_use import version_in_use
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
-from flows.forms.options import RetrainingOptions, WatchOptions
-from flows.tasks import watching
+from flows.forms.options import WatchOptions
 from flows.tasks.ingestion import ingest_workload
 from flows.tasks.sizing import settle
 from flows.tasks.stage_inputs import open_for
+from storage.store import Store
 
 SHOWN = 100
 """Largest number of changed tables in the artifact and the outcome."""
 
+_BUNDLED = (
+    "The recipe's own tables never change, so nothing is started; give your own with `dreamshard up --source`, or in the "
+    "form's field Source."
+)
+
 
 @deployed("watch")
 def watch(options: WatchOptions) -> dict[str, Any]:
-    """Source -> what changed since the last training -> an event where it matters."""
+    """Source -> what changed since the last training -> a retraining if it matters."""
     config, store = with_batch_size(configure(options)), open_for(options)
-    # the event's automation cannot pass an empty one on: Prefect refuses null for a choice
-    options = replace(options, algorithm=config.training.algorithm)
-    if options.source is not None:
-        options = replace(options, source=config.workload.source, batches=config.workload.batches)
-    dataset = ingest_workload(store, config.workload).dataset
+    dataset = ingest_workload(store, config.workload, newest=False).dataset
     config, _ = settle(store, config, dataset, Capacity(kind="unknown"))
     trained = retraining_due.last_trained(store, config, dataset)
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
-    diff = watching.compare_datasets(store, trained, dataset, thresholds)
-    in_use, failing = version_in_use(store, config), watching.find_failures(options)
-    reason = reason_to_wait(diff, dataset, options, failing)
-    emitted = options.emit and reason is None
-    filled = ", ".join(f"{name} {value}" for name, value in options.parameters().items() if value is not None)
+    diff = compare_datasets(store, trained, dataset, thresholds)
+    is_due = diff.matters and options.source is not None
+    started, link = None, ""
+    retraining = "Nothing needs to be trained." if not diff.matters else _BUNDLED
+    if is_due and options.start:
+        started, state, link = start_retraining(options, dataset, run_name(config.workload.source, diff))
+        retraining = f"Retraining {started} is {state}."
+    elif is_due:
+        filled = ", ".join(f"{name} {value}" for name, value in options.given().items())
+        retraining = f"Retraining is due: {filled}."
+    in_use = version_in_use(store, config)
     outcome = {
         "dataset": dataset,
         "trained": trained,
         "source": config.workload.source,
-        "retraining": reason or f"Retraining is due: {filled}.",
-        "emitted": emitted,
+        "retraining": retraining,
+        "started": started,
         "in_use": "No version is in use yet." if in_use is None else in_use.sentence(),
-        "failing": None if failing is None else failing.sentence(),
         **diff.payload(),
     }
-    publish(diff, outcome)
-    if emitted:
-        emit_changed(outcome, options)
+    publish(diff, outcome, link)
     return {**outcome, "table": diff.rows(SHOWN)}
 
 
-def reason_to_wait(
-    diff: DatasetDiff, dataset: str, options: RetrainingOptions, failing: watching.Failing | None
-) -> str | None:
-    """Why no retraining with these options is due, in a sentence; None if one is."""
-    if not diff.matters:
-        return "Nothing needs to be trained."
-    if options.source is None:
-        return (
-            "The recipe's own tables are a bundled list, which does not change, so nothing is requested; give your own to "
-            "`dreamshard up --source` (or DREAMSHARD_SOURCE, or the field Tables from)."
-        )
-    pending = watching.find_running(options)
-    if pending is not None:
-        return f"Retraining {pending} is under way."
-    requests = watching.find_requests(dataset, options)
-    if requests and not watching.is_due_again(requests, failing):
-        return (
-            f"Retraining was requested at {requests[0]:%Y-%m-%d %H:%M} UTC and has not succeeded; it is requested again a "
-            "day later, unless tables change before. Start `retrain` to try at once."
-        )
-    return None
+@task(name="compare datasets", cache_policy=NO_CACHE)
+def compare_datasets(store: Store, trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
+    """What changed between the dataset of the last training and the current one."""
+    before = store.lake.read_dataset(trained) if trained in store.lake.dataset_versions() else None
+    diff = diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
+    get_run_logger().info("dataset %s compared with %s: %s", dataset, trained or "none", diff.sentence)
+    return diff
 
 
-def emit_changed(outcome: Mapping[str, Any], options: RetrainingOptions) -> None:
-    """Emit the event that starts the retraining, with its options as `payload.parameters`."""
-    resource = {
-        "prefect.resource.id": f"dreamshard.tables.{outcome['dataset']}",
-        "prefect.resource.name": str(outcome["source"]),
-        "dreamshard.recipe": options.recipe,
-    }
-    payload = {**outcome, "parameters": options.parameters()}
-    emit_event(watching.EVENT, resource, payload=payload)
+def start_retraining(options: WatchOptions, dataset: str, name: str) -> tuple[str, str, str]:
+    """Start the deployment `retrain`, unless the same was started today; returns the run's name, state and page."""
+    key = retraining_key(options, dataset, datetime.now(UTC).date())
+    run: Any = run_deployment(
+        "retrain/retrain", parameters=options.given(), timeout=0, idempotency_key=key, flow_run_name=name
+    )
+    return run.name, str(run.state_name).lower(), f"{get_current_settings().ui_url}/runs/flow-run/{run.id}"
 
 
-def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:
+def retraining_key(options: WatchOptions, dataset: str, day: date) -> str:
+    """The identity of a retraining: of the same tables and options, one is started a day."""
+    return f"{dataset} {json.dumps(options.given(), sort_keys=True)} {day}"
+
+
+def run_name(source: str, diff: DatasetDiff) -> str:
+    """What a retraining is of, such as `model.csv +3 -2 ~1`."""
+    counts = diff.payload()
+    changed = counts["resized"] + counts["drifted"]
+    name = PurePath(source).name or source
+    return f"{name} +{counts['added']} -{counts['removed']} ~{changed}" if diff.num_before else name
+
+
+def publish(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> None:
     """Show the difference as an artifact of the flow run."""
     rows = diff.rows(SHOWN)
     num_hidden = len(diff.changes) - len(rows)
     parts = [
         f"# {outcome['source']}",
         f"**{diff.sentence}**",
-        f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}. {outcome['retraining']}",
+        f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}.",
+        f"[{outcome['retraining']}]({link})" if link else outcome["retraining"],
         outcome["in_use"],
-        f"**{outcome['failing']}**" if outcome["failing"] else "",
         markdown_table(rows),
         f"... and {num_hidden} more" if num_hidden else "",
     ]

@@ -17,8 +17,7 @@ from tests.helpers.compose import COMPOSE, DEPLOY, SETTING, SETTINGS, STORE, our
 def test_every_setting_of_the_compose_file_is_explained_in_the_example_and_none_is_there_in_vain():
     used = set(re.findall(SETTING, COMPOSE + STORE))
     assert {name for name in SETTINGS if not name.startswith("COMPOSE_")} == used
-    scheduled = {name for name in SETTINGS if name.startswith("DREAMSHARD_")} - {"DREAMSHARD_HOST"}
-    assert {name for name, value in SETTINGS.items() if not value} - scheduled == {
+    assert {name for name, value in SETTINGS.items() if not value} == {
         "POSTGRES_PASSWORD",
         "STORE_PASSWORD",
         "LOGIN",
@@ -116,15 +115,6 @@ def test_our_own_commands_are_ones_that_dreamshard_has():
     assert set(commands("dreamshard")) == {"deploy", "worker-cpu", "worker-gpu"}
     for (name,) in commands("dreamshard").values():
         assert name in typer.main.get_command(app).commands
-
-
-def test_the_setting_of_the_scheduled_flows_is_that_of_the_file_and_empty_unless_filled_in():
-    from flows.servers.scheduled_setting import schedule_fields
-
-    variables = {field.variable for field in schedule_fields()} | {"DREAMSHARD_NOTIFY"}
-    given = services(**{name: f"of {name}" for name in variables})["deploy"]["environment"]
-    assert {name: given.get(name) for name in variables} == {name: f"of {name}" for name in variables}
-    assert all(SETTINGS[name] == "" for name in variables)
 
 
 def test_a_gpu_is_reserved_for_the_gpu_worker_alone():

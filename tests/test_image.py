@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.servers.processes import STARTUP_S
+from flows.servers.local import STARTUP_S
 from tests.helpers.compose import DEPLOY, PROJECT, image_environment, ours, services
 from tests.helpers.ports import free_port
 

@@ -21,7 +21,6 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     configure(options)  # fail before the server starts
     started = time.monotonic()
     outcome = terminal.run_flow(retrain, options, quiet=as_json)
-    outcome["where"]["MLflow run"] = outcomes.browsable(store.settings, outcome["where"]["MLflow run"])
     report = report_store.load(store.evaluations, outcome["evaluation"])
     if as_json:
         summary = report_tables.summary_json(report)
@@ -45,7 +44,7 @@ def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOpti
     enter(home)
     from flows.watch import watch
 
-    once = WatchOptions(**options.parameters(), emit=False)
+    once = WatchOptions(**options.given(), start=False)
     outcome = terminal.run_flow(watch, once, quiet=as_json, numbered=False)
     table = outcome.pop("table")
     if as_json:
@@ -54,5 +53,5 @@ def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOpti
     terminal.say(f"{outcome['source']}: {outcome['sentence']}")
     if table:
         terminal.print_table(table)
-    terminal.say(" ".join(filter(None, (outcome["in_use"], outcome["failing"]))))
+    terminal.say(outcome["in_use"])
     terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")

@@ -3,17 +3,14 @@
 import inspect
 import os
 from collections.abc import Callable
-from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 from pydantic.fields import FieldInfo
-from typer.models import ParameterInfo
 
-from flows.forms.field_parts import REQUIRED
 from flows.forms.flat import flattened, option_parameters
-from flows.forms.options import RecipeOptions, StageOptions
+from flows.forms.options import ARGUMENT, RecipeOptions, StageOptions
 from flows.runtime.environment import prepare
 
 if TYPE_CHECKING:
@@ -44,22 +41,24 @@ TraceOption = Annotated[
     Path | None, typer.Option("--trace", help="File for a time line of what was measured (chrome://tracing, Perfetto).")
 ]
 
+_BOUNDS = (("min", "ge"), ("max", "le"))
+
 debug = False
 """Whether the command line has `--debug`; `app.main` sets it."""
 
 
 def with_options(command: Callable[..., Result]) -> Callable[..., Result]:
     """Give a command whose first parameter is an options type the fields that are on the command line instead."""
-    return flattened(command, _on_command_line)
+    return flattened(command, _option)
 
 
 def shared_options(options: RecipeOptions) -> str:
     """The options that the stages of one training must have in common, as one types them."""
     typed = ""
-    for parameter in filter(None, map(_on_command_line, option_parameters(StageOptions))):
+    for parameter in option_parameters(StageOptions):
         value = getattr(options, parameter.name, parameter.default)
         if value != parameter.default:
-            typed += f" {_typer_info(parameter).default} {value}"  # Typer keeps an annotated option's name there
+            typed += f" {_flag(parameter)} {value}"
     return typed
 
 
@@ -88,19 +87,21 @@ def enter(home: Path | None, *, existing: bool = False, shared: bool = True, rea
     return open_store(settings, reads_only=reads_only)
 
 
-def _on_command_line(field: inspect.Parameter) -> inspect.Parameter | None:
-    """The field as Typer's parameter, bounded as in the form, or None where it is not on the command line."""
+def _option(field: inspect.Parameter) -> inspect.Parameter:
+    """The field as Typer's parameter, with the form's description and bounds."""
     kind, *notes = get_args(field.annotation)
-    if not any(isinstance(note, ParameterInfo) for note in notes):
-        return None
-    info = copy(_typer_info(field))
-    for bound in next(note for note in notes if isinstance(note, FieldInfo)).metadata:
-        info.min = getattr(bound, "ge", None) if info.min is None else info.min
-        info.max = getattr(bound, "le", None) if info.max is None else info.max
-    default = inspect.Parameter.empty if REQUIRED in notes else field.default
-    keyword = inspect.Parameter.KEYWORD_ONLY  # so that an argument without a default may follow options
-    return field.replace(kind=keyword, annotation=Annotated[kind, info], default=default)
+    drawn = _drawn_as(field)
+    bounds = {old: getattr(each, new) for each in drawn.metadata for old, new in _BOUNDS if hasattr(each, new)}
+    is_argument = any(note is ARGUMENT for note in notes)
+    info: Any = typer.Argument(help=drawn.description) if is_argument else None
+    info = info or typer.Option(_flag(field), help=drawn.description, **bounds)
+    return field.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info])
 
 
-def _typer_info(parameter: inspect.Parameter) -> ParameterInfo:
-    return next(note for note in get_args(parameter.annotation) if isinstance(note, ParameterInfo))
+def _flag(field: inspect.Parameter) -> str:
+    """`--memory-gb` of the title `Memory GB`."""
+    return "--" + str(_drawn_as(field).title).lower().replace(" ", "-")
+
+
+def _drawn_as(field: inspect.Parameter) -> FieldInfo:
+    return next(note for note in get_args(field.annotation) if isinstance(note, FieldInfo))

@@ -12,8 +12,7 @@ import typer
 from flows.cli import terminal
 from flows.cli.checks import Check, check
 from flows.cli.command_options import HomeOption, JsonOption, enter
-from flows.cli.scheduled_check import scheduled
-from flows.servers.processes import LOOPBACK, answers
+from flows.servers.local import LOOPBACK, answers
 
 PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
 
@@ -26,10 +25,9 @@ def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
         *_pins(),
         _fbgemm(),
         _devices(),
-        *_servers(folder),
+        *_servers(),
         _home(folder),
         _store(),
-        *scheduled(folder),
     ]
     if as_json:
         terminal.print_json(checks)
@@ -93,10 +91,7 @@ def _devices() -> Check:
     return check("devices", "ok", found, advice)
 
 
-def _servers(home: Path) -> list[Check]:
-    from flows.servers import running
-
-    up = running.find(home)
+def _servers() -> list[Check]:
     checks = []
     for name, port, variable, health in (
         ("Prefect", 4200, "PREFECT_API_URL", "/health"),
@@ -109,12 +104,8 @@ def _servers(home: Path) -> list[Check]:
             found, state = f"{variable}={address}", answers(f"{address.rstrip('/')}{health}")
             advice = f"nothing answers there: start it, or correct {variable}"
             checks.append(check(what, "ok", found) if state else check(what, "missing", found, advice))
-        elif up is not None:
-            found = f"{up.prefect if name == 'Prefect' else up.mlflow}, of `up` (process {up.pid})"
-            checks.append(check(what, "ok", found))
         elif answers(f"http://{LOOPBACK}:{port}{'/api' if name == 'Prefect' else ''}{health}"):
-            found = f"one answers on port {port}, which is not of this home"
-            checks.append(check(what, "ok", found, f"to use it: {variable}"))
+            checks.append(check(what, "ok", f"one answers on port {port}", f"to use it: {variable}"))
         else:
             checks.append(check(what, "optional", "not running", "not needed for `run`; `dreamshard up` starts it"))
     return checks

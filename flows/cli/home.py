@@ -7,7 +7,7 @@ from flows.forms.options import PruneOptions
 
 @with_options
 def prune(options: PruneOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Remove old lookups, cost samples, checkpoints, reports and leftovers of killed runs; a dry run without --yes.
+    """Remove old lookups, cost samples, checkpoints, reports and leftovers of killed runs; a dry run without --delete.
 
     Never what a registered version names (its training, evaluation and tables), what is in use, or the tables ingested
     last. `dreamshard ingest` makes removed lookups again.
@@ -24,4 +24,4 @@ def prune(options: PruneOptions, home: HomeOption = None, as_json: JsonOption = 
     terminal.print_table(table, title=f"Older than {days} days and needed by no version: {done}")
     if not options.delete and table[-1]["files"]:
         terminal.say("Nothing was removed. To remove it:")
-        terminal.say(f"  {terminal.typed(f'prune --older-than {days}d --yes')}")
+        terminal.say(f"  {terminal.typed(f'prune --older-than-days {days} --delete')}")

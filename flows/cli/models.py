@@ -126,12 +126,8 @@ def _show_version(settings: "Settings", version: dict[str, Any], *, as_json: boo
 
 def _with_full_links(settings: "Settings", description: str) -> str:
     """Links to MLflow's pages with the address of the server; without one, their texts alone."""
-    from flows.servers import running
-
-    up = running.find(settings.home)
-    is_server = settings.tracking_uri.startswith("http")
-    server = without_passwords(settings.tracking_uri) if is_server else up.mlflow if up is not None else ""
-    if server:
+    if settings.tracking_uri.startswith("http"):
+        server = without_passwords(settings.tracking_uri)
         return description.replace("](#/", f"]({server.rstrip('/')}/#/")
     return re.sub(r"\[([^\]]+)\]\(#/[^)]*\)", r"\1 (on MLflow's pages)", description)
 

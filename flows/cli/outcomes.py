@@ -11,7 +11,6 @@ from flows.cli import terminal
 
 if TYPE_CHECKING:
     from dreamshard.tasks import PlacementTask
-    from storage.settings import Settings
 
 
 def show_promotion(outcome: Mapping[str, Any]) -> None:
@@ -54,19 +53,6 @@ def show_fields(fields: Mapping[str, Any]) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         terminal.say(f"  {name.replace('_', ' '):<{width}}  {terminal.shown(value)}")
-
-
-def browsable(settings: "Settings", address: str) -> str:
-    """The address of a run on the pages of the home's own `up`, where one runs and the address is in the home's database."""
-    from flows.servers import running
-    from storage.mlflow_store import runs
-    from storage.settings import home_registry
-
-    database, _, run = address.rpartition(" run ")
-    if database != settings.tracking_uri or database != home_registry(settings.home):
-        return address
-    up = running.find(settings.home)
-    return address if up is None else runs.run_address(settings, run, up.mlflow)
 
 
 def show_next(*commands: str) -> None:

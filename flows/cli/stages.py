@@ -86,7 +86,6 @@ def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOptio
         from flows.promote import promote
 
         outcome = terminal.run_flow(promote, options, quiet=as_json, numbered=False)
-        outcome["where"]["MLflow run"] = outcomes.browsable(store.settings, outcome["where"]["MLflow run"])
     else:  # without a flow, which would first start a Prefect server
         from flows.tasks.promotion import replace_champion
 
@@ -120,8 +119,6 @@ def _run(
     if trace is not None:
         atomic.check_output(trace, "timeline", "--trace")
     outcome = terminal.run_flow(flow, options, quiet=as_json, numbered=False)
-    if "page" in outcome:
-        outcome["page"] = outcomes.browsable(open_store().settings, outcome["page"])
     if trace is not None:
         num_placements = trace_files.write(open_store(), outcome, trace)
         terminal.note(f"wrote the time lines of {num_placements} placements to {trace}")

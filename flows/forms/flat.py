@@ -41,8 +41,9 @@ def flattened(
 
 
 def option_parameters(options: type) -> list[inspect.Parameter]:
-    """The fields of an options type as parameters, with all that their annotations say."""
+    """The fields of an options type as parameters, with all that their annotations say; required ones first."""
     hints = get_type_hints(options, include_extras=True)
     kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     defaults = {field.name: empty if field.default is MISSING else field.default for field in fields(options)}
-    return [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in defaults]
+    ordered = sorted(defaults, key=lambda name: defaults[name] is not empty)
+    return [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in ordered]

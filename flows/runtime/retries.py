@@ -1,10 +1,16 @@
-"""What to retry: measurements, with fresh ranks, and calls to a server or a disk that may answer later."""
+"""Prefect tasks that are retried where that can help: measurements, and calls to a server or disk that may answer later.
 
-from typing import Any
+Prefect caches none of their results: keys of what is kept are in `content_keys`.
+"""
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import httpx
+from prefect import Task, task
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.tasks import Task
+from prefect.tasks import exponential_backoff
 
 from dreamshard.files import foreign
 from dreamshard.testbeds.base import MeasurementError
@@ -13,8 +19,22 @@ from storage.mlflow_store import runs  # noqa: F401 - first: it turns MLflow's t
 # isort: split
 from mlflow.exceptions import MlflowException
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_DEFAULTS: dict[str, Any] = {"cache_policy": NO_CACHE, "retry_delay_seconds": exponential_backoff(2)}
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
 """MLflow's codes for answers 500, 503 and 429 of a server, and for a database that is locked or unavailable."""
+
+
+def retried_task(name: str, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """A Prefect task that is tried again when a server, a store or a disk failed."""
+    return task(name=name, **{**_DEFAULTS, "retries": 2, "retry_condition_fn": may_pass, **options})
+
+
+def measuring_task(name: str, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """A Prefect task that measures: it is also tried again, with fresh ranks, when a measurement failed."""
+    return task(name=name, **{**_DEFAULTS, "retries": 1, "retry_condition_fn": measurement_failed, **options})
 
 
 def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:

@@ -4,20 +4,16 @@ Ranks take seconds to start: they start with the first measurement and end with 
 `TestbedReference`, never the testbed itself.
 """
 
-import importlib
-import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from prefect import get_run_logger
 from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import CostSample
-from dreamshard.files.digests import digest
 from dreamshard.files.locks import measuring as host_measuring_lock
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.names import SIMULATED
@@ -26,11 +22,11 @@ from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.shards import Shards
 from dreamshard.sizing import batch_size_of
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds import open_testbed, testbed_names
+from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.capacity import Capacity, capacity_of
 from dreamshard.workloads import Lookups, LookupSource
-from flows.runtime import launched_ranks, run_locks
+from flows.runtime import launched_ranks
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.store import Store
 
@@ -42,8 +38,8 @@ class TestbedReference:
     Attributes:
         name: as on the command line.
         kind: name that the testbed gives itself.
-        identity: hardware on this machine, and a digest of the source of a custom testbed.
-        links: the same of what connects the devices, whatever their number.
+        identity: its hardware on this machine.
+        links: what connects the devices, whatever their number.
         num_devices: devices of the tasks.
         batch_size: training samples per pass.
         dataset: version of the tables whose lookups are run.
@@ -94,8 +90,8 @@ def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> 
     reference = TestbedReference(
         name=config.testbed,
         kind=testbed.name,
-        identity=" ".join([testbed.hardware, *_source_digest(config.testbed)]),
-        links=" ".join([testbed.links or testbed.hardware, *_source_digest(config.testbed)]),
+        identity=testbed.hardware,
+        links=testbed.links or testbed.hardware,
         num_devices=setup.num_devices,
         batch_size=setup.batch_size,
         dataset=dataset,
@@ -169,14 +165,6 @@ def capacity(store: Store, reference: TestbedReference) -> Capacity:
 def in_round(reference: TestbedReference, number: int) -> TestbedReference:
     """The testbed for one round of repeated measurements: one that computes costs draws its error anew."""
     return replace(reference, seed=reference.seed + number) if reference.kind == SIMULATED else reference
-
-
-def step_lock(reference: TestbedReference) -> AbstractContextManager[None]:
-    """Lock for a Prefect task that measures: those that share a Prefect server measure on a host one at a time.
-
-    A testbed that computes its costs measures nothing, so it does not wait.
-    """
-    return nullcontext() if reference.kind == SIMULATED else run_locks.host_lock()
 
 
 def measurement_lock(reference: TestbedReference) -> AbstractContextManager[None]:
@@ -269,11 +257,3 @@ def _setup(
 
 def _no_lookups(name: str) -> Lookups:
     raise ValueError(f"the lookups of {name!r} were requested before anything was ingested; measure after ingesting")
-
-
-def _source_digest(name: str) -> list[str]:
-    """Digest of the source of a custom testbed: another version of it may measure other costs."""
-    if name in testbed_names() or name.partition(":")[0] in (SIMULATED, "emulated"):
-        return []
-    source = inspect.getsourcefile(importlib.import_module(name.partition(":")[0]))
-    return [] if source is None else [digest(Path(source).read_bytes(), 12)]

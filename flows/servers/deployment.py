@@ -1,99 +1,135 @@
-"""One deployment, as `dreamshard up` and `deploy` make it: checked, pool, deployments, automations, champion's setting."""
+"""Puts everything on Prefect's server: the work pool, what `prefect.yaml` declares, the team's setting, automations."""
 
-from collections.abc import Collection, Mapping
-from itertools import chain
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
 
-import httpx
+from prefect.automations import Automation, ChangeFlowRunState, EventTrigger, Posture, SendNotification
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
-from dreamshard.files.text import without_passwords
-from dreamshard.recipes import recipe
-from flows.servers import deployments, notifications
-from flows.servers.fitting import check_fit
-from flows.servers.names import NOTIFY
-from flows.servers.scheduled_setting import complete
-from flows.servers.work_pool import Kind, ensure_pool
-from storage.mlflow_store.champions import set_home_setting
-from storage.schedule import Schedule
-from storage.settings import Settings
-from storage.store import open_store
+from flows.forms.setting import write_setting
+from flows.runtime.run_locks import REGISTRY
 
-_TOPOLOGY = {"recipe", "testbed", "num_devices"}
+PROJECT = Path(__file__).resolve().parents[2]
+POOL = "dreamshard"
+
+SILENCE = timedelta(minutes=10)
+"""From a run's last heartbeat, of which each running flow sends one every three minutes, until it counts as gone."""
+
+LATE = timedelta(hours=3)
+"""From a run that no worker took in time until somebody is told."""
+
+ONCE_IN = timedelta(hours=6)
+"""Failures of one deployment are reported once in this time; `watch` would otherwise fail every 15 minutes."""
+
+_ENDS = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")}
+_HEARTBEAT = "prefect.flow-run.heartbeat"
+_OURS: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.dreamshard"}
+_SCHEDULED: dict[str, str | list[str]] = {
+    "prefect.resource.role": "flow",
+    "prefect.resource.name": ["retrain", "watch"],
+}
+_MESSAGE = (
+    "nothing was heard of its process for 10 minutes, so its worker or host is gone; start the worker, and the same "
+    "retraining goes on from its last checkpoint"
+)
 
 
-def check(schedule: Schedule, *, measures_here: bool, environ: Mapping[str, str]) -> list[str]:
-    """Check a setting before anything starts; returns notes.
-
-    Raises:
-        ValueError: the scheduled flows could not run with it, or nothing can be sent to `DREAMSHARD_NOTIFY`.
-    """
-    if asked := environ.get(NOTIFY):
-        notifications.check(asked)
-    return check_fit(schedule, open_store, measures_here=measures_here)
-
-
-def deploy(
-    schedule: Schedule,
-    environ: Mapping[str, str],
-    *,
-    kind: Kind | None = None,
-    image: str | None = None,
-    gpus: int = 0,
-    given: Collection[str] = (),
-    measures_here: bool = False,
-) -> list[str]:
-    """Deploy everything on the servers that the environment names; returns notes for the person who deploys.
+def deploy(setting: Mapping[str, Any], notify: str | None = None) -> None:
+    """Create or update everything on the server at `PREFECT_API_URL`; paused schedules and edited automations stay.
 
     Args:
-        schedule: what the scheduled flows train for.
-        kind: with image and gpus, of the work pool; see `ensure_pool`.
-        given: fields of the schedule that somebody typed just now; they win over what was edited in Prefect.
-        measures_here: as for `check`.
+        setting: fields of the team's setting to change.
+        notify: `TYPE/NAME` of a notification block, which reports failed and late retrainings; None for nobody.
 
     Raises:
-        ValueError: a setting cannot be deployed.
-        RuntimeError: a server does not answer.
+        ValueError: there is no such block, or a field of the setting is wrong.
+        RuntimeError: Prefect refuses a deployment.
     """
-    check_answers(f"{environ['PREFECT_API_URL']}/health")
-    ensure_pool(kind, image, gpus, environ)
-    recipient = notifications.find(environ.get(NOTIFY))
-    deployed = deployments.deploy_all(schedule, None if recipient is None else recipient.block, given)
-    if environ.get("MLFLOW_TRACKING_URI"):  # otherwise whoever deploys has no registry, and should not make one
-        tracking = Settings.from_environment(environ)
-        topology = _testbed_and_devices(deployed.schedules["retrain"])
-        if topology != (None, None) or _TOPOLOGY & set(given):  # else it is what somebody else set
-            set_home_setting(tracking, *topology)
-    reported = notifications.HOW if recipient is None else f"failed retrainings are reported to {recipient.name}"
-    edited = [each for each in deployed.schedules.values() if complete(each) != complete(schedule)]
-    fits = [_fit_as_edited(each, measures_here) for each in dict.fromkeys(edited)]
-    return [*filter(None, [deployments.edited_sentence(deployed.edits), *chain(*fits)]), reported]
+    with get_client(sync_client=True) as client:
+        block = None if notify is None else _block(client, notify)
+        with suppress(ObjectAlreadyExists):  # of whatever type, with whatever settings
+            client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+        client.upsert_global_concurrency_limit_by_name(REGISTRY, 1)
+        _deploy_flows()
+        write_setting(setting)
+        for automation in automations(block):
+            known = client.read_automations_by_name(automation.name)
+            if not known:
+                automation.create()
+            elif notify is not None:
+                client.update_automation(known[0].id, automation)
 
 
-def _fit_as_edited(schedule: Schedule, measures_here: bool) -> list[str]:
-    """Notes on a setting that was edited in Prefect, which is there already: a warning if the flows cannot run with it."""
+def automations(block: UUID | None, silence: timedelta = SILENCE, late: timedelta = LATE) -> list[Automation]:
+    """The automations against failure and silence; without a block, the one that only marks runs."""
+    lost = EventTrigger(
+        after={_HEARTBEAT},
+        expect={_HEARTBEAT, *_ENDS},
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        within=silence,
+        match_related=_OURS,
+    )
+    crashed = ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message=_MESSAGE, force=False)
+    marking = Automation(name="dreamshard: a run's process is gone", trigger=lost, actions=[crashed])
+    if block is None:
+        return [marking]
+    failed = EventTrigger(
+        expect={f"prefect.flow-run.{name}" for name in ("Failed", "Crashed", "TimedOut")},
+        for_each={"related:deployment:prefect.resource.id"},
+        posture=Posture.Reactive,
+        within=ONCE_IN,
+        match_related=_SCHEDULED,
+    )
+    waiting = EventTrigger(
+        after={"prefect.flow-run.Late"},
+        expect={"prefect.flow-run.Pending", "prefect.flow-run.Running", *_ENDS},
+        for_each={"related:deployment:prefect.resource.id"},
+        posture=Posture.Proactive,
+        within=late,
+        match_related=_SCHEDULED,
+    )
+    telling_failed = SendNotification(
+        block_document_id=block,
+        subject="dreamshard: {{ flow.name }} {{ flow_run.state.name | lower }} ({{ flow_run.name }})",
+        body="{{ flow_run.state.message }}\n\n{{ flow_run | ui_url }}",
+    )
+    telling_late = SendNotification(
+        block_document_id=block,
+        subject="dreamshard: no worker takes scheduled runs",
+        body="runs of retrain or watch are late, and no worker started one; start `dreamshard up` or `dreamshard worker`",
+    )
+    return [
+        marking,
+        Automation(name="dreamshard: a scheduled run failed", trigger=failed, actions=[telling_failed]),
+        Automation(name="dreamshard: no worker takes scheduled runs", trigger=waiting, actions=[telling_late]),
+    ]
+
+
+def _block(client: SyncPrefectClient, notify: str) -> UUID:
+    kind, _, name = notify.partition("/")
     try:
-        notes = check_fit(schedule, open_store, measures_here=measures_here)
-    except ValueError as error:
-        return [f"warning: as edited in Prefect, runs will fail: {error}"]
-    return [f"as edited in Prefect: {note}" for note in notes]
-
-
-def check_answers(url: str) -> None:
-    """Check that a server answers.
-
-    Raises:
-        RuntimeError: it does not.
-    """
-    try:
-        httpx.get(url, timeout=10.0).raise_for_status()
-    except httpx.HTTPError as error:
-        raise RuntimeError(
-            f"the server at {without_passwords(url)} does not answer ({error}), so nothing can be deployed; start it first"
+        return client.read_block_document_by_name(name, kind).id
+    except ObjectNotFound as error:
+        raise ValueError(
+            f"Prefect has no notification block {notify}; make one on its page Blocks, and give its TYPE/NAME, such as "
+            "slack-webhook/team"
         ) from error
 
 
-def _testbed_and_devices(schedule: Schedule) -> tuple[str | None, int | None]:
-    """What the alias `champion` belongs to: as set, else of a recipe that was named; None if neither is."""
-    if schedule.recipe is None:
-        return schedule.testbed, schedule.num_devices
-    named = recipe(schedule.recipe)
-    return schedule.testbed or named.testbed, schedule.num_devices or named.tasks.num_devices
+def _deploy_flows() -> None:
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    done = subprocess.run(command, cwd=PROJECT, env=os.environ, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-5:])
+        raise RuntimeError(f"`prefect deploy --all` failed: {last}")

@@ -9,8 +9,8 @@ from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from flows.decisions.heldout import split_by_training
 from flows.runtime.content_keys import content_key
-from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress
+from flows.runtime.retries import retried_task
 from flows.tasks.drawing_model import draw_model
 from storage.lake.table_splits import read_table_split, write_table_split
 from storage.store import Store

@@ -11,8 +11,8 @@ from dreamshard.rivals import MEASURING
 from flows.decisions import contestants, heldout, rivals
 from flows.decisions.rivals import RivalInputs
 from flows.reports import mlflow_tracking, report_pages
-from flows.runtime.content_keys import content_key, flows_hash
-from flows.runtime.prefect_tasks import measuring_task, retried_task
+from flows.runtime.content_keys import content_key
+from flows.runtime.retries import measuring_task, retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks.measured_report import measure_and_report
@@ -61,7 +61,7 @@ def evaluate_placers(
     """
     plan = None if current is None else read_plan(current)
     in_use = [] if plan is None else [plan.to_json()]
-    key = content_key(training, iteration, dataset, tasks, config, testbed, rival, flows_hash(), *in_use)
+    key = content_key(training, iteration, dataset, tasks, config, testbed, rival, *in_use)
     with training_lock(store, training):
         if not report_store.path(store.evaluations, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
@@ -114,7 +114,7 @@ def compare_placers(
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung, twice.
     """
-    key = content_key("compare", contestants.identities(store, names), dataset, tasks, config, testbed, flows_hash())
+    key = content_key("compare", contestants.identities(store, names), dataset, tasks, config, testbed)
     if report_store.path(store.comparisons, key).exists():
         return key
     inputs = RivalInputs(may_leave_out=config.rivals)

@@ -9,9 +9,9 @@ from dreamshard.exchange_design import exchanges_for
 from dreamshard.testbeds.machine import library_versions
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.decisions.warm_start import WarmStart
-from flows.runtime.prefect_tasks import measuring_task
 from flows.runtime.progress import report_progress
-from flows.runtime.testbed_pool import TestbedReference, answering, shared_testbed, step_lock
+from flows.runtime.retries import measuring_task
+from flows.runtime.testbed_pool import TestbedReference, answering, shared_testbed
 from storage.lake.exchange_samples import read_exchanges, write_exchanges
 from storage.store import Store
 
@@ -41,13 +41,12 @@ def measure_exchanges(store: Store, dataset: str, tasks: str, start: WarmStart, 
     measured = {_key(sample.exchange, hosts) for sample in known}
     missing = [exchange for exchange in designed if _key(exchange, hosts) not in measured]
     samples: list[ExchangeSample] = []
-    with step_lock(testbed):
-        try:
-            for exchange in missing:
-                samples.append(_measured(store, testbed, exchange))
-                report_progress("exchange", len(samples), len(missing), f"{exchange.num_devices} devices")
-        finally:
-            write_exchanges(store.lake.root, testbed.links, samples)
+    try:
+        for exchange in missing:
+            samples.append(_measured(store, testbed, exchange))
+            report_progress("exchange", len(samples), len(missing), f"{exchange.num_devices} devices")
+    finally:
+        write_exchanges(store.lake.root, testbed.links, samples)
     get_run_logger().info(
         "measured %d exchanges on up to %d devices; %d were in the lake",
         len(missing),

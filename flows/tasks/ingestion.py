@@ -8,9 +8,9 @@ from prefect import get_run_logger
 from dreamshard.tables import Tables, concatenate
 from dreamshard.workloads import WorkloadConfig, dataset_version, statistics
 from flows.runtime import sources, task_runners
-from flows.runtime.content_keys import content_key, workloads_hash
-from flows.runtime.prefect_tasks import retried_task
+from flows.runtime.content_keys import content_key
 from flows.runtime.progress import announce, publish_progress, report_progress
+from flows.runtime.retries import retried_task
 from flows.runtime.sources import opened_source
 from storage.lake.ingested import Ingested, keep_ingested, keep_source, known_tables, read_source
 from storage.store import Store
@@ -61,18 +61,21 @@ def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
     if source is None:
         opened = opened_source(workload, token)
         fingerprints = (opened.fingerprint(t) for t in range(opened.num_tables))
-        source = opened.names, tuple(content_key(each, workloads_hash(), library=False) for each in fingerprints)
+        source = opened.names, tuple(content_key(each) for each in fingerprints)
         keep_source(store.lake, key, *source)
     names, fingerprints_by_table = source
     known = known_tables(store.lake, fingerprints_by_table)
     return SourceState(workload=workload, token=token, names=names, fingerprints=fingerprints_by_table, known=known)
 
 
-def ingest_workload(store: Store, workload: WorkloadConfig, name: str | None = None) -> Ingested:
+def ingest_workload(
+    store: Store, workload: WorkloadConfig, name: str | None = None, *, newest: bool = True
+) -> Ingested:
     """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
 
     Args:
         name: name of the dataset for people; by default that of the source.
+        newest: let stages that name no dataset take this one.
 
     Raises:
         ValueError: there is no such source, or it is invalid.
@@ -92,7 +95,7 @@ def ingest_workload(store: Store, workload: WorkloadConfig, name: str | None = N
 
     tables = _bring_in(store, state, finished)
     version = dataset_version(tables)
-    store.lake.write_dataset(tables, version, name or workload.source)
+    store.lake.write_dataset(tables, version, name or workload.source, newest=newest)
     publish_progress("ingest", total, total, f"tables, {len(changed)} new, {reused} re-used")
     return Ingested(dataset=version, new=len(changed), reused=reused, notes=notes)
 

@@ -18,7 +18,7 @@ from flows.decisions.contestants import Contestants, of_fixed_model
 from flows.decisions.torchrec_planners import with_torchrec_planner
 from flows.reports.evaluation_report import make_report
 from flows.runtime.progress import publish_progress, report_progress
-from flows.runtime.testbed_pool import TestbedReference, accelerator_of, in_round, measure, step_lock
+from flows.runtime.testbed_pool import TestbedReference, accelerator_of, in_round, measure
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.run_records.report_store import EvaluationReport
@@ -152,7 +152,7 @@ def _measured(
         return sample
 
     rows: list[EvaluationRow] = []
-    with step_lock(testbed), collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
+    with collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
         for placers, tasks, repeats in parts:
             predict = None if first is None else first.predict
             rows += evaluate(placers, tasks, measured, predict=predict, repeats=repeats, seed=testbed.seed)

@@ -12,8 +12,8 @@ from flows.decisions.contestants import champion_name
 from flows.decisions.promotion_decision import Decision, decide
 from flows.decisions.promotion_veto import find_veto
 from flows.reports import mlflow_tracking, report_pages, report_tables, written_links
-from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress
+from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
 from storage.mlflow_store import alias_changes, champions, registry
 from storage.mlflow_store.standings import PROVISIONAL, topology_name

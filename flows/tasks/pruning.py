@@ -6,7 +6,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_table_artifact
 from prefect.context import FlowRunContext
 
-from flows.runtime.prefect_tasks import retried_task
+from flows.runtime.retries import retried_task
 from storage import retention
 from storage.store import Store
 

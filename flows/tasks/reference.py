@@ -13,6 +13,7 @@ from prefect.exceptions import CancelledRun
 
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, prediction_figures
+from dreamshard.files.digests import json_digest
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.search import DreamShardPlacer
@@ -21,10 +22,10 @@ from dreamshard.task_sets.reference import RULE, reference_tasks, reference_work
 from dreamshard.tasks import PlacementTask
 from flows.decisions.warm_start import setting_of
 from flows.runtime import testbed_pool
-from flows.runtime.prefect_tasks import measuring_task
 from flows.runtime.progress import announce
-from flows.runtime.run_locks import reference_lock, registry_lock
-from flows.runtime.testbed_pool import TestbedReference, in_round, measure, step_lock
+from flows.runtime.retries import measuring_task
+from flows.runtime.run_locks import home_lock, registry_lock
+from flows.runtime.testbed_pool import TestbedReference, in_round, measure
 from flows.tasks.ingestion import ingest_reference
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
@@ -78,7 +79,8 @@ def score_version(
 
 def _score(store: Store, run: str, version: str, config: Recipe, testbed: TestbedReference, *, anew: bool) -> None:
     topology = str(Topology.of_setting(setting_of(config, testbed)))
-    with reference_lock(store, topology):  # two first trainings of one topology must not draw two sets
+    why = f"another run draws the reference tasks of {topology}"
+    with home_lock(store, f"reference-{json_digest(topology)}", why):
         known = reference_sets.reference_sets(store, topology)
         is_due = not known or (anew and known[-1].asked_by != run)
         if is_due:
@@ -101,7 +103,7 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
     )  # a simulated testbed then draws the same noise for every version
     key = f"reference-{used.key}-{registry.model_of(store.settings, version)}"
     testbed_pool.close_others(bench)
-    with step_lock(bench), collecting(store.lake, key, EVALUATION, used.dataset) as keep:
+    with collecting(store.lake, key, EVALUATION, used.dataset) as keep:
         rows = evaluate(
             {VERSION: placer, RULE: GreedyPlacer(RULE)},
             tasks,

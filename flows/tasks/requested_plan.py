@@ -10,8 +10,8 @@ from dreamshard.files.digests import digest
 from flows.placing.plan_page import plan_page, prediction_sentence
 from flows.placing.plan_view import plan_html
 from flows.placing.request import PlaceRequest, check, place
-from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import announce
+from flows.runtime.retries import retried_task
 from storage.filesystem import writing
 from storage.store import Store
 

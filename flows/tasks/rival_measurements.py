@@ -9,7 +9,7 @@ from dreamshard.rivals import Measure
 from dreamshard.tasks import PlacementTask
 from flows.runtime.content_keys import content_key
 from flows.runtime.progress import report_progress
-from flows.runtime.testbed_pool import TestbedReference, measure, step_lock
+from flows.runtime.testbed_pool import TestbedReference, measure
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.store import Store
@@ -27,7 +27,7 @@ def measuring_for_rnn(store: Store, testbed: TestbedReference, tasks: str, measu
         measurements: placements that will be measured.
     """
     run = f"rnn-{content_key('rnn', testbed, tasks, measurements)}"
-    with step_lock(testbed), collecting(store.lake, run, EVALUATION, testbed.dataset) as keep:
+    with collecting(store.lake, run, EVALUATION, testbed.dataset) as keep:
         known = {
             _identity(sample.task, sample.placement): sample for sample in store.lake.read_cost_samples(run_key=run)
         }

@@ -14,9 +14,9 @@ from dreamshard.recipes import Recipe
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.decisions.warm_start import WarmStart, find_warm_start
 from flows.runtime.content_keys import content_key
-from flows.runtime.prefect_tasks import measuring_task, retried_task
 from flows.runtime.progress import publish_progress, report_progress
-from flows.runtime.testbed_pool import TestbedReference, measure, step_lock
+from flows.runtime.retries import measuring_task, retried_task
+from flows.runtime.testbed_pool import TestbedReference, measure
 from flows.tasks import shard_costs
 from flows.tasks.exchanges import known_exchanges
 from storage.lake.sample_buffer import collecting
@@ -78,7 +78,6 @@ def measure_placements(
     )
     costs: list[float] = []
     with (
-        step_lock(testbed),
         collecting(store.lake, training, iteration, dataset) as keep,
         training_effort.timed(store, training) as add_duration,
     ):

@@ -15,9 +15,6 @@ import psutil
 
 from tests.helpers.ports import free_port
 
-ENVIRONMENT = {"env": {"PYTHONSAFEPATH": "1", "PREFECT_CLIENT_MAX_RETRIES": "8"}}
-"""Job variables of all deployments."""
-
 
 class Up:
     """A running `dreamshard up`: what it printed, and its process."""

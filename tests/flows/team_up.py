@@ -57,7 +57,6 @@ class Team:
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{database}/prefect",
             "MLFLOW_TRACKING_URI": f"postgresql://{database}/mlflow",
             "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "1",
-            "DREAMSHARD_NOTIFY": kept_secrets.MAIL,
         }
         ports = ("--prefect-port", str(free_port()), "--mlflow-port", str(free_port()))
         said, home = folder / "up.log", str(folder / "servers")

@@ -1,107 +1,38 @@
-"""When tables changed enough to ask for a retraining, and when one is under way. The event itself: `test_servers.py`."""
+"""When a retraining is due, and of what. A real server that starts one: `servers/test_up.py`."""
 
 import json
-import re
-from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from prefect.client.schemas.objects import StateType
 
-from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds
 from flows import watch
 from flows.decisions import retraining_due, version_in_use
 from flows.forms.configuration import configure
-from flows.forms.options import RetrainingOptions
-from flows.tasks import watching
+from flows.forms.options import RetrainingOptions, WatchOptions
 from storage.run_records import lineage
 from tests.flows.commands import Dreamshard
 
-NEW = DatasetDiff(changes=(), num_before=0, num_after=20, thresholds=DriftThresholds())
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
-
-
-def run(state: StateType, source: str | None = "tables.csv", *, scheduled: bool = False, hours: float = 0, **other):
-    parameters = {"recipe": "smoke", "source": source, "seed": 0} | other
-    since = SimpleNamespace(timestamp=datetime.now(UTC) - timedelta(hours=hours))
-    return SimpleNamespace(
-        state_type=state, state=since, auto_scheduled=scheduled, parameters=parameters, name="able-ant"
-    )
-
-
-WATCHED = RetrainingOptions(recipe="smoke", source="tables.csv", num_devices=8)
-
-
-class Server:
-    """Prefect's server as `get_client` gives it: flow runs under way and events, the newest first."""
-
-    def __init__(self, runs=(), events=()):
-        self.runs, self.events = runs, events
-
-    def __call__(self, **_):
-        return nullcontext(self)
-
-    def read_flow_runs(self, *, limit, offset=0, **_):
-        return self.runs[offset : offset + limit]
-
-    def read_events(self, wanted, limit):
-        assert wanted.event.name == ["dreamshard.tables.changed"]
-        within = wanted.occurred
-        found = [event for event in self.events if within.since <= event.occurred <= within.until]
-        return SimpleNamespace(events=found[:limit])
+DAY = date(2026, 11, 25)
+WATCHED = WatchOptions(recipe="smoke", source="/tables.csv", num_devices=8)
 
 
 @pytest.mark.parametrize(
-    ("found", "under_way"),
+    ("options", "dataset", "day", "is_same"),
     [
-        (run(StateType.RUNNING, num_devices=8), True),
-        (run(StateType.SCHEDULED, num_devices=8), True),
-        (run(StateType.RUNNING, scheduled=True, num_devices=8), True),
-        (run(StateType.RUNNING, hours=30, num_devices=8), True),
-        (run(StateType.PENDING, hours=0.5, num_devices=8), True),
-        (run(StateType.PENDING, hours=2, num_devices=8), False),  # its worker is gone
-        (run(StateType.RUNNING, num_devices=8, testbed=""), True),
-        (run(StateType.RUNNING, "./tables.csv", num_devices=8), True),
-        (run(StateType.SCHEDULED, scheduled=True, num_devices=8), False),
-        (run(StateType.RUNNING, num_devices=16), False),
-        (run(StateType.RUNNING, num_devices=8, devices_per_host=4), False),
-        (run(StateType.RUNNING), False),
-        (run(StateType.RUNNING, num_devices=8, memory_gb=4.0), False),
-        (run(StateType.RUNNING, num_devices=8, testbed="simulated"), False),
-        (run(StateType.RUNNING, "other.csv", num_devices=8), False),
-        (run(StateType.RUNNING, "", num_devices=8), False),
-        (run(StateType.RUNNING, recipe="default", num_devices=8), False),
+        (replace(WATCHED, pooling_drift=0.5), "a", DAY, True),
+        (WATCHED, "b", DAY, False),
+        (WATCHED, "a", date(2026, 11, 26), False),
+        (replace(WATCHED, num_devices=16), "a", DAY, False),
+        (replace(WATCHED, algorithm="paper"), "a", DAY, False),
     ],
 )
-def test_the_same_retraining_is_waited_for_but_no_schedule(monkeypatch, found, under_way):
-    monkeypatch.setattr(watching, "get_client", Server(runs=[found]))
-    assert watching.find_running.fn(WATCHED) == ("able-ant" if under_way else None)
-
-
-def asked(hours_ago: float, dataset: str, **other):
-    occurred = datetime.now(UTC) - timedelta(hours=hours_ago)
-    return SimpleNamespace(occurred=occurred, payload={"dataset": dataset, "parameters": WATCHED.parameters() | other})
-
-
-@pytest.mark.parametrize(
-    ("events", "found"),
-    [
-        ([], False),
-        ([asked(1, "b")], True),
-        ([asked(1, "b"), asked(2, "a")], True),
-        ([asked(25, "b")], False),  # failed or lost, and a day is over
-        ([asked(1, "a"), asked(2, "b")], False),  # tables changed since, and back
-        ([asked(1, "b", num_devices=16)], False),
-        ([asked(1, "a", num_devices=16), asked(2, "b")], True),
-    ],
-)
-def test_what_was_asked_for_is_not_asked_for_again_within_a_day_unless_tables_change(monkeypatch, events, found):
-    monkeypatch.setattr(watching, "get_client", Server(events=events))
-    last = watching.find_requests.fn("b", WATCHED)[:1]
-    assert last == ([next(event.occurred for event in events if event.payload["dataset"] == "b")] if found else [])
+def test_the_same_retraining_is_started_once_a_day(options, dataset, day, is_same):
+    key = watch.retraining_key(WATCHED, "a", DAY)
+    assert (watch.retraining_key(options, dataset, day) == key) is is_same
 
 
 def version(number: int, dataset: str, source: str = "tables.csv", recipe: str = "smoke", **other):
@@ -171,66 +102,6 @@ def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(na
     assert retraining_due.is_testbed(name, kind, hardware) is can
 
 
-def test_of_a_bundled_list_nothing_is_asked_for_and_it_is_said_why():
-    waits = watch.reason_to_wait(NEW, "a", replace(WATCHED, source=None), None)
-    assert waits is not None
-    assert "a bundled list, which does not change" in waits
-    assert "DREAMSHARD_SOURCE" in waits
-
-
-def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is_due(monkeypatch):
-    yesterday = Server(events=[asked(25, "a")])
-    monkeypatch.setattr(watching, "get_client", yesterday)
-    assert watch.reason_to_wait(NEW, "a", WATCHED, None) is None
-    monkeypatch.setattr(watching, "get_client", Server(events=[asked(1, "a"), *yesterday.events]))
-    waits = watch.reason_to_wait(NEW, "a", WATCHED, None)
-    assert waits is not None
-    assert re.search(r"was requested at .* UTC and has not succeeded", waits)
-
-
-CRASHED = watching.Failing(
-    since=datetime.now(UTC), until=datetime.now(UTC), count=1, run="able-ant", is_crash=True, message="gone"
-)
-
-
-@pytest.mark.parametrize(
-    ("failing", "hours_ago", "is_due"),
-    [
-        (CRASHED, [1], True),
-        (CRASHED, [1, 2], True),
-        (CRASHED, [1, 2, 3], False),  # it will crash again
-        (replace(CRASHED, is_crash=False), [1], False),  # it will fail again
-        (replace(CRASHED, until=datetime.now(UTC) - timedelta(hours=2)), [1], False),  # one before; this one is to come
-    ],
-)
-def test_a_retraining_that_crashed_is_requested_at_once_but_not_for_ever(monkeypatch, failing, hours_ago, is_due):
-    monkeypatch.setattr(watching, "get_client", Server(events=[asked(hours, "a") for hours in hours_ago]))
-    assert (watch.reason_to_wait(NEW, "a", WATCHED, failing) is None) is is_due
-
-
-def ended(state: StateType, hour: int, message: str = "", source: str = "tables.csv"):
-    end = datetime(2026, 11, 22, hour, tzinfo=UTC)
-    details = SimpleNamespace(message=f"Flow run encountered an exception: ValueError: {message}")
-    found = run(state, source, num_devices=8)
-    found.end_time, found.state, found.state_name = end, details, "Failed"
-    return found
-
-
-def test_failed_retrainings_since_the_last_success_are_said_with_the_sentence_of_the_last(monkeypatch):
-    others = [ended(StateType.FAILED, 9, "of other tables", source="other.csv")]
-    runs = [ended(StateType.FAILED, 8, "too little: room"), *others, ended(StateType.CRASHED, 7)]
-    earlier = [ended(StateType.COMPLETED, 6), ended(StateType.FAILED, 5)]
-    monkeypatch.setattr(watching, "get_client", Server(runs=[*runs, *earlier]))
-    failing = watching.find_failures.fn(WATCHED)
-    assert failing is not None
-    expected = "Retraining has been failing since 2026-11-22 07:00 UTC (2 times, last able-ant): too little: room"
-    assert failing.sentence() == expected
-    assert (failing.until.hour, failing.is_crash) == (8, False)
-    for runs in (earlier, others, []):
-        monkeypatch.setattr(watching, "get_client", Server(runs=runs))
-        assert watching.find_failures.fn(WATCHED) is None
-
-
 def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
     def tags(hardware: str, devices: int, at: str):
         origin = replace(
@@ -261,9 +132,6 @@ def test_the_command_looks_once_says_what_would_start_and_starts_nothing(dreamsh
     done = dreamshard("watch", *SMOKE, "--source", str(tables), "--json", home=tmp_path / "home")
     assert done.returncode == 0, done.sentence
     found = json.loads(done.stdout)
-    assert (found["matters"], found["emitted"], found["trained"], found["tables_after"]) == (True, False, None, 20)
+    assert (found["matters"], found["started"], found["trained"], found["tables_after"]) == (True, None, None, 20)
     assert found["sentence"] == "20 tables, on which no training with these options has ended yet"
-    assert (
-        found["retraining"]
-        == f"Retraining is due: recipe smoke, seed 0, testbed simulated, source {tables}, algorithm dreamshard."
-    )
+    assert found["retraining"] == f"Retraining is due: recipe smoke, testbed simulated, source {tables}."

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 
 LOGIN = "team:login-that-nobody-may-read"
 STORE_KEY = "store-key-that-nobody-may-read"
-MAIL = "mailtos://ada:mail-password-that-nobody-may-read@127.0.0.1:9?from=ada@example.com&to=team@example.com"
 _SHARED = b"that-nobody-may-read"
 _BASIC = base64.b64encode(LOGIN.encode())
 

@@ -1,18 +1,8 @@
 """Identities on disk: the digits must never change."""
 
-from dataclasses import dataclass
-from pathlib import Path
-
 from dreamshard.files.digests import digest, json_digest
 from dreamshard.testbeds.shard_cache import ShardKey
-from flows.runtime.content_keys import content_key
 from storage.lake.parquet_files import content_id
-
-
-@dataclass
-class Part:
-    b: int = 2
-    a: str = "é"
 
 
 def test_a_digest_is_the_start_of_the_sha_256():
@@ -39,7 +29,3 @@ def test_the_key_of_a_measured_shard_is_that_of_the_first_release():
 
 def test_the_identity_of_a_row_in_the_lake_is_that_of_the_first_release():
     assert content_id({"b": [1, 2.5], "a": "é"}) == "1d5aa48ef9cd2b6b"
-
-
-def test_the_key_of_a_result_is_that_of_the_first_release():
-    assert content_key("dataset", Part(), Path("x"), {"b", "a"}, 0.1, library=False) == "f746ac0d002d3185"

@@ -6,11 +6,8 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
-from dreamshard.names import ALGORITHMS
-from dreamshard.recipes import RECIPES
-from flows.forms import fields
 from flows.forms.form import deployed, field_schema
-from flows.forms.options import StageOptions
+from flows.forms.options import Iterations, StageOptions
 from flows.retrain import retrain
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
@@ -41,23 +38,11 @@ def test_every_field_of_every_form_has_a_title_and_a_description(stage):
     assert all(field["title"] != name and field["description"] for name, field in fields.items())
 
 
-def test_the_form_says_choices_and_bounds():
-    properties = FORM["properties"]
-    assert properties["recipe"]["enum"] == sorted(RECIPES)
-    assert properties["recipe"]["default"] == "default"
-    assert properties["algorithm"]["enum"] == list(ALGORITHMS)
-    assert "algorithm" in refused(algorithm="magic")
-    assert properties["num_devices"]["title"] == "Devices"
-    assert properties["num_devices"]["description"].endswith("At least 1, at most 4096.")
-    assert properties["memory_gb"]["description"].endswith("More than 0, at most 100000.")
-
-
 def test_bounds_stand_where_the_page_keeps_them_and_an_empty_field_is_none():
     wanted = {"type": "integer", "title": "Iterations", "allOf": [{"minimum": 1, "maximum": 1000}]}
-    assert field_schema(fields.Iterations).items() >= wanted.items()
+    assert field_schema(Iterations).items() >= wanted.items()
     assert "default" not in FORM["properties"]["iterations"]
-    assert refused(iterations=None, testbed=None) == {}
-    assert refused() == {}
+    assert refused(iterations=None, testbed=None) == refused() == {}
 
 
 def test_a_flow_is_called_with_the_fields_of_its_options_and_an_empty_text_is_none():
@@ -85,20 +70,10 @@ def test_a_deployment_loads_its_flow_by_entrypoint_with_the_form_of_its_options(
 def test_wrong_values_are_refused_with_what_is_wrong():
     assert refused(seed=-1, memory_gb=0, num_devices=4097) == {
         "seed": "-1 is less than the minimum of 0",
-        "memory_gb": "0 is less than or equal to the minimum of 0",
+        "memory_gb": "0 is less than the minimum of 0.001",
         "num_devices": "4097 is greater than the maximum of 4096",
     }
     assert "'huge' is not one of ['default'" in refused(recipe="huge")["recipe"]
-
-
-@pytest.mark.parametrize("name", ["simulatd", "simulated:v1000", "auto:cpu", "my.module"])
-def test_testbeds_that_there_cannot_be_are_refused(name):
-    assert name in refused(testbed=name)["testbed"]
-
-
-def test_sources_are_bundled_names_or_paths():
-    assert refused(source="meta-dlrm-2021") == refused(source="s3://bucket/tables") == refused(source="") == {}
-    assert "'meta' does not match" in refused(source="meta")["source"]
 
 
 def test_a_call_still_checks_its_values_itself():

@@ -4,10 +4,8 @@ import threading
 
 import pytest
 from prefect.logging import disable_run_logger
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.runtime import run_locks
-from flows.runtime.retries import passing
 from flows.tasks import promotion, stage_inputs
 from storage.mlflow_store.alias_changes import ChampionChange
 from storage.store import Store, open_store
@@ -71,23 +69,3 @@ def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_ha
         complete.append(2)
     alone.join(60)
     assert found == [3]
-
-
-def test_without_a_shared_server_no_limit_is_requested(monkeypatch):
-    monkeypatch.setattr(run_locks, "make_limit", lambda name: pytest.fail(f"asked for {name}"))
-    with run_locks.host_lock():
-        pass
-
-
-def test_a_server_that_does_not_answer_is_one_sentence_and_is_tried_again(monkeypatch, tmp_path):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    address = "http://127.0.0.1:1/api"
-    with (
-        temporary_settings({PREFECT_API_URL: address}),
-        pytest.raises(ConnectionError) as away,
-        run_locks.registry_lock(open_store()),
-    ):
-        pytest.fail("without its turn")
-    assert str(away.value).startswith(f"Prefect's server at {address} does not answer")
-    assert "unset PREFECT_API_URL" in str(away.value)
-    assert passing(away.value)

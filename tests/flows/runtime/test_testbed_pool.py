@@ -1,7 +1,6 @@
 """Measurements take turns on a host; what measures nothing waits for nobody."""
 
 import fcntl
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from dreamshard.files.locks import MEASURING_LOCK
 from dreamshard.recipes import MeasureConfig
 from dreamshard.tasks import PlacementTask
-from flows.runtime import run_locks, testbed_pool
+from flows.runtime import testbed_pool
 from storage.store import open_store
 from tests.helpers.tables import tables_of
 
@@ -62,22 +61,6 @@ def test_a_measurement_is_taken_alone_and_a_simulated_one_waits_for_nobody(tmp_p
         testbed_pool.measure(open_store(), wanted, make_task(), None)
     assert seen == [waits]
     assert not is_locked(lock), "a measurement that fails gives the lock back"
-
-
-def test_a_step_that_measures_holds_the_limit_of_its_host_and_a_simulated_one_none(monkeypatch):
-    held = []
-
-    @contextmanager
-    def shared(limit):
-        held.append(limit)
-        yield
-
-    monkeypatch.setattr(run_locks, "limit_slot", shared)
-    monkeypatch.setenv(run_locks.HOST, "gpu-7")
-    for wanted in (WANTED, SIMULATED):
-        with testbed_pool.step_lock(wanted):
-            pass
-    assert held == ["dreamshard-measures-gpu-7"]
 
 
 @pytest.mark.parametrize(("wanted", "redrawn"), [(WANTED, False), (SIMULATED, True)])
