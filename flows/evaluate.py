@@ -1,35 +1,304 @@
-"""The newest placer of the home against every rule of thumb and the champion, on held-out tasks."""
+"""The newest placer of a training against every rule of thumb and the champion, on held-out tasks."""
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from prefect import get_run_logger
+
+from dreamshard.costs import CostSample
+from dreamshard.evaluation import EvaluationRow, best_baseline, placement_identity
+from dreamshard.evaluation import evaluate as place_and_measure
+from dreamshard.measured_on import MeasuredOn
+from dreamshard.placement import Placement
+from dreamshard.plan import Plan, read_plan
+from dreamshard.recipes import EvaluationConfig
+from dreamshard.rivals import Measure
+from dreamshard.task_sets.fixed_model import is_fixed_model
+from dreamshard.tasks import PlacementTask
+from flows.decisions import contestants as chosen
+from flows.decisions import heldout, rivals
+from flows.decisions.contestants import Contestants
+from flows.decisions.rivals import RivalInputs
+from flows.decisions.torchrec_planners import with_torchrec_planner
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
+from flows.profile import sample_identity
 from flows.reports import mlflow_tracking, report_tables
-from flows.runtime.progress import announce
-from flows.tasks import evaluation
-from flows.tasks.stage_inputs import open_for, stage
-from storage.run_records import checkpoints, report_store
+from flows.reports.evaluation_report import make_report
+from flows.runtime.content_keys import content_key
+from flows.runtime.progress import announce, report_progress
+from flows.runtime.retries import measuring_task, retried_task
+from flows.runtime.run_locks import training_lock
+from flows.runtime.testbed_pool import accelerator_of, in_round, measure
+from flows.stages import last_iteration, open_for, stage
+from storage.lake.lake import EVALUATION
+from storage.lake.sample_buffer import collecting
+from storage.mlflow_store import champions, registry
+from storage.run_records import checkpoints, report_store, training_effort, trainings
+from storage.run_records.report_store import EvaluationReport
+from storage.run_records.trainings import TestbedReference
+from storage.store import Store
+
+FEW_TASKS = 5
+"""Below so many distinct held-out tasks of a pool the report warns."""
 
 
 @deployed("evaluate")
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
     store = open_for(options)
-    with stage(store, "evaluate", options, progress="evaluate") as inputs:
-        training, last = inputs.training, inputs.last_iteration()
-        checkpoints.require_trained(training, last)
-        rival = evaluation.champion_to_beat(store, training, last)
-        config = replace(inputs.config.evaluation, rivals=options.rivals)
-        key = evaluation.evaluate_placers(
-            store, training, last, inputs.dataset, inputs.tasks, config, inputs.bench, rival, current=options.current
-        )
-        mlflow_tracking.log_evaluation(store, inputs.run, key)
+    with stage(store, "evaluate", options, progress="evaluate") as (run, _, training):
+        last = last_iteration(store, training)
+        key = evaluate_placers(store, training, last, rivals_too=options.rivals, current=options.current)
+        mlflow_tracking.log_evaluation(store, run, key)
     report = report_store.load(store.evaluations, key)
-    table, title = report_tables.evaluation_table(report), report_tables.title(report)
-    outcome = {"evaluation": key, "testbed": inputs.bench.identity, "title": title, "table": table}
-    learnt = report_tables.learnt_sentence(report)
+    return {
+        "evaluation": key,
+        "testbed": report.hardware,
+        "title": report_tables.title(report),
+        "table": report_tables.evaluation_table(report),
+        **notes_on(report),
+    }
+
+
+def notes_on(report: EvaluationReport) -> dict[str, str]:
+    """What a stage says of a report besides its table: what placers learned from, and reasons to doubt it."""
     if report.caveat:
         announce(report.caveat)
-    said = {"learnt_from": learnt, "notes": report.caveat}
-    return {**outcome, **{name: sentence for name, sentence in said.items() if sentence}}
+    said = {"learnt_from": report_tables.learnt_sentence(report), "notes": report.caveat}
+    return {name: sentence for name, sentence in said.items() if sentence}
+
+
+@retried_task("find the champion")
+def champion_to_beat(store: Store, key: str, iteration: int) -> str | None:
+    """Champion of the training's topology; None if there is none, or if it is this very iteration of the training."""
+    topology = training_effort.read_origin(store, key).topology
+    version = champions.champion_of(store.settings, topology)
+    if version is None:
+        return None
+    tags = registry.version_tags(store.settings, version)
+    is_same = (tags.get("training"), tags.get("iteration")) == (key, str(iteration))
+    return None if is_same else version
+
+
+@measuring_task("evaluate placers")
+def evaluate_placers(
+    store: Store, training: str, iteration: int, *, rivals_too: bool = False, current: str | None = None
+) -> str:
+    """Checkpoint, champion, rules of thumb on held-out tasks -> report, unless it exists; returns its key.
+
+    Args:
+        training: key of the training whose placer is the candidate.
+        rivals_too: compare the published rivals as well.
+        current: path of the PLAN.json in use for a fixed model; None if it is not to be measured.
+
+    Raises:
+        ValueError: there is no such plan, or it is not one of this model.
+        NoPlacementError: a task fits no placement; before anything is measured.
+        MeasurementError: a rank died or hung, twice.
+    """
+    made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
+    testbed, config = made_of.testbed, replace(made_of.recipe.evaluation, rivals=rivals_too)
+    plan = None if current is None else read_plan(current)
+    key = content_key(training, iteration, config, rival, *([] if plan is None else [plan.to_json()]))
+    with training_lock(store, training):
+        if not report_store.path(store.evaluations, key).is_file():
+            inputs = RivalInputs()
+            if rivals_too:
+                inputs = RivalInputs(
+                    train_tasks=store.lake.read_tasks(made_of.dataset, "train", made_of.tasks),
+                    measured=rivals.measured_for_training(store, training),
+                    may_leave_out=True,
+                )
+            candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
+            champion, unusable = chosen.champion_placer(store, rival)
+            with learning(store, testbed, made_of.tasks, inputs, learns=rivals_too) as ready:
+                placers = chosen.of_training(candidate, champion, rival, ready, testbed.seed)
+            heldout_tasks = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
+            report = measure_and_report(
+                store,
+                key,
+                placers,
+                made_of.dataset,
+                made_of.tasks,
+                config,
+                testbed,
+                training=training,
+                iteration=iteration,
+                rival=rival,
+                rival_unusable=unusable,
+                caveat=heldout.bias_caveat(store, rival, heldout_tasks),
+                current=plan,
+                trainings=heldout.trainings_behind(store, training),
+            )
+            report_store.save(store.evaluations, report)
+    report_store.mark_newest(store, training, key)
+    return key
+
+
+@contextmanager
+def learning(
+    store: Store, testbed: TestbedReference, tasks: str, inputs: RivalInputs, *, learns: bool
+) -> Iterator[RivalInputs]:
+    """The inputs of rivals, with the testbed to measure on if one learns by that; its samples go to a run of their own.
+
+    The same testbed, tasks and budget have the same run, and what that has measured is not measured again.
+    """
+    if not learns:
+        yield inputs
+        return
+    run = f"rnn-{content_key('rnn', testbed, tasks, inputs.measurements)}"
+    with collecting(store.lake, run, EVALUATION, testbed.dataset) as keep:
+        samples = store.lake.read_cost_samples(run_key=run)
+        known = {_identity(sample.task, sample.placement): sample for sample in samples}
+
+        def measured(task: PlacementTask, placement: Placement) -> CostSample:
+            identity = _identity(task, placement)
+            if identity not in known:
+                known[identity] = measure(store, testbed, task, placement)
+                keep(known[identity])
+                report_progress("evaluate", 0, inputs.measurements, f"rnn learns from {task.name}")
+            return known[identity]
+
+        measuring: Measure = measured
+        yield replace(inputs, measure=measuring)
+
+
+def _identity(task: PlacementTask, placement: Placement) -> str:
+    return sample_identity(task.name, placement.device.tolist())
+
+
+def measure_and_report(
+    store: Store,
+    key: str,
+    contestants: Contestants,
+    dataset: str,
+    tasks: str,
+    config: EvaluationConfig,
+    testbed: TestbedReference,
+    *,
+    reference: str | None = None,
+    current: Plan | None = None,
+    trainings: Collection[str] = (),
+    caveat: str = "",
+    **facts: Any,
+) -> EvaluationReport:
+    """Held-out tasks x placers -> measured costs in the lake -> report; each measurement is on disk at once.
+
+    Args:
+        key: names the report, and its samples and rows in the lake.
+        reference: placer that gains are reported over; by default the best rule of thumb.
+        current: the plan in use of a fixed model, measured too.
+        trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
+        caveat: reason to doubt the comparison.
+        facts: further fields of the report.
+
+    Raises:
+        NoPlacementError: a task fits no placement; before anything is measured.
+        MeasurementError: a rank died or hung.
+        ValueError: the plan in use is not one of these tasks' model.
+    """
+    drawn = store.lake.read_tasks(dataset, "test", tasks)
+    contestants = with_torchrec_planner(contestants, drawn, accelerator_of(store, testbed))
+    contestants, notes = _for_tasks(contestants, drawn, current, reference)
+    model = drawn[0].name if is_fixed_model(drawn) else None
+    rows, measured_on = _measured(store, key, contestants, drawn, config, testbed)
+    store.lake.write_evaluation(
+        rows,
+        contestants.versions,
+        key,
+        dataset_version=dataset,
+        testbed=testbed.kind,
+        hardware=testbed.identity,
+        candidates={contestants.candidate: (facts["training"], facts["iteration"])} if contestants.candidate else {},
+    )
+    samples = [sample for training in trainings for sample in store.lake.read_cost_samples(run_key=training)]
+    report = make_report(
+        key,
+        rows,
+        reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
+        contestants.predictors,
+        known={placement_identity(sample.task, sample.placement) for sample in samples},
+        model=model,
+        dataset=dataset,
+        tasks=tasks,
+        testbed=testbed.kind,
+        hardware=testbed.identity,
+        versions=contestants.versions,
+        caveat="; ".join(filter(None, [caveat, *notes])),
+        measured_on=measured_on.to_json() if measured_on else None,
+        **({"candidate": contestants.candidate} if contestants.candidate else {}),
+        learnt_from=contestants.learnt_from,
+        has_default_bandwidths=contestants.has_default_bandwidths,
+        **facts,
+    )
+    get_run_logger().info("measured %s on %s", ", ".join(contestants.placers), ", ".join(report.task_names))
+    return report
+
+
+def _for_tasks(
+    contestants: Contestants, drawn: Sequence[PlacementTask], current: Plan | None, reference: str | None
+) -> tuple[Contestants, list[str]]:
+    """The contestants that can place these tasks, and reasons to doubt the comparison.
+
+    Raises:
+        ValueError: the plan in use is not one of these tasks' model.
+    """
+    notes = [*contestants.notes]
+    if is_fixed_model(drawn):
+        contestants, left_out = chosen.of_fixed_model(contestants, drawn, current, reference)
+        return contestants, [*notes, left_out]
+    if current is not None:
+        raise ValueError(
+            "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
+        )
+    if len(drawn) < FEW_TASKS:
+        notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
+    return contestants, notes
+
+
+def _measured(
+    store: Store,
+    key: str,
+    contestants: Contestants,
+    drawn: Sequence[PlacementTask],
+    config: EvaluationConfig,
+    testbed: TestbedReference,
+) -> tuple[list[EvaluationRow], MeasuredOn | None]:
+    """Every placer's placements of all tasks, measured one by one and kept at once; and what they were measured on.
+
+    A fixed model, the first task, is measured more often than its variants, and placed by more placers.
+    """
+    everyone = {**contestants.model_placers, **contestants.placers}
+    parts: list[tuple[Mapping[str, Any], Sequence[PlacementTask], int]] = [(everyone, drawn, config.repeats)]
+    if is_fixed_model(drawn):
+        parts = [
+            (everyone, drawn[:1], config.model_repeats),
+            (contestants.placers, drawn[1:], config.variant_repeats),
+        ]
+    total = sum(len(placers) * len(tasks) * repeats for placers, tasks, repeats in parts)
+    conditions: list[MeasuredOn] = []
+    first = next(iter(contestants.predictors.values()), None)
+
+    def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
+        sample = measure(store, in_round(testbed, number), task, placement)
+        keep(sample)
+        conditions.append(MeasuredOn.of(sample))
+        report_progress("evaluate", len(conditions), total, f"placements, {task.name}")
+        return sample
+
+    rows: list[EvaluationRow] = []
+    with collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
+        for placers, tasks, repeats in parts:
+            predict = None if first is None else first.predict
+            rows += place_and_measure(placers, tasks, measured, predict=predict, repeats=repeats, seed=testbed.seed)
+    return [_with_own_prediction(row, contestants) for row in rows], conditions[0] if conditions else None
+
+
+def _with_own_prediction(row: EvaluationRow, contestants: Contestants) -> EvaluationRow:
+    predictor = contestants.predictors.get(row.placer)
+    if predictor is None:
+        return row
+    return replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms()))

@@ -1,18 +1,32 @@
 """Tables and their lookups into the lake: those of a source that are new or changed."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from dreamshard.sizing import with_batch_size
-from dreamshard.workloads import META_WORKLOADS
+from prefect import get_run_logger
+
+from dreamshard.recipes import Recipe
+from dreamshard.sizing import Sizes, sized, with_batch_size
+from dreamshard.tables import Tables, concatenate
+from dreamshard.testbeds.capacity import Capacity
+from dreamshard.workloads import WorkloadConfig, dataset_version, statistics
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import IngestOptions
 from flows.reports import mlflow_tracking
-from flows.tasks.ingestion import ingest_workload
-from storage.store import open_store
+from flows.runtime import sources, task_runners
+from flows.runtime.content_keys import content_key
+from flows.runtime.progress import announce, report_progress
+from flows.runtime.retries import retried_task
+from flows.runtime.sources import opened_source
+from storage.lake.ingested import Ingested, keep_ingested, keep_source, known_tables, read_source
+from storage.store import Store, open_store
 
-RECORDED = (".pt", ".pt.gz", ".tsv", ".tsv.gz", *META_WORKLOADS)
-"""Endings of sources with recorded samples; for lists of tables, as many samples as the recipe asks for are generated."""
+LOOKUPS_PER_TASK = 2**25
+USUAL_POOLING = 16
+MOST_TABLES_PER_TASK = 64
+"""Makes a Prefect task take seconds; its own overhead is milliseconds."""
 
 
 @deployed("ingest")
@@ -24,19 +38,143 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
         mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
     dataset, lake = ingested.dataset, store.lake
     tables = lake.read_dataset(dataset)
-    samples = lake.lookup_source(dataset)(tables.names[0]).batch_size
-    outcome: dict[str, Any] = {
+    return {
         "dataset": dataset,
         "tables": len(tables),
         "new_tables": ingested.new,
         "reused_tables": ingested.reused,
-        "samples": samples,
+        "samples": lake.lookup_source(dataset)(tables.names[0]).batch_size,
         "lookups": int(tables.lookups.sum()),
         "distinct_rows": int(tables.unique_rows.sum()),
         "gib_fp32": round(float(tables.memory_bytes("fp32", "sgd").sum()) / 2**30, 3),
+        "notes": list(ingested.notes),
     }
-    if samples == config.workload.batch_size and config.workload.source.endswith(RECORDED):
-        outcome["note"] = f"recipe {config.name} takes no more than the first {samples} samples of a source"
-    if ingested.notes:
-        outcome["notes"] = list(ingested.notes)
-    return outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceState:
+    """The current content of a source, and which part of it has been ingested.
+
+    Attributes:
+        workload: names the source; a path in it is absolute.
+        token: identity of what the source holds (`token_of`).
+        names: names of the source's tables, in its order.
+        fingerprints: one per table.
+        known: the unchanged tables, which are in the lake, by fingerprint.
+    """
+
+    workload: WorkloadConfig
+    token: str
+    names: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    known: Mapping[str, Tables]
+
+    @property
+    def changed(self) -> tuple[int, ...]:
+        """Positions of the tables that are new or changed."""
+        return tuple(t for t, fingerprint in enumerate(self.fingerprints) if fingerprint not in self.known)
+
+
+def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
+    """Find out what a source holds now and what of it is in the lake; generates no lookups.
+
+    Files that have not changed are only listed; otherwise they are opened, and data files are read once. Functions are
+    called each time.
+
+    Raises:
+        ValueError: there is no such source, or it cannot be read.
+    """
+    workload = sources.with_absolute_paths(workload)
+    token = sources.token_of(workload)
+    key = content_key(workload, token)
+    source = read_source(store.lake, key)
+    if source is None:
+        opened = opened_source(workload, token)
+        fingerprints = (opened.fingerprint(t) for t in range(opened.num_tables))
+        source = opened.names, tuple(map(content_key, fingerprints))
+        keep_source(store.lake, key, *source)
+    names, fingerprints_by_table = source
+    known = known_tables(store.lake, fingerprints_by_table)
+    return SourceState(workload=workload, token=token, names=names, fingerprints=fingerprints_by_table, known=known)
+
+
+def ingest_workload(
+    store: Store, workload: WorkloadConfig, name: str | None = None, *, newest: bool = True
+) -> Ingested:
+    """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
+
+    Args:
+        name: name of the dataset for people; by default that of the source.
+        newest: let stages that name no dataset take this one.
+
+    Raises:
+        ValueError: there is no such source, or it is invalid.
+    """
+    state = read_source_state(store, workload)
+    notes = sources.notes_on(state.workload)
+    for note in notes:
+        announce(note)
+    num_new, total = len(state.changed), len(state.names)
+    tables = _bring_in(store, state)
+    version = dataset_version(tables)
+    store.lake.write_dataset(tables, version, name or workload.source, newest=newest)
+    if newest:
+        report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
+    return Ingested(dataset=version, new=num_new, reused=total - num_new, notes=notes)
+
+
+def settle(store: Store, config: Recipe, dataset: str, capacity: Capacity) -> tuple[Recipe, Sizes]:
+    """The recipe with its mode and sizes for a dataset, and what was chosen, which the run shows first."""
+    settled, sizes = sized(config, store.lake.read_dataset(dataset), capacity)
+    announce(sizes.sentence)
+    return settled, sizes
+
+
+def _bring_in(store: Store, state: SourceState) -> Tables:
+    """Ingest the new and changed tables of a source, some per Prefect task; returns all of its tables."""
+    changed, total = state.changed, len(state.names)
+    size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (state.workload.batch_size * USUAL_POOLING)))
+    parts = [changed[start : start + size] for start in range(0, len(changed), size)]
+    calls = [
+        {
+            "store": store,
+            "workload": state.workload,
+            "token": state.token,
+            "fingerprints": {t: state.fingerprints[t] for t in part},
+        }
+        for part in parts
+    ]
+    done = total - len(changed)
+
+    def finished(position: int, count: int) -> None:
+        nonlocal done
+        done += count
+        if done < total:
+            report_progress("ingest", done, total, state.names[parts[position][-1]])
+
+    try:
+        task_runners.run_all(ingest_tables, calls, finished)
+    finally:
+        sources.close()
+    known: Mapping[str, Tables] = known_tables(store.lake, state.fingerprints) if changed else state.known
+    return concatenate([known[fingerprint] for fingerprint in state.fingerprints])
+
+
+@retried_task("ingest tables", persist_result=False)
+def ingest_tables(store: Store, workload: WorkloadConfig, token: str, fingerprints: Mapping[int, str]) -> int:
+    """Some tables of a source -> lookups and their statistics in the lake; returns the number of tables.
+
+    Args:
+        store: may be that of another machine.
+        token: `token_of` the source when its state was read.
+        fingerprints: tables to ingest: fingerprint by position in the source.
+    """
+    source = opened_source(workload, token)
+    parts: list[Tables] = []
+    for position in fingerprints:
+        table = source.table(position)
+        parts.append(statistics(table))
+        store.lake.write_table_lookups(table, parts[-1])
+    keep_ingested(store.lake, list(fingerprints.values()), concatenate(parts))
+    get_run_logger().info("ingested %s of %s", ", ".join(part.names[0] for part in parts), workload.source)
+    return len(parts)

@@ -1,14 +1,24 @@
 """Places the tables of a list or a model under constraints, as the command `place` does."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+from prefect.artifacts import create_markdown_artifact
+from prefect.context import FlowRunContext
+
+from dreamshard.files.digests import digest
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
 from flows.placing.given_limits import file_or_text
-from flows.placing.request import PlaceRequest
-from flows.tasks.requested_plan import place_tables
-from storage.store import open_store
+from flows.placing.plan_page import plan_page, prediction_sentence
+from flows.placing.plan_view import plan_html
+from flows.placing.request import PlaceRequest, check
+from flows.placing.request import place as place_request
+from flows.runtime.progress import announce
+from flows.runtime.retries import retried_task
+from storage.filesystem import writing
+from storage.store import Store, open_store
 
 
 @deployed("place")
@@ -21,3 +31,45 @@ def place(options: PlaceOptions) -> dict[str, Any]:
         "current_tables": Path(options.current_tables) if options.current_tables else None,
     }
     return place_tables(open_store(), PlaceRequest(**{**vars(options), **given}))
+
+
+@retried_task("place tables")
+def place_tables(store: Store, request: PlaceRequest) -> dict[str, Any]:
+    """Request -> plan in the store, named by the tables and its own digest, and pages; returns the flow's outcome.
+
+    Beside the plan is a page of HTML of the same name; Prefect shows one in Markdown, which names both.
+
+    Raises:
+        ValueError: the request is wrong, for example its constraints contradict each other; before anything is placed.
+        NoPlacementError: no placement was found that respects the constraints.
+    """
+    notes: list[str] = []
+
+    def note(sentence: str) -> None:
+        notes.append(sentence)
+        announce(sentence)
+
+    checked = check(store, request, note)
+    placed = place_request(store, checked, note)
+    plan, text = placed.plan, placed.plan.to_json()
+    name = re.sub(r"[^\w.-]+", "-", checked.task.name)
+    target = store.plans / f"{name}-{digest(text)}.json"
+    html = target.with_suffix(".html")
+    for path, content in ((html, plan_html(checked, placed)), (target, text)):
+        with writing(path) as file:
+            file.write(content.encode())
+    sentence = prediction_sentence(plan, placed.placement)
+    announce(f"{sentence}; wrote {target} and, to look at in a browser, {html}")
+    if FlowRunContext.get() is not None:
+        page = plan_page(checked, placed, str(target), str(html), notes)
+        create_markdown_artifact(page, key="dreamshard-plan", description=sentence)
+    moved = {} if placed.way is None else {"moved_bytes": placed.way.moved_bytes}
+    return {
+        "plan": str(target),
+        "page": str(html),
+        "placer": plan.placer,
+        "overall_ms": plan.overall_ms,
+        "costs_of": None if plan.costs_of is None else str(plan.costs_of),
+        "warning": plan.warning,
+        **moved,
+    }

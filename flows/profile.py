@@ -1,27 +1,254 @@
-"""One measuring step of Algorithm 1 on its own: the costs that the next training iteration learns from."""
+"""One measuring step of Algorithm 1: the costs that the next training iteration learns from."""
 
+from collections.abc import Sequence
+from math import isfinite
+from statistics import fmean
 from typing import Any
 
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+
+from dreamshard.cost_model.exchange_law import Topology
+from dreamshard.costs import CostSample, Exchange, ExchangeSample
+from dreamshard.exchange_design import exchanges_for
+from dreamshard.placement import Placement
+from dreamshard.tables import Optimizer, Precision
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import check_placement
+from dreamshard.testbeds.emulated import EmulatedTestbed
+from dreamshard.testbeds.machine import library_versions
+from dreamshard.testbeds.shard_runner import DoesNotFitError
+from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
-from flows.runtime import run_locks
-from flows.tasks import exchanges
-from flows.tasks import training as steps
-from flows.tasks.stage_inputs import open_for, stage
-from storage.run_records import checkpoints
+from flows.runtime import run_locks, task_runners
+from flows.runtime.progress import report_progress
+from flows.runtime.retries import measuring_task, retried_task
+from flows.runtime.testbed_pool import (
+    answering,
+    measure,
+    measurement_lock,
+    open_reference,
+    shared_testbed,
+)
+from flows.stages import open_for, stage
+from storage.lake.exchange_samples import read_exchanges, write_exchanges
+from storage.lake.sample_buffer import collecting
+from storage.lake.table_splits import read_table_split
+from storage.mlflow_store import registry
+from storage.run_records import checkpoints, training_effort, trainings
+from storage.run_records.checkpoints import Metrics, iteration_name
+from storage.run_records.trainings import TestbedReference
+from storage.store import Store
+
+SHARDS_PER_TASK = 8
+"""Each shard takes up to a second."""
+
+Shard = tuple[tuple[str, ...], Precision, Optimizer]
+"""Names of a shard's tables, and the other inputs of its cost."""
 
 
 @deployed("profile")
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
     store = open_for(options)
-    with stage(store, "profile", options) as inputs:
-        dataset, tasks, bench = inputs.dataset, inputs.tasks, inputs.bench
-        with run_locks.training_lock(store, inputs.training):
-            exchanges.measure_exchanges(store, dataset, tasks, inputs.start, bench)
-            training = steps.start_training(store, dataset, tasks, inputs.start, bench)
-            iteration = (checkpoints.last_iteration(store, training) or 0) + 1
-            figures = steps.measure_placements(store, training, iteration, dataset, tasks, bench)
-        mlflow_tracking.log_iteration(store, inputs.run, iteration, figures)
-    return {"training": training, "iteration": iteration, "testbed": bench.identity} | figures
+    with stage(store, "profile", options) as (run, _, training), run_locks.training_lock(store, training):
+        measure_exchanges(store, training)
+        iteration = start_training(store, training) + 1
+        figures = measure_placements(store, training, iteration)
+        mlflow_tracking.log_iteration(store, run, iteration, figures)
+    testbed = trainings.read(store, training).testbed.identity
+    return {"training": training, "iteration": iteration, "testbed": testbed} | figures
+
+
+@measuring_task("measure exchanges")
+def measure_exchanges(store: Store, key: str) -> int:
+    """Tasks -> all-to-alls that the lake lacks of this hardware, measured; returns their number.
+
+    A testbed that cannot measure them measures none, nor does a training whose network would not learn from them.
+
+    Raises:
+        MeasurementError: a rank died or hung, twice; what was measured before is in the lake.
+        ValueError: the testbed has fewer devices than the exchanges asked for.
+    """
+    training = trainings.read(store, key)
+    testbed = training.testbed
+    if not TRAINING_ALGORITHMS[training.recipe.training.algorithm].uses_exchanges:
+        return 0
+    with shared_testbed(store, testbed) as opened:
+        if opened.links is None:
+            get_run_logger().info("%s measures no exchanges by themselves", testbed.identity)
+            return 0
+    drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+    designed = exchanges_for(drawn, testbed.batch_size, testbed.measure.exchange_devices)
+    known = known_exchanges(store, testbed)
+    hosts = max((sample.host_devices for sample in known if sample.host_devices), default=None)
+    measured = {_identity_of(sample.exchange, hosts) for sample in known}
+    missing = [exchange for exchange in designed if _identity_of(exchange, hosts) not in measured]
+    samples: list[ExchangeSample] = []
+    try:
+        for exchange in missing:
+            with answering(store, testbed, f"an all-to-all of {exchange.num_devices} devices") as opened:
+                samples.append(opened.measure_exchange(exchange))
+            report_progress("exchange", len(samples), len(missing), f"{exchange.num_devices} devices")
+    finally:
+        write_exchanges(store.lake.root, testbed.links, samples)
+    get_run_logger().info("measured %d exchanges; %d were in the lake", len(missing), len(known))
+    return len(missing)
+
+
+def known_exchanges(store: Store, testbed: TestbedReference) -> list[ExchangeSample]:
+    """All-to-alls in the lake, measured on the testbed's links with the present versions of the libraries."""
+    return read_exchanges(store.lake.root, testbed.links, library_versions())
+
+
+@retried_task("start training")
+def start_training(store: Store, key: str) -> int:
+    """Untrained networks, or those of the warm start -> first checkpoint, unless it exists; returns the last iteration.
+
+    The networks know all exchanges in the lake of this hardware.
+
+    Raises:
+        ValueError: the version to continue from cannot be read.
+    """
+    training, last = trainings.read(store, key), checkpoints.last_iteration(store, key)
+    if last is None:
+        config, seed = training.recipe.training, training.testbed.seed
+        exchanges, algorithm = known_exchanges(store, training.testbed), TRAINING_ALGORITHMS[config.algorithm]
+        if training.warm is None:
+            pool, _ = read_table_split(store.lake, training.tasks).divide(store.lake.read_dataset(training.dataset))
+            state = algorithm.start(pool, config, seed, exchanges)
+        else:
+            base = registry.load_placer(training.warm.version, store.settings)
+            state = algorithm.start_from(base, config, seed, exchanges)
+        training_effort.begin(store, key, training.origin)
+        checkpoints.save(store, key, iteration_name(0), state, {})
+    get_run_logger().info("training %s starts %s; its last iteration is %d", key, training.start, last or 0)
+    return last or 0
+
+
+@measuring_task("measure placements")
+def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
+    """Policy -> placements -> cost samples in the lake, each on disk at once; returns their mean cost.
+
+    An interrupted run draws the same placements again, and does not measure those that it has measured.
+
+    Raises:
+        MeasurementError: a rank died or hung, twice; what was measured before is in the lake.
+        ValueError: no placement fits the devices.
+    """
+    training = trainings.read(store, key)
+    testbed = training.testbed
+    state = checkpoints.load(store, key, iteration_name(iteration - 1))
+    drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+    proposals = TRAINING_ALGORITHMS[state.config.algorithm].propose(state, drawn)
+    costs: list[float] = []
+    with (
+        collecting(store.lake, key, iteration, training.dataset) as keep,
+        training_effort.timed(store, key) as add_duration,
+    ):
+        measure_ahead(store, testbed, proposals)
+        known = measured_samples(store, key)
+        for placed, placement in proposals:
+            identity = sample_identity(placed.name, placement.device.tolist())
+            if identity not in known:
+                known[identity] = measure(store, testbed, placed, placement, add_duration)
+                keep(known[identity])
+            costs.append(known[identity].overall_ms)
+            report_progress("measure", len(costs), len(proposals), placed.name)
+    fitting = [cost for cost in costs if isfinite(cost)]
+    if not fitting:
+        raise ValueError(
+            f"none of the {len(costs)} placements of iteration {iteration} fit the memory of {testbed.identity}, so there "
+            "is nothing to learn from; ask for more devices or less memory per device"
+        )
+    get_run_logger().info("iteration %d: measured %d placements", iteration, len(costs))
+    placements = [(placed.name, placement.device.tolist()) for placed, placement in proposals]
+    checkpoints.save_proposals(store, key, iteration, placements)
+    figures = {"measured_cost_ms": fmean(fitting)}
+    checkpoints.save(store, key, "measured", state, figures)
+    return figures
+
+
+def measured_samples(store: Store, key: str) -> dict[str, CostSample]:
+    """The cost samples of a training by their identity."""
+    samples = store.lake.read_cost_samples(run_key=key)
+    return {sample_identity(sample.task.name, sample.placement.device.tolist()): sample for sample in samples}
+
+
+def sample_identity(task_name: str, device: list[int]) -> str:
+    """Names a placement of a task within a training."""
+    return f"{task_name}:{','.join(map(str, device))}"
+
+
+def _identity_of(exchange: Exchange, host_devices: int | None) -> tuple[Topology, tuple[int, ...]]:
+    shape = Topology.of(exchange.num_devices, exchange.devices_per_host, host_devices)
+    return shape, tuple(exchange.sent_bytes.tolist())
+
+
+def measure_ahead(store: Store, testbed: TestbedReference, proposals: Sequence[tuple[PlacementTask, Placement]]) -> int:
+    """Let a Ray cluster, if `DREAMSHARD_TASK_RUNNER` names one, measure unknown shards for the emulated testbed.
+
+    Its costs are those of single shards, kept in the lake, where it then finds all of them. Returns their number.
+
+    Raises:
+        ValueError: a worker has other hardware than this machine, so its costs are of no use here.
+    """
+    if not task_runners.is_remote():
+        return 0
+    with shared_testbed(store, testbed) as opened:
+        if not isinstance(opened, EmulatedTestbed):
+            return 0
+        unknown = _unknown_shards(opened, proposals)
+        hardware = opened.hardware
+    parts = [unknown[start : start + SHARDS_PER_TASK] for start in range(0, len(unknown), SHARDS_PER_TASK)]
+    calls = [{"store": store, "reference": testbed, "hardware": hardware, "shards": part} for part in parts]
+    task_runners.run_all(
+        measure_shards,
+        calls,
+        lambda position, _: report_progress("measure", 0, len(proposals), f"{position + 1} of {len(parts)} parts"),
+    )
+    return len(unknown)
+
+
+@task(name="measure shards", cache_policy=NO_CACHE, persist_result=False)
+def measure_shards(store: Store, reference: TestbedReference, hardware: str, shards: Sequence[Shard]) -> None:
+    """Shards of tables in the testbed's dataset -> their costs in the lake.
+
+    Args:
+        store: may be that of another machine.
+        reference: an emulated testbed.
+        hardware: hardware that this machine must have.
+
+    Raises:
+        ValueError: this machine has other hardware.
+    """
+    pool = store.lake.read_pool(reference.dataset)
+    testbed = open_reference(store, reference)
+    try:
+        if not isinstance(testbed, EmulatedTestbed) or testbed.hardware != hardware:
+            raise ValueError(
+                f"this worker measures on {testbed.hardware}, but costs on {hardware} are needed; give the cluster workers "
+                "of one kind, and start the flow on such a machine"
+            )
+        for names, precision, optimizer in shards:
+            try:
+                with measurement_lock(reference):
+                    testbed.shard(pool.named(names), precision, optimizer)
+            except DoesNotFitError:
+                get_run_logger().info("%d tables from %s on did not fit", len(names), names[0])
+    finally:
+        testbed.close()
+
+
+def _unknown_shards(testbed: EmulatedTestbed, proposals: Sequence[tuple[PlacementTask, Placement]]) -> list[Shard]:
+    """Distinct shards of the placements without a known cost, in order."""
+    unknown: dict[Shard, None] = {}
+    for drawn, placement in proposals:
+        shards = check_placement(drawn, placement, None)
+        for d in shards.device.unique().tolist():
+            tables = shards.tables.select((shards.device == d).nonzero().flatten())
+            if testbed.cached(tables, drawn.precision, drawn.optimizer) is None:
+                unknown[tables.names, drawn.precision, drawn.optimizer] = None
+    return list(unknown)

@@ -1,24 +1,23 @@
 """The page to read first: the whole chain, from tables to champion.
 
-Each line of `retrain` calls a Prefect task of `flows/tasks/`; what it computes is in the one library function it names.
-The flows of single stages (`ingest.py`, `profile.py`, ...) are made of the same steps.
+Each stage is a file of this folder with its Prefect tasks; what they compute is in the one library function that each names.
+After ingestion, stages pass the key of one record, `storage.run_records.trainings.Training`: recipe, dataset, tasks, testbed,
+warm start.
 """
 
 from typing import Any
 
 from dreamshard.sizing import with_batch_size
+from flows.evaluate import evaluate_placers
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
+from flows.ingest import ingest_workload, settle
+from flows.promote import register_and_decide
 from flows.reports import mlflow_tracking
 from flows.runtime import testbed_pool
 from flows.runtime.progress import progress_artifact
-from flows.tasks import evaluation, promotion, reference
-from flows.tasks import training as steps
-from flows.tasks.drawing import draw_tasks
-from flows.tasks.ingestion import ingest_workload
-from flows.tasks.sizing import settle
-from flows.tasks.stage_inputs import open_for
+from flows.stages import open_for, prepare
 from flows.train import train_placer
 
 
@@ -34,24 +33,21 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
     ):
         with chain.stage("ingest") as run:
             ingested = ingest_workload(store, config.workload)
-            dataset = ingested.dataset
             mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
-            config, sizes = settle(store, config, dataset, capacity)
+            config, sizes = settle(store, config, ingested.dataset, capacity)
             mlflow_tracking.log_sizes(store, chain.run, sizes)
-            bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
-            start = steps.find_start(store, config, dataset, bench, full=options.full)
-            tasks = draw_tasks(store, dataset, config.tasks, options.seed, start.split_of)
+            training = prepare(store, config, ingested.dataset, options.seed, full=options.full)
         with chain.stage("train") as run:
-            training = train_placer(store, run, dataset, tasks, start, bench)
+            last = train_placer(store, run, training)
         with chain.stage("evaluate") as run:
-            last = start.config.iterations
-            rival = evaluation.champion_to_beat(store, training, last)
-            report = evaluation.evaluate_placers(
-                store, training, last, dataset, tasks, config.evaluation, bench, rival, current=options.current
-            )
-            mlflow_tracking.log_evaluation(store, run, report)
+            evaluation = evaluate_placers(store, training, last, current=options.current)
+            mlflow_tracking.log_evaluation(store, run, evaluation)
         with chain.stage("promote"):
-            version = promotion.register(store, chain.run, training, report, config.evaluation.budget_ms)
-            outcome = promotion.promote(store, chain.run, version, training, report, tryout=options.no_promote)
-            missing = reference.score_version(store, chain.run, version, config, bench, anew=options.new_reference)
-            return promotion.with_note(outcome, missing)
+            return register_and_decide(
+                store,
+                chain.run,
+                training,
+                evaluation,
+                tryout=options.no_promote,
+                new_reference=options.new_reference,
+            )

@@ -1,52 +1,109 @@
 """Algorithm 1 to its end: measure, fit, improve, checkpoint, as many times as the recipe says.
 
-`profile.py`, `train_cost.py` and `train_policy.py` are the three steps of one iteration on their own.
+Prefect tasks pass the training's key and numbers of iterations, never tensors. An interrupted training continues from its
+checkpoints.
 """
 
 from typing import Any
 
-from flows.decisions.warm_start import WarmStart
+from prefect import get_run_logger
+
+from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
+from flows.profile import (
+    measure_exchanges,
+    measure_placements,
+    measured_samples,
+    sample_identity,
+    start_training,
+)
 from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
-from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks import exchanges
-from flows.tasks import training as steps
-from flows.tasks.stage_inputs import open_for, stage
-from storage.run_records import checkpoints
-from storage.run_records.checkpoints import iteration_name
+from flows.runtime.progress import report_progress
+from flows.runtime.retries import retried_task
+from flows.stages import open_for, stage
+from storage.run_records import checkpoints, training_effort, trainings
+from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.store import Store
-
-
-def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmStart, bench: TestbedReference) -> str:
-    """All iterations that have no checkpoint yet; returns the training's key.
-
-    The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
-    """
-    with run_locks.training_lock(store, steps.training_key(dataset, tasks, start, bench)):
-        exchanges.measure_exchanges(store, dataset, tasks, start, bench)
-        training = steps.start_training(store, dataset, tasks, start, bench)
-        for iteration in range(1, start.config.iterations + 1):
-            if not checkpoints.is_complete(store, training, iteration):
-                steps.measure_placements(store, training, iteration, dataset, tasks, bench)
-                steps.fit_cost_network(store, training, iteration)
-                steps.improve_policy(store, training, iteration, dataset, tasks)
-            figures = checkpoints.figures(store, training, iteration_name(iteration))
-            mlflow_tracking.log_iteration(store, run, iteration, figures)
-    mlflow_tracking.log_effort(store, run, training)
-    return training
 
 
 @deployed("train")
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
     store = open_for(options)
-    with stage(store, "train", options, progress="train") as inputs:
-        training = train_placer(store, inputs.run, inputs.dataset, inputs.tasks, inputs.start, inputs.bench)
+    with stage(store, "train", options, progress="train") as (run, _, training):
+        train_placer(store, run, training)
     history = checkpoints.history(store, training)
     return {
         "training": training,
         "checkpoints": str(checkpoints.folder(store, training)),
         "table": [{"iteration": step} | figures for step, figures in enumerate(history, start=1)],
     }
+
+
+def train_placer(store: Store, run: str, key: str) -> int:
+    """Run all iterations that have no checkpoint yet; returns the number of the last one.
+
+    The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
+    """
+    iterations = trainings.read(store, key).recipe.training.iterations
+    with run_locks.training_lock(store, key):
+        measure_exchanges(store, key)
+        start_training(store, key)
+        for iteration in range(1, iterations + 1):
+            if not checkpoints.is_complete(store, key, iteration):
+                measure_placements(store, key, iteration)
+                fit_cost_network(store, key, iteration)
+                improve_policy(store, key, iteration)
+            figures = checkpoints.figures(store, key, iteration_name(iteration))
+            mlflow_tracking.log_iteration(store, run, iteration, figures)
+    mlflow_tracking.log_effort(store, run, key)
+    return iterations
+
+
+@retried_task("fit cost network")
+def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
+    """Cost samples -> cost network; returns its loss, and its error on the new samples before they were fitted.
+
+    After a warm start it is also fitted to the samples of the trainings before.
+
+    Raises:
+        TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
+    """
+    state, known = checkpoints.load(store, key, "measured"), measured_samples(store, key)
+    drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(store, key, i)]
+    earlier = training_effort.earlier_samples(store, key)
+    with training_effort.timed(store, key):
+        samples = [*earlier, *(known[sample_identity(*each)] for each in drawn)]
+        fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
+    values = {
+        "cost_loss": fit.loss,
+        "cost_heldout_mape": fit.heldout_mape,
+        "cost_heldout_spearman": fit.heldout_spearman,
+    }
+    figures = {name: value for name, value in values.items() if value is not None}
+    checkpoints.save(store, key, "fitted", state, checkpoints.figures(store, key, "measured") | figures)
+    get_run_logger().info("iteration %d: cost network fitted to %d samples: %s", iteration, len(samples), figures)
+    return figures
+
+
+@retried_task("improve policy")
+def improve_policy(store: Store, key: str, iteration: int) -> Metrics:
+    """Cost network -> policy, without hardware; ends the iteration with its checkpoint and returns its figures.
+
+    Raises:
+        TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
+    """
+    training, state = trainings.read(store, key), checkpoints.load(store, key, "fitted")
+    with training_effort.timed(store, key):
+        drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+        update = TRAINING_ALGORITHMS[state.config.algorithm].improve(state, drawn)
+    own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
+    figures = checkpoints.figures(store, key, "fitted") | own
+    checkpoints.save(store, key, iteration_name(iteration), state, figures)
+    checkpoints.discard(store, key, "measured", "fitted")
+    get_run_logger().info("iteration %d: %s", iteration, figures)
+    done = f"iterations, placements cost {figures['measured_cost_ms']:.3f} ms"
+    report_progress("train", iteration, state.config.iterations, done)
+    return figures

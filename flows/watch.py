@@ -23,9 +23,8 @@ from flows.decisions.version_in_use import version_in_use
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import WatchOptions
-from flows.tasks.ingestion import ingest_workload
-from flows.tasks.sizing import settle
-from flows.tasks.stage_inputs import open_for
+from flows.ingest import ingest_workload, settle
+from flows.stages import open_for
 from storage.store import Store
 
 SHOWN = 100

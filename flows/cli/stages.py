@@ -87,7 +87,7 @@ def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOptio
 
         outcome = terminal.run_flow(promote, options, quiet=as_json, numbered=False)
     else:  # without a flow, which would first start a Prefect server
-        from flows.tasks.promotion import replace_champion
+        from flows.promote import replace_champion
 
         outcome = replace_champion(store, options.version, options.reason or "")
     if as_json:

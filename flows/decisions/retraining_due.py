@@ -4,8 +4,8 @@ from dreamshard.names import number_of
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.naming import is_testbed
 from dreamshard.workloads import known_as
-from flows.decisions.warm_start import tables_setting
 from storage.run_records import lineage
+from storage.run_records.trainings import tables_setting
 from storage.store import Store
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prefect import get_run_logger
 from prefect.utilities.timeout import timeout
@@ -28,37 +28,8 @@ from dreamshard.testbeds.capacity import Capacity, capacity_of
 from dreamshard.workloads import Lookups, LookupSource
 from flows.runtime import launched_ranks
 from storage.lake.shard_cost_cache import LakeShardCache
+from storage.run_records.trainings import TestbedReference
 from storage.store import Store
-
-
-@dataclass(frozen=True, kw_only=True)
-class TestbedReference:
-    """Names a testbed and everything that changes what it measures.
-
-    Attributes:
-        name: as on the command line.
-        kind: name that the testbed gives itself.
-        identity: its hardware on this machine.
-        links: what connects the devices, whatever their number.
-        num_devices: devices of the tasks.
-        batch_size: training samples per pass.
-        dataset: version of the tables whose lookups are run.
-        seed: seed of everything that the testbed draws.
-        measure: warm-ups, repeats and the timeout.
-    """
-
-    __test__ = False  # not a pytest class
-
-    name: str
-    kind: str
-    identity: str
-    links: str
-    num_devices: int
-    batch_size: int
-    dataset: str
-    seed: int
-    measure: MeasureConfig
-
 
 START_S = 120.0
 """The longest time that a testbed may take to start before its first measurement."""

@@ -158,7 +158,7 @@ def test_published_rivals_take_part_where_they_are_asked_for(home, compared, sha
 
 def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(home, monkeypatch):
     from dreamshard.recipes import TasksConfig
-    from flows.tasks import drawing
+    from flows import drawing
 
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     store, config = open_store(), TasksConfig(tables_per_task=6, num_test=2)

@@ -3,7 +3,7 @@
 The steps without Prefect's server and MLflow's registry, whose versions are a list here; both are real in `test_servers.py`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +13,17 @@ from prefect.logging import disable_run_logger
 from dreamshard.names import Algorithm, VersionReference
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
-from dreamshard.training import with_algorithm
 from dreamshard.workloads import dataset_version, open_workload, statistics
+from flows import profile, stages, train
 from flows.decisions import warm_start
+from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainOptions
 from flows.reports import version_facts
 from flows.runtime import testbed_pool
-from flows.tasks import drawing
-from flows.tasks import training as steps
 from storage.lake.table_splits import read_table_split
 from storage.mlflow_store import registry, standings
-from storage.run_records import checkpoints, lineage, training_effort
+from storage.run_records import checkpoints, lineage, training_effort, trainings
 from storage.store import open_store
 
 BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
@@ -74,24 +73,23 @@ class Home:
         open_store().lake.write_dataset(pool, dataset_version(pool), self.config().workload.source)
         return dataset_version(pool)
 
-    def start(self, dataset: str, *, full: bool = False, **other) -> warm_start.WarmStart:
+    def start(self, dataset: str, *, full: bool = False, **other) -> warm_start.Start:
         config = self.config(**other)
-        store = open_store()
+        store = open_store().of(config.training.algorithm)
         testbed = testbed_pool.testbed_reference(store, config, dataset, 0)
-        return warm_start.find_warm_start(store, config, dataset, testbed, full=full)
+        return warm_start.find_start(store, config, dataset, testbed, full=full)
 
     def train(self, dataset: str) -> str:
-        config, store = self.config(), open_store()
-        with disable_run_logger(), testbed_pool.shared_testbeds():
-            bench = testbed_pool.testbed_reference(store, config, dataset, 0)
-            start = warm_start.find_warm_start(store, config, dataset, bench, full=False)
-            tasks = drawing.draw_tasks.fn(store, dataset, config.tasks, 0, start.split_of)
-            training = steps.start_training.fn(store, dataset, tasks, start, bench)
-            for iteration in range(1, start.config.iterations + 1):
+        store = open_store()
+        with disable_run_logger(), testbed_pool.shared_testbeds(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stages, "draw_tasks", draw_tasks.fn)
+            training = stages.prepare.fn(store, self.config(), dataset, 0)
+            profile.start_training.fn(store, training)
+            for iteration in range(1, trainings.read(store, training).recipe.training.iterations + 1):
                 if not checkpoints.is_complete(store, training, iteration):
-                    steps.measure_placements.fn(store, training, iteration, dataset, tasks, bench)
-                    steps.fit_cost_network.fn(store, training, iteration)
-                    steps.improve_policy.fn(store, training, iteration, dataset, tasks)
+                    profile.measure_placements.fn(store, training, iteration)
+                    train.fit_cost_network.fn(store, training, iteration)
+                    train.improve_policy.fn(store, training, iteration)
         return training
 
     def register(self, training: str) -> None:
@@ -155,9 +153,6 @@ def test_a_published_algorithm_goes_on_from_its_own_champion_and_no_other_from_t
     for kind in ("cost_network", "policy"):
         kept = getattr(warm, kind).state_dict()
         assert all(value.equal(kept[name]) for name, value in getattr(champion, kind).state_dict().items())
-    start = own.start(own.origin(two).dataset, algorithm="dreamshard")
-    assert start.warm is None
-    assert f"version {one} is of {algorithm}, not dreamshard" in start.reason.sentence
 
 
 def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_side_of_the_split(home: Home):
@@ -202,63 +197,19 @@ def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_no
 def test_a_full_training_begins_with_nothing_but_keeps_the_table_split(home: Home):
     begun = home.start(home.origin("2").dataset, full=True)
     assert begun.warm is None
-    assert begun.config.measurements == 15
     assert begun.split_of == home.origin("1").tasks
-    assert begun.reason.code == "full"
+    assert "a full training was requested" in begun.why
 
 
 @pytest.mark.parametrize("other", [{"num_devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
 def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
     begun = home.start(home.origin("2").dataset, **other)
     assert (begun.warm, begun.split_of) == (None, None)
-    assert begun.reason.code == "first"
+    assert "no version was trained on this testbed" in begun.why
 
 
-def version(number: str) -> lineage.Version:
-    (found,) = [each for each in lineage.versions(open_store()) if each.version == number]
-    return found
-
-
-@pytest.mark.parametrize("number", ["1", "2"])
-@pytest.mark.parametrize("dataset", ["another dataset", "the same"])
-def test_another_algorithm_begins_with_nothing_and_says_so(home: Home, number: str, dataset: str):
-    config = replace(home.config(), training=with_algorithm(home.config().training, "paper"))
-    tables = home.origin(number).dataset if dataset == "the same" else dataset
-    warm, reason = warm_start._warm(open_store(), version(number), config, tables, full=False)
-    assert warm is None
-    assert reason.code == "other_algorithm"
-    assert reason.sentence.endswith(f"version {number} is of dreamshard, not paper")
-
-
-@pytest.fixture(params=["another dataset", "the same"])
-def tables(request: pytest.FixtureRequest, home: Home) -> str:
-    """A dataset to train on after version 2: another, or its own."""
-    return home.origin("2").dataset if request.param == "the same" else request.param
-
-
-def unreadable(cause: OSError) -> Callable[[str, object], None]:
-    """In place of what reads a version's files."""
-
-    def load(number: str, _settings: object) -> None:
-        raise ValueError(f"the files of version {number} cannot be read") from cause
-
-    return load
-
-
-def test_a_placer_to_go_on_from_that_is_lost_is_no_start_but_stops_nothing(
-    home: Home, monkeypatch: pytest.MonkeyPatch, tables: str
-):
-    assert warm_start._warm(open_store(), version("2"), home.config(), tables, full=False)[0] is not None
-    monkeypatch.setattr(registry, "load_placer", unreadable(FileNotFoundError("artifacts/placer")))
-    warm, reason = warm_start._warm(open_store(), version("2"), home.config(), tables, full=False)
-    assert warm is None
-    assert reason.code == "unreadable"
-    assert reason.detail.startswith("the files of version")
-
-
-def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
-    home: Home, monkeypatch: pytest.MonkeyPatch, tables: str
-):
-    monkeypatch.setattr(registry, "load_placer", unreadable(TimeoutError("the store")))
-    with pytest.raises(ValueError, match="cannot be read"):
-        warm_start._warm(open_store(), version("2"), home.config(), tables, full=False)
+def test_a_lost_table_split_is_an_error_and_a_full_training_draws_another(home: Home, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(warm_start, "has_table_split", lambda *_: False)
+    with pytest.raises(ValueError, match=r"the table split of version 1 is lost.*--full"):
+        home.start(home.origin("2").dataset)
+    assert home.start(home.origin("2").dataset, full=True).split_of is None

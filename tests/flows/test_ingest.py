@@ -9,8 +9,7 @@ import torch
 
 from flows.forms.configuration import configure
 from flows.forms.options import IngestOptions
-from flows.tasks import ingestion
-from flows.tasks.ingestion import read_source_state
+from flows.ingest import read_source_state
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, files
 
@@ -51,17 +50,6 @@ def test_a_changed_list_beside_the_file_is_read_again_and_an_unchanged_one_is_no
     assert again["gib_fp32"] >= first["gib_fp32"]
 
 
-def test_a_source_that_is_cut_to_the_recipes_batch_is_said_and_one_taken_whole_is_not(
-    dreamshard: Dreamshard, tmp_path: Path
-):
-    whole = ingested(dreamshard, str(save(tmp_path / "whole.pt", samples=4)), tmp_path / "home")
-    assert whole["samples"] == 4
-    assert "note" not in whole
-    cut = ingested(dreamshard, str(save(tmp_path / "cut.pt", samples=600)), tmp_path / "home")
-    assert (cut["samples"], cut["lookups"]) == (512, 2 * 512)
-    assert cut["note"] == "recipe smoke takes no more than the first 512 samples of a source"
-
-
 LIST = "name,rows,dim,pooling_factor\nuser,100,32,2\nitem,10,64,1\nshop,1000,8,3\n"
 
 
@@ -91,7 +79,7 @@ def test_what_is_known_of_a_source_is_said_without_opening_it(
     source, home = save(tmp_path / "d.pt", samples=4), tmp_path / "home"
     ingested(dreamshard, str(source), home)
     workload = configure(IngestOptions(recipe="smoke", source=str(source))).workload
-    monkeypatch.setattr(ingestion, "opened_source", lambda *_: pytest.fail("an unchanged source was opened"))
+    monkeypatch.setattr("flows.ingest.opened_source", lambda *_: pytest.fail("an unchanged source was opened"))
     state = read_source_state(open_store(), workload)
     assert (state.names, state.changed) == (("t0000", "t0001"), ())
     assert [int(state.known[fingerprint].lookups) for fingerprint in state.fingerprints] == [4, 4]

@@ -13,9 +13,8 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 from flows.forms.options import PlaceOptions
-from flows.place import place
+from flows.place import place, place_tables
 from flows.placing.given_limits import file_or_text
-from flows.tasks.requested_plan import place_tables
 from storage.store import Store, open_store
 
 TABLES = "name,rows,dim,pooling_factor\n" + "".join(f"t{t},100000,64,{5 + t}\n" for t in range(6))
@@ -88,7 +87,7 @@ def test_a_path_in_the_field_is_read_and_the_same_request_keeps_its_file(placed,
     ],
 )
 def test_what_cannot_be_met_is_refused_in_one_sentence_before_anything_is_placed(placed, monkeypatch, options, reason):
-    monkeypatch.setattr("flows.tasks.requested_plan.place", lambda *_: pytest.fail("it was placed"))
+    monkeypatch.setattr("flows.place.place_request", lambda *_: pytest.fail("it was placed"))
     with pytest.raises(ValueError, match=re.escape(reason)) as refused:
         placed(**options)
     assert "\n" not in str(refused.value)

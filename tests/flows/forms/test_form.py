@@ -15,8 +15,6 @@ STAGES = [
     "ingest",
     "profile",
     "train",
-    "train_cost",
-    "train_policy",
     "evaluate",
     "promote",
     "compare",
@@ -64,7 +62,7 @@ def test_a_flow_is_called_with_the_fields_of_its_options_and_an_empty_text_is_no
 def test_a_deployment_loads_its_flow_by_entrypoint_with_the_form_of_its_options(stage):
     flow = load_flow_from_entrypoint(f"flows.{stage}.{stage}", use_placeholder_flow=False)
     assert parameter_schema(flow).properties.keys() == flow.parameters.properties.keys()
-    assert flow.name == stage.replace("_", "-")
+    assert flow.name == stage
 
 
 def test_wrong_values_are_refused_with_what_is_wrong():

@@ -1,6 +1,6 @@
 import pytest
 
-from flows.runtime.progress import STAGES, listening, overall_percent, publish_progress, report_progress
+from flows.runtime.progress import STAGES, listening, overall_percent, report_progress
 
 
 def test_the_chain_begins_at_nothing_and_ends_at_a_hundred_percent():
@@ -23,6 +23,6 @@ def test_a_listener_hears_what_is_done_while_it_listens():
     heard = []
     with listening(lambda *report: heard.append(report)):
         report_progress("measure", 1, 2, "train-000")
-        publish_progress("train", 1, 10)
+        report_progress("train", 1, 10)
     report_progress("measure", 2, 2)
     assert heard == [("measure", 1, 2, "train-000"), ("train", 1, 10, "")]

@@ -9,8 +9,8 @@ from prefect.tasks import Task
 
 from dreamshard.placer import NoPlacementError
 from dreamshard.testbeds.base import MeasurementError
+from flows import compare, drawing, evaluate, ingest, promote, prune, stages, train
 from flows.runtime.retries import may_pass, measurement_failed
-from flows.tasks import drawing, evaluation, ingestion, promotion, pruning, training
 
 
 def state(error: BaseException, cause: BaseException | None = None):
@@ -51,7 +51,7 @@ def test_a_failed_measurement_is_made_again_and_so_is_one_whose_store_was_away_b
     assert not measurement_failed(None, None, state(ValueError("no placement fits")))
 
 
-@pytest.mark.parametrize("module", [drawing, evaluation, ingestion, promotion, pruning, training])
+@pytest.mark.parametrize("module", [compare, drawing, evaluate, ingest, promote, prune, stages, train])
 def test_every_task_that_works_on_the_store_is_tried_again_but_only_where_that_can_help(module):
     tasks = [each for each in vars(module).values() if isinstance(each, Task)]
     assert tasks

@@ -5,8 +5,8 @@ import threading
 import pytest
 from prefect.logging import disable_run_logger
 
+from flows import promote
 from flows.runtime import run_locks
-from flows.tasks import promotion, stage_inputs
 from storage.mlflow_store.alias_changes import ChampionChange
 from storage.store import Store, open_store
 
@@ -24,8 +24,8 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
         begun.set()
         return ChampionChange(version=version, former="1")
 
-    monkeypatch.setattr(promotion.alias_changes, "make_champion", make_champion)
-    by_hand = threading.Thread(target=promotion.make_champion.fn, args=(store, "2", ""))
+    monkeypatch.setattr(promote.alias_changes, "make_champion", make_champion)
+    by_hand = threading.Thread(target=promote.make_champion.fn, args=(store, "2", ""))
     with disable_run_logger():
         with run_locks.registry_lock(store):
             by_hand.start()
@@ -50,22 +50,3 @@ def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_
     assert begun["same"].wait(10)
     for each in runs:
         each.join()
-
-
-def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_has_added(store, monkeypatch):
-    complete, found = [1], []
-    fields = dict.fromkeys(("config", "sizes", "dataset", "tasks", "start", "bench", "run", "parent"))
-    stage = stage_inputs.Stage(**fields, store=store, training="same")
-    monkeypatch.setattr(stage_inputs.checkpoints, "last_iteration", lambda _store, key: complete[-1])
-
-    def step():
-        with stage.next_iteration() as iteration:
-            found.append(iteration)
-
-    with run_locks.training_lock(store, "same"):
-        alone = threading.Thread(target=step)
-        alone.start()
-        alone.join(0.3)
-        complete.append(2)
-    alone.join(60)
-    assert found == [3]

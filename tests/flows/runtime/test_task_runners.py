@@ -47,7 +47,7 @@ def test_ray_ingests_and_measures_what_threads_do(
     source = tmp_path / "tables.csv"
     rows = [f"t{t},{100 * (t + 1)},{4 * (1 + t % 4)},{1 + t % 3}" for t in range(16)]
     source.write_text("\n".join(["name,rows,dim,pooling_factor", *rows]))
-    monkeypatch.setattr("flows.tasks.ingestion.MOST_TABLES_PER_TASK", 6)
+    monkeypatch.setattr("flows.ingest.MOST_TABLES_PER_TASK", 6)
     with prefect_test_harness(server_startup_timeout=300):
         done = dreamshard("ingest", str(source), *SMOKE, "--json", home=tmp_path / "threads")
         assert done.returncode == 0, done.sentence

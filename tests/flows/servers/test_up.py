@@ -19,7 +19,7 @@ from tests.helpers.receivers import Webhook, receiving
 
 pytestmark = pytest.mark.timeout(900)
 
-STAGES = {"ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "compare", "place"}
+STAGES = {"ingest", "profile", "train", "evaluate", "promote", "compare", "place"}
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 

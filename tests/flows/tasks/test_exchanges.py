@@ -10,13 +10,11 @@ from dreamshard.recipes import RECIPES, MeasureConfig
 from dreamshard.task_sets.sampling import EMPTY_SPLIT, sample_tasks
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
-from flows.decisions.warm_start import StartReason, WarmStart, setting_of
-from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks import training as steps
-from flows.tasks.exchanges import known_exchanges, measure_exchanges
+from flows.profile import known_exchanges, measure_exchanges, start_training
 from storage.lake.table_splits import write_table_split
-from storage.run_records import checkpoints
+from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import iteration_name
+from storage.run_records.trainings import TestbedReference, Training, setting_of
 from storage.store import Store, open_store
 from tests.helpers.tables import pool_of
 
@@ -48,18 +46,13 @@ def bench(
     )
 
 
-def start_of(testbed: TestbedReference, **config) -> WarmStart:
-    recipe = RECIPES["smoke"]
-    return WarmStart(
-        recipe="smoke",
-        source="by hand",
-        setting=setting_of(recipe, testbed),
-        memory_bytes=2**30,
-        config=TrainingConfig(iterations=1, **config),
-        split_of=None,
-        warm=None,
-        reason=StartReason(code="first"),
-    )
+def training_of(store: Store, tasks: str, testbed: TestbedReference, **config) -> str:
+    """The key of a training on these tasks."""
+    key = f"{tasks[:8]}{len(config)}{testbed.num_devices}"
+    recipe = replace(RECIPES["smoke"], training=TrainingConfig(iterations=1, **config))
+    made = Training(recipe=recipe, dataset=DATASET, tasks=tasks, testbed=testbed, warm=None, start="from nothing")
+    trainings.write(store, key, made)
+    return key
 
 
 def draw(store: Store, num_devices: int, devices_per_host: int | None = None) -> str:
@@ -72,7 +65,7 @@ def draw(store: Store, num_devices: int, devices_per_host: int | None = None) ->
 
 def measured(store: Store, tasks: str, testbed: TestbedReference, **config) -> int:
     with disable_run_logger():
-        return measure_exchanges.fn(store, DATASET, tasks, start_of(testbed, **config), testbed)
+        return measure_exchanges.fn(store, training_of(store, tasks, testbed, **config))
 
 
 def test_exchanges_up_to_the_tasks_devices_are_measured_once_per_hardware(store):
@@ -113,15 +106,11 @@ def test_a_training_starts_with_all_exchanges_of_its_hardware(store):
     tasks = draw(store, 4)
     measured(store, tasks, bench(exchange_devices=(32,)))
     with disable_run_logger():
-        key = steps.start_training.fn(store, DATASET, tasks, start_of(bench()), bench())
+        key = training_of(store, tasks, bench())
+        start_training.fn(store, key)
     model = checkpoints.load(store, key, iteration_name(0)).cost_network.exchanges
     assert sorted(set(model.points[:, 0].tolist())) == [2, 4, 32]
     assert int(model.host_devices) == 8
-
-
-def test_other_exchanges_asked_for_are_another_training(store):
-    plain, more = bench(), bench(exchange_devices=(32,))
-    assert steps.training_key("d", "t", start_of(plain), plain) != steps.training_key("d", "t", start_of(more), more)
 
 
 def test_devices_per_host_are_part_of_a_setting_where_they_are_chosen():

@@ -14,12 +14,12 @@ from dreamshard.placement import Placement
 from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, save_placer
+from flows import evaluate, promote
 from flows.decisions.contestants import champion_name
 from flows.decisions.version_in_use import version_in_use
 from flows.placing.placers import choose
 from flows.reports import evaluation_plan, report_pages
 from flows.reports.evaluation_report import make_report
-from flows.tasks import evaluation, promotion
 from storage.mlflow_store import alias_changes, champions, registration, registry, runs, versions
 from storage.run_records import lineage, report_store, training_effort
 from storage.run_records.report_store import CANDIDATE, IN_USE
@@ -73,7 +73,7 @@ class Team:
         """
         training = f"training-{version}"
         with disable_run_logger():
-            rival = evaluation.champion_to_beat.fn(open_store(), training, 1)
+            rival = evaluate.champion_to_beat.fn(open_store(), training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
         costs |= {} if in_use_ms is None else {IN_USE: in_use_ms}
@@ -95,7 +95,7 @@ class Team:
         figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
         report_store.save(open_store().evaluations, replace(report, placers=tuple(figures)))
         with disable_run_logger():
-            return promotion.promote.fn(open_store(), self.runs[version], version, training, key, tryout=tryout)
+            return promote.decide_standing.fn(open_store(), self.runs[version], version, training, key, tryout=tryout)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -193,7 +193,7 @@ def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team
     team.promote(version)
     assert runs.has_file(team.settings, team.runs[version], "comparison_report.html")
     assert "Held-out tasks on a machine" in registry.find(team.settings, version).description
-    monkeypatch.setattr(promotion.mlflow_tracking, "log_report", lambda *_: pytest.fail("written once more"))
+    monkeypatch.setattr(promote.mlflow_tracking, "log_report", lambda *_: pytest.fail("written once more"))
     team.promote(version)
 
 
@@ -225,7 +225,7 @@ def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on
     assert champions.champions(fresh.settings) == {ranks: "1", model: "3"}
     assert [each.version for each in lineage.versions(open_store()) if each.is_tryout] == ["4"]
 
-    promotion.replace_champion(open_store(), "3", "we plan for it")
+    promote.replace_champion(open_store(), "3", "we plan for it")
     assert fresh.aliases == {"champion": "3", "previous": "1"}
     kept = fresh.promote(fresh.version(NAMED))
     assert kept["standing"] == f"champion of {ranks}"

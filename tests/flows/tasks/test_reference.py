@@ -7,7 +7,7 @@ from prefect.logging import disable_run_logger
 
 from dreamshard.testbeds.base import MeasurementError
 from dreamshard.training import save_placer
-from flows.tasks import promotion, reference
+from flows import reference
 from storage.mlflow_store import reference_series, registration, registry, runs, versions
 from storage.mlflow_store.reference_series import ReferencePoint
 from storage.run_records import lineage
@@ -42,8 +42,6 @@ def test_a_version_that_cannot_be_measured_says_so_until_it_can(store: Store, ve
         sentence = reference.score_version(store, run, version, config, None)
     assert sentence.startswith(f"version {version} was not measured on reference tasks (rank 3 hung), so it has no ")
     assert versions.version(store.settings, version)["reference_failure"] == sentence
-    assert promotion.with_note({"note": "a note"}, sentence)["note"] == f"a note; {sentence}"
-    assert promotion.with_note({"note": ""}, "")["note"] == ""
     point = ReferencePoint(
         key="k-1",
         name="a set",

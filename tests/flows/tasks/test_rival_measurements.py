@@ -7,9 +7,9 @@ from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
-from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks import rival_measurements
-from flows.tasks.rival_measurements import measuring_for_rnn
+from flows import evaluate
+from flows.decisions.rivals import RivalInputs
+from storage.run_records.trainings import TestbedReference
 from storage.store import open_store
 from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated
@@ -27,7 +27,7 @@ def bench(monkeypatch, tmp_path):
         measured.append(placement)
         return simulated().measure(task, placement)
 
-    monkeypatch.setattr(rival_measurements, "measure", measure)
+    monkeypatch.setattr(evaluate, "measure", measure)
     testbed = TestbedReference(
         name="simulated",
         kind="simulated",
@@ -48,17 +48,17 @@ def test_an_interrupted_rival_measures_only_what_is_missing_and_another_budget_i
     costs = []
 
     def fail_at_the_third() -> None:
-        with measuring_for_rnn(store, testbed, "tasks", 3) as measure:
-            costs.extend(measure(task, placement).overall_ms for placement in placements[:2])
+        with evaluate.learning(store, testbed, "tasks", RivalInputs(measured=3), learns=True) as ready:
+            costs.extend(ready.measure(task, placement).overall_ms for placement in placements[:2])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail_at_the_third()
-    with measuring_for_rnn(store, testbed, "tasks", 3) as measure:
-        again = [measure(task, placement).overall_ms for placement in placements]
+    with evaluate.learning(store, testbed, "tasks", RivalInputs(measured=3), learns=True) as ready:
+        again = [ready.measure(task, placement).overall_ms for placement in placements]
     assert again[:2] == pytest.approx(costs)
     assert len(measured) == 3
-    with measuring_for_rnn(store, testbed, "tasks", 4) as measure:
-        measure(task, placements[0])
+    with evaluate.learning(store, testbed, "tasks", RivalInputs(measured=4), learns=True) as ready:
+        ready.measure(task, placements[0])
     assert len(measured) == 4
     assert len(store.lake.read_cost_samples()) == 4

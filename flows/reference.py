@@ -20,13 +20,12 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.search.baselines import GreedyPlacer
 from dreamshard.task_sets.reference import RULE, reference_tasks, reference_workload
 from dreamshard.tasks import PlacementTask
-from flows.decisions.warm_start import setting_of
+from flows.ingest import ingest_workload
 from flows.runtime import testbed_pool
 from flows.runtime.progress import announce
 from flows.runtime.retries import measuring_task
 from flows.runtime.run_locks import home_lock, registry_lock
-from flows.runtime.testbed_pool import TestbedReference, in_round, measure
-from flows.tasks.ingestion import ingest_reference
+from flows.runtime.testbed_pool import in_round, measure
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import reference_series, registry
@@ -34,6 +33,7 @@ from storage.mlflow_store.reference_series import ReferencePoint
 from storage.mlflow_store.topology import Topology
 from storage.run_records import reference_sets, version_table
 from storage.run_records.reference_sets import ReferenceSet
+from storage.run_records.trainings import TestbedReference, setting_of
 from storage.store import Store
 
 VERSION = "dreamshard"
@@ -175,7 +175,7 @@ def _drawn(
     memory_bytes = capacity.memory_bytes or tasks.memory_bytes
     is_gpu = capacity.kind in ("gpu", "simulated")
     workload = reference_workload(tasks.num_devices, memory_bytes, number, is_gpu=is_gpu)
-    dataset = ingest_reference(store, workload, f"reference set {number} of {topology}")
+    dataset = ingest_workload(store, workload, f"reference set {number} of {topology}", newest=False).dataset
     drawn = reference_tasks(
         store.lake.read_dataset(dataset),
         tasks.num_devices,

@@ -1,0 +1,163 @@
+"""Prefect tasks that draw placement tasks: of a table split, of tables held out for several versions, of one model."""
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+import torch
+
+from dreamshard.recipes import TasksConfig
+from dreamshard.tables import Tables, concatenate
+from dreamshard.task_sets.fixed_model import MODEL, draw_drift, fixed_tasks, split_tasks
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import WorkloadTable, statistics
+from dreamshard.workloads.drift import drifted
+from flows.decisions.heldout import split_by_training
+from flows.runtime.content_keys import content_key
+from flows.runtime.progress import report_progress
+from flows.runtime.retries import retried_task
+from storage.lake import drifted_tables
+from storage.lake.table_splits import read_table_split, write_table_split
+from storage.store import Store
+
+MOST_LOOKUPS = 2**26
+"""Of the drifted tables of training, and of those held out: seconds to derive, 256 MiB of indices."""
+
+
+@retried_task("draw tasks")
+def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
+    """Tables -> placement tasks to train on and held-out ones, in the lake; returns the key of both sets.
+
+    Those of a pool are of two parts of its tables; those of a fixed model are the model and variants of it.
+
+    Args:
+        dataset: version of the tables.
+        split_of: key of earlier task sets whose table split is kept; by default the split is drawn.
+
+    Raises:
+        ValueError: a task fits no placement; nothing has been measured by then.
+        NoPlacementError: a fixed model fits no placement.
+    """
+    if config.mode == "fixed":
+        return _draw_model(store, dataset, config, seed, split_of)
+    return _draw_split(store, dataset, config, seed, split_of)
+
+
+@retried_task("draw tasks held out for all")
+def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, versions: list[str]) -> str:
+    """Tables that none of the versions was trained on -> placement tasks in the lake; returns their key.
+
+    If the versions were trained on the split that `draw_tasks` draws, they are its tasks. Of a fixed model no table is held
+    out, so the tasks are those that `draw_tasks` draws.
+
+    Raises:
+        ValueError: too few tables are held out for all of them, or a task fits no placement.
+    """
+    if config.mode == "fixed":
+        return _draw_model(store, dataset, config, seed)
+    seen, unseen = split_by_training(store, dataset, versions)
+    generator = torch.Generator().manual_seed(seed)
+    if unseen.names == split_tables(store.lake.read_dataset(dataset), generator)[1].names:
+        return _draw_split(store, dataset, config, seed)
+    if len(unseen) < config.tables_per_task:
+        raise ValueError(
+            f"only {len(unseen)} tables of dataset {dataset} are held out for all versions, fewer than the "
+            f"{config.tables_per_task} of a task; compare fewer versions, or give fewer --tables-per-task or --mode fixed"
+        )
+    key = content_key("compare", dataset, config, seed, list(seen.names))
+    can_train = len(seen) >= config.tables_per_task  # otherwise rivals that learn report that they have no tasks
+    parts = ({"train": seen} if can_train else {}) | {"test": unseen}
+    _write_tasks(store, dataset, config, seed, key, parts, generator)
+    return key
+
+
+def _draw_split(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
+    generator, pool = torch.Generator().manual_seed(seed), store.lake.read_dataset(dataset)
+    new_split = EMPTY_SPLIT.with_tables(*split_tables(pool, torch.Generator().manual_seed(seed)))
+    earlier = EMPTY_SPLIT if split_of is None else read_table_split(store.lake, split_of)
+    train, test = split_tables(pool, generator, earlier)
+    split = earlier.with_tables(train, test)
+    own = [] if split == new_split else [sorted(split.train), sorted(split.test)]
+    key = content_key(dataset, config, seed, *own)
+    _write_tasks(store, dataset, config, seed, key, {"train": train, "test": test}, generator)
+    write_table_split(store.lake, key, split)
+    report_progress("tasks", 1, 1, f"{config.num_train} to train on, {config.num_test} held out")
+    return key
+
+
+def _write_tasks(
+    store: Store,
+    dataset: str,
+    config: TasksConfig,
+    seed: int,
+    key: str,
+    parts: Mapping[str, Tables],
+    generator: torch.Generator,
+) -> None:
+    counts = {"train": config.num_train, "test": config.num_test}
+    for name, pool in parts.items():
+        tasks = config.drawn_from(pool, counts[name], generator, name)
+        store.lake.write_tasks(tasks, dataset, name, key, seed)
+
+
+def _draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
+    """All tables of a dataset -> tasks to train on and held-out ones, in the lake; returns the key of both sets.
+
+    Half of the training tasks are the model itself; the others are variants of it, and it with busy tables split by columns.
+    The held-out tasks are the model, of which placements are held out, and variants that no training task equals.
+
+    Args:
+        split_of: key of earlier task sets, whose tables count as trained on too.
+
+    Raises:
+        ValueError: the tables exceed the devices.
+        NoPlacementError: the model fits its devices under no split.
+    """
+    pool = store.lake.read_dataset(dataset)
+    earlier = EMPTY_SPLIT if split_of is None else read_table_split(store.lake, split_of)
+    split = earlier.with_tables(pool, pool.select([]))
+    own = [] if split_of is None else [sorted(split.train), sorted(split.test)]
+    key = content_key("fixed", dataset, config, seed, *own)
+    model = config.of_all(pool, MODEL)
+    num_train, num_test = max(1, config.num_train // 2), max(1, config.num_test - 1)
+    train = _variants(store, dataset, model, num_train, 2 * seed, "train")
+    used = [task.whole_tables for task in train]
+    model_task, *variants = _variants(store, dataset, model, num_test, 2 * seed + 1, "variant", used)
+    split_up = split_tasks(model_task, num_train, torch.Generator().manual_seed(seed))
+    others = [task for pair in zip_longest(train[1:], split_up) for task in pair if task is not None]
+    trained = [task for other in others for task in (model_task, other)] or [model_task]
+    store.lake.write_tasks(trained, dataset, "train", key, seed)
+    store.lake.write_tasks([model_task, *variants], dataset, "test", key, seed)
+    write_table_split(store.lake, key, split)
+    report_progress(
+        "tasks", 1, 1, f"the model and {len(train) - 1} variants to train on, {len(variants)} variants held out"
+    )
+    return key
+
+
+def _variants(
+    store: Store,
+    dataset: str,
+    model: PlacementTask,
+    num_variants: int,
+    seed: int,
+    name: str,
+    used: Sequence[frozenset[str]] = (),
+) -> list[PlacementTask]:
+    """The model and variants of it with drifted tables, whose lookups are derived unless the lake has them."""
+    drift = draw_drift(model.tables, seed=seed, most_lookups=MOST_LOOKUPS // 2)
+    lake = store.lake
+    known = drifted_tables.with_lookups(lake.root, lake.pool_rows(dataset), [each.name for each in drift.all])
+    missing = [each for each in drift.all if each.name not in known]
+    lookups, parts = lake.lookup_source(dataset), []
+    for done, each in enumerate(missing, start=1):
+        t = model.tables.names.index(each.table)
+        table = WorkloadTable(each.table, int(model.tables.rows[t]), int(model.tables.dim[t]), lookups(each.table))
+        derived = drifted(table, each)
+        parts.append(statistics(derived))
+        lake.write_table_lookups(derived, parts[-1])
+        report_progress("tasks", done, len(missing) + 1, each.name)
+    if parts:
+        drifted_tables.write_drifted(lake.root, concatenate(parts), dataset)
+    generator = torch.Generator().manual_seed(seed)
+    return fixed_tasks(model, lake.read_pool(dataset), drift, num_variants, generator, name=name, used=list(used))

@@ -1,0 +1,120 @@
+"""How a stage begins: options and store -> recipe with all sizes -> `Training`, whose key the steps pass on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+from dreamshard.recipes import Recipe
+from dreamshard.sizing import Sizes, batch_size_of
+from flows.decisions.warm_start import find_start
+from flows.drawing import draw_tasks
+from flows.forms.configuration import configure
+from flows.forms.options import RecipeOptions, StageOptions, TaskOptions
+from flows.ingest import settle
+from flows.reports import mlflow_tracking
+from flows.runtime import testbed_pool
+from flows.runtime.content_keys import content_key
+from flows.runtime.progress import progress_artifact
+from flows.runtime.retries import retried_task
+from storage.run_records import checkpoints, trainings
+from storage.run_records.trainings import Training
+from storage.store import Store, open_store
+
+
+def open_for(options: RecipeOptions) -> Store:
+    """The store, with the versions of the algorithm that the options train."""
+    return open_store().of(configure(options).training.algorithm)
+
+
+@contextmanager
+def stage(store: Store, name: str, options: StageOptions, *, progress: str = "") -> Iterator[tuple[str, str, str]]:
+    """Run the block as the stage `name`, with an MLflow run, and testbeds that stay open until its end.
+
+    Yields:
+        Ids of the stage's run and of the run above it, and the training's key.
+    """
+    config, sizes, dataset = configured(store, options)
+    with running(store, name, config, sizes, options.seed, progress=progress) as (run, parent):
+        yield run, parent, prepare(store, config, dataset, options.seed)
+
+
+@retried_task("prepare training")
+def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool = False) -> str:
+    """Recipe and tables -> what to start from, and tasks; returns the key of the training, which may have begun before.
+
+    Args:
+        full: start from nothing.
+    """
+    testbed = testbed_pool.testbed_reference(store, config, dataset, seed)
+    start = find_start(store, config, dataset, testbed, full=full)
+    tasks = draw_tasks(store, dataset, config.tasks, seed, start.split_of)
+    if start.warm is not None:
+        config = replace(config, training=config.training.warm())
+    made_of = [dataset, tasks, config.training, testbed]
+    if start.warm is not None:
+        made_of += [start.warm.training, start.warm.iteration, *start.warm.trainings]
+    key = content_key(*made_of)
+    training = Training(recipe=config, dataset=dataset, tasks=tasks, testbed=testbed, warm=start.warm, start=start.why)
+    trainings.write(store, key, training)
+    return key
+
+
+@contextmanager
+def running(
+    store: Store, name: str, config: Recipe, sizes: Sizes, seed: int, *, progress: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Keep an MLflow run of the stage, below one of the flow run, and all testbeds open while the block runs.
+
+    Args:
+        progress: the chain's stage whose progress Prefect shows; empty for none.
+
+    Yields:
+        Ids of the stage's run and of the run above it.
+    """
+    shown = progress_artifact(progress) if progress else nullcontext()
+    with (
+        mlflow_tracking.chain(store, name, config, seed) as chain,
+        testbed_pool.shared_testbeds(),
+        shown,
+        chain.stage(name) as run,
+    ):
+        mlflow_tracking.log_sizes(store, chain.run, sizes)
+        yield run, chain.run
+
+
+def configured(store: Store, options: TaskOptions) -> tuple[Recipe, Sizes, str]:
+    """The recipe of the options, its sizes, and the dataset of the home that it is applied to: by default the newest.
+
+    Raises:
+        ValueError: nothing has been ingested, or not this version.
+    """
+    testbed_pool.check_testbed(store, configure(options))
+    versions = store.lake.dataset_versions()
+    if options.dataset not in (None, *versions) or not versions:
+        raise ValueError(
+            f"there is no dataset {options.dataset or ''} in this home; run `dreamshard ingest`, or choose one of "
+            f"{versions[-5:]}"
+        )
+    dataset = options.dataset or versions[-1]
+    config = configure(options, source=store.lake.dataset_source(dataset))
+    batch_size = batch_size_of(store.lake.read_dataset(dataset))
+    config = replace(config, workload=replace(config.workload, batch_size=batch_size))
+    settled, sizes = settle(store, config, dataset, testbed_pool.check_testbed(store, config))
+    return settled, sizes, dataset
+
+
+def last_iteration(store: Store, key: str) -> int:
+    """Number of the training's last complete iteration, at least 1.
+
+    Raises:
+        ValueError: the training has finished no iteration.
+    """
+    last = checkpoints.last_iteration(store, key) or 0
+    if last == 0:
+        training = trainings.read(store, key)
+        raise ValueError(
+            f"no training of recipe {training.recipe.name!r} with seed {training.testbed.seed} on "
+            f"{training.testbed.identity} has finished an iteration here, so there is no placer; run `dreamshard train` "
+            "with the same options first"
+        )
+    return last
