@@ -31,7 +31,7 @@ from flows.runtime.content_keys import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import measuring_task, retried_task
 from flows.runtime.run_locks import training_lock
-from flows.runtime.testbed_pool import accelerator_of, in_round, measure
+from flows.runtime.testbed_pool import capacity, in_round, measure
 from flows.stages import last_iteration, open_for, stage
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
@@ -201,7 +201,7 @@ def measure_and_report(
         ValueError: the plan in use is not one of these tasks' model.
     """
     drawn = store.lake.read_tasks(dataset, "test", tasks)
-    contestants = with_torchrec_planner(contestants, drawn, accelerator_of(store, testbed))
+    contestants = with_torchrec_planner(contestants, drawn, capacity(store, testbed).spec)
     contestants, notes = _for_tasks(contestants, drawn, current, reference)
     model = drawn[0].name if is_fixed_model(drawn) else None
     rows, measured_on = _measured(store, key, contestants, drawn, config, testbed)

@@ -20,15 +20,11 @@ def with_absolute_paths(workload: WorkloadConfig) -> WorkloadConfig:
         ValueError: it has batches, but its source is no model.
     """
     batches = workload.batches
-    if is_function(workload.source):
-        batches = None if batches is None else known_as(batches)
-        return replace(workload, source=known_as(workload.source), batches=batches)
-    if batches is not None:
+    if batches is not None and not is_function(workload.source):
         raise ValueError(
-            f"batches of {batches} are given, but {workload.source} is no function that makes their model, so it is unclear "
-            "which tables they look up; give model.py:make_model as the source"
+            f"batches of {batches} are given, but {workload.source} makes no model; give model.py:make_model as the source"
         )
-    return replace(workload, source=known_as(workload.source))
+    return replace(workload, source=known_as(workload.source), batches=None if batches is None else known_as(batches))
 
 
 def token_of(workload: WorkloadConfig) -> str:
@@ -66,8 +62,8 @@ def opened_source(workload: WorkloadConfig, token: str) -> Workload:
     model = _model(workload)
     if model.token != token:
         raise ValueError(
-            f"{workload.source} or {workload.batches or 'its lookups'} gave other tables or lookups in this process than "
-            "where the ingestion began, so they cannot be put together; make the functions return the same each time"
+            f"{workload.source} or its batches gave other tables in this process than where the ingestion began; make the "
+            "functions return the same each time"
         )
     return model.workload
 
@@ -88,8 +84,7 @@ def torchrec_bridge() -> ModuleType:
         return importlib.import_module("dreamshard.torchrec")
     except ImportError as error:
         raise ValueError(
-            f"torchrec cannot be imported ({error}), so no model can be read; install it with `pip install --no-deps "
-            "torchrec==1.8.0`, or give a list of its tables"
+            f"torchrec cannot be imported ({error}); `pip install --no-deps torchrec==1.8.0`, or give a list of its tables"
         ) from error
 
 

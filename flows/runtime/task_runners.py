@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from prefect.settings import get_current_settings
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
@@ -30,15 +29,13 @@ def task_runner() -> TaskRunner[Any]:
     """The task runner of the environment, not started yet.
 
     Raises:
-        ValueError: there is no such runner, its extra is not installed, or its workers would have no Prefect server.
+        ValueError: there is no such runner, or its extra is not installed.
     """
-    kind, _, address = os.environ.get(VARIABLE, THREADS).partition(":")
     if not is_remote():
         return ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
+    kind, _, address = os.environ[VARIABLE].partition(":")
     if kind != "ray" or not address:
         raise ValueError(f"{VARIABLE} is {os.environ[VARIABLE]!r}; give threads, ray:auto or ray:ray://HOST:PORT")
-    if get_current_settings().api.url is None:
-        raise ValueError(f"{VARIABLE} asks for Ray, whose workers need Prefect's server; set PREFECT_API_URL to it")
     try:
         from prefect_ray import RayTaskRunner
     except ImportError as error:
@@ -50,21 +47,10 @@ def task_runner() -> TaskRunner[Any]:
 def run_all(
     task: Task[..., Result], calls: Sequence[Mapping[str, Any]], finished: Callable[[int, Result], None]
 ) -> None:
-    """Run a Prefect task once with each of `calls`.
-
-    Args:
-        task: a Prefect task.
-        calls: arguments of each call, by name.
-        finished: called with the position and the result of each call, in order.
-
-    Raises:
-        ValueError: the environment names no task runner.
-        Exception: a call failed; calls that have started are waited for.
-    """
-    runner = task_runner()
+    """Run a Prefect task once with each of `calls`; `finished` gets the position and result of each, in order."""
     if not calls:
         return
-    with runner:
+    with task_runner() as runner:
         futures = [runner.submit(task, parameters=dict(call)) for call in calls]
         for position, future in enumerate(futures):
             finished(position, future.result())

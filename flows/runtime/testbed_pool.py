@@ -5,21 +5,18 @@ Ranks take seconds to start: they start with the first measurement and end with 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 
-from prefect import get_run_logger
 from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import CostSample
 from dreamshard.files.locks import measuring as host_measuring_lock
-from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
-from dreamshard.shards import Shards
 from dreamshard.sizing import batch_size_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
@@ -122,11 +119,6 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
     return _opened(reference.name, setup)
 
 
-def accelerator_of(store: Store, reference: TestbedReference) -> AcceleratorSpec | None:
-    """Figures of the accelerator that the testbed measures or models; None where they are not known."""
-    return capacity(store, reference).spec
-
-
 def capacity(store: Store, reference: TestbedReference) -> Capacity:
     """What the testbed's devices are and hold."""
     with shared_testbed(store, reference) as testbed:
@@ -158,12 +150,11 @@ def measure(
     Raises:
         MeasurementError: a rank died, or no answer came within the time limit; the testbed is closed.
     """
-    tables = f"{len(task.tables)} tables on {task.num_devices} devices"
-    with answering(store, reference, f"{task.name} ({tables}: {_first(task.tables.names)})") as testbed:
+    what = f"{task.name} ({len(task.tables)} tables on {task.num_devices} devices)"
+    with answering(store, reference, what) as testbed:
         start = time.perf_counter()
         sample = testbed.measure(task, placement)
         on_duration(time.perf_counter() - start)
-    get_run_logger().info("%s with %s: %s", task.name, tables, describe(sample))
     return sample
 
 
@@ -183,26 +174,6 @@ def answering(store: Store, reference: TestbedReference, what: str) -> Iterator[
             f"measuring {what} on {reference.identity} gave no answer within {limit_s:g} s, so the testbed was closed; "
             "earlier samples are kept: find out what it waits for, then start again"
         ) from error
-    except MeasurementError as error:
-        details = "\n".join([str(error), *getattr(error, "__notes__", ())])  # the notes hold the rank's own message
-        get_run_logger().debug("%s failed: %s", what, details)
-        raise
-
-
-def describe(sample: CostSample) -> str:
-    """A sample in a log line: its cost, the slowest rank and its tables."""
-    misfit = sample.infeasible
-    rank = int(sample.costs.device_ms().argmax()) if misfit is None else misfit.device
-    shards = Shards.of(sample.task, sample.placement)
-    names = [shards.tables.names[s] for s in (shards.device == rank).nonzero().flatten().tolist()]
-    tables = f"{len(names)} tables: {_first(names)}"
-    if misfit is not None:
-        return f"rank {rank} asked for {misfit.asked_bytes} bytes and had {misfit.free_bytes} ({tables})"
-    return f"{sample.overall_ms:.3f} ms, slowest is rank {rank} ({tables})"
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _opened(name: str, setup: TestbedSetup) -> Testbed:

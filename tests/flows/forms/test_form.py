@@ -7,7 +7,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 from flows.forms.form import deployed, field_schema
-from flows.forms.options import Iterations, StageOptions
+from flows.forms.options import BatchSize, StageOptions
 from flows.retrain import retrain
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
@@ -37,8 +37,8 @@ def test_every_field_of_every_form_has_a_title_and_a_description(stage):
 
 
 def test_bounds_stand_where_the_page_keeps_them_and_an_empty_field_is_none():
-    wanted = {"type": "integer", "title": "Iterations", "allOf": [{"minimum": 1, "maximum": 1000}]}
-    assert field_schema(Iterations).items() >= wanted.items()
+    wanted = {"type": "integer", "title": "Batch size", "allOf": [{"minimum": 1, "maximum": 2**24}]}
+    assert field_schema(BatchSize).items() >= wanted.items()
     assert "default" not in FORM["properties"]["iterations"]
     assert refused(iterations=None, testbed=None) == refused() == {}
 

@@ -59,7 +59,7 @@ def test_a_model_is_made_once_until_its_source_is_closed(tmp_path: Path):
     import sourced_model
 
     assert sourced_model.calls == 1
-    with pytest.raises(ValueError, match="gave other tables or lookups in this process"):
+    with pytest.raises(ValueError, match="gave other tables in this process"):
         sources.opened_source(config, "another")
     sources.close()
     assert sources.token_of(config) == token
