@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 MEASURING_LOCK = "DREAMSHARD_MEASURING_LOCK"
 """Environment variable: the file that every measuring process of a host locks; mount its folder in containers."""
 
-_DEFAULT = "/tmp/dreamshard.measuring.lock"  # TMPDIR differs between the users and jobs of a host
+_DEFAULT = "/tmp/dreamshard/measuring.lock"  # TMPDIR differs between the users and jobs of a host
 
 
 @contextmanager
@@ -24,6 +24,9 @@ def measuring() -> Iterator[None]:
         ValueError: the file that `DREAMSHARD_MEASURING_LOCK` names cannot be made.
     """
     path = Path(os.environ.get(MEASURING_LOCK) or _DEFAULT)
+    with suppress(OSError):  # it is there, perhaps made by another user; `locked` says if it cannot be made
+        path.parent.mkdir()
+        path.parent.chmod(0o1777)
     with locked(path, "another process measures on this host"):
         yield
 

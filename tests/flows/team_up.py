@@ -4,13 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 import httpx
-import psutil
 
 from tests.flows.servers_up import until
-from tests.helpers import kept_secrets
 from tests.helpers.ports import free_port
 
 BATCH = 8192  # a smaller one costs the same wherever tables are: kernels are launched, and little else happens
@@ -45,13 +42,10 @@ class Team:
         prefect: address of Prefect's UI.
         mlflow: address of MLflow.
         environment: environment variables of a client.
-        arguments: of all processes of the servers, the workers and their runs that were seen.
     """
 
     def __init__(self, folder, database, s3, ending, workers):
         self.database, self.folder, self.store = database, folder, s3 | {"DREAMSHARD_STORE": "s3://team/shared"}
-        self.store["AWS_SECRET_ACCESS_KEY"] = kept_secrets.STORE_KEY  # the server takes any
-        self.arguments: set[str] = set()
         environment = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"} | self.store
         self.databases = {
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{database}/prefect",
@@ -100,9 +94,6 @@ class Team:
         }
 
         def ended():
-            for process in psutil.Process().children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    self.arguments.add(" ".join(process.cmdline()))
             found = self.api("flow_runs/filter", flow_runs={"id": {"any_": list(ids.values())}})
             states = {run["id"]: run for run in found}
             final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")

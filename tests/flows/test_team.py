@@ -15,7 +15,6 @@ from mlflow import MlflowClient
 
 from tests.flows.postgres import INSTALLED, postgres
 from tests.flows.team_up import Team
-from tests.helpers import kept_secrets
 
 pytestmark = [
     pytest.mark.long,
@@ -106,31 +105,6 @@ def on(database, *command, **more):
     environment = {**os.environ, **server, "PATH": programs, **more}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
-
-
-def test_no_password_or_key_is_written_logged_or_an_argument(team, finished, monkeypatch):
-    from storage.filesystem import list_files, read_files
-    from storage.settings import Settings
-
-    for name, value in team.store.items():
-        monkeypatch.setenv(name, value)
-    store = Settings.from_environment(os.environ | {"DREAMSHARD_HOME": str(team.folder / "alpha")}).store_root
-    paths = list_files(store, "**/*")
-    shared = [(f"bucket/{path.name}", content or b"") for path, content in zip(paths, read_files(paths), strict=True)]
-    rows = [(f"database {name}", rows_of(team.database, name)) for name in ("prefect", "mlflow")]
-    assert len(shared) > 10
-    assert all(b"simulated:a100" in content for _, content in rows), "parameters of runs are there"
-    assert any("prefect.engine" in each or "flow-run" in each for each in team.arguments), "a run's process was seen"
-    arguments = ("arguments", "\n".join(team.arguments).encode())
-    parts = [*kept_secrets.files_below(team.folder), *shared, *rows, arguments]
-    assert kept_secrets.given_away(parts) == {}
-
-
-def rows_of(database, name) -> bytes:
-    """All rows of a database of PostgreSQL as text."""
-    code, said = on(database, "pg_dump", "--data-only", "--inserts", "--dbname", name)
-    assert code == 0, said
-    return said.encode()
 
 
 def upgrades(database):
