@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dreamshard import names
+from dreamshard.tables import Optimizer, Precision
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ _PLACERS = (
     "champion, challenger, previous, a version, paper or autoshard (their champions), paper:3, prior, cost_greedy, "
     "dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the hardware, or the champion."
 )
+_SHARDING = (
+    "Ways to shard: columns, whole, auto (every way), or a list such as table_wise,row_wise. Costs of ways other than whole "
+    "and columns are predicted, not measured."
+)
 _VERSIONS = (
     "Versions (3, champion, paper:3, ...), cost_greedy, dreamshard_policy, rules of thumb, published rivals; gains are over "
     "the first."
@@ -62,16 +67,18 @@ _VERSION = (
     "other fields, if its evaluation says so."
 )
 
-Devices = Annotated[int | None, _field("Devices", "Devices to place tables on.", ge=1, le=4096)]
-PerHost = Annotated[
+NumDevices = Annotated[int | None, _field("Devices", "Devices to place tables on.", ge=1, le=4096)]
+DevicesPerHost = Annotated[
     int | None, _field("Devices per host", "Devices that share a host; by default the hardware's.", ge=1)
 ]
 MemoryGb = Annotated[float | None, _field("Memory GB", "Room for tables on each device, GiB.", ge=0.001, le=1e5)]
 ReserveGb = Annotated[float | None, _field("Reserve GB", "Of each device's room, kept for dense parameters.", ge=0)]
-PerTask = Annotated[int | None, _field("Tables per task", "Tables in each placement task of a pool.", ge=1)]
+TablesPerTask = Annotated[int | None, _field("Tables per task", "Tables in each placement task of a pool.", ge=1)]
 Mode = Literal["auto", "fixed", "pool"]
 LearnedMode = Annotated[Mode | None, _field("Mode", "fixed: all tables are one model. pool: for models not seen yet.")]
-Exchange = Annotated[str | None, _field("Exchange devices", "More numbers of devices whose all-to-alls are measured.")]
+ExchangeDevices = Annotated[
+    str | None, _field("Exchange devices", "More numbers of devices whose all-to-alls are measured.")
+]
 Batches = Annotated[str | None, _field("Batches", "Of a TorchRec model: data.py:make_batches.")]
 NumBatches = Annotated[int | None, _field("Num batches", "Sample batches to read, together one batch.", ge=1)]
 BatchSize = Annotated[int | None, _field("Batch size", "Training samples per pass over all devices.", ge=1, le=2**24)]
@@ -109,14 +116,14 @@ class RetrainingOptions(RunOptions):
     source: Annotated[str | None, _field("Source", _SOURCES)] = None
     batches: Batches = None
     num_batches: NumBatches = None
-    num_devices: Devices = None
-    devices_per_host: PerHost = None
+    num_devices: NumDevices = None
+    devices_per_host: DevicesPerHost = None
     memory_gb: MemoryGb = None
     reserve_gb: ReserveGb = None
-    tables_per_task: PerTask = None
+    tables_per_task: TablesPerTask = None
     batch_size: BatchSize = None
     mode: LearnedMode = None
-    exchange_devices: Exchange = None
+    exchange_devices: ExchangeDevices = None
     algorithm: Algorithm = None
 
     def given(self) -> dict[str, Any]:
@@ -174,13 +181,13 @@ class TaskOptions(RunOptions):
     """Tasks of tables that have been ingested."""
 
     dataset: Annotated[str | None, _field("Dataset", "Version of the tables; by default the newest.")] = None
-    num_devices: Devices = None
-    devices_per_host: PerHost = None
+    num_devices: NumDevices = None
+    devices_per_host: DevicesPerHost = None
     memory_gb: MemoryGb = None
     reserve_gb: ReserveGb = None
-    tables_per_task: PerTask = None
+    tables_per_task: TablesPerTask = None
     mode: LearnedMode = None
-    exchange_devices: Exchange = None
+    exchange_devices: ExchangeDevices = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,11 +227,16 @@ class PromoteOptions(StageOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceOptions:
-    """Tables to place by hand, and what their plan must respect."""
+class PlanOptions:
+    """Tables that a person names, and what their plan is for; devices and memory are by default as the version's."""
 
-    tables: Annotated[str, _field("Tables", "A list (.csv, .parquet, .json), model.py:make_model, or a bundled list.")]
-    num_devices: Devices = None
+    tables: Annotated[
+        str,
+        _field("Tables", "A list (.csv, .parquet, .json), model.py:make_model, or a bundled list.", min_length=1),
+        ARGUMENT,
+    ]
+    num_devices: NumDevices = None
+    devices_per_host: DevicesPerHost = None
     memory_gb: MemoryGb = None
     hardware: Annotated[
         str | None, _field("Hardware", "What the plan is for: a preset, e.g. h100, or a file (.yaml, .json).")
@@ -238,11 +250,27 @@ class PlaceOptions:
             examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"],
         ),
     ] = None
-    sharding: Annotated[
-        str | None, _field("Sharding", "Ways to shard: auto, columns, whole, or a list: table_wise,row_wise.")
-    ] = None
+    sharding: Annotated[str | None, _field("Sharding", _SHARDING)] = None
     reserve_gb: ReserveGb = None
     cache: Annotated[bool, _field("Cache", "Tables may be in host memory with a cache where room is short.")] = False
+    precision: Annotated[
+        Precision | None, _field("Precision", "Type of the weights; by default the model's, or fp32.")
+    ] = None
+    optimizer: Annotated[
+        Optimizer | None, _field("Optimizer", "Optimizer, whose state takes room; by default the model's, or sgd.")
+    ] = None
+    batch_size: Annotated[
+        int | None, _field("Batch size", "Training samples per step of all devices; by default as measured.", ge=1)
+    ] = None
+    budget_ms: Annotated[
+        float | None, _field("Budget ms", "Work of the search: as much as an idle core does in this time.", ge=0)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions(PlanOptions):
+    """Tables to place by hand, and what their plan must respect."""
+
     current: Current = None
     current_tables: Annotated[
         str | None, _field("Current tables", "The list as it was when the plan in use was made; by default as it says.")
@@ -253,9 +281,6 @@ class PlaceOptions:
     move_gb_per_s: Annotated[
         float, _field("Move GB per s", "How fast all devices together move tables, GB/s.", ge=1e-6)
     ] = 10
-    budget_ms: Annotated[
-        float | None, _field("Budget ms", "Work of the search: as much as an idle core does in this time.", ge=0)
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
