@@ -1,6 +1,6 @@
 """The team's setting: which tables flows look at and train for, as one JSON variable of Prefect, edited on its page.
 
-Every flow takes it where its own fields are empty, and the recipe where the setting says nothing either.
+Every flow of a training takes it where its own fields are empty, and the recipe where the setting says nothing either.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from prefect.variables import Variable
 from pydantic import TypeAdapter, ValidationError
 
 from dreamshard.workloads import known_as
-from flows.forms.options import RetrainingOptions
+from flows.forms.options import IngestOptions, RetrainingOptions, StageOptions
 
 Options = TypeVar("Options")
 
@@ -35,8 +35,12 @@ def write_setting(changes: Mapping[str, Any]) -> None:
 
 
 def with_setting(options: Options) -> Options:
-    """The options of a flow run, with the setting's value in each field that is left at its default."""
-    if FlowRunContext.get() is None:  # called as a plain function
+    """The options of a flow run, with the setting's value in each field that is left at its default.
+
+    A comparison and a plan take what they lack from versions, so their options stay as they are.
+    """
+    is_training = isinstance(options, RetrainingOptions | StageOptions | IngestOptions)
+    if not is_training or FlowRunContext.get() is None:  # None: called as a plain function
         return options
     empty = {each.name for each in fields(options) if getattr(options, each.name) == each.default}  # type: ignore[arg-type]
     found = {name: value for name, value in read_setting().items() if name in empty}
