@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import scipy
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, file_bytes, validation_problem, yaml_content
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, validation_problem, yaml_content
 from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_DEVICE, SHARDING_TYPES, ShardingType, most_ranges
 
 
@@ -119,15 +119,23 @@ ANY_SHARDING = Constraints(sharding_types=SHARDING_TYPES)
 def _contradictions(
     constraints: Constraints, tables: Sequence[str], num_devices: int, dims: Mapping[str, int]
 ) -> Iterator[str]:
-    yield from _missing_devices(constraints, num_devices)
+    named = {
+        "excluded devices": constraints.excluded_devices,
+        "memory of single devices": tuple(constraints.memory_bytes_of),
+        **{f"the pin of table {name!r}": devices for name, devices in constraints.pinned.items()},
+        **{f"the devices that table {name!r} may not use": devices for name, devices in constraints.excluded.items()},
+    }
+    for what, own in named.items():
+        for device in set(own) - set(range(num_devices)):
+            yield f"{what}: there is no device {device}, only devices 0..{num_devices - 1}"
     if len(set(constraints.excluded_devices)) == num_devices:
         yield f"all {num_devices} devices are excluded, so no table has a place"
     allowed = {name: constraints.devices_for(name, num_devices) for name in dict.fromkeys(tables)}
     for name, devices in allowed.items():
-        pins = sorted(constraints.pinned.get(name, range(num_devices)))
         types = constraints.sharding_types_for(name)
         ways = " or ".join(types)
         if not devices:
+            pins = sorted(constraints.pinned.get(name, range(num_devices)))
             yield f"table {name!r} is pinned to devices {pins}, but all of them are excluded"
         if len(devices) < num_devices and set(types) <= set(ON_EVERY_DEVICE):
             yield f"table {name!r} may only be sharded {ways}, which needs all {num_devices} devices, not {len(devices)}"
@@ -141,19 +149,6 @@ def _contradictions(
                 f"table {name!r} may only be sharded column_wise, but its {dim} columns do not make two shards of at least "
                 f"{max(narrowest, 4)}, a multiple of 4; allow table_wise for it"
             )
-
-
-def _missing_devices(constraints: Constraints, num_devices: int) -> Iterator[str]:
-    named = {
-        "excluded devices": constraints.excluded_devices,
-        "memory of single devices": tuple(constraints.memory_bytes_of),
-        **{f"the pin of table {name!r}": devices for name, devices in constraints.pinned.items()},
-        **{f"the devices that table {name!r} may not use": devices for name, devices in constraints.excluded.items()},
-    }
-    for what, devices in named.items():
-        for device in devices:
-            if not 0 <= device < num_devices:
-                yield f"{what}: there is no device {device}, only devices 0..{num_devices - 1}"
 
 
 def _group_contradictions(constraints: Constraints, allowed: Mapping[str, frozenset[int]]) -> Iterator[str]:
@@ -227,37 +222,35 @@ _Ways = Annotated[list[str], BeforeValidator(_listed), AfterValidator(lambda nam
 
 
 class _File(BaseModel):
-    """The content of a file; each field is checked and has the type that `Constraints` has."""
+    """The content of a file: the fields of `Constraints` under the file's keys."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
-    pin: dict[str, _Devices] = {}
-    exclude: dict[str, _Devices] = {}
-    exclude_devices: _Devices = []
+    pinned: dict[str, _Devices] = Field({}, alias="pin")
+    excluded: dict[str, _Devices] = Field({}, alias="exclude")
+    excluded_devices: _Devices = Field([], alias="exclude_devices")
     together: _Groups = []
     apart: _Groups = []
-    memory_gb: Annotated[
+    memory_bytes_of: Annotated[
         dict[int, _Bytes], BeforeValidator(lambda value: dict(enumerate(value)) if isinstance(value, list) else value)
-    ] = {}
-    reserve_gb: _Bytes = 0
+    ] = Field({}, alias="memory_gb")
+    reserve_bytes: _Bytes = Field(0, alias="reserve_gb")
     sharding_types: Annotated[
         dict[str, _Ways], BeforeValidator(lambda value: value if isinstance(value, dict) else {_DEFAULT: value})
     ] = {}
-    narrowest_columns: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = {}
+    narrowest_columns_of: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = Field({}, alias="narrowest_columns")
     cache: bool | dict[str, Annotated[float, Field(gt=0, le=1)]] = False
 
-
-_FIELDS = {
-    "pin": "pinned",
-    "exclude": "excluded",
-    "exclude_devices": "excluded_devices",
-    "together": "together",
-    "apart": "apart",
-    "memory_gb": "memory_bytes_of",
-    "reserve_gb": "reserve_bytes",
-    "narrowest_columns": "narrowest_columns_of",
-}
-"""Fields of `Constraints` by their keys."""
+    def given(self) -> dict[str, Any]:
+        """The fields of `Constraints` that the file gives."""
+        found = {name: getattr(self, name) for name in self.model_fields_set}
+        if "sharding_types" in found:
+            found["sharding_types_of"] = found.pop("sharding_types")
+            if _DEFAULT in found["sharding_types_of"]:
+                found["sharding_types"] = found["sharding_types_of"].pop(_DEFAULT)
+        if "cache" in found:
+            found["caching" if isinstance(self.cache, bool) else "cached_share_of"] = found.pop("cache")
+        return found
 
 
 def read_constraints(
@@ -270,8 +263,7 @@ def read_constraints(
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no file of constraints {path}; check the path")
-    text = file_bytes(Path(path), _PROBLEM, _ADVICE)
-    return parse_constraints(text, tables, num_devices, base, source=str(path))
+    return parse_constraints(Path(path).read_bytes(), tables, num_devices, base, source=str(path))
 
 
 def parse_constraints(
@@ -297,45 +289,20 @@ def parse_constraints(
     content = yaml_content(text, source, _PROBLEM, _ADVICE) or {}  # JSON is YAML
     if not isinstance(content, dict):
         raise ValueError(f"{source} holds no constraints; give one per line, for example `reserve_gb: 8`")
-    for key in content:
-        if key not in _File.model_fields:
-            raise ValueError(
-                f"{source} has the unknown key {brief(key)}{_meant(str(key), _File.model_fields)}; the keys are "
-                f"{', '.join(_File.model_fields)}"
-            )
     try:
         file = _File.model_validate(content)
     except ValidationError as error:
         raise ValueError(f"{source} is wrong at {validation_problem(error)}") from error
-    if isinstance(content.get("memory_gb"), list) and len(file.memory_gb) != num_devices:
+    if isinstance(content.get("memory_gb"), list) and len(file.memory_bytes_of) != num_devices:
         raise ValueError(
-            f"{source} gives memory_gb for {len(file.memory_gb)} devices; give one size for each of {num_devices}"
+            f"{source} gives memory_gb for {len(file.memory_bytes_of)} devices; give one size for each of {num_devices}"
         )
-    constraints = replace(base, **_fields(file))
+    constraints = replace(base, **file.given())
     for name in sorted(constraints.tables_named() - base.tables_named()):
         if name not in tables:
-            raise ValueError(
-                f"{source} names a table {brief(name)}, but there is none{_meant(name, tables)}; correct the name"
-            )
+            close = difflib.get_close_matches(name, list(tables), n=1)
+            meant = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ValueError(f"{source} names a table {brief(name)}, but there is none{meant}; correct the name")
     if reason := constraints.contradiction(tuple(tables), num_devices):
         raise ValueError(f"{source} cannot be met: {reason}; change one of these constraints")
     return constraints
-
-
-def _fields(file: _File) -> dict[str, Any]:
-    """The fields of `Constraints` that the file gives."""
-    given = file.model_fields_set
-    found = {field: getattr(file, key) for key, field in _FIELDS.items() if key in given}
-    if "sharding_types" in given:
-        ways = dict(file.sharding_types)
-        found |= {"sharding_types": ways.pop(_DEFAULT)} if _DEFAULT in ways else {}
-        found["sharding_types_of"] = ways
-    if "cache" in given:
-        found |= {"caching": file.cache} if isinstance(file.cache, bool) else {"cached_share_of": file.cache}
-    return found
-
-
-def _meant(name: str, known: Collection[str]) -> str:
-    """A question for the name that was perhaps meant."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -31,6 +31,9 @@ SPLIT_BY_COLUMNS: tuple[ShardingType, ...] = ("column_wise", "grid_shard")
 Columns = tuple[tuple[int, int], ...]
 """First and last (exclusive) column of each range."""
 
+Block = tuple[int, tuple[int, int], tuple[int, int]]
+"""Device, first and last (exclusive) row, first and last column of a shard."""
+
 
 @dataclass(frozen=True)
 class TableSharding:
@@ -77,6 +80,20 @@ class TableSharding:
     def ranges(self, dim: int) -> Columns:
         """Ranges of columns of a table of `dim` columns; one range of all if it is not split."""
         return self.columns or ((0, dim),)
+
+    def blocks(self, rows: int, dim: int, num_devices: int, devices_per_host: int) -> list[Block]:
+        """The shards of a table of this size, range by range of its columns, in TorchRec's order; some may hold no rows."""
+        first, count = list(self.where), 1
+        if self.sharding_type in ON_EVERY_DEVICE:
+            first, count = [0], num_devices
+        elif self.sharding_type in ON_ONE_HOST:
+            first, count = [host * devices_per_host for host in self.where], devices_per_host
+        blocks = [(0, rows)] * count if self.sharding_type == "data_parallel" else row_blocks(rows, count)
+        return [
+            (device + part, block, columns)
+            for device, columns in zip(first, self.ranges(dim), strict=True)
+            for part, block in enumerate(blocks)
+        ]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,21 +17,14 @@ import torch
 from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, TypeAdapter
 
 from dreamshard.costs import PHASES, DeviceCosts
-from dreamshard.files.foreign import (
-    MOST_COLUMNS,
-    MOST_DEVICES,
-    MOST_ROWS,
-    InputError,
-    file_bytes,
-    json_content,
-    reading,
-)
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, json_content, reading
 from dreamshard.measured_on import Difference, MeasuredOn, warning
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
     ON_ONE_HOST,
     SPLIT_BY_COLUMNS,
+    Block,
     Placement,
     ShardingType,
     TableSharding,
@@ -41,10 +34,7 @@ from dreamshard.tables import Tables, columns_of
 from dreamshard.tasks import PlacementTask
 
 _PROBLEM = "is not a plan"
-_ADVICE = (
-    "so it cannot be used; give the JSON that `dreamshard place --format json` writes: "
-    '{"num_devices", "placer", "predicted", "shards"}'
-)
+_ADVICE = "so it cannot be used; give the JSON that `dreamshard place --format json` writes"
 _MOST_SHARDS = 2**20  # that a placement lists one by one
 
 Device = Annotated[StrictInt, Field(ge=0, le=MOST_DEVICES)]
@@ -77,8 +67,7 @@ class Shard:
 
     def to_json(self) -> dict[str, Any]:
         """The fields that are not left at their defaults."""
-        held = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {each.name: held[each.name] for each in fields(self) if held[each.name] != each.default}
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +85,9 @@ class Plan:
         devices_per_host: of the devices; None if no table is on one host.
         moves: steps from the plan that was in use to this one; only in JSON.
         rows: of each table when the plan was made, by name; empty if that is not known.
+
+    Raises:
+        ValueError: a shard is on no device of the plan, holds nothing, or is listed twice.
     """
 
     num_devices: Count
@@ -114,23 +106,20 @@ class Plan:
 
     def __post_init__(self) -> None:
         counts = Counter(
-            (shard.table, shard.column_start, shard.row_start, shard.sharding_type == "data_parallel" and shard.device)
-            for shard in self.shards
+            (each.table, each.column_start, each.row_start, each.sharding_type == "data_parallel" and each.device)
+            for each in self.shards
         )
         if repeated := sorted({entry[0] for entry, count in counts.items() if count > 1}):
-            raise InputError(
-                f"the plan holds columns of tables {repeated[:5]} twice; keep one entry per table and range"
-            )
-        for shard in self.shards:
-            if shard.device >= self.num_devices:
+            raise InputError(f"the plan holds columns of tables {repeated[:5]} twice; keep one entry per range")
+        for each in self.shards:
+            if each.device >= self.num_devices:
                 raise InputError(
-                    f"the plan puts {shard.table!r} on device {shard.device}, but it has devices 0..{self.num_devices - 1}; "
+                    f"the plan puts {each.table!r} on device {each.device}, but it has devices 0..{self.num_devices - 1}; "
                     "correct `device` or `num_devices`"
                 )
-            if shard.column_start >= shard.column_end:
+            if each.column_start >= each.column_end:
                 raise InputError(
-                    f"the plan gives {shard.table!r} the columns {shard.column_start} to {shard.column_end}, which "
-                    "hold nothing"
+                    f"the plan gives {each.table!r} the columns {each.column_start} to {each.column_end}, which hold nothing"
                 )
 
     def to_json(self) -> str:
@@ -151,7 +140,7 @@ class Plan:
 
     def to_csv(self) -> str:
         """One row per shard: table, device, column_start, column_end; its other fields if any shard has them."""
-        names = [each.name for each in fields(Shard)][: None if self.shards_otherwise else 4]
+        names = [each.name for each in fields(Shard)][: 4 if self.is_by_columns else None]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(names)
@@ -159,9 +148,9 @@ class Plan:
         return text.getvalue()
 
     @property
-    def shards_otherwise(self) -> bool:
-        """Whether any table is sharded in another way than table- or column-wise in device memory."""
-        return any(shard.sharding_type is not None or shard.cached_share is not None for shard in self.shards)
+    def is_by_columns(self) -> bool:
+        """Whether every table is whole or split by columns, in device memory."""
+        return all(shard.sharding_type is None and shard.cached_share is None for shard in self.shards)
 
     def by_table(self) -> dict[str, list[Shard]]:
         """Shards of each table in the order of columns; tables in the order of the plan."""
@@ -176,8 +165,7 @@ class Plan:
         Raises:
             ValueError: the plan lacks a table, or does not hold each of its columns and rows as its way to shard does.
         """
-        per_host = self.devices_per_host or self.num_devices
-        by_table = self.by_table()
+        per_host, by_table = self.devices_per_host or self.num_devices, self.by_table()
         if missing := [name for name in tables.names if name not in by_table]:
             raise ValueError(
                 f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}); use the plan made for "
@@ -187,30 +175,23 @@ class Plan:
         if sum(each.sharding_type in ON_EVERY_DEVICE for each in shardings) * self.num_devices > _MOST_SHARDS:
             raise ValueError(f"the plan has more than {_MOST_SHARDS:,} shards, more than can be compared; leave it out")
         placement = Placement(shardings, self.num_devices, per_host)
-        task = PlacementTask(tables, self.num_devices, 2**62, name=self.placer, devices_per_host=per_host)
-        rows = dict(zip(tables.names, tables.rows.tolist(), strict=True))
-        held = {
-            (
-                each.table,
-                each.device,
-                each.row_start,
-                each.row_end or rows[each.table],
-                each.column_start,
-                each.column_end,
-            )
-            for each in self.shards
-            if each.table in rows
-        }
-        if wrong := sorted(set(_numbered(task, placement)) ^ held):
-            name, device, *ranges = wrong[0]
-            raise ValueError(
-                f"the plan does not hold table {name!r} as its way to shard does: rows {ranges[0]} to {ranges[1]}, columns "
-                f"{ranges[2]} to {ranges[3]} on device {device} are one too many or missing"
-            )
+        sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
+        for (name, rows, dim), sharding in zip(sizes, shardings, strict=True):
+            held = {
+                (each.device, (each.row_start, each.row_end or rows), (each.column_start, each.column_end))
+                for each in by_table[name]
+            }
+            blocks = sharding.blocks(rows, dim, self.num_devices, per_host)
+            if wrong := sorted(held ^ {block for block in blocks if block[1][0] < block[1][1]}):
+                device, (first, last), (start, end) = wrong[0]
+                raise ValueError(
+                    f"the plan does not hold table {name!r} as {sharding.sharding_type} does: rows {first} to {last}, "
+                    f"columns {start} to {end} on device {device} are one too many or missing"
+                )
         return placement
 
 
-_SHARD, _PLAN = TypeAdapter(Shard), TypeAdapter(Plan)
+_PLAN = TypeAdapter(Plan)
 
 
 def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
@@ -226,15 +207,6 @@ def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
         return _PLAN.validate_python(given)
 
 
-def checked_shard(content: Mapping[str, Any]) -> Shard:
-    """A shard of the fields that a file gives.
-
-    Raises:
-        ValidationError: one is missing, of another type, or out of bounds.
-    """
-    return _SHARD.validate_python(content)
-
-
 def read_plan(path: str | Path) -> Plan:
     """Read a PLAN.json.
 
@@ -243,7 +215,7 @@ def read_plan(path: str | Path) -> Plan:
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no plan at {path}; check the path")
-    return parse_plan(file_bytes(Path(path), _PROBLEM, _ADVICE), str(path))
+    return parse_plan(Path(path).read_bytes(), str(path))
 
 
 def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted: DeviceCosts | None = None) -> Plan:
@@ -257,29 +229,47 @@ def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted:
     if predicted is not None:
         for d, phases in enumerate(predicted.phases_ms().tolist()):
             devices[d] |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
-    rows = dict(zip(task.tables.names, task.tables.rows.tolist(), strict=True))
-    by_name = dict(zip(task.tables.names, placement.tables, strict=True))
+    sizes = list(zip(task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True))
+    num_devices, per_host = task.num_devices, placement.devices_per_host
     plan = Plan(
-        num_devices=task.num_devices,
+        num_devices=num_devices,
         placer=placer,
         shards=tuple(
-            Shard(
-                table=name,
-                device=device,
-                column_start=start,
-                column_end=end,
-                row_start=first,
-                row_end=None if last - first == rows[name] else last,
-                sharding_type=None if by_name[name].sharding_type in ON_ONE_DEVICE else by_name[name].sharding_type,
-                cached_share=by_name[name].cached_share,
+            shard
+            for (name, rows, dim), sharding in zip(sizes, placement.tables, strict=True)
+            for shard in shards_of(
+                name,
+                sharding.sharding_type,
+                sharding.cached_share,
+                rows,
+                sharding.blocks(rows, dim, num_devices, per_host),
             )
-            for name, device, first, last, start, end in _numbered(task, placement)
         ),
         overall_ms=None if predicted is None else round(float(predicted.overall_ms()), 4),
         devices=tuple(devices),
-        rows=rows,
+        rows={name: rows for name, rows, _ in sizes},
     )
-    return replace(plan, devices_per_host=placement.devices_per_host) if plan.shards_otherwise else plan
+    return plan if plan.is_by_columns else replace(plan, devices_per_host=per_host)
+
+
+def shards_of(
+    table: str, kind: ShardingType, cached_share: float | None, rows: int, blocks: Sequence[Block]
+) -> list[Shard]:
+    """The shards of a table of so many rows, without empty ones."""
+    return [
+        Shard(
+            table=table,
+            device=device,
+            column_start=start,
+            column_end=end,
+            row_start=first,
+            row_end=None if last - first == rows else last,
+            sharding_type=None if kind in ON_ONE_DEVICE else kind,
+            cached_share=cached_share,
+        )
+        for device, (first, last), (start, end) in blocks
+        if first < last
+    ]
 
 
 def with_origin(
@@ -327,12 +317,12 @@ class CurrentPlan:
                 f"the current plan is for {self.plan.num_devices} devices, but {task.name} has {task.num_devices}; give "
                 f"--devices {self.plan.num_devices}, or the plan in use on {task.num_devices}"
             )
-        by_table, shardings = self.plan.by_table(), []
-        if self.plan.shards_otherwise:
+        if not self.plan.is_by_columns:
             raise ValueError(
                 "the current plan shards some tables in other ways than whole or by columns, which are not measured beside "
                 "whole tables; leave --current out, or give a plan of `dreamshard place --sharding columns`"
             )
+        by_table, shardings = self.plan.by_table(), []
         for name, dim in zip(task.tables.names, task.tables.dim.tolist(), strict=True):
             table, first = columns_of(name) if name not in by_table else (name, 0)
             ends, where = [0], []
@@ -348,14 +338,6 @@ class CurrentPlan:
                 )
             shardings.append(TableSharding.by_columns(tuple(pairwise(ends)), where))
         return Placement(tuple(shardings), task.num_devices, task.devices_per_host or task.num_devices)
-
-
-def _numbered(task: PlacementTask, placement: Placement) -> Iterator[tuple[Any, ...]]:
-    """Table, device, first and last row, first and last column of each shard."""
-    shards = Shards.of(task, placement)
-    numbers = torch.cat([shards.device[:, None], shards.rows, shards.columns], dim=1).tolist()
-    for t, own in zip(shards.table.tolist(), numbers, strict=True):
-        yield task.tables.names[t], *own
 
 
 def _sharding_of(shards: list[Shard], devices_per_host: int) -> TableSharding:

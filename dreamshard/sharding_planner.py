@@ -1,7 +1,6 @@
 """`DreamShardPlanner` in place of TorchRec's `EmbeddingShardingPlanner`: one line changes in a trainer."""
 
 import logging
-import pickle
 import time
 import warnings
 from collections import Counter
@@ -9,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.comm import get_local_size, get_topology_domain_multiple
@@ -23,18 +22,18 @@ from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from torchrec.distributed.utils import get_device_type
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files.text import gib
+from dreamshard.files.text import gib, shown
 from dreamshard.named_placers import named_placer
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec.discovery import Sharders, discover
-from dreamshard.torchrec.sharding_plans import sharding_plan
+from dreamshard.torchrec.models import Sharders, discover
+from dreamshard.torchrec.plans import sharding_plan
 from dreamshard.torchrec.ways import check_given, narrowed, plan_fields, pooling_factor
-from dreamshard.workloads import ListedTable
-from dreamshard.workloads.model_tables import ModelTables, model_tables, shown
+from dreamshard.workloads.model_tables import ModelTables, model_tables
+from dreamshard.workloads.table_list import ModelTable
 
 logger = logging.getLogger(__name__)
 _VECTOR_BYTES = 4  # per column of a pooled vector: TorchRec's outputs are fp32
@@ -131,17 +130,32 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         if not details:
             return None
         check_given(self.constraints, details, self.topology.compute_device, self.batch_size)
-        known = {}
-        for table in details:
-            own = self.constraints.get(table.name)
-            factor = None if own is None else pooling_factor(own, table)
-            known[table.module_path, table.name] = ListedTable(table.name, table.rows, table.planned_dim, factor)
-        model = model_tables(details, known=known, notes=notes)
-        if self.tables is not None:
-            model = _with_lookups(model, self.tables)
+        model = model_tables([self._with_lookups(table) for table in details], notes=notes)
+        if self.tables is not None and (unknown := set(self.tables.names) - set(model.tables.names)):
+            raise ValueError(f"tables has statistics of {shown(sorted(unknown))}, which this model does not have")
         for note in model.notes:
             logger.info("dreamshard: %s", note)
         return model
+
+    def _with_lookups(self, table: ModelTable) -> ModelTable:
+        """The table with its measured lookups, or else with the pooling factors of its constraints."""
+        own, names = self.constraints.get(table.name), () if self.tables is None else self.tables.names
+        name = table.path if table.path in names else table.name
+        if self.tables is None or name not in names:
+            return table if own is None else replace(table, pooling_factor=pooling_factor(own, table))
+        measured = self.tables.named([name])
+        if int(measured.rows) != table.rows:
+            raise ValueError(
+                f"table {name!r} has {table.rows} rows in the model and {int(measured.rows)} in the statistics of lookups; "
+                "measure them again"
+            )
+        return replace(
+            table,
+            pooling_factor=float(measured.pooling_factor),
+            lookups=int(measured.lookups),
+            unique_rows=int(measured.unique_rows),
+            bins=tuple(measured.bins[0].tolist()),
+        )
 
     def task(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> PlacementTask:
         """The task of placing the tables, with the memory that is for them on each device.
@@ -158,12 +172,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             )
         if own.sharding_types == UNCONSTRAINED.sharding_types:
             own = replace(own, sharding_types=SHARDING_TYPES)
+        device = self.topology.compute_device
         own, notes = narrowed(
-            replace(own, caching=True),
-            model.by_name,
-            device_type=self.topology.compute_device,
-            sharders=sharders,
-            given=self.constraints,
+            replace(own, caching=True), model.by_name, device_type=device, sharders=sharders, given=self.constraints
         )
         for note in notes:
             logger.info("dreamshard: %s", note)
@@ -239,34 +250,23 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 "there is no process group, so ranks cannot agree on a plan; call torch.distributed.init_process_group() "
                 "first, or plan() for a single process"
             )
-        outcome: list[bytes | None] = [None]
+        outcome: list[Any] = [None]
         if dist.get_rank(pg) == 0:
-            outcome = [self._outcome(module, list(sharders or get_default_sharders()), dist.get_world_size(pg))]
+            try:
+                ranks, running = self.topology.world_size, dist.get_world_size(pg)
+                if ranks != running:
+                    raise ValueError(
+                        f"the topology has {ranks} ranks, but the process group {running}; give its own, or none"
+                    )
+                outcome = [self.plan(module, list(sharders or get_default_sharders()))]
+            except Exception as error:  # noqa: BLE001  # the other ranks would wait for ever
+                is_own = isinstance(error, PlannerError | ValueError)
+                outcome = [error if is_own else RuntimeError(f"planning failed: {type(error).__name__}: {error}")]
         if dist.get_world_size(pg) > 1:
             dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
-        result = pickle.loads(outcome[0] or b"")  # of this process group's first rank
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def _outcome(self, module: nn.Module, sharders: Sharders, num_ranks: int) -> bytes:
-        """The pickled plan, or the error to be raised on all ranks, which would wait for ever otherwise."""
-        try:
-            if self.topology.world_size != num_ranks:
-                raise ValueError(
-                    f"the topology has {self.topology.world_size} ranks, but the process group {num_ranks}; give the "
-                    "topology of this process group, or none"
-                )
-            plan = self.plan(module, sharders)
-        except (PlannerError, ValueError) as error:
-            return pickle.dumps(error)
-        except Exception as error:  # noqa: BLE001  # of whatever a model or a placer raises
-            return pickle.dumps(RuntimeError(f"planning failed on the first rank: {type(error).__name__}: {error}"))
-        try:
-            return pickle.dumps(plan)
-        except Exception as error:  # noqa: BLE001  # pickle raises whatever objects do
-            text = f"the plan cannot be sent to the other ranks ({error}); give constraints plain values"
-            return pickle.dumps(ValueError(text))
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
 
     def _check(self, task: PlacementTask, placement: Placement) -> None:
         """Refuse a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
@@ -285,26 +285,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                     f"{gib(device.storage.ddr)}; give the topology more ddr_cap, or add ranks",
                     PlannerErrorType.INSUFFICIENT_STORAGE,
                 )
-
-
-def _with_lookups(model: ModelTables, measured: Tables) -> ModelTables:
-    """The model with measured lookups, which go before pooling factors of constraints."""
-    number = {name: t for t, name in enumerate(model.tables.names)}
-    if unknown := sorted(set(measured.names) - set(number)):
-        raise ValueError(f"the statistics of lookups (tables) are of {shown(unknown)}, which this model does not have")
-    columns = model.tables.columns(torch.arange(len(model)))
-    for m, name in enumerate(measured.names):
-        t = number[name]
-        if int(model.tables.rows[t]) != int(measured.rows[m]):
-            raise ValueError(
-                f"table {name!r} has {int(model.tables.rows[t])} rows in the model and {int(measured.rows[m])} in the "
-                "statistics of lookups; measure them again"
-            )
-        for column in ("pooling_factor", "bins", "lookups", "unique_rows"):
-            columns[column][t] = getattr(measured, column)[m].to(columns[column].dtype)
-    missing = [name for name in number if name not in measured.names]
-    notes = (f"the statistics of lookups lack {shown(missing)}: a Zipf law is assumed",) if missing else ()
-    return replace(model, tables=Tables(model.tables.names, **columns), lookup_notes=notes)
 
 
 def _named_as_allowed(task: PlacementTask, placement: Placement) -> Placement:

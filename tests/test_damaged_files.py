@@ -20,7 +20,7 @@ from dreamshard.constraints import read_constraints
 from dreamshard.files.foreign import InputError
 from dreamshard.hardware.accelerator import read_hardware
 from dreamshard.plan import read_plan
-from dreamshard.torchrec.plan_file import parse_plan_file
+from dreamshard.torchrec.plans import parse_plan_file
 from dreamshard.training import load_placer, save_placer
 from dreamshard.workloads import WorkloadConfig, open_workload, read_lookups, read_tables
 from dreamshard.workloads.model_tables import read_configs

@@ -1,12 +1,11 @@
 """Files and folders of this machine that appear whole or not at all.
 
-Everything is written under a temporary name that ends in `.tmp`, synced to disk and renamed. A killed writer leaves at most
-that temporary entry, which no reader opens.
+Everything is written under a temporary name that ends in `.tmp` and renamed. A killed writer leaves at most that temporary
+entry, which no reader opens.
 """
 
 import os
 import shutil
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,19 +17,13 @@ from typing import BinaryIO
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path for a library to write; it becomes `target` when the block ends without an error.
 
-    The name is `.<target>.<process>.<thread>.tmp`, where symbolic links lead; libraries that read a whole folder skip names
-    that begin with a dot. Missing parent folders are made. A file that is replaced passes its permissions on.
+    The name is `.<target>.<process>.<thread>.tmp`; libraries that read a whole folder skip names that begin with a dot.
+    Missing parent folders are made.
     """
-    target = Path(os.path.realpath(target))
     target.parent.mkdir(parents=True, exist_ok=True)
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    temporary.unlink(missing_ok=True)
     try:
         yield temporary
-        if mode is not None:
-            temporary.chmod(mode)
-        sync(temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -38,10 +31,9 @@ def replacing(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(target: Path) -> Iterator[BinaryIO]:
-    """Yield a binary file that becomes `target` when the block ends without an error, and survives a power cut."""
+    """Yield a binary file that becomes `target` when the block ends without an error."""
     with replacing(target) as temporary, temporary.open("wb") as file:
         yield file
-    sync(Path(os.path.realpath(target)).parent)  # the rename is an entry of the folder
 
 
 def write(target: Path, content: str | bytes) -> None:
@@ -63,8 +55,6 @@ def replacing_folder(target: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        for file in temporary.iterdir():
-            sync(file)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # on a full disk, others need its space
         raise
@@ -95,31 +85,20 @@ def check_output(target: Path, what: str, option: str = "--out") -> None:
     if target.is_dir():
         raise ValueError(f"{target} is a folder, so the {what} cannot be written; give {option} the path of a file")
     if not target.parent.is_dir():
-        raise ValueError(
-            f"the folder {target.parent} does not exist, so the {what} cannot be written; make it, or give {option} another"
-        )
+        raise ValueError(f"the folder {target.parent} does not exist; make it, or give {option} another for the {what}")
 
 
 def write_output(target: Path, content: str | bytes) -> None:
-    """Write bytes, or text as UTF-8, to a path that a person names: a device or pipe gets the bytes.
+    """Write bytes, or text as UTF-8, to a path that a person names; a device or pipe gets the bytes.
 
     Raises:
         ValueError: it cannot be written.
     """
     try:
-        if str(target).startswith("/dev/") or (target.exists() and not target.is_file()):
+        if target.exists() and not target.is_file():
             with target.open("ab") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
         else:
             write(target, content)
     except OSError as error:
         raise ValueError(f"{target} cannot be written ({error.strerror or error}); name another file") from error
-
-
-def sync(path: Path) -> None:
-    """Put a file, or the entries of a folder, on the disk before this returns."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

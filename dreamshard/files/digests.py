@@ -1,7 +1,4 @@
-"""Content identities: the first hexadecimal digits of a SHA-256.
-
-They name datasets, samples and cached results on disk, so the same content must keep the same digits in every release.
-"""
+"""Content identities: the first hexadecimal digits of a SHA-256."""
 
 import hashlib
 import json

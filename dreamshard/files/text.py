@@ -25,6 +25,12 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def shown(names: Sequence[Any]) -> str:
+    """The first five names for a message, and how many more there are."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(map(str, names[:5])) + more
+
+
 def without_passwords(text: str) -> str:
     """The text with `...` in place of what is secret in its addresses: `postgresql://NAME:...@HOST`, `https://HOST/FILE?...`.
 

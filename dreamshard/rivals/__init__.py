@@ -1,13 +1,30 @@
-"""Published rivals, behind the same interface as every other placer.
+"""Published rivals, behind the same interface as every other placer, and their names. `_columns` may split tables by columns.
 
-by_name             builds rivals by the names that commands and reports use
 rnn                 `rnn`: the LSTM encoder-decoder of Mirhoseini et al. 2017, trained on costs that it measures
 neuroshard          `neuroshard`, `neuroshard_columns`: the search of Zha et al. 2023, on DreamShard's cost network
 torchrec_planner    `torchrec_planner`, `torchrec_planner_columns`: TorchRec's planner, which measures and learns nothing
 """
 
-from dreamshard.rivals.by_name import MEASURING, OF_TORCHREC, ON_NETWORK, RIVALS, installed_rivals, rival
+from dataclasses import replace
+from importlib.util import find_spec
+
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.placer import Placer
+from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.rivals.rnn import MEASUREMENTS, Measure, RnnPlacer, train_rnn
+from dreamshard.search import DreamShardPlacer
+
+MEASURING = "rnn"
+"""The rival that measures placements in order to learn; `train_rnn` builds it."""
+
+ON_NETWORK = ("neuroshard", "neuroshard_columns")
+"""Rivals that search on a network that predicts what steps cost."""
+
+OF_TORCHREC = ("torchrec_planner", "torchrec_planner_columns")
+"""TorchRec's planner, which is only there if torchrec is."""
+
+RIVALS = (MEASURING, *ON_NETWORK, *OF_TORCHREC)
+"""Names of all rivals."""
 
 __all__ = [
     "MEASUREMENTS",
@@ -21,3 +38,43 @@ __all__ = [
     "rival",
     "train_rnn",
 ]
+
+
+def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec | None = None) -> Placer:
+    """The rival `name`, which learns nothing of its own.
+
+    Args:
+        placer: whose cost network predicts costs; None if there is none.
+        spec: hardware whose bandwidths TorchRec's planner assumes; None for TorchRec's defaults.
+
+    Raises:
+        ValueError: there is no such rival, torchrec is not installed, or a cost network or something to measure on lacks.
+    """
+    if name in OF_TORCHREC:
+        try:
+            from dreamshard.rivals.torchrec_planner import TorchRecPlanner
+        except ImportError as error:
+            raise ValueError(
+                f"torchrec cannot be imported ({error}), so its planner cannot place tables; install it with "
+                "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
+            ) from error
+        found = TorchRecPlanner() if spec is None else TorchRecPlanner.on(spec)
+        return replace(found, name=name, columns=name == OF_TORCHREC[1])
+    if name == MEASURING:
+        raise ValueError(
+            "rnn learns from costs that it measures, and here is nothing to measure on; measure it with "
+            "`dreamshard compare champion rnn`"
+        )
+    if name not in ON_NETWORK:
+        raise ValueError(f"there is no rival {name!r}, so nothing can place the tables; give one of {sorted(RIVALS)}")
+    if placer is None:
+        raise ValueError(
+            f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
+            "torchrec_planner, which needs none"
+        )
+    return NeuroShardPlacer(placer.cost_network, placer.normaliser, name == ON_NETWORK[1], name)
+
+
+def installed_rivals() -> list[str]:
+    """All of `RIVALS`, without those of TorchRec if torchrec is not installed."""
+    return [name for name in RIVALS if name not in OF_TORCHREC or find_spec("torchrec") is not None]

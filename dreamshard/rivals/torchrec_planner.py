@@ -1,5 +1,4 @@
-"""TorchRec's planner (torchrec 1.8.0, `EmbeddingShardingPlanner`): whole tables, column shards, or every way to shard that
-it considers.
+"""TorchRec's planner (torchrec 1.8.0, `EmbeddingShardingPlanner`) as a placer.
 
 It rates a table by its lookups, row bytes and the bandwidths of its `Topology`, and partitions greedily. It measures
 nothing and is not trained. Each device offers exactly the task's memory; nothing is reserved for the planner's own
@@ -10,15 +9,44 @@ it considers one width per table. `torchrec_planner_columns` therefore lets it p
 eighths of each table allowed beside the whole one, and takes the plan that TorchRec rates best.
 """
 
-from dataclasses import dataclass
+import math
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import Placement
-from dreamshard.tasks import PlacementTask
+import torch
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import (
+    HardwareConfig,
+    KernelConfig,
+    PlannerError,
+    ShardEstimator,
+    ShardingOption,
+    Storage,
+    Topology,
+    TopologyFactory,
+    TrainerConfig,
+)
+from torchrec.distributed.types import ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-WHOLE, COLUMNS = "torchrec_planner", "torchrec_planner_columns"
-"""Names of the placer that keeps tables whole, and of the one that may split them by columns."""
+from dreamshard.files.text import gib
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
+from dreamshard.placer import NoPlacementError
+from dreamshard.shards import Shards
+from dreamshard.tables import parent_name
+from dreamshard.tasks import PlacementTask
+from dreamshard.torchrec.models import PRECISIONS
+from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE, current_plan, planned_type
+
+_COLUMN_PARTS = (2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -30,9 +58,10 @@ class TorchRecPlanner:
         link_bytes_per_s: bandwidth between devices of a host.
         network_bytes_per_s: bandwidth of each device between hosts.
         host_bytes_per_s: bandwidth to the host's memory.
-        devices_per_host: where a task does not say; None for all devices on one host.
+        devices_per_host: if a task does not say; None for all devices on one host.
         timeout_s: after which it returns its best plan so far, unless of whole tables; None for no limit.
-        name: `torchrec_planner_columns` lets `place` split tables by columns.
+        name: in reports.
+        columns: whether tables may be split by columns.
     """
 
     memory_bytes_per_s: float | None = None
@@ -41,10 +70,11 @@ class TorchRecPlanner:
     host_bytes_per_s: float | None = None
     devices_per_host: int | None = None
     timeout_s: int | None = None
-    name: str = WHOLE
+    name: str = "torchrec_planner"
+    columns: bool = False
 
     @classmethod
-    def on(cls, spec: AcceleratorSpec, name: str = WHOLE) -> "TorchRecPlanner":
+    def on(cls, spec: AcceleratorSpec) -> "TorchRecPlanner":
         """With the bandwidths and the hosts of a preset."""
         return cls(
             spec.memory_bytes_per_s,
@@ -52,43 +82,181 @@ class TorchRecPlanner:
             spec.network_bytes_per_s,
             spec.host_bytes_per_s,
             spec.devices_per_node,
-            name=name,
         )
 
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """Place the tables as TorchRec would; the task's constraints of single tables are not TorchRec's.
 
-        Tables are whole, or in columns if the name says so, or sharded in every way that TorchRec considers by default if the
-        task allows more than columns.
+        If the task allows rows to be spread or copies, it considers its default ways to shard, without grid sharding, and a
+        cache if the task allows one. Otherwise tables are whole, or in halves, quarters or eighths with `columns`. The
+        devices share the task's batch, or else the batch in which the tables' lookups were counted.
 
         Raises:
             NoPlacementError: the planner finds no plan.
-            ValueError: torchrec is not installed.
         """
-        planner = self._planner()
-        placement: Placement = planner.place(
-            task, self.bandwidths(), self.devices_per_host, self.timeout_s, columns=self.name == COLUMNS
+        if set(task.constraints.sharding_types) - set(ON_ONE_DEVICE):
+            kernels = ["fused", "dense", *([CACHED] if task.constraints.caching else [])]
+            plans = [self._planned(task, None, kernels)]
+        elif not self.columns:
+            plans = [replace(self, timeout_s=None)._planned(task, ["table_wise"], ["fused"])]
+        else:
+            plans = []
+            for parts in _COLUMN_PARTS:
+                with suppress(NoPlacementError):
+                    plans.append(self._planned(task, ["table_wise", "column_wise"], ["fused"], parts))
+            if not plans:
+                raise _no_plan(task, "of whole tables and columns ")
+        plan, _ = min(plans, key=lambda each: each[1])
+        tables = replace(task.tables, names=_names(task))
+        found = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=self._per_host(task))
+        return replace(found.placement(tables), devices_per_host=self._per_host(task))
+
+    def _planned(
+        self,
+        task: PlacementTask,
+        sharding_types: list[str] | None,
+        kernels: list[str],
+        column_parts: int | None = None,
+    ) -> tuple[ShardingPlan, float]:
+        """TorchRec's plan, and its estimate of the slowest device's milliseconds.
+
+        Args:
+            sharding_types: None for the ways to shard that TorchRec considers by default.
+            column_parts: of how many parts the columns of a table may be; None for at least 128 columns, as by default.
+        """
+        tables, names = task.tables, _names(task)
+        constraints = {
+            name: ParameterConstraints(
+                sharding_types=sharding_types,
+                compute_kernels=kernels,
+                pooling_factors=[max(pooling, 1e-6)],
+                min_partition=None if column_parts is None else 4 * -(-dim // (4 * column_parts)),
+            )
+            for name, pooling, dim in zip(names, tables.pooling_factor.tolist(), tables.dim.tolist(), strict=True)
+        }
+        devices, batch_size = self._topology(task), _local_batch_size(task)
+        speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=devices, constraints=constraints)
+        rating = _Rating(topology=devices)
+        planner = EmbeddingShardingPlanner(
+            topology=devices,
+            batch_size=batch_size,
+            enumerator=EmbeddingEnumerator(devices, batch_size, constraints, [speed, _ShardBytes(task)]),
+            storage_reservation=FixedPercentageStorageReservation(0.0),
+            performance_model=rating,
+            stats=[],
+            constraints=constraints,
+            debug=False,
+            timeout_seconds=self.timeout_s,
         )
-        return placement
-
-    def bandwidths(self) -> Any:
-        """These as what TorchRec's topology is made of (`dreamshard.torchrec.planner`)."""
-        from dreamshard.torchrec.planner import Bandwidths
-
-        return Bandwidths(
-            memory=self.memory_bytes_per_s,
-            link=self.link_bytes_per_s,
-            network=self.network_bytes_per_s,
-            host_memory=self.host_bytes_per_s,
-        )
-
-    @staticmethod
-    def _planner() -> Any:
         try:
-            from dreamshard.torchrec import planner
-        except ImportError as error:
-            raise ValueError(
-                f"torchrec cannot be imported ({error}), so its planner cannot place tables; install it with "
-                "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
-            ) from error
-        return planner
+            plan = planner.plan(_module(task), [EmbeddingBagCollectionSharder()])
+        except PlannerError as error:
+            raise _no_plan(task, "of whole tables " if sharding_types == ["table_wise"] else "") from error
+        return plan, rating.best
+
+    def _topology(self, task: PlacementTask) -> Topology:
+        """Devices on hosts; TorchRec counts bandwidths in bytes per millisecond."""
+
+        def per_ms(bytes_per_s: float | None) -> float | None:
+            return bytes_per_s and bytes_per_s / 1000
+
+        return TopologyFactory.create_topology(
+            TrainerConfig(
+                world_size=task.num_devices, local_world_size=self._per_host(task), hbm_cap_bytes=task.memory_bytes
+            ),
+            HardwareConfig(
+                hbm_mem_bw=per_ms(self.memory_bytes_per_s),
+                intra_host_bw=per_ms(self.link_bytes_per_s),
+                inter_host_bw=per_ms(self.network_bytes_per_s),
+                hbm_to_ddr_mem_bw=per_ms(self.host_bytes_per_s),
+            ),
+            KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True),
+        )
+
+    def _per_host(self, task: PlacementTask) -> int:
+        return min(task.num_devices, task.devices_per_host or self.devices_per_host or task.num_devices)
+
+
+def _names(task: PlacementTask) -> tuple[str, ...]:
+    """Names of the tables that PyTorch accepts for parameters."""
+    return tuple(f"t{t}" for t in range(len(task.tables)))
+
+
+def _module(task: PlacementTask) -> EmbeddingBagCollection:
+    """A TorchRec module of the task's tables, which takes no memory."""
+    tables = task.tables
+    sizes = zip(_names(task), tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
+    configs = [
+        EmbeddingBagConfig(
+            name=name,
+            num_embeddings=rows,
+            embedding_dim=dim,
+            feature_names=[name],
+            data_type=PRECISIONS[task.precision_of.get(parent_name(full_name), task.precision)],
+        )
+        for name, full_name, rows, dim in sizes
+    ]
+    return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+
+
+def _local_batch_size(task: PlacementTask) -> int:
+    """Samples of each device: of the task's batch, or of the batch in which the tables' lookups were counted."""
+    tables, used = task.tables, task.tables.pooling_factor > 0
+    counted = float((tables.lookups[used] / tables.pooling_factor[used]).median()) if bool(used.any()) else 1.0
+    return max(1, round((task.batch_size or counted) / task.num_devices))
+
+
+def _no_plan(task: PlacementTask, what: str) -> NoPlacementError:
+    return NoPlacementError(
+        f"TorchRec's planner found no plan {what}for the {len(task.tables)} tables of {task.name} on "
+        f"{task.num_devices} devices of {gib(task.memory_bytes)}; give the devices more memory, or choose another placer"
+    )
+
+
+class _Rating(NoopPerfModel):  # type: ignore[misc]  # torchrec is untyped here
+    """TorchRec's rating of plans, the estimated time of the slowest device, which remembers the best one."""
+
+    best = math.inf
+
+    def rate(self, plan: list[ShardingOption]) -> float:
+        """Rate a plan."""
+        value = float(super().rate(plan))
+        self.best = min(self.best, value)
+        return value
+
+
+class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here
+    """The task's bytes per shard, instead of TorchRec's estimate of everything on a device."""
+
+    def __init__(self, task: PlacementTask) -> None:
+        self.task, self.table = task, {name: t for t, name in enumerate(_names(task))}
+
+    def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
+        """Set the storage of each shard."""
+        shards, entries = [], []
+        for option in sharding_options:
+            kind = SHARDING_TYPES.index(planned_type(option.sharding_type))
+            share = math.nan
+            if option.compute_kernel == CACHED:
+                share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
+            for shard in option.shards:
+                shard.storage = Storage(hbm=0, ddr=0)
+                (row, column), (rows, columns) = shard.offset, shard.size
+                if min(rows, columns) > 0:  # tables of fewer rows than devices leave some without
+                    shards.append(shard)
+                    t = self.table[option.name]
+                    entries.append((t, kind, row, row + rows, column, column + columns, share))
+        fields = torch.tensor(entries, dtype=torch.float64).reshape(-1, 7).T
+        table, number, *ranges = fields[:6].long()
+        placed = Shards.made(
+            self.task,
+            table=table,
+            device=torch.zeros_like(table),
+            sharding_type=number,
+            rows=torch.stack(ranges[:2], dim=1),
+            columns=torch.stack(ranges[2:], dim=1),
+            cached_share=fields[6],
+            devices_per_host=self.task.num_devices,
+        )
+        for shard, device, host in zip(shards, placed.device_bytes.tolist(), placed.host_bytes.tolist(), strict=True):
+            shard.storage = Storage(hbm=device, ddr=host)

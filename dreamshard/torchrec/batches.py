@@ -1,22 +1,40 @@
-"""Lookups of a model's tables from sample batches of `KeyedJaggedTensor`s.
+"""Lookups of a model's tables from sample batches of `KeyedJaggedTensor`s, and the model as a source of tables and lookups.
 
 A table's features are looked up together: each sample's lookups are those of the first feature, then of the next. Weights
 of lookups are left out, since they do not change which rows are read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from dreamshard.files.digests import digest, json_digest
+from dreamshard.files.text import shown
 from dreamshard.tables import concatenate
-from dreamshard.workloads import Lookups, WorkloadTable, check_indices, index_dtype, statistics
-from dreamshard.workloads.model_tables import ModelTable, ModelTables, shown
+from dreamshard.torchrec.models import tables_of
+from dreamshard.workloads import (
+    ListedTable,
+    Lookups,
+    Workload,
+    WorkloadConfig,
+    WorkloadTable,
+    call,
+    check_indices,
+    chosen_tables,
+    guarded,
+    index_dtype,
+    statistics,
+    zipf_fingerprint,
+    zipf_table,
+)
+from dreamshard.workloads.model_tables import ModelTables
+from dreamshard.workloads.table_list import ModelTable
+
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -32,8 +50,18 @@ class RecordedModel:
     lookups: Mapping[str, Lookups]
 
 
-Parts = list[tuple[Int[Tensor, " N"], Int[Tensor, " B"]]]
-"""Rows that one table looks up, and how many per sample, batch by batch."""
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that was opened as a source.
+
+    Attributes:
+        token: identity of its tables and lookups.
+        notes: what of the model was not used, and what was assumed.
+    """
+
+    workload: Workload
+    token: str
+    notes: tuple[str, ...]
 
 
 def record(
@@ -49,91 +77,117 @@ def record(
     Raises:
         ValueError: there are no samples, a batch lacks a feature that a table looks up, or an id is no row of its table.
     """
-    recordings: dict[str, Parts] = {name: [] for name in model.tables.names}
+    parts: dict[str, list[Lookups]] = {name: [] for name in model.tables.names}
+    looked_up = {feature for detail in model.details for feature in detail.features}
     unused: dict[str, None] = {}
     samples = count = 0
     for batch in islice(batches, num_batches):
         count += 1
         features = _features(batch, f"batch {count}")
-        samples += _add(recordings, model.by_name, features, f"batch {count}")
-        looked_up = {feature for detail in model.details for feature in detail.features}
+        sizes = {len(features[feature].lengths()) for feature in looked_up & features.keys()}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"batch {count} has different numbers of samples ({sorted(sizes)}), but every table is looked up for all of "
+                "them; yield batches without repeated samples taken out"
+            )
+        for name, table in model.by_name.items():
+            parts[name].append(_lookups(table, features, f"batch {count}"))
+        samples += max(sizes)
         unused |= dict.fromkeys(key for key in features if key not in looked_up)
         if num_samples is not None and samples >= num_samples:
             break
     if not samples:
-        raise ValueError(
-            f"the batches hold no samples ({count} batches were read), so nothing is known of the lookups; yield at least one"
-        )
+        raise ValueError(f"the batches hold no samples ({count} batches were read); yield at least one")
     kept = samples if num_samples is None else min(samples, num_samples)
-    lookups = {name: _joined(parts).first(kept) for name, parts in recordings.items()}
-    return RecordedModel(_counted(model, lookups, kept, count, list(unused)), lookups)
-
-
-def _counted(
-    model: ModelTables, lookups: Mapping[str, Lookups], samples: int, batches: int, unused: Sequence[str]
-) -> ModelTables:
-    """The model with statistics of its lookups instead of assumptions."""
-    sizes = zip(model.tables.names, model.tables.rows.tolist(), model.tables.dim.tolist(), strict=True)
-    tables = concatenate([statistics(WorkloadTable(name, rows, dim, lookups[name])) for name, rows, dim in sizes])
-    notes = [f"lookups were counted in {samples} samples of {batches} batches, as one batch"]
+    lookups = {name: _joined(own).first(kept) for name, own in parts.items()}
+    sizes_of = zip(model.tables.names, model.tables.rows.tolist(), model.tables.dim.tolist(), strict=True)
+    tables = concatenate([statistics(WorkloadTable(name, rows, dim, lookups[name])) for name, rows, dim in sizes_of])
+    notes = [f"lookups were counted in {kept} samples of {count} batches, as one batch"]
     if unused:
-        notes.append(f"no table looks up {shown(unused)} of the batches")
-    return replace(model, tables=tables, lookup_notes=tuple(notes))
+        notes.append(f"no table looks up {shown(list(unused))} of the batches")
+    return RecordedModel(replace(model, tables=tables, lookup_notes=tuple(notes)), lookups)
 
 
-def _add(
-    recordings: Mapping[str, Parts], tables: Mapping[str, ModelTable], features: Mapping[str, Any], where: str
-) -> int:
-    """Add the lookups of one batch to each table's; returns the number of samples."""
-    sizes: dict[int, str] = {}
-    for name, table in tables.items():
-        missing = [feature for feature in table.features if feature not in features]
-        if missing:
-            raise ValueError(
-                f"{where} has no feature {shown(missing)}, which table {name!r} looks up, so its lookups are not known; the "
-                f"batch has {shown(list(features)) or 'none'}"
-            )
-        parts = [_part(features[feature]) for feature in table.features]
-        sizes |= {len(lengths): feature for feature, (_, lengths) in zip(table.features, parts, strict=True)}
-        if len(sizes) > 1:
-            several = ", ".join(f"{size} of {feature}" for size, feature in sizes.items())
-            raise ValueError(
-                f"{where} has different numbers of samples ({several}), but every table is looked up for all of them; yield "
-                "batches without repeated samples taken out"
-            )
-        indices, lengths = _together(parts)
-        remaps = "; if the model remaps ids, yield them remapped"
-        try:
-            check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {name!r},")
-        except ValueError as error:
-            raise ValueError(f"{error}{remaps}") from error
-        recordings[name].append((indices.to(index_dtype(table.rows)), lengths))
-    return next(iter(sizes))
+def open_model(config: WorkloadConfig) -> ModelSource:
+    """The model that `config.source` makes, with lookups from `config.batches`, or else Zipf lookups.
+
+    Raises:
+        ValueError: a function is missing or raises an error, or what it returns has no tables or lookups.
+    """
+    model = tables_of(call(config.source, "there is no model"))
+    opened: ModelTables | RecordedModel = model
+    if config.batches is not None:
+        samples = config.batch_size if config.num_batches is None else None
+        batches = _read(call(config.batches, "there are no batches"), config.batches)
+        opened = record(model, batches, num_batches=config.num_batches, num_samples=samples)
+    workload = workload_of(opened, config)
+    token = json_digest([workload.fingerprint(t) for t in range(workload.num_tables)])
+    notes = opened.model.notes if isinstance(opened, RecordedModel) else opened.notes
+    kinds = {detail.precision for detail in model.details} | {d.optimizer for d in model.details if d.optimizer}
+    if kinds - {"fp32", "sgd"}:
+        left_out = ", ".join(sorted(kinds))
+        notes += (f"a data set keeps no types of weights and no optimizers ({left_out}): training takes the recipe's",)
+    return ModelSource(workload, token, notes)
 
 
-def _joined(parts: Parts) -> Lookups:
-    """The lookups of one table in all batches, one batch after the other."""
-    lengths = torch.cat([each for _, each in parts])
-    return Lookups(torch.cat([each for each, _ in parts]), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+def workload_of(model: ModelTables | RecordedModel, config: WorkloadConfig | None = None) -> Workload:
+    """The tables of a model with the lookups that were recorded, or else Zipf lookups.
+
+    Args:
+        config: which tables to take, and the samples and seed of Zipf lookups; by default all tables with their own dims.
+
+    Raises:
+        ValueError: the model has fewer tables than the config asks for.
+    """
+    config = config or WorkloadConfig(source="a model", dim=None)
+    recorded = model.lookups if isinstance(model, RecordedModel) else {}
+    tables = model.model.tables if isinstance(model, RecordedModel) else model.tables
+    sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), tables.pooling_factor.tolist(), strict=True)
+    chosen = chosen_tables(config, [ListedTable(*each) for each in sizes])
+
+    def table(position: int) -> WorkloadTable:
+        entry = chosen[position]
+        if entry.name not in recorded:
+            return zipf_table(entry, config.batch_size, config.seed)
+        return WorkloadTable(entry.name, entry.rows, entry.dim, recorded[entry.name])
+
+    def fingerprint(position: int) -> str:
+        entry = chosen[position]
+        if entry.name not in recorded:
+            return zipf_fingerprint(entry, config.batch_size, config.seed)
+        own = recorded[entry.name]
+        content = digest(own.indices.numpy().tobytes() + own.offsets.numpy().tobytes())
+        return json_digest(["batches", entry.name, entry.rows, entry.dim, content])
+
+    origin = "lookups of sample batches" if recorded else f"Zipf lookups, {config.batch_size} samples"
+    description = f"{len(chosen)} of the {len(tables)} tables of {config.source}, {origin}"
+    return Workload(description, tuple(entry.name for entry in chosen), table, fingerprint)
 
 
-def _part(feature: Any) -> tuple[Int[Tensor, " N"], Int[Tensor, " B"]]:
-    """Rows that one feature looks up, and how many per sample."""
-    return feature.values().detach().cpu().long(), feature.lengths().detach().cpu().long()
+def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> Lookups:
+    """The lookups of all features of a table in one batch, sample by sample."""
+    if missing := [feature for feature in table.features if feature not in features]:
+        raise ValueError(
+            f"{where} has no feature {shown(missing)}, which table {table.name!r} looks up; the batch has "
+            f"{shown(list(features)) or 'none'}"
+        )
+    parts = [features[feature] for feature in table.features]
+    lengths = [part.lengths().detach().cpu().long() for part in parts]
+    sample = torch.cat([torch.repeat_interleave(each) for each in lengths])  # [N]
+    order = sample.argsort(stable=True)
+    indices = torch.cat([part.values().detach().cpu().long() for part in parts])[order]
+    try:
+        check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {table.name!r},")
+    except ValueError as error:
+        raise ValueError(f"{error}; if the model remaps ids, yield them remapped") from error
+    total = torch.stack(lengths).sum(dim=0)  # [B]
+    return Lookups(indices.to(index_dtype(table.rows)), torch.cat([total.new_zeros(1), total.cumsum(0)]))
 
 
-def _together(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Int[Tensor, " N"], Int[Tensor, " B"]]:
-    """Lookups of several features of a table, sample by sample."""
-    if len(parts) == 1:
-        return parts[0]
-    lengths = torch.stack([each for _, each in parts])  # [F, B]
-    per_sample = lengths.sum(dim=0)  # [B]
-    first = per_sample.cumsum(0) - per_sample + lengths.cumsum(dim=0) - lengths  # [F, B] position among all lookups
-    flat = lengths.flatten()  # [F*B]
-    before = flat.cumsum(0) - flat  # [F*B] position as the features follow on one another
-    values = torch.cat([each for each, _ in parts])  # [N]
-    position = torch.arange(len(values)) + torch.repeat_interleave(first.flatten() - before, flat)
-    return torch.empty_like(values).scatter(0, position, values), per_sample
+def _joined(parts: list[Lookups]) -> Lookups:
+    """One batch after the other."""
+    lengths = torch.cat([each.offsets.diff() for each in parts])
+    return Lookups(torch.cat([each.indices for each in parts]), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
 
 
 def _features(batch: Any, where: str) -> dict[str, Any]:
@@ -145,11 +199,8 @@ def _features(batch: Any, where: str) -> dict[str, Any]:
                 f"{where} has another number of samples for each feature, so lookups cannot be counted by sample; yield "
                 "batches without repeated samples taken out"
             )
-        repeated = sorted(found.keys() & set(keyed.keys()))
-        if repeated:
-            raise ValueError(
-                f"{where} has {shown(repeated)} in two KeyedJaggedTensors, so it is unclear which is looked up; yield one"
-            )
+        if repeated := sorted(found.keys() & set(keyed.keys())):
+            raise ValueError(f"{where} has {shown(repeated)} in two KeyedJaggedTensors; yield it in one")
         found |= keyed.to_dict()
     if not found:
         raise ValueError(
@@ -159,14 +210,25 @@ def _features(batch: Any, where: str) -> dict[str, Any]:
     return found
 
 
-def _keyed(batch: Any) -> Iterator[Any]:
+def _keyed(batch: Any) -> list[KeyedJaggedTensor]:
     """The KeyedJaggedTensors that a batch is or holds."""
-    if isinstance(batch, KeyedJaggedTensor):
+    batch = getattr(batch, "sparse_features", batch)
+    parts = batch if isinstance(batch, list | tuple) else [batch]
+    if isinstance(batch, Mapping):
+        parts = list(batch.values())
+    elif not isinstance(batch, KeyedJaggedTensor | list | tuple):
+        parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
+    return [part for part in parts if isinstance(part, KeyedJaggedTensor)]
+
+
+def _read(batches: object, function: str) -> Iterator[Any]:
+    """The batches, with errors of the code that makes them in one sentence."""
+    if not isinstance(batches, Iterable):
+        raise ValueError(
+            f"{function} returns an object of type {type(batches).__name__}, which has no batches; return a list, "
+            "a DataLoader or a generator"
+        )
+    consequence = "its lookups are not known"
+    iterator = guarded(lambda: iter(batches), f"{function} raises", consequence)
+    while (batch := guarded(lambda: next(iterator, _END), f"{function} raises", consequence)) is not _END:
         yield batch
-    elif isinstance(getattr(batch, "sparse_features", None), KeyedJaggedTensor):
-        yield batch.sparse_features
-    else:
-        parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else None
-        for part in vars(batch).values() if parts is None and hasattr(batch, "__dict__") else parts or ():
-            if isinstance(part, KeyedJaggedTensor):
-                yield part

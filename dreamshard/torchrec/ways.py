@@ -1,7 +1,7 @@
 """The ways to shard a table that its sharder offers and TorchRec's and dreamshard's constraints allow."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -11,13 +11,13 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from dreamshard.constraints import Constraints
+from dreamshard.files.text import shown
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 from dreamshard.tables import DIM_MULTIPLE, padded_dim
-from dreamshard.torchrec.discovery import Sharders, class_name
-from dreamshard.torchrec.sharding_plans import CACHED, DEFAULT_SHARE
-from dreamshard.workloads.model_tables import ModelTable, shown
+from dreamshard.torchrec.models import Sharders, class_name
+from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE
+from dreamshard.workloads.table_list import ModelTable
 
-_FUSED, _DENSE = "fused", "dense"
 _GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single ways
 _PLAIN_TORCH = ("torch.nn.", "fbgemm_gpu.")  # packages of modules that no sharder of TorchRec's own shards
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype", "cache_params")
@@ -64,21 +64,28 @@ def narrowed(
             types = list(allowed)
         else:
             types = [each for each in allowed if each not in _unless_named(table, is_planner=given is not None)]
-        found = _offered(table, sharder, device_type, types, own.compute_kernels, widen=widen)
-        if not found.in_device and not found.in_host:
+        in_device, in_host = _offered(table, sharder, device_type, types, own.compute_kernels)
+        if not in_device and not in_host:
             raise ValueError(
                 f"table {table.path!r} cannot be sharded: constraints allow sharding_types {own.sharding_types or types} "
                 f"with kernels {own.compute_kernels or 'all'}, and {type(sharder).__name__} offers "
-                f"{sharder.sharding_types(device_type)} on {device_type}; allow a way that is planned: "
-                f"{', '.join(SHARDING_TYPES)}"
+                f"{sharder.sharding_types(device_type)} on {device_type}; allow one of {', '.join(SHARDING_TYPES)}"
             )
-        types_of[name] = tuple(found.in_device or found.in_host)
-        narrower += [name] if set(types_of[name]) < set(allowed) and not found.is_copied else []
-        copied += [name] if found.is_copied else []
+        if not widen and table.dim % DIM_MULTIPLE:
+            if "data_parallel" not in in_device:
+                raise ValueError(
+                    f"table {table.path!r} has {table.dim} columns, which fbgemm's fused operator refuses, and may not be "
+                    f"copied to every rank; widen it to {padded_dim(table.dim)} columns, or allow data_parallel"
+                )
+            in_device, in_host = ["data_parallel"], []
+            copied.append(name)
+        elif set(in_device or in_host) < set(allowed):
+            narrower.append(name)
+        types_of[name] = tuple(in_device or in_host)
         load_factor = own.cache_params.load_factor if own.cache_params else None
-        if not found.in_device:
+        if not in_device:
             shares[name] = DEFAULT_SHARE if load_factor is None else load_factor
-        elif not found.in_host:
+        elif not in_host:
             never_cached.add(name)
         elif load_factor is not None:
             raise ValueError(
@@ -162,48 +169,26 @@ def plan_fields(own: ParameterConstraints | None) -> dict[str, Any]:
     return {field: getattr(own, field) for field in _PASSED_ON if getattr(own, field, None) is not None}
 
 
-@dataclass(frozen=True)
-class _Offered:
-    """Ways to shard a table in device memory, and in host memory with a cache."""
-
-    in_device: list[ShardingType]
-    in_host: list[ShardingType]
-    is_copied: bool = False
-
-
 def _offered(
     table: ModelTable,
     sharder: ModuleSharder[nn.Module],
     device_type: str,
     types: Sequence[ShardingType],
     kernels: Sequence[str] | None,
-    *,
-    widen: bool,
-) -> _Offered:
-    """The ways of `types` that the sharder offers.
-
-    Raises:
-        ValueError: the table has columns that only a copy on every rank can have, and may not be copied.
-    """
-    found = _Offered([], [])
-    for sharding_type in types:
-        if sharding_type not in sharder.sharding_types(device_type):
+) -> tuple[list[ShardingType], list[ShardingType]]:
+    """The ways of `types` that the sharder offers: in device memory, and in host memory with a cache."""
+    in_device: list[ShardingType] = []
+    in_host: list[ShardingType] = []
+    for way in types:
+        is_copy = way == "data_parallel"
+        if way not in sharder.sharding_types(device_type):
             continue
-        if sharding_type == "data_parallel" and table.pooling == "none" and device_type == "cpu":
+        if is_copy and table.pooling == "none" and device_type == "cpu":
             continue  # fbgemm's dense operator pools sequences on the CPU
-        usable = set(sharder.compute_kernels(sharding_type, device_type)) & set(kernels or (_FUSED, _DENSE, CACHED))
-        if (_DENSE if sharding_type == "data_parallel" else _FUSED) in usable:
-            found.in_device.append(sharding_type)
-        if CACHED in usable and sharding_type != "data_parallel":
-            found.in_host.append(sharding_type)
-    if widen or table.dim % DIM_MULTIPLE == 0 or not (found.in_device or found.in_host):
-        return found
-    if "data_parallel" not in found.in_device:
-        raise ValueError(
-            f"table {table.path!r} has {table.dim} columns, which fbgemm's fused operator refuses, and may not be copied to "
-            f"every rank; widen it to {padded_dim(table.dim)} columns, or allow data_parallel"
-        )
-    return _Offered(["data_parallel"], [], is_copied=True)
+        usable = set(sharder.compute_kernels(way, device_type)) & set(kernels or ("fused", "dense", CACHED))
+        in_device += [way] if ("dense" if is_copy else "fused") in usable else []
+        in_host += [way] if CACHED in usable and not is_copy else []
+    return in_device, in_host
 
 
 def _unless_named(table: ModelTable, *, is_planner: bool) -> set[ShardingType]:

@@ -25,27 +25,23 @@ def known_as(source: str) -> str:
     """The one spelling of a source by which dreamshard knows it, compares it and writes it down.
 
     - A bundled workload's name stays, even if a file has that name: `./criteo` is the file.
-    - A path becomes absolute, without `.`, `..` and trailing slashes. A symbolic link keeps its own path, since it may
-      point elsewhere tomorrow.
-    - A `file://` address becomes its path; other addresses (`s3://bucket/tables/`) lose trailing slashes.
-    - A function in a file has the file's absolute path; one in a module stays.
-    - Anything else stays, such as a misspelt name of a bundled workload, which opening it reports.
+    - A path becomes absolute, also that of a function's file; a symbolic link keeps its own path, since it may point
+      elsewhere tomorrow. A `file://` address becomes its path.
+    - Other addresses (`s3://bucket/tables/`) lose trailing slashes.
+    - Anything else stays, such as a function in a module, or a misspelt name, which opening it reports.
     """
     source = source.strip()
-    if source in bundled_workloads():
-        return source
     if source.lower().startswith("file://"):
         return _absolute(unquote(urlsplit(source).path))
     if _ADDRESS.match(source):
         scheme, _, rest = source.partition("://")
         return f"{scheme.lower()}://{rest.rstrip('/')}"
+    place, _, name = source.rpartition(":")
     if is_function(source):
-        place, _, name = source.rpartition(":")
         return f"{_absolute(place)}:{name}" if place.endswith(".py") else source
-    if "::" in source:  # fsspec's chains of file systems
+    if source in bundled_workloads() or "::" in source:  # which chains fsspec's file systems
         return source
-    is_path = "/" in source or "." in source or Path(source).exists()
-    return _absolute(source) if is_path else source
+    return _absolute(source) if "/" in source or "." in source or Path(source).exists() else source
 
 
 def is_folder(source: str) -> bool:

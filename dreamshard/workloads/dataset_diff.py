@@ -63,11 +63,9 @@ class TableChange:
         """The change as a row of a table for people."""
         is_whole = self.kind in ("added", "removed")
 
-        def pair(values: tuple[float | int, float | int], form: str) -> str:
-            before, after = (format(value, form) for value in values)
-            if is_whole:
-                return after if self.kind == "added" else before
-            return before if values[0] == values[1] else f"{before} -> {after}"
+        def pair(values: tuple[float, float], form: str) -> str:
+            own = [format(value, form) for value in values]
+            return own[self.kind == "added"] if is_whole or own[0] == own[1] else " -> ".join(own)
 
         return {
             "table": self.name,
@@ -149,9 +147,9 @@ def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresho
     old, new = ({name: tables.select([t]) for t, name in enumerate(tables.names)} for tables in (before, after))
     work = max(float((before.pooling_factor.double() * before.dim).sum()), 1e-12)
     memory = float((before.rows * before.dim).sum())
-    changes = [_change(name, old.get(name), new.get(name), limits, work, memory) for name in old | new]
-    ordered = sorted((change for change in changes if change), key=lambda change: (-change.weight, change.name))
-    return DatasetDiff(changes=tuple(ordered), num_before=len(before), num_after=len(after), thresholds=limits)
+    found = [_change(name, old.get(name), new.get(name), limits, work, memory) for name in old | new]
+    changes = sorted((change for change in found if change), key=lambda change: (-change.weight, change.name))
+    return DatasetDiff(changes=tuple(changes), num_before=len(before), num_after=len(after), thresholds=limits)
 
 
 def reuse_distance(before: Float[Tensor, " 17"], after: Float[Tensor, " 17"]) -> float:

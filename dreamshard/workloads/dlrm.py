@@ -12,91 +12,41 @@ first. No code in a file runs.
 import gzip
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.files.digests import json_digest
 from dreamshard.files.foreign import InputError, reading
 from dreamshard.tables import padded_dim
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
-from dreamshard.workloads.table_list import ListedTable, list_tables
+from dreamshard.workloads.table_list import list_tables
 from dreamshard.workloads.workload import Workload, WorkloadConfig, choose_tables, table_dims
 
 FORMAT = "(indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
 
 
-class DlrmFile:
-    """The three tensors of Meta's format, memory-mapped.
-
-    Sample `b` of table `t` looks up the `lengths[t, b]` rows `indices[offsets[t*B+b]:offsets[t*B+b+1]]`.
-    """
-
-    def __init__(
-        self, name: str, indices: Int[Tensor, " N"], offsets: Int[Tensor, " M"], lengths: Int[Tensor, "T B"]
-    ) -> None:
-        self.name, self.indices, self.offsets = name, indices, offsets
-        self.num_tables, self.num_samples = lengths.shape
-
-    def segment(self, t: int, batch_size: int) -> Lookups:
-        """The first `batch_size` samples of table `t`, memory-mapped and unchecked."""
-        start = t * self.num_samples
-        offsets = self.offsets[start : start + batch_size + 1]
-        return Lookups(self.indices[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
-
-    def rows_needed(self, t: int) -> int:
-        """Rows that the largest index of table `t` requires, at least 1."""
-        indices = self.segment(t, self.num_samples).indices
-        check_indices(indices, None, f"table {t} of {self.name}")
-        return int(indices.max()) + 1 if len(indices) else 1
-
-
 @dataclass(frozen=True)
-class ArrayFile:
-    """Arrays of rows.
+class RecordedFile:
+    """Lookups of `num_tables` tables by the same samples.
 
     Attributes:
-        arrays: one `[B, T]`, or `T` of `[B, K]`.
+        segment: the first samples of a table, unchecked, by its number and theirs.
+        largest: the largest row of a table.
     """
 
     name: str
-    arrays: Sequence[npt.NDArray[np.integer]]
-
-    @property
-    def num_tables(self) -> int:
-        """One per array, or per column of a single one."""
-        return len(self.arrays) if len(self.arrays) > 1 else int(self.arrays[0].shape[1])
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in the file."""
-        return len(self.arrays[0])
-
-    def segment(self, t: int, batch_size: int) -> Lookups:
-        """The first `batch_size` samples of table `t`, unchecked."""
-        rows = self.arrays[t][:batch_size] if len(self.arrays) > 1 else self.arrays[0][:batch_size, t : t + 1]
-        indices = torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1))
-        return Lookups(indices, torch.arange(batch_size + 1) * rows.shape[1])
-
-    def rows_needed(self, t: int) -> int:
-        """Rows that the largest index of table `t` requires, at least 1."""
-        return max(1, self._largest[t] + 1)
-
-    @cached_property
-    def _largest(self) -> list[int]:
-        """The largest row of each table; one pass over the file."""
-        if len(self.arrays) > 1:
-            return [int(array.max()) for array in self.arrays]
-        return [int(value) for value in self.arrays[0].max(axis=0)]
+    num_tables: int
+    num_samples: int
+    segment: Callable[[int, int], Lookups]
+    largest: Callable[[int], int]
 
 
 def open_dlrm(config: WorkloadConfig, path: Path, listed: Path | None) -> Workload:
@@ -113,14 +63,14 @@ def open_dlrm(config: WorkloadConfig, path: Path, listed: Path | None) -> Worklo
             table is read.
     """
     if path.suffix != ".gz":
-        return _workload(config, path, _checked(path.name, _tensors(path, path.name)), listed)
+        return _workload(config, path, _tensors(path, path.name), listed)
     with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp") as unpacked:
         with reading(path, "is truncated or not gzipped", "so its lookups are incomplete; download it again"):
             with gzip.open(path, "rb") as source:
                 shutil.copyfileobj(source, unpacked, 2**24)
             unpacked.flush()
-        content = _tensors(Path(unpacked.name), path.name)  # the memory map keeps the content alive
-        return _workload(config, path, _checked(path.name, content), listed)
+        file = _tensors(Path(unpacked.name), path.name)  # the memory map keeps the content alive
+        return _workload(config, path, file, listed)
 
 
 def open_arrays(config: WorkloadConfig, path: Path, listed: Path | None) -> Workload:
@@ -130,32 +80,53 @@ def open_arrays(config: WorkloadConfig, path: Path, listed: Path | None) -> Work
         content = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
         if path.suffix == ".npy":
             arrays = [content]
-        elif "X_cat" in content:
-            arrays = [content["X_cat"]]
         else:
-            arrays = [content[name] for name in sorted(content, key=int)]
+            arrays = [content[name] for name in (["X_cat"] if "X_cat" in content else sorted(content, key=int))]
         shapes = {(array.ndim, len(array), array.dtype.kind in "iu") for array in arrays}
         if len(shapes) != 1 or next(iter(shapes))[::2] != (2, True) or not all(array.size for array in arrays):
             kinds = [f"{array.dtype}{list(array.shape)}" for array in arrays[:5]]
             raise InputError(f"{path} holds {', '.join(kinds)}, {advice}")
-    return _workload(config, path, ArrayFile(path.name, arrays), listed)
+    per_table = len(arrays) > 1
+
+    def segment(t: int, batch_size: int) -> Lookups:
+        rows = arrays[t][:batch_size] if per_table else arrays[0][:batch_size, t : t + 1]
+        indices = torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1))
+        return Lookups(indices, torch.arange(batch_size + 1) * rows.shape[1])
+
+    @cache
+    def largest() -> list[int]:
+        """Of each table, in one pass over the file."""
+        return [int(array.max()) for array in arrays] if per_table else arrays[0].max(axis=0).tolist()
+
+    num_tables = len(arrays) if per_table else arrays[0].shape[1]
+    file = RecordedFile(path.name, num_tables, len(arrays[0]), segment, lambda t: largest()[t])
+    return _workload(config, path, file, listed)
 
 
-def _workload(config: WorkloadConfig, path: Path, file: DlrmFile | ArrayFile, list_path: Path | None) -> Workload:
-    listed = [] if list_path is None else list_tables(list_path)
-    if listed and len(listed) != file.num_tables:
-        raise ValueError(
-            f"{list_path} lists {len(listed)} tables, but {path} holds {file.num_tables}; give one line per table in the "
-            "file's order"
-        )
-    names, rows, dims = _sizes(config, file, listed)
+def _workload(config: WorkloadConfig, path: Path, file: RecordedFile, list_path: Path | None) -> Workload:
+    def rows_of(t: int) -> int:
+        return rows[t] or max(1, file.largest(t) + 1)
+
+    if list_path is None:
+        names, rows = [f"t{t:04}" for t in range(file.num_tables)], [0] * file.num_tables  # not known yet
+        dims = table_dims(config, file.num_tables)
+        if config.max_table_bytes is not None:
+            rows = [rows_of(t) for t in range(file.num_tables)]
+    else:
+        listed = list_tables(list_path)
+        if len(listed) != file.num_tables:
+            raise ValueError(
+                f"{list_path} lists {len(listed)} tables, but {path} holds {file.num_tables}; give one line per table in the "
+                "file's order"
+            )
+        names, rows = [table.name for table in listed], [table.rows for table in listed]
+        dims = table_dims(config, file.num_tables, [padded_dim(table.dim) for table in listed])
     chosen = choose_tables(config, np.asarray(rows, dtype=np.int64), dims).tolist()
     batch_size = min(config.batch_size, file.num_samples)
 
     def table(position: int) -> WorkloadTable:
         t = chosen[position]
-        num_rows = rows[t] or file.rows_needed(t)
-        segment = file.segment(t, batch_size)
+        segment, num_rows = file.segment(t, batch_size), rows_of(t)
         check_indices(segment.indices, num_rows, f"table {t} of {file.name}")
         lookups = Lookups(segment.indices.to(index_dtype(num_rows), copy=True), segment.offsets)
         return WorkloadTable(names[t], num_rows, int(dims[t]), lookups)
@@ -172,43 +143,19 @@ def _workload(config: WorkloadConfig, path: Path, file: DlrmFile | ArrayFile, li
     return Workload(description, tuple(names[t] for t in chosen), table, fingerprint)
 
 
-def _sizes(
-    config: WorkloadConfig, file: DlrmFile | ArrayFile, listed: Sequence[ListedTable]
-) -> tuple[list[str], list[int], npt.NDArray[np.int64]]:
-    """Name, rows and dim of each table; 0 rows if they are not known yet."""
-    if listed:
-        own = [padded_dim(table.dim) for table in listed]
-        return [table.name for table in listed], [table.rows for table in listed], table_dims(config, len(own), own)
-    names = [f"t{t:04}" for t in range(file.num_tables)]
-    is_limited = config.max_table_bytes is not None
-    rows = [file.rows_needed(t) if is_limited else 0 for t in range(file.num_tables)]
-    return names, rows, table_dims(config, file.num_tables)
-
-
-def _tensors(path: Path, name: str) -> Any:
-    """Content of the file, its tensors memory-mapped."""
-    with reading(
-        name, "is truncated, or holds something other than tensors", f"so no lookups can be read from it; give {FORMAT}"
-    ):
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-
-
-def _checked(name: str, content: Any) -> DlrmFile:
-    """Check everything but the indices, which are checked table by table.
-
-    Raises:
-        ValueError: types, shapes, lengths or offsets are wrong.
-    """
+def _tensors(path: Path, name: str) -> RecordedFile:
+    """The three tensors of Meta's format, memory-mapped; everything but the indices is checked."""
+    advice = f"so no lookups can be read from it; give {FORMAT}"
+    with reading(name, "is truncated, or holds something other than tensors", advice):
+        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     parts = content if isinstance(content, tuple | list) else [content]
     if [type(part) for part in parts] != [Tensor] * 3:
-        kind = [type(part).__name__ for part in parts]
-        raise ValueError(f"{name} holds {kind!s:.120}, not {FORMAT}, so no lookups can be read from it; convert it")
-    indices, offsets, lengths = content
+        raise ValueError(f"{name} holds {[type(part).__name__ for part in parts]!s:.120}, {advice}")
+    indices, offsets, lengths = parts
     for label, tensor, axes in (("indices", indices, 1), ("offsets", offsets, 1), ("lengths", lengths, 2)):
-        if tensor.dtype not in (torch.int64, torch.int32) or tensor.dim() != axes:
+        is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+        if tensor.dtype not in (torch.int64, torch.int32) or tensor.dim() != axes or not is_plain:
             raise ValueError(f"{name} has {label} of type {tensor.dtype} and shape {list(tensor.shape)}; save {FORMAT}")
-        if tensor.layout != torch.strided or tensor.device.type != "cpu":
-            raise ValueError(f"{name} has {label} that are sparse or without values; save {FORMAT} as plain tensors")
     num_tables, batch_size = lengths.shape
     if not num_tables or not batch_size or len(offsets) != num_tables * batch_size + 1:
         raise ValueError(
@@ -229,4 +176,14 @@ def _checked(name: str, content: Any) -> DlrmFile:
                 f"{name} has length {int(lengths[t, b])} at table {t}, sample {b}, but the offsets there are "
                 f"{int(of_table[b])} to {int(of_table[b + 1])}, so it is damaged; create it again"
             )
-    return DlrmFile(name, indices, offsets, lengths)
+
+    def segment(t: int, samples: int) -> Lookups:
+        own = offsets[t * batch_size : t * batch_size + samples + 1]
+        return Lookups(indices[int(own[0]) : int(own[-1])], own - own[0])
+
+    def largest(t: int) -> int:
+        own = segment(t, batch_size).indices
+        check_indices(own, None, f"table {t} of {name}")
+        return int(own.max()) if len(own) else 0
+
+    return RecordedFile(name, num_tables, batch_size, segment, largest)

@@ -35,16 +35,17 @@ def call(source: str, consequence: str) -> Any:
     if match is None:
         raise ValueError(f"{source!r} names no function, so {consequence}; give FILE.py:FUNCTION or MODULE:FUNCTION")
     place, name = match["place"], match["function"]
-    if place.endswith(".py") and not Path(place).is_file():
+    is_file = place.endswith(".py")
+    if is_file and not Path(place).is_file():
         raise ValueError(f"there is no file {place}, so {consequence}; check the path")
-    module = guarded(lambda: _imported(place), f"{source} raises", consequence)
-    if module is None:
-        raise ValueError(f"there is no module {place}, so {consequence}; give FILE.py:FUNCTION instead")
+    imported = _from_file if is_file else importlib.import_module
+    folder = str(Path(place).absolute().parent if is_file else Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that nothing installed is hidden
+    module = guarded(lambda: imported(place), f"{source} raises", consequence)
     function = getattr(module, name, None)
     if not callable(function):
-        others = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        listed = f"it has {', '.join(others[:5])}" if others else "it has none"
-        raise ValueError(f"{place} has no function {name}, so {consequence}; {listed}")
+        raise ValueError(f"{place} has no function {name}, so {consequence}; check its name")
     return guarded(function, f"{source} raises", consequence)
 
 
@@ -62,23 +63,9 @@ def guarded(run: Callable[[], Any], where: str, consequence: str) -> Any:
         raise ValueError(f"{where} {detail}, so {consequence}; correct it, --debug shows where") from error
 
 
-def _imported(place: str) -> ModuleType | None:
-    """A file or module, imported; None if there is no such module."""
-    if place.endswith(".py"):
-        return _from_file(Path(place).absolute())
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # as `python -m` does
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise  # something that the module imports
-        return None
-
-
-def _from_file(file: Path) -> ModuleType:
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))  # last, so that nothing installed is hidden
+def _from_file(place: str) -> ModuleType:
+    """A file, imported under its own name, or another if that is taken."""
+    file = Path(place).absolute()
     loaded = sys.modules.get(file.stem)
     is_free = loaded is None or getattr(loaded, "__file__", None) == str(file)
     spec = importlib.util.spec_from_file_location(file.stem if is_free else f"{file.stem}_of_{abs(hash(file))}", file)
@@ -86,9 +73,5 @@ def _from_file(file: Path) -> ModuleType:
         raise ImportError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # for dataclasses and pickles of what it defines
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]  # others must not import a part of it
-        raise
+    spec.loader.exec_module(module)
     return module

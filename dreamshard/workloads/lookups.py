@@ -5,7 +5,6 @@ An Arrow list array *is* (offsets, values), so a file reaches the fused operator
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,7 +26,7 @@ from dreamshard.files.foreign import InputError, parquet_columns, reading
 from dreamshard.tables import NUM_BINS, Tables
 
 UNUSED_S = 30 * 86_400.0
-"""Time after which a local copy of remote lookups that nothing has read is removed."""
+"""Time after which a local copy of remote lookups is removed; it is fetched again if it is read."""
 
 COUNTING_SHARE = 0.5
 """Below this ratio of rows to lookups counting row by row is faster than sorting, as measured."""
@@ -117,8 +116,6 @@ def _copied(address: str, copies: Path) -> Path:
     """The local copy of a remote file, made if missing; concurrent ranks write the same bytes. Old copies go."""
     copy = copies / address.rpartition("/")[2]
     if copy.exists():
-        with suppress(OSError):  # another user's, or on a disk that may only be read
-            os.utime(copy)  # used now
         return copy
     try:
         files, path = fsspec.core.url_to_fs(address)
@@ -139,12 +136,9 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
     Raises:
         ValueError: offsets do not start at 0, do not end at N, or exceed what a file of one batch can hold.
     """
-    last = int(lookups.offsets[-1])
-    if int(lookups.offsets[0]) != 0 or last != len(lookups.indices):
-        raise ValueError(
-            f"offsets run from {int(lookups.offsets[0])} to {last}, but there are {len(lookups.indices)} indices; "
-            "samples would get the wrong rows, so make offsets start at 0 and end at the number of indices"
-        )
+    first, last, count = int(lookups.offsets[0]), int(lookups.offsets[-1]), len(lookups.indices)
+    if first != 0 or last != count:
+        raise ValueError(f"offsets run from {first} to {last}, but there are {count} indices; make them cover all")
     if last >= 2**31:
         raise ValueError(f"a batch of {last} lookups is more than one Arrow list array holds; use a smaller batch")
     values = pa.array(lookups.indices.numpy())
@@ -158,7 +152,7 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
             row_group_size=max(1, lookups.batch_size),  # one chunk when read, hence no copy
             use_dictionary=False,
             column_encoding={"indices.list.element": "BYTE_STREAM_SPLIT"},
-            compression="lz4",  # the high bytes are mostly zero: 30 % less to fsync at no cost in time
+            compression="lz4",  # the high bytes are mostly zero: 30 % smaller at no cost in time
             write_statistics=False,
         )
 

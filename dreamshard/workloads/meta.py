@@ -111,16 +111,14 @@ def open_meta(config: WorkloadConfig) -> Workload:
         ValueError: there are fewer tables of the size asked for, or the batch is larger than the published one.
     """
     name, batch_size, seed = config.source, config.batch_size, config.seed
-    tables = population(name)
+    tables, listed = population(name), listed_population(config)
     if batch_size > tables.batch_size:
         raise ValueError(f"{name} has one batch of {tables.batch_size} samples; ask for at most that, not {batch_size}")
-    listed = listed_population(config)
 
     def table(position: int) -> WorkloadTable:
         entry = listed[position]
-        return WorkloadTable(
-            entry.name, entry.rows, entry.dim, meta_lookups(name, int(entry.name[1:]), batch_size, seed)
-        )
+        lookups = meta_lookups(name, int(entry.name[1:]), batch_size, seed)
+        return WorkloadTable(entry.name, entry.rows, entry.dim, lookups)
 
     return Workload(
         f"{len(listed)} of the {len(tables.rows)} tables of {name}, generated to fit Meta's published statistics, "

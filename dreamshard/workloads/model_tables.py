@@ -1,19 +1,16 @@
 """The embedding tables of a model: `Tables` to plan with, and what a trainer knows of each table besides.
 
-`dreamshard.torchrec` makes them of TorchRec's modules; this module needs no TorchRec. A list of tables is a model too: it
-may have the fields of `EmbeddingBagConfig`.
+`dreamshard.torchrec` makes them of TorchRec's modules. A list of tables is a model too: it may have the fields of
+`EmbeddingBagConfig`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import pydantic
-from pydantic import BeforeValidator, Field
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
+from dreamshard.files.text import shown
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
     BYTES_PER_ROW_STATE,
@@ -24,66 +21,15 @@ from dreamshard.tables import (
     parent_name,
 )
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import ListedTable, fill_missing_columns
 from dreamshard.workloads.table_list import (
-    LISTED,
-    Name,
+    ModelTable,
     check_records,
+    fill_missing_columns,
     lacking,
     list_records,
-    parsed,
     unused_fields,
     with_ingested,
 )
-
-Pooling = Literal["sum", "mean", "none"]
-"""How a sample's vectors become one; `none` keeps each, as for sequences."""
-
-_SHOWN = 5  # names in a message
-_OTHER_NAMES = {"feature_names": "features", "data_type": "precision"}
-_FIELDS = {"feature_names", "data_type", "pooling", "module_path", "is_weighted", "optimizer"}
-
-_AS_PRINTED = BeforeValidator(lambda value: value.rpartition(".")[2].lower() if isinstance(value, str) else value)
-"""TorchRec prints values as `FP16` or `DataType.FP16`."""
-
-
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=LISTED)
-class ModelTable:
-    """One table of a model.
-
-    Attributes:
-        name: in the model, unique within its module.
-        module_path: of its collection within the model, as in `named_modules`; empty for the model itself.
-        dim: columns of the table, which need not be a multiple of 4.
-        precision: type of the weights.
-        features: names of the features that look it up.
-        is_weighted: whether its lookups have weights.
-        optimizer: fused into the backward pass; None if the model does not say.
-        collection: class of the module that holds it, with its package; empty where that is not known.
-    """
-
-    name: Name
-    rows: Annotated[int, Field(ge=1)]
-    dim: Annotated[int, Field(ge=1)]
-    features: Annotated[
-        tuple[str, ...], BeforeValidator(lambda value: value.split("+") if isinstance(value, str) else value)
-    ]
-    module_path: str = ""
-    precision: Annotated[Precision, _AS_PRINTED] = "fp32"
-    pooling: Annotated[Pooling, _AS_PRINTED] = "sum"
-    is_weighted: bool = False
-    optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
-    collection: str = ""
-
-    @property
-    def path(self) -> str:
-        """Module path and name."""
-        return f"{self.module_path}.{self.name}" if self.module_path else self.name
-
-    @property
-    def planned_dim(self) -> int:
-        """Columns rounded up to the multiple of 4 that is planned with."""
-        return padded_dim(self.dim)
 
 
 @dataclass(frozen=True)
@@ -184,38 +130,25 @@ def read_configs(
         ValueError: the file is missing or no list, or a line is wrong, which the message names.
     """
     records = list_records(path)
-    details = [_detail(where, record) for where, record in records]
-    listed = check_records(
-        [
-            (where, {**record, "name": f"{detail.module_path}.{detail.name}"})
-            for (where, record), detail in zip(records, details, strict=True)
-        ]
-    )
-    known = {(d.module_path, d.name): table for d, table in zip(details, listed, strict=True)}
-    unused = sorted(set(unused_fields(records)) - _FIELDS)
+    unused = unused_fields(records, ModelTable)
     notes = [f"fields {shown(unused)} of {path} are not used in planning"] if unused else []
-    return model_tables(details, pooling_factors=pooling_factors, known=known, defaults=defaults, notes=notes)
-
-
-def _detail(where: str, record: Mapping[str, Any]) -> ModelTable:
-    given = {_OTHER_NAMES.get(key, key): value for key, value in record.items()}
-    return parsed(ModelTable, where, {**given, "features": given.get("features") or (str(given.get("name", "")),)})
+    details = check_records(records, ModelTable)
+    return model_tables(details, pooling_factors=pooling_factors, defaults=defaults, notes=notes)
 
 
 def model_tables(
     details: Sequence[ModelTable],
     *,
     pooling_factors: Mapping[str, float] | None = None,
-    known: Mapping[tuple[str, str], ListedTable] | None = None,
     defaults: Tables | None = None,
     notes: Sequence[str] = (),
 ) -> ModelTables:
-    """The tables of a model whose lookups are not known.
+    """The tables of a model.
 
     Args:
-        pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up; by
-            default 1 per feature.
-        known: what is known of the lookups of single tables, by module path and name; given pooling factors precede it.
+        details: with lookups as far as they are known.
+        pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up, before
+            those of the tables; by default 1 per feature.
         defaults: data set whose lookups fill in the others, as for `fill_missing_columns`.
         notes: what was not used so far.
 
@@ -225,53 +158,41 @@ def model_tables(
     """
     if not details:
         raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")
-    names, qualified = _unique_names(details)
-    blank = [ListedTable(name, detail.rows, detail.planned_dim) for name, detail in zip(names, details, strict=True)]
-    listed = [
-        replace((known or {}).get((detail.module_path, detail.name), table), name=table.name)
-        for detail, table in zip(details, blank, strict=True)
-    ]
-    given = pooling_factors or {}
+    names, given = _unique_names(details), pooling_factors or {}
     _check_names(names, details, given)
-    factors = [_given_factor(name, detail, given) for name, detail in zip(names, details, strict=True)]
-    listed = [
-        table if factor is None else replace(table, pooling_factor=factor)
-        for table, factor in zip(listed, factors, strict=True)
-    ]
-    complete, assumed = [], []
-    for table, detail in zip(with_ingested(listed, defaults), details, strict=True):
+    listed, complete, assumed = [], [], []
+    for name, detail in zip(names, details, strict=True):
+        factor = _given_factor(name, detail, given)
+        factor = detail.pooling_factor if factor is None else factor
+        listed.append(replace(detail, name=name, dim=padded_dim(detail.dim), pooling_factor=factor))
+    for table in with_ingested(listed, defaults):
         is_known = table.pooling_factor is not None or table.lookups is not None
-        complete.append(table if is_known else replace(table, pooling_factor=float(len(detail.features))))
-        is_partly_given = 0 < len(set(detail.features) & set(given)) < len(set(detail.features))
+        complete.append(table if is_known else replace(table, pooling_factor=float(len(table.features))))
+        is_partly_given = 0 < len(set(table.features) & set(given)) < len(set(table.features))
         assumed += [table.name] if is_partly_given or not is_known else []
-    rate = "one lookup per feature and sample is assumed"
-    guesses = [f"how often {shown(assumed)} are looked up is not known: {rate}"] if assumed else []
-    found = [*notes, *_notes(names, details, qualified)]
+    guess = f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
     tables = fill_missing_columns(complete, defaults).tables
-    return ModelTables(tables, tuple(details), tuple(found), tuple(guesses), lacking(listed))
+    found = (*notes, *_notes(names, details))
+    return ModelTables(tables, tuple(details), found, (guess,) if assumed else (), lacking(listed))
 
 
-def _notes(names: Sequence[str], details: Sequence[ModelTable], qualified: Sequence[str]) -> list[str]:
+def _notes(names: Sequence[str], details: Sequence[ModelTable]) -> list[str]:
     """What planning leaves out of a model."""
-    found = []
-    if qualified:
-        found.append(f"several modules have tables called {shown(qualified)}; they are planned as module.table")
-    padded = [name for name, detail in zip(names, details, strict=True) if detail.dim != detail.planned_dim]
-    if padded:
-        found.append(
-            f"the dims of {shown(padded)} are not multiples of 4 and are planned as the next one; fbgemm's fused operators "
-            "refuse such dims, so widen the tables in the model, or keep them data-parallel"
-        )
-    sequences = [name for name, detail in zip(names, details, strict=True) if detail.pooling == "none"]
-    if sequences:
-        found.append(
-            f"the vectors of {shown(sequences)} are not pooled, but costs are predicted as if they were, which leaves out "
-            "most of what is sent for long sequences"
-        )
-    found += feature_notes(names, details)
-    weighted = [name for name, detail in zip(names, details, strict=True) if detail.is_weighted]
-    if weighted:
-        found.append(f"the weights of lookups of {shown(weighted)} are not counted in what is sent")
+    own = [detail.name for detail in details]
+    of = list(zip(names, details, strict=True))
+    concerned = {
+        "several modules have tables called {}; they are planned as module.table": sorted(
+            {name for name in own if own.count(name) > 1}
+        ),
+        "the dims of {} are not multiples of 4 and are planned as the next one; fbgemm's fused operators refuse such dims: "
+        "widen the tables in the model, or keep them data-parallel": [n for n, d in of if d.dim != padded_dim(d.dim)],
+        "the vectors of {} are not pooled, but costs are predicted as if they were, which leaves out most of what is sent "
+        "for long sequences": [n for n, d in of if d.pooling == "none"],
+        "{} have several features, for each of which TorchRec sends a vector per sample, but costs are predicted as if one "
+        "were sent for all of a table's features": [n for n, d in of if len(d.features) > 1],
+        "the weights of lookups of {} are not counted in what is sent": [n for n, d in of if d.is_weighted],
+    }
+    found = [note.format(shown(tables)) for note, tables in concerned.items() if tables]
     used = _used_optimizers(details)
     if len(used) > 1:
         several = "; ".join(f"{optimizer} of {shown(tables)}" for optimizer, tables in sorted(used.items()))
@@ -310,23 +231,6 @@ def _check_names(names: Sequence[str], details: Sequence[ModelTable], given: Map
             )
 
 
-def feature_notes(names: Sequence[str], details: Sequence[ModelTable]) -> list[str]:
-    """A note on tables that several features look up, if there are any."""
-    several = [name for name, detail in zip(names, details, strict=True) if len(detail.features) > 1]
-    if not several:
-        return []
-    return [
-        f"{shown(several)} have several features, for each of which TorchRec sends a vector per sample, but costs are "
-        "predicted as if one were sent for all of a table's features"
-    ]
-
-
-def shown(names: Sequence[Any]) -> str:
-    """The first few names for a message, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(str, names[:_SHOWN])) + more
-
-
 def _used_optimizers(details: Sequence[ModelTable]) -> dict[Optimizer, list[str]]:
     """The tables of each optimizer; SGD for those without one."""
     used: dict[Optimizer, list[str]] = {}
@@ -339,22 +243,17 @@ def _state_bytes(optimizer: Optimizer) -> tuple[int, int]:
     return BYTES_PER_ELEMENT_STATE[optimizer], BYTES_PER_ROW_STATE[optimizer]
 
 
-def _unique_names(details: Sequence[ModelTable]) -> tuple[list[str], list[str]]:
-    """A name for each table, and those names of the model that occur in several modules."""
-    places = [(detail.module_path, detail.name) for detail in details]
-    repeated = sorted({name for path, name in places if places.count((path, name)) > 1})
-    if repeated:
+def _unique_names(details: Sequence[ModelTable]) -> list[str]:
+    """A name for each table: its own, with its module's path in front if several modules have it."""
+    paths, own = [detail.path for detail in details], [detail.name for detail in details]
+    if repeated := sorted({detail.name for detail in details if paths.count(detail.path) > 1}):
         raise ValueError(
             f"tables {shown(repeated)} occur more than once in the same module, and TorchRec names tables within a module; "
             "rename them"
         )
-    own = [detail.name for detail in details]
-    like_shards = [name for name in own if parent_name(name) != name]
-    if like_shards:
+    if like_shards := [name for name in own if parent_name(name) != name]:
         raise ValueError(
             f"tables {shown(like_shards)} are named like columns of another table (name[first:last]), so a plan could not "
             "tell them from its shards; rename them"
         )
-    shared = {name for name in own if own.count(name) > 1}
-    names = [f"{d.module_path}.{d.name}" if d.name in shared and d.module_path else d.name for d in details]
-    return names, sorted(shared)
+    return [path if own.count(name) > 1 else name for path, name in zip(paths, own, strict=True)]

@@ -11,7 +11,7 @@ Files with other names are ignored.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import quote
@@ -57,23 +57,35 @@ _KINDS = ".pt, .npy, .npz, .tsv, train.txt, day_0, .csv, .parquet, .json"
 _MOST_DRAWN = 2**27  # lookups of a table, each of some 40 bytes while drawn: 2,048 per sample of 65,536
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A file of a source.
+
+    Attributes:
+        file: a list of tables, or a data file.
+        reader: of a data file; None for a list.
+        beside: files that belong to it, and their change tokens: a data file's list, or all files of a list's folder.
+    """
+
+    file: str
+    reader: Reader | None = None
+    beside: Mapping[str, str] = field(default_factory=dict)
+
+
 def open_workload(config: WorkloadConfig) -> Workload:
     """Open the source that `config.source` names; lookups are read or drawn table by table, on demand.
 
     Raises:
         ValueError: there is no such workload, file or folder, a file is wrong, or there are too few tables.
     """
-    source = config.source
-    if source in META_WORKLOADS:
+    if config.source in META_WORKLOADS:
         return open_meta(config)
-    listed = _listed(source)
-    if listed is not None:
-        return _open_listed(config, listed)
-    file = _data_file(source)
-    beside = _list_beside(file)
-    with addresses.local_copy(file, *beside) as path:
-        listed_at = path.with_name(addresses.file_name(beside[0])) if beside else None
-        return _reader(path.name)(config, path, listed_at)
+    found = _find(config.source)
+    with addresses.local_copy(found.file, *(found.beside if found.reader else ())) as path:
+        if found.reader is None:
+            return _open_listed(config, list_tables(path), found.beside)
+        listed = next((path.with_name(addresses.file_name(name)) for name in found.beside), None)
+        return found.reader(config, path, listed)
 
 
 def change_token(source: str) -> str:
@@ -84,15 +96,8 @@ def change_token(source: str) -> str:
     """
     if source in META_WORKLOADS:
         return source
-    source = str(bundled_lists().get(source, source))
-    if addresses.is_folder(source):
-        files = addresses.files_in(source)
-        if any(name in LISTS for name in files):
-            return json_digest([source, files])
-    elif source.endswith(_LIST_ENDINGS) and addresses.is_file(source):
-        return json_digest([[(source, addresses.file_token(source))]])
-    file = _data_file(source)
-    return json_digest([[(name, addresses.file_token(name)) for name in (file, *_list_beside(file))]])
+    found = _find(source)
+    return json_digest([found.file, addresses.file_token(found.file), found.beside])
 
 
 def listed_sizes(config: WorkloadConfig) -> list[ListedTable] | None:
@@ -106,8 +111,11 @@ def listed_sizes(config: WorkloadConfig) -> list[ListedTable] | None:
     """
     if config.source in META_WORKLOADS:
         return listed_population(config)
-    listed = _listed(config.source)
-    return None if listed is None else chosen_tables(config, listed)
+    found = _find(config.source)
+    if found.reader is not None:
+        return None
+    with addresses.local_copy(found.file) as path:
+        return chosen_tables(config, list_tables(path))
 
 
 def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list[ListedTable]:
@@ -150,36 +158,65 @@ def zipf_fingerprint(table: ListedTable, batch_size: int, seed: int) -> str:
     return json_digest(["zipf", ALPHA, table.name, table.rows, table.dim, table.pooling_factor, batch_size, seed])
 
 
-def _listed(source: str) -> list[ListedTable] | None:
-    """The tables of a bundled list, of a file, or of a folder's list; None for other sources."""
+def _find(source: str) -> _Found:
+    """The file of a source: itself, or a folder's list, or else its newest data file.
+
+    Raises:
+        ValueError: there is no such file or folder, or its name says nothing of its content.
+    """
     file = str(bundled_lists().get(source, source))
-    if not file.endswith(_LIST_ENDINGS) or addresses.is_folder(file):
-        lists = [name for name in addresses.files_in(file) if name in LISTS] if addresses.is_folder(file) else []
-        if not lists:
-            return None
+    if addresses.is_folder(file):
+        files = addresses.files_in(file)
+        lists, data = [name for name in files if name in LISTS], [name for name in files if _reader(name)]
         if len(lists) > 1:
             raise ValueError(f"{source} holds {' and '.join(lists)}; keep the one list of tables that is meant")
-        file = addresses.inside(file, lists[0])
-    with addresses.local_copy(file) as path:
-        return list_tables(path)
+        if lists:
+            return _Found(addresses.inside(file, lists[0]), beside=files)
+        if not data:
+            raise ValueError(
+                f"{source} holds neither a list of tables ({', '.join(LISTS)}) nor data files ({_KINDS}); it holds "
+                f"{', '.join([*files][:5]) or 'no files'}"
+            )
+        file = addresses.inside(file, max(data, key=_natural_order))
+    reader, is_list = _reader(addresses.file_name(file)), file.endswith(_LIST_ENDINGS)
+    if not addresses.is_file(file):
+        if reader or is_list:
+            raise ValueError(f"there is no file {source}, so there are no tables to ingest; check the path")
+        near = get_close_matches(source, bundled_workloads(), n=1, cutoff=0.4)
+        meant = f" (is {near[0]} meant?)" if near else ""
+        raise ValueError(
+            f"there is no workload {source!r}{meant}, so there are no tables to ingest; name one of "
+            f"{', '.join(bundled_workloads())}, a file ({_KINDS}), a folder or bucket of such files, or a function that "
+            "makes a TorchRec model (model.py:make_model)"
+        )
+    if not reader and not is_list:
+        raise ValueError(f"{source} is a file whose name says nothing of its content; name it as one of {_KINDS}")
+    if is_list:
+        return _Found(file)
+    listed = re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", file) + ".tables.csv"  # day_0.tables.csv of day_0.gz
+    return _Found(file, reader, {listed: addresses.file_token(listed)} if addresses.is_file(listed) else {})
 
 
-def _open_listed(config: WorkloadConfig, listed: Sequence[ListedTable]) -> Workload:
+def _open_listed(config: WorkloadConfig, listed: Sequence[ListedTable], files: Mapping[str, str]) -> Workload:
     """Tables of a list: lookups recorded beside a folder's list, or Zipf lookups of as many samples."""
-    folder = config.source
-    files = {} if folder.endswith(_LIST_ENDINGS) or folder in bundled_lists() else addresses.files_in(folder)
     chosen = chosen_tables(config, listed)
-    recorded = _recorded(folder, files, listed)
-    chosen_files = [recorded[table.name] for table in chosen if table.name in recorded]
-    batch_size = config.batch_size
-    if chosen_files:
-        batch_size = min(batch_size, _num_samples(addresses.inside(folder, chosen_files[0])))
+    file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}
+    recorded = {name: file for name, file in file_of.items() if file in files and file not in LISTS}
+    others = [name for name in files if name.endswith(".parquet") and name not in LISTS]
+    if others and not recorded:
+        raise ValueError(
+            f"{config.source} holds {others[0]}, but no table of its list has that name; name the files after the tables, "
+            f"such as {next(iter(file_of.values()))}"
+        )
+    batch_size, of_chosen = config.batch_size, [recorded[table.name] for table in chosen if table.name in recorded]
+    if of_chosen:
+        batch_size = min(batch_size, _num_samples(addresses.inside(config.source, of_chosen[0])))
 
     def table(position: int) -> WorkloadTable:
         entry = chosen[position]
         if entry.name not in recorded:
             return zipf_table(entry, batch_size, config.seed)
-        file = addresses.inside(folder, recorded[entry.name])
+        file = addresses.inside(config.source, recorded[entry.name])
         with addresses.local_copy(file) as path:
             lookups = read_lookups(path, entry.rows)
         if lookups.batch_size < batch_size:
@@ -195,26 +232,11 @@ def _open_listed(config: WorkloadConfig, listed: Sequence[ListedTable]) -> Workl
             return zipf_fingerprint(entry, batch_size, config.seed)
         return json_digest(["recorded", entry.name, entry.rows, entry.dim, batch_size, files[recorded[entry.name]]])
 
-    lookups = f"{len(chosen_files)} with recorded lookups, the others Zipf" if recorded else "Zipf lookups"
-    return Workload(
-        f"{len(chosen)} of the {len(listed)} tables of {Path(folder).stem}, {lookups}, {batch_size} samples",
-        tuple(entry.name for entry in chosen),
-        table,
-        fingerprint,
+    lookups = f"{len(of_chosen)} with recorded lookups, the others Zipf" if recorded else "Zipf lookups"
+    description = (
+        f"{len(chosen)} of the {len(listed)} tables of {Path(config.source).stem}, {lookups}, {batch_size} samples"
     )
-
-
-def _recorded(folder: str, files: Mapping[str, str], listed: Sequence[ListedTable]) -> dict[str, str]:
-    """Table name -> file name, for tables with recorded lookups."""
-    file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}
-    recorded = {name: file for name, file in file_of.items() if file in files and file not in LISTS}
-    others = [name for name in files if name.endswith(".parquet") and name not in LISTS]
-    if others and not recorded:
-        raise ValueError(
-            f"{folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, such as "
-            f"{next(iter(file_of.values()))}"
-        )
-    return recorded
+    return Workload(description, tuple(entry.name for entry in chosen), table, fingerprint)
 
 
 def _num_samples(file: str) -> int:
@@ -227,49 +249,9 @@ def _num_samples(file: str) -> int:
     return num_samples
 
 
-def _data_file(source: str) -> str:
-    """The data file to read: the source itself, or the newest one of a folder.
-
-    Raises:
-        ValueError: there is no such file or folder, or its name says nothing of its content.
-    """
-    if addresses.is_folder(source):
-        names = list(addresses.files_in(source))
-        data_files = [name for name in names if _is_data(name)]
-        if data_files:
-            return addresses.inside(source, max(data_files, key=_natural_order))
-        held = ", ".join(names[:5]) or "no files"
-        raise ValueError(
-            f"{source} holds neither a list of tables ({', '.join(LISTS)}) nor data files ({_KINDS}); it holds {held}"
-        )
-    is_known, is_file = _is_data(addresses.file_name(source)), addresses.is_file(source)
-    if is_known and is_file:
-        return source
-    if is_file:
-        raise ValueError(f"{source} is a file whose name says nothing of its content; name it as one of {_KINDS}")
-    if is_known or source.endswith(_LIST_ENDINGS):
-        raise ValueError(f"there is no file {source}, so there are no tables to ingest; check the path")
-    near = get_close_matches(source, bundled_workloads(), n=1, cutoff=0.4)
-    meant = f" (is {near[0]} meant?)" if near else ""
-    raise ValueError(
-        f"there is no workload {source!r}{meant}, so there are no tables to ingest; name one of "
-        f"{', '.join(bundled_workloads())}, a file ({_KINDS}), a folder or bucket of such files, or a function that makes a "
-        "TorchRec model (model.py:make_model)"
-    )
-
-
-def _is_data(name: str) -> bool:
-    return any(re.fullmatch(pattern, name) for pattern in DATA_FILES)
-
-
-def _reader(name: str) -> Reader:
-    return next(reader for pattern, reader in DATA_FILES.items() if re.fullmatch(pattern, name))
-
-
-def _list_beside(file: str) -> tuple[str, ...]:
-    """The list of the tables of a data file, if there is one beside it: `day_0.tables.csv` of `day_0.gz`."""
-    listed = re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", file) + ".tables.csv"
-    return (listed,) if addresses.is_file(listed) else ()
+def _reader(name: str) -> Reader | None:
+    """The reader of a data file of this name, if it is one's."""
+    return next((reader for pattern, reader in DATA_FILES.items() if re.fullmatch(pattern, name)), None)
 
 
 def _natural_order(name: str) -> list[tuple[int, str]]:

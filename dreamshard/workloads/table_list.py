@@ -4,25 +4,17 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow.parquet as pq
 import pydantic
 import torch
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from dreamshard.files.foreign import (
-    MOST_COLUMNS,
-    MOST_ROWS,
-    InputError,
-    brief,
-    file_bytes,
-    json_content,
-    reading,
-)
-from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Tables, padded_dim
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_ROWS, InputError, brief, json_content, reading
+from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Optimizer, Precision, Tables, padded_dim
 from dreamshard.workloads.zipf import expected_counts
 
 FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
@@ -30,16 +22,20 @@ FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
 _REQUIRED = ("name", "rows", "dim")
 _BINS = tuple(f"bin_{i}" for i in range(NUM_BINS))
 _BY_FEATURE = "lookups_per_sample_by_feature"
-_USED = {*_REQUIRED, "pooling_factor", _BY_FEATURE, "lookups", "unique_rows", *_BINS}
-_OTHER_NAMES = {"num_embeddings": "rows", "embedding_dim": "dim", "row": "rows", "index": "name"}
+_OTHER_NAMES = {
+    "num_embeddings": "rows",
+    "embedding_dim": "dim",
+    "feature_names": "features",
+    "data_type": "precision",
+    "row": "rows",
+    "index": "name",
+}
 """TorchRec's names for columns, and the names in the `table_configs.json` of the papers' authors."""
 _MOST_WEIGHTS = 2**57  # of all tables together, so that bytes of weights and optimizer state fit 64 bits
 _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
 
 Record = tuple[str, Mapping[str, Any]]
-"""Position of a record for messages (`tables.csv, line 3`), and its columns by the names of `ListedTable`."""
-
-Row = TypeVar("Row")
+"""Position of a record for messages (`tables.csv, line 3`), and its columns by the names of `ModelTable`."""
 
 
 def _printable(name: str) -> str:
@@ -54,14 +50,21 @@ def _adding_up(bins: tuple[float, ...]) -> tuple[float, ...]:
     return bins
 
 
-Name = Annotated[str, Field(min_length=1), AfterValidator(_printable)]
-"""A table's name, which plans, file names and terminals show."""
+Pooling = Literal["sum", "mean", "none"]
+"""How a sample's vectors become one; `none` keeps each, as for sequences."""
+
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**40)]
-LISTED = ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True)
+Bins = Annotated[tuple[Number, ...], Field(min_length=NUM_BINS, max_length=NUM_BINS), AfterValidator(_adding_up)]
+Features = Annotated[
+    tuple[str, ...], BeforeValidator(lambda value: value.split("+") if isinstance(value, str) else value)
+]
+_AS_PRINTED = BeforeValidator(lambda value: value.rpartition(".")[2].lower() if isinstance(value, str) else value)
+"""TorchRec prints values as `FP16` or `DataType.FP16`."""
+_LISTED = ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=LISTED)
+@pydantic.dataclasses.dataclass(frozen=True, config=_LISTED)
 class ListedTable:
     """One table of a list, with columns as in `Tables`; None if the list gives no value.
 
@@ -69,20 +72,53 @@ class ListedTable:
         ValidationError: a value is out of range.
     """
 
-    name: Name
+    name: Annotated[str, Field(min_length=1), AfterValidator(_printable)]
     rows: Annotated[int, Field(ge=1, le=MOST_ROWS)]
     dim: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
     pooling_factor: Annotated[Number, Field(le=1e6)] | None = None
     lookups: Count | None = None
     unique_rows: Count | None = None
-    bins: (
-        Annotated[tuple[Number, ...], Field(min_length=NUM_BINS, max_length=NUM_BINS), AfterValidator(_adding_up)]
-        | None
-    ) = None
+    bins: Bins | None = None
 
     def __post_init__(self) -> None:
         if self.unique_rows is not None and self.unique_rows > min(self.rows, self.lookups or self.rows):
             raise ValueError(f"unique_rows is {self.unique_rows}, more than the table's rows or lookups")
+
+    @property
+    def path(self) -> str:
+        """What names the table within its list or model."""
+        return self.name
+
+
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=_LISTED)
+class ModelTable(ListedTable):
+    """One table of a model; its dim need not be a multiple of 4.
+
+    Attributes:
+        name: in the model, unique within its module.
+        features: names of the features that look it up.
+        module_path: of its collection within the model, as in `named_modules`; empty for the model itself.
+        precision: type of the weights.
+        is_weighted: whether its lookups have weights.
+        optimizer: fused into the backward pass; None if the model does not say.
+        collection: class of the module that holds it, with its package; empty where that is not known.
+    """
+
+    features: Features
+    module_path: str = ""
+    precision: Annotated[Precision, _AS_PRINTED] = "fp32"
+    pooling: Annotated[Pooling, _AS_PRINTED] = "sum"
+    is_weighted: bool = False
+    optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
+    collection: str = ""
+
+    @property
+    def path(self) -> str:
+        """Module path and name."""
+        return f"{self.module_path}.{self.name}" if self.module_path else self.name
+
+
+Row = TypeVar("Row", bound=ListedTable)
 
 
 @dataclass(frozen=True)
@@ -115,7 +151,7 @@ def read_tables(path: str | Path, defaults: Tables | None = None) -> TablesFile:
 
 def list_tables(path: str | Path) -> list[ListedTable]:
     """Read a list of tables in a format of `read_tables`, with nothing filled in; raises like it."""
-    return check_records(list_records(path))
+    return check_records(list_records(path), ListedTable)
 
 
 def list_records(path: str | Path) -> list[Record]:
@@ -126,30 +162,32 @@ def list_records(path: str | Path) -> list[Record]:
         raise ValueError(f"{file} is no list of tables, judging by its name; give a .csv, .parquet or .json file")
     if not file.is_file():
         raise ValueError(f"there is no file {file}, so there are no tables to read; check the path")
-    records: list[Record] = [(where, _renamed(record)) for where, record in readers[file.suffix](file)]
+    records = [(where, _renamed(record)) for where, record in readers[file.suffix](file)]
     if not records:
         raise ValueError(f"{file} lists no tables, so there is nothing to place; add one line per table")
     _check_columns(records[0][1], records[0][0])
-    return records
+    return list(records)
 
 
-def unused_fields(records: Sequence[Record]) -> list[str]:
-    """Columns of a list that say more of a table than its size and lookups."""
-    return sorted({field for _, record in records for field in record} - _USED)
+def unused_fields(records: Sequence[Record], kind: type[ListedTable] = ListedTable) -> list[str]:
+    """Columns of a list that a row of this kind does not have."""
+    used = {each.name for each in fields(kind)} | {_BY_FEATURE, *_BINS}
+    theirs = {ours: name for name, ours in _OTHER_NAMES.items() if name != "row"}
+    return sorted(theirs.get(field, field) for _, record in records for field in record if field not in used)
 
 
-def check_records(records: Sequence[Record]) -> list[ListedTable]:
-    """Check records from any origin.
+def check_records(records: Sequence[Record], kind: type[Row]) -> list[Row]:
+    """Check records from any origin, as rows of this kind.
 
     Raises:
         ValueError: a record is wrong or a name occurs twice, and the message names the position; or all tables together
             are too large to be counted.
     """
-    tables = [parsed(ListedTable, where, record) for where, record in records]
+    tables = [_parsed(kind, where, record) for where, record in records]
     first_at: dict[str, str] = {}
     for table, (where, _) in zip(tables, records, strict=True):
-        if first_at.setdefault(table.name, where) != where:
-            raise InputError(f"{where}: table {table.name!r} is also at {first_at[table.name]}; rename one of them")
+        if first_at.setdefault(table.path, where) != where:
+            raise InputError(f"{where}: table {table.name!r} is also at {first_at[table.path]}; rename one of them")
     weights = sum(table.rows * table.dim for table in tables)
     if weights > _MOST_WEIGHTS:
         where = records[0][0].partition(",")[0]
@@ -157,31 +195,6 @@ def check_records(records: Sequence[Record]) -> list[ListedTable]:
             f"{where}: the tables have {weights:.3g} weights, more than any cluster holds; correct rows and dims"
         )
     return tables
-
-
-def parsed(kind: type[Row], where: str, record: Mapping[str, Any]) -> Row:
-    """One record as a row of this pydantic kind; empty values are missing ones.
-
-    Raises:
-        ValueError: a value is wrong, which the message names.
-    """
-    given = {key: value for key, value in record.items() if value is not None and str(value).strip()}
-    bins = [given.pop(column, None) for column in _BINS]
-    if any(share is not None for share in bins):
-        given["bins"] = bins
-    with reading(where, f"has a wrong {_BY_FEATURE}", "write it as 1+30"):
-        if by_feature := given.pop(_BY_FEATURE, None):
-            given.setdefault("pooling_factor", sum(float(part) for part in str(by_feature).split("+")))
-    try:
-        return TypeAdapter(kind).validate_python(given)
-    except ValidationError as error:
-        wrong = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in wrong["loc"])
-        value = "" if wrong["type"] == "missing" or not field else f" is {brief(wrong['input'])}"
-        problem = wrong["msg"].removeprefix("Value error, ")
-        raise InputError(
-            ": ".join(filter(None, (where, f"{field}{value}", f"{problem}; correct that value")))
-        ) from error
 
 
 def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None = None) -> TablesFile:
@@ -194,14 +207,9 @@ def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None 
     """
     complete = [_fill(table, defaults) for table in with_ingested(listed, defaults)]
     columns = {name: [getattr(table, name) for table in complete] for name in ("rows", "dim", *FILLABLE)}
-    tables = Tables(
-        tuple(table.name for table in complete),
-        **{
-            name: torch.tensor(values, dtype=torch.float64 if name in ("pooling_factor", "bins") else torch.int64)
-            for name, values in columns.items()
-        },
-    )
-    return TablesFile(tables, lacking(listed))
+    types = {"pooling_factor": torch.float64, "bins": torch.float64}
+    tensors = {name: torch.tensor(values, dtype=types.get(name, torch.int64)) for name, values in columns.items()}
+    return TablesFile(Tables(tuple(table.name for table in complete), **tensors), lacking(listed))
 
 
 def lacking(listed: Sequence[ListedTable]) -> tuple[str, ...]:
@@ -209,7 +217,7 @@ def lacking(listed: Sequence[ListedTable]) -> tuple[str, ...]:
     return tuple(name for name in FILLABLE if any(getattr(table, name) is None for table in listed))
 
 
-def with_ingested(listed: Sequence[ListedTable], ingested: Tables | None) -> list[ListedTable]:
+def with_ingested(listed: Sequence[Row], ingested: Tables | None) -> list[Row]:
     """The tables, with what their list lacks taken from the ingested table of equal name, size and pooling factor."""
     position = {} if ingested is None else {name: t for t, name in enumerate(ingested.names)}
     return [
@@ -218,7 +226,7 @@ def with_ingested(listed: Sequence[ListedTable], ingested: Tables | None) -> lis
     ]
 
 
-def _merged(table: ListedTable, ingested: Tables, t: int) -> ListedTable:
+def _merged(table: Row, ingested: Tables, t: int) -> Row:
     pooling = float(ingested.pooling_factor[t])
     same_size = (table.rows, padded_dim(table.dim)) == (int(ingested.rows[t]), int(ingested.dim[t]))
     given = pooling if table.pooling_factor is None else table.pooling_factor
@@ -231,6 +239,27 @@ def _merged(table: ListedTable, ingested: Tables, t: int) -> ListedTable:
         unique_rows=int(ingested.unique_rows[t]) if table.unique_rows is None else table.unique_rows,
         bins=tuple(ingested.bins[t].tolist()) if table.bins is None else table.bins,
     )
+
+
+def _parsed(kind: type[Row], where: str, record: Mapping[str, Any]) -> Row:
+    """One record as a row; empty values are missing ones, and a table's only feature is called as it is by default."""
+    given = {key: value for key, value in record.items() if value is not None and str(value).strip()}
+    bins = [given.pop(column, None) for column in _BINS]
+    if any(share is not None for share in bins):
+        given["bins"] = bins
+    with reading(where, f"has a wrong {_BY_FEATURE}", "write it as 1+30"):
+        if by_feature := given.pop(_BY_FEATURE, None):
+            given.setdefault("pooling_factor", sum(float(part) for part in str(by_feature).split("+")))
+    given["features"] = given.get("features") or (str(given.get("name", "")),)
+    try:
+        return TypeAdapter(kind).validate_python(given)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in wrong["loc"])
+        value = "" if wrong["type"] == "missing" or not field else f" is {brief(wrong['input'])}"
+        problem = wrong["msg"].removeprefix("Value error, ")
+        parts = filter(None, (where, f"{field}{value}", f"{problem}; correct that value"))
+        raise InputError(": ".join(parts)) from error
 
 
 def _check_columns(columns: Iterable[str], where: str) -> None:
@@ -248,16 +277,13 @@ def _renamed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _csv_records(file: Path) -> list[Record]:
-    problem, advice = "is not a CSV text file", "so its tables are unknown; export the table list as UTF-8 CSV"
-    content = file_bytes(file, problem, advice)
-    with reading(file, problem, advice):
-        text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
-        reader = csv.DictReader(text, strict=True)
+    with reading(file, "is not a CSV text file", "so its tables are unknown; export the table list as UTF-8 CSV"):
+        reader = csv.DictReader(io.StringIO(file.read_bytes().decode("utf-8-sig"), newline=""), strict=True)
         records: list[Record] = [(f"{file}, line {reader.line_num}", record) for record in reader]
-        header = list(_renamed(dict.fromkeys(reader.fieldnames or [])))
-        _check_columns(header, str(file))
-        if len(header) < len(reader.fieldnames or []):
-            raise InputError(f"{file} has a column twice among {brief(reader.fieldnames)}; remove or rename one")
+        header = reader.fieldnames or []
+        _check_columns(_renamed(dict.fromkeys(header)), str(file))
+        if len(set(header)) < len(header):
+            raise InputError(f"{file} has a column twice among {brief(header)}; remove or rename one")
     for where, record in records:
         if None in record or None in record.values():
             raise InputError(f"{where} does not have the {len(header)} fields of the header; correct that line")
@@ -271,8 +297,8 @@ def _parquet_records(file: Path) -> list[Record]:
 
 
 def _json_records(file: Path) -> list[Record]:
-    problem, advice = "is not JSON", "so no tables can be read from it; write a list of EmbeddingBagConfig fields"
-    content = json_content(file_bytes(file, problem, advice), file, problem, advice)
+    advice = "so no tables can be read from it; write a list of EmbeddingBagConfig fields"
+    content = json_content(file.read_bytes(), file, "is not JSON", advice)
     if isinstance(content, dict) and isinstance(content.get("tables"), list):
         content = content["tables"]
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
@@ -283,7 +309,7 @@ def _json_records(file: Path) -> list[Record]:
     return [(f"{file}, table {i + 1}", entry) for i, entry in enumerate(content)]
 
 
-def _fill(table: ListedTable, defaults: Tables | None) -> ListedTable:
+def _fill(table: Row, defaults: Tables | None) -> Row:
     batch, pooling, lookups = DEFAULT_BATCH, table.pooling_factor, table.lookups
     if defaults is not None and float(defaults.pooling_factor.sum()):
         batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))

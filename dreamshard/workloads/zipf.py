@@ -1,4 +1,4 @@
-"""The Zipf law behind generated lookups: sampling and expectation.
+"""Lookups by a Zipf law: sampled, and expected.
 
 It is the power law on [1, rows + 1) rounded down: rank k has the share of the area under x ** -alpha between k and
 k + 1. Its distribution function has a closed form for any number of rows.

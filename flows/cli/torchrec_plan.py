@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from dreamshard.hardware.accelerator import AcceleratorSpec
     from dreamshard.placement import Placement
     from dreamshard.tasks import PlacementTask
-    from dreamshard.workloads.model_tables import ModelTable, ModelTables
+    from dreamshard.workloads.table_list import ModelTable
+from dreamshard.workloads.model_tables import ModelTables
 
 DeviceType = Literal["cuda", "cpu"]
 

@@ -36,7 +36,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import load_placer
-from dreamshard.workloads import fill_missing_columns, read_tables
+from dreamshard.workloads import ListedTable, fill_missing_columns, read_tables
 from dreamshard.workloads.table_list import check_records
 
 _MAX_ERRORS = 5  # errors that one answer lists
@@ -125,7 +125,7 @@ class PlacerModel(PythonModel):
 
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
         records = [(f"{where}.tables[{t}]", table.model_dump()) for t, table in enumerate(request.tables)]
-        tables = fill_missing_columns(check_records(records), self.pool).tables
+        tables = fill_missing_columns(check_records(records, ListedTable), self.pool).tables
         memory_bytes = round(request.memory_gb * 2**30)
         return PlacementTask(
             tables,

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bench_ingest [--tables 24]
 
-Writing includes the fsync of every file. The bar holds for two cores together.
+The bar holds for two cores together.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def rows(num_tables: int = 24) -> list[dict[str, Any]]:
         found = [
             _row(f"ingest, by the CPU time of {THREADS} cores, whatever else runs", total, cpu / THREADS, cpu),
             _row("statistics, one thread", total, *_timed(statistics, tables, 1)),
-            _row("Parquet with fsync, one thread", total, *_timed(write, tables, 1)),
+            _row("Parquet, one thread", total, *_timed(write, tables, 1)),
             _row("ingest, one thread", total, *_timed(ingest, tables, 1)),
             _row(f"ingest, {THREADS} threads", total, *_timed(ingest, tables, THREADS)),
             _row("read back and check, one thread", total, *_timed(read, tables, 1)),

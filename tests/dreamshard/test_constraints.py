@@ -56,7 +56,7 @@ def test_json_is_read_too_and_what_it_leaves_out_is_the_base_s():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("pins: {big: 0}", r"unknown key 'pins'.*did you mean 'pin'"),
+        ("pins: {big: 0}", "pins: .*extra inputs are not permitted"),
         ("pin: {bigg: 0}", r"table 'bigg'.*did you mean 'big'"),
         ("apart: [[a, zzz]]", "table 'zzz', but there is none;"),
         ("pin: {big: 4}", r"there is no device 4, only devices 0\.\.3"),

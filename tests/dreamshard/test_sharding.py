@@ -74,7 +74,7 @@ def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
 def test_a_plan_that_lacks_a_block_of_rows_is_refused():
     plan = make_plan(task(), FOUR_DEVICES_ON_TWO_HOSTS, "test")
     text = plan.to_json().replace('"row_end": 25', '"row_end": 24')
-    with pytest.raises(ValueError, match="does not hold table 'a' as its way to shard does"):
+    with pytest.raises(ValueError, match="does not hold table 'a' as row_wise does"):
         parse_plan(text).placement(tables())
 
 

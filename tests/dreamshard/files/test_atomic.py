@@ -101,17 +101,6 @@ def test_the_old_folder_is_read_where_a_writer_was_killed_before_the_new_one_had
     assert atomic.complete_folder(target) == target
 
 
-def test_a_file_is_replaced_as_a_whole_and_keeps_its_permissions(tmp_path: Path):
-    plan = tmp_path / "plan.json"
-    atomic.write_output(plan, "old")
-    plan.chmod(0o640)
-    before = plan.stat().st_ino
-    atomic.write_output(plan, b"new")
-    assert (plan.read_text(), plan.stat().st_mode & 0o777) == ("new", 0o640)
-    assert plan.stat().st_ino != before
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-
-
 def test_a_pipe_gets_the_bytes_and_stays_a_pipe(tmp_path: Path):
     pipe, received = tmp_path / "pipe", list[str]()
     os.mkfifo(pipe)

@@ -1,12 +1,10 @@
 """Content of other people: one sentence for whatever a library raises."""
 
 import json
-from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ReadTimeoutError
 
-from dreamshard.constraints import parse_constraints
 from dreamshard.files.foreign import (
     InputError,
     brief,
@@ -17,9 +15,6 @@ from dreamshard.files.foreign import (
     yaml_content,
 )
 from dreamshard.plan import parse_plan
-from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import WorkloadConfig, open_workload
-from tests.helpers.tables import tables_of
 
 ADVICE = "so it cannot be used; write it again"
 
@@ -84,26 +79,6 @@ def test_a_long_value_is_shown_in_brief():
 def test_a_wrong_field_of_a_plan_is_named(field: str, value: object):
     with pytest.raises(ValueError, match=r"^p\.json is not a plan"):
         parse_plan(json.dumps({"num_devices": 2, "shards": [], field: value}), "p.json")
-
-
-def test_devices_beyond_any_cluster_are_refused_before_anything_is_made():
-    with pytest.raises(ValueError, match="asks for 100000000 devices; a placement has 1 to 4096"):
-        PlacementTask(tables_of([10]), 100_000_000, 2**30)
-    with pytest.raises(ValueError, match="100000000 devices per host"):
-        PlacementTask(tables_of([10]), 2, 2**30, devices_per_host=100_000_000)
-
-
-def test_lookups_that_no_memory_holds_are_not_drawn(tmp_path: Path):
-    file = tmp_path / "t.csv"
-    file.write_text("name,rows,dim,pooling_factor\nt,1000,4,900000\n")
-    with pytest.raises(ValueError, match=r"5\.9e\+10 in a batch of 65,536, more than the 134,217,728 that are drawn"):
-        open_workload(WorkloadConfig(source=str(file), dim=None)).table(0)
-
-
-def test_constraints_beyond_use_are_refused():
-    for text in ("memory_gb: {0: 1.0e+300}", "reserve_gb: .inf", "memory_gb: {0: 99999999999999999999}"):
-        with pytest.raises(ValueError, match="the constraints "):
-            parse_constraints(text, ["t"], 4)
 
 
 ADDRESS = "http://127.0.0.1:1/team"

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import threading
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -34,18 +32,6 @@ def test_another_process_waits_while_one_measures_and_goes_on_afterwards(tmp_pat
     assert other(lock) == "measures"
 
 
-def test_without_a_setting_the_lock_is_one_for_the_whole_host_whatever_home_and_temporary_folder(monkeypatch, tmp_path):
-    seen = []
-    monkeypatch.delenv(locks.MEASURING_LOCK, raising=False)
-    monkeypatch.setattr(locks, "locked", lambda path, _: seen.append(path) or nullcontext())
-    for home in ("a", "b"):
-        monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / home))
-        monkeypatch.setenv("TMPDIR", str(tmp_path / home))
-        with locks.measuring():
-            pass
-    assert seen[0] == seen[1]
-
-
 @pytest.mark.processes
 def test_a_process_that_was_killed_gives_the_lock_back(tmp_path):
     lock = tmp_path / "lock"
@@ -56,26 +42,6 @@ def test_a_process_that_was_killed_gives_the_lock_back(tmp_path):
         assert other(lock) == "waits"
         holder.kill()
     assert other(lock) == "measures"
-
-
-def test_a_lock_whose_file_was_cleaned_away_meanwhile_is_taken_on_the_new_file(tmp_path):
-    lock, held = tmp_path / "lock", threading.Event()
-
-    def wait_for_it():
-        with locks.locked(lock, "somebody else has it"):
-            held.set()
-            leave.wait(10)
-
-    leave = threading.Event()
-    with locks.locked(lock, "nobody has it"):
-        waiting = threading.Thread(target=wait_for_it)
-        waiting.start()
-        assert not held.wait(0.3)
-        lock.unlink()
-    assert held.wait(10)
-    assert other(lock) == "waits"
-    leave.set()
-    waiting.join()
 
 
 def test_a_lock_that_cannot_be_made_says_which_setting_to_change(tmp_path, monkeypatch):

@@ -8,7 +8,8 @@ torchrec = pytest.importorskip("torchrec")
 from torchrec import KeyedJaggedTensor  # noqa: E402
 
 from dreamshard.torchrec import record  # noqa: E402
-from dreamshard.workloads.model_tables import ModelTable, model_tables  # noqa: E402
+from dreamshard.workloads.model_tables import model_tables  # noqa: E402
+from dreamshard.workloads.table_list import ModelTable  # noqa: E402
 
 USER = ModelTable(name="user", rows=10, dim=16, features=("u",))
 ITEM = ModelTable(name="item", rows=20, dim=6, features=("i", "j"))

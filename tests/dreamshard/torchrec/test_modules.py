@@ -102,13 +102,6 @@ def test_the_optimizer_in_the_backward_pass_is_known(optimizer, name):
     assert found.task(2, 2**30).optimizer == name
 
 
-def test_an_optimizer_that_torchrec_does_not_fuse_is_refused_by_name():
-    model = bags(bag("user"))
-    apply_in_backward(torch.optim.RMSprop, model.parameters(), {"lr": 0.1})
-    with pytest.raises(ValueError, match=r"RMSprop of 'user'"):
-        tables_of(model)
-
-
 def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_modules_path():
     model = nn.Module()
     inner = bags(bag("user", features=["f"]), is_weighted=True)

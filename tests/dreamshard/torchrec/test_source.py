@@ -5,7 +5,8 @@ torchrec = pytest.importorskip("torchrec")
 
 from dreamshard.torchrec import open_model, record, workload_of  # noqa: E402
 from dreamshard.workloads import WorkloadConfig, statistics  # noqa: E402
-from dreamshard.workloads.model_tables import ModelTable, model_tables  # noqa: E402
+from dreamshard.workloads.model_tables import model_tables  # noqa: E402
+from dreamshard.workloads.table_list import ModelTable  # noqa: E402
 
 MODEL = """
 import torch
@@ -87,7 +88,7 @@ def test_a_model_in_memory_is_a_source_too():
 @pytest.mark.parametrize(
     ("model", "batches", "message"),
     [
-        ("absent", None, "has no function absent, so there is no model; it has Model, make_model, number"),
+        ("absent", None, "has no function absent, so there is no model"),
         ("number", None, "an object of type int is neither a torch.nn.Module"),
         ("make_model", "absent", "has no function absent, so there are no batches"),
         ("make_model", "number", "returns an object of type int, which has no batches"),

@@ -45,16 +45,6 @@ def test_a_function_is_known_by_its_file_or_its_module(folder):
     assert known_as("package.model:make") == "package.model:make"
 
 
-def test_a_link_is_known_by_its_own_path_so_that_it_may_be_pointed_elsewhere(folder):
-    (folder / "latest.csv").symlink_to(folder / "tables.csv")
-    assert known_as("latest.csv") == f"{folder}/latest.csv"
-
-
-def test_what_is_known_stays_as_it_is(folder):
-    for source in ("tables.csv", "tables/", "s3://bucket/a/", "model.py:make", "package.m:make", "mlperf-dlrm-dcnv2"):
-        assert known_as(known_as(source)) == known_as(source)
-
-
 @pytest.fixture
 def endpoint_that_is_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An S3 endpoint at a port of this machine where nobody listens; tried once."""

@@ -1,6 +1,5 @@
 import gzip
 import os
-import zipfile
 
 import numpy as np
 import pytest
@@ -73,20 +72,6 @@ def test_tables_larger_than_the_limit_are_left_out(tmp_path):
     assert [table.name for table in read(save(tmp_path / "d.pt"), max_table_bytes=5 * 8 * 4)] == ["t0000"]
 
 
-def test_a_table_is_read_only_when_its_turn_comes(tmp_path):
-    tables = open_workload(
-        WorkloadConfig(source=str(save(tmp_path / "d.pt", indices=torch.tensor([4, 4, 1, 0, -9]))))
-    ).tables()
-    assert next(tables).rows == 5
-    with pytest.raises(ValueError, match="table 1 of"):
-        next(tables)
-
-
-def test_a_missing_file_is_one_clear_sentence(tmp_path):
-    with pytest.raises(ValueError, match="there is no file"):
-        read(tmp_path / "d.pt")
-
-
 def test_a_truncated_file_is_one_clear_sentence(tmp_path):
     path = save(tmp_path / "d.pt")
     path.write_bytes(path.read_bytes()[:-200])
@@ -100,18 +85,6 @@ def test_a_truncated_gzipped_file_is_one_clear_sentence_and_leaves_nothing_behin
     with pytest.raises(ValueError, match="truncated or not gzipped"):
         read(path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["d.pt", "d.pt.gz"]
-
-
-def test_a_file_that_only_calls_itself_gzipped_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="truncated or not gzipped"):
-        read(save(tmp_path / "d.pt").rename(tmp_path / "d.pt.gz"))
-
-
-def test_another_zip_file_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "d.pt", "w") as archive:
-        archive.writestr("a", "b")
-    with pytest.raises(ValueError, match="something other than tensors"):
-        read(tmp_path / "d.pt")
 
 
 class RunsCode:
@@ -152,20 +125,6 @@ def test_a_file_of_other_things_is_refused(tmp_path, content):
 def test_inconsistent_lookups_are_refused_with_the_place(tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
         read(save(tmp_path / "d.pt", **wrong))
-
-
-def test_tensors_that_share_a_storage_or_are_transposed_are_read(tmp_path):
-    whole = torch.cat([INDICES, OFFSETS])
-    read_first, _ = read(
-        save(tmp_path / "d.pt", indices=whole[:5], offsets=whole[5:], lengths=LENGTHS.t().contiguous().t())
-    )
-    assert read_first.lookups.indices.tolist() == [4, 4, 1]
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_both_protocols_of_plain_tensors_are_read(tmp_path, protocol):
-    torch.save([INDICES.int(), OFFSETS, LENGTHS.int()], tmp_path / "d.pt", pickle_protocol=protocol)
-    assert [table.rows for table in read(tmp_path / "d.pt")] == [5, 10]
 
 
 def test_an_array_of_rows_is_a_lookup_per_sample_and_table(tmp_path):

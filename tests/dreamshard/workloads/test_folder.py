@@ -1,5 +1,4 @@
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,12 +80,6 @@ def test_a_file_in_a_bucket_is_a_source_too_and_its_errors_name_it(tmp_path: Pat
     assert list(found(f"{bucket}/good.csv")) == ["user", "item/x", "shop"]
     with pytest.raises(ValueError, match=f"^{bucket}/bad.csv, line 4: rows is '-1'"):
         found(f"{bucket}/bad.csv")
-
-
-def test_a_torchrec_config_is_a_source(tmp_path: Path):
-    fields = {"name": "user", "num_embeddings": 100, "embedding_dim": 32, "feature_names": ["u"]}
-    (tmp_path / "model.json").write_text(json.dumps([fields]))
-    assert found(str(tmp_path / "model.json"))["user"][:2] == (100, 32)
 
 
 def test_of_several_data_files_the_newest_by_name_is_read(tmp_path: Path):
@@ -179,15 +172,3 @@ def test_a_folder_of_neither_layout_is_refused(tmp_path: Path, files: dict[str, 
         (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         found(str(tmp_path))
-
-
-def test_recorded_lookups_of_fewer_samples_than_the_other_tables_are_refused(tmp_path: Path):
-    folder = make_folder(tmp_path / "f")
-    recorded(tmp_path / "f" / "user.parquet", [[1]] * 4)
-    with pytest.raises(ValueError, match=r"item%2Fx\.parquet holds 3 samples, fewer than the 4 of the other tables"):
-        found(folder)
-
-
-def test_a_store_of_no_known_kind_is_said():
-    with pytest.raises(ValueError, match=r"nonsense://x cannot be read .*Protocol not known"):
-        open_workload(config("nonsense://x"))

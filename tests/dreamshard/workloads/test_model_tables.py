@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.model_tables import ModelTable, model_tables, read_configs
+from dreamshard.workloads.model_tables import model_tables, read_configs
+from dreamshard.workloads.table_list import ModelTable
 
 USER = ModelTable(name="user", rows=100, dim=16, features=("user_id",), module_path="ebc")
 ITEM = ModelTable(name="item", rows=50, dim=10, features=("clicked", "bought"), module_path="ebc")

@@ -1,12 +1,10 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from dreamshard.workloads import (
     WorkloadConfig,
     bundled_lists,
-    bundled_workloads,
     list_tables,
     open_workload,
     statistics,
@@ -24,23 +22,10 @@ def test_every_bundled_list_names_its_tables_and_its_source():
     assert all(name.split("-")[0] in sources for name in counts)
 
 
-def test_bundled_workloads_are_the_lists_and_metas_two():
-    assert {"meta-dlrm-2021", "meta-dlrm-2022", "criteo-kaggle"} <= set(bundled_workloads())
-
-
 def test_a_table_looked_up_by_two_features_has_both_features_lookups():
     first = next(open_workload(TINY).tables())
     assert first.lookups.offsets[:3].tolist() == [0, 11, 22]  # 1 + 10
     assert (first.rows, first.dim) == (10_000, 8)
-
-
-def test_the_same_seed_gives_the_same_lookups_and_another_seed_others():
-    def lookups(seed):
-        tables = open_workload(WorkloadConfig(source="criteo-kaggle", batch_size=64, seed=seed)).tables()
-        return torch.cat([table.lookups.indices for table in tables]).tolist()
-
-    assert lookups(1) == lookups(1)
-    assert lookups(1) != lookups(2)
 
 
 def test_a_subset_of_the_tables_has_the_same_lookups_as_in_the_whole():
@@ -66,24 +51,9 @@ def test_dims_are_one_number_or_the_sources_own(dim, expected):
     assert {table.dim for table in workload.tables()} == expected
 
 
-def test_mixed_dims_are_drawn_per_table_by_the_seed():
-    def dims(seed):
-        workload = open_workload(WorkloadConfig(source="criteo-kaggle", batch_size=4, dim="mixed", seed=seed))
-        return [table.dim for table in workload.tables()]
-
-    assert set(dims(0)) <= {4, 8, 16, 32, 64, 128}
-    assert len(set(dims(0))) > 2
-    assert dims(0) == dims(0) != dims(1)
-
-
 def test_more_tables_than_there_are_is_one_clear_sentence():
     with pytest.raises(ValueError, match="criteo-kaggle has 26 tables, fewer than the 27 asked for"):
         open_workload(WorkloadConfig(source="criteo-kaggle", num_tables=27))
-
-
-def test_no_table_within_the_size_limit_is_one_clear_sentence():
-    with pytest.raises(ValueError, match="has 0 tables of at most"):
-        open_workload(WorkloadConfig(source="criteo-kaggle", max_table_bytes=8))
 
 
 def test_an_unknown_workload_lists_those_there_are_and_the_kinds_of_files():

@@ -56,10 +56,6 @@ def test_lookups_by_feature_add_up_to_the_pooling_factor(tmp_path):
     assert float(found.tables.pooling_factor) == 31
 
 
-def test_a_missing_pooling_factor_is_named(tmp_path):
-    assert "pooling_factor" in read_tables(written(tmp_path / "t.csv", "name,rows,dim\nx,10,8\n")).defaulted
-
-
 def test_parquet_reads_like_csv(tmp_path):
     pq.write_table(pa.table({"name": ["x"], "rows": [10], "dim": [8], "pooling_factor": [1.5]}), tmp_path / "t.parquet")
     assert float(read_tables(tmp_path / "t.parquet").tables.pooling_factor) == 1.5
@@ -166,8 +162,3 @@ def test_a_file_of_another_kind_is_one_clear_sentence(tmp_path, name, content, m
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_tables(tmp_path / name)
-
-
-def test_a_missing_file_is_one_clear_sentence(tmp_path):
-    with pytest.raises(ValueError, match="there is no file"):
-        read_tables(tmp_path / "t.csv")

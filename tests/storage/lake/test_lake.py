@@ -165,11 +165,11 @@ from tests.helpers.samples import make_sample, four_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake import Lake
 
-def stop(file):
+def stop(*paths):
     print("about to rename", flush=True)
     sys.stdin.read()
 
-os.fsync = stop
+Path.replace = stop
 task = PlacementTask(four_tables(), 2, 10**6)
 append_samples(Lake(Path(sys.argv[1]), Path("unused")), [make_sample(task, [0, 1, 0, 1])], "run", 1, sys.argv[2])
 """

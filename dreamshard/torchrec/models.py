@@ -1,4 +1,4 @@
-"""The embedding tables of a model: what the sharders shard, else plain PyTorch's and FBGEMM's tables."""
+"""The embedding tables of a model: what the sharders shard, otherwise plain PyTorch's and FBGEMM's tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,18 +15,19 @@ from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCo
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.workloads.model_tables import ModelTable, ModelTables, model_tables, read_configs
+from dreamshard.workloads.model_tables import ModelTables, model_tables, read_configs
+from dreamshard.workloads.table_list import ModelTable, Pooling
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 
-_PRECISIONS: dict[DataType, Precision] = {
-    DataType.FP32: "fp32",
-    DataType.FP16: "fp16",
-    DataType.BF16: "bf16",
-    DataType.INT8: "int8",
+PRECISIONS: dict[Precision, DataType] = {
+    "fp32": DataType.FP32,
+    "fp16": DataType.FP16,
+    "bf16": DataType.BF16,
+    "int8": DataType.INT8,
 }
-_PRECISION_OF: dict[torch.dtype, Precision] = {
-    torch.float32: "fp32",
+_PRECISION_OF: dict[Any, Precision] = {
+    **{data_type: precision for precision, data_type in PRECISIONS.items()},
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
 }
@@ -71,7 +72,7 @@ def tables_of(
     if isinstance(source, nn.Module):
         details, notes = discover(source, sharders)
     else:
-        details, notes = [_table(config) for config in _configs(source)], []
+        details, notes = [_table(config) for config in (source if isinstance(source, Sequence) else [source])], []
     if not details:
         raise ValueError(
             f"{type(source).__name__} has no EmbeddingBagCollection, EmbeddingCollection, nn.EmbeddingBag or table-batched "
@@ -96,23 +97,22 @@ def discover(model: nn.Module, sharders: Sharders | None = None) -> tuple[list[M
     notes: list[str] = []
     placed: set[int] = set()
     for path, module, sharder in _sharded("", model, by_type, is_derived_too=sharders is None):
-        if placed & set(map(id, module.parameters())):
+        own = set(map(id, module.parameters()))
+        if placed & own:
             notes.append(f"{path} shares weights with another collection, so its tables are placed once")
             continue
-        placed |= set(map(id, module.parameters()))
+        placed |= own
         details += _tables_in(path, module, sharder)
         if type(module) not in by_type:
             notes.append(
-                f"TorchRec's default sharders do not shard {type(module).__name__} {path}; give the trainer one that does"
+                f"TorchRec's default sharders do not shard {type(module).__name__} {path}; give the trainer one"
             )
         if isinstance(module, FeatureProcessedEmbeddingBagCollection):
             notes.append(f"the feature processors of {path} are not planned; they are on every device")
         if isinstance(module, BaseManagedCollisionEmbeddingCollection):
             notes.append(f"{path} remaps ids before lookups; batches are counted as they are, without that")
-    if not details and sharders is None:
-        details = list(_plain_tables(model))
-        if details:
-            return details, ["the tables are in no collection of TorchRec, so only plans as JSON or CSV are for them"]
+    if not details and sharders is None and (details := list(_plain_tables(model))):
+        return details, ["the tables are in no collection of TorchRec, so only plans as JSON or CSV are for them"]
     others = [p for p in model.parameters() if id(p) not in placed and not nn.parameter.is_lazy(p)]
     if others:
         size = f"{sum(p.numel() * p.element_size() for p in others) / 2**20:.4g} MiB"
@@ -162,7 +162,7 @@ def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) 
         if name not in configs:
             raise ValueError(
                 f"table {name!r} of {path} is in a {type(module).__name__}, which gives no configs of its tables; leave its "
-                "sharder out, or shard it by TorchRec's own planner"
+                "sharder out"
             )
         yield _table(
             configs[name],
@@ -173,18 +173,23 @@ def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) 
         )
 
 
-def _table(config: BaseEmbeddingConfig, **fields: Any) -> ModelTable:
+def _table(config: object, **fields: Any) -> ModelTable:
     """The table of an `EmbeddingBagConfig` or `EmbeddingConfig`; `fields` are other fields of `ModelTable`."""
+    if not isinstance(config, BaseEmbeddingConfig):
+        raise ValueError(
+            f"an object of type {type(config).__name__} is neither a torch.nn.Module nor an EmbeddingBagConfig or "
+            "EmbeddingConfig; give a model, or a list of configs"
+        )
     if not config.name:
         raise ValueError(f"a {type(config).__name__} has no name, so a plan cannot name its table; give it one")
     if config.num_embeddings < 1 or config.embedding_dim < 1:
         raise ValueError(
             f"table {config.name!r} has {config.num_embeddings} rows and {config.embedding_dim} columns; give it some of each"
         )
-    if config.data_type not in _PRECISIONS:
+    if config.data_type not in _PRECISION_OF:
         raise ValueError(
             f"table {config.name!r} has weights of {config.data_type}, whose costs are unknown; use one of "
-            f"{', '.join(map(str, _PRECISIONS))}"
+            f"{', '.join(map(str, PRECISIONS.values()))}"
         )
     if config.use_virtual_table:
         raise ValueError(
@@ -195,21 +200,10 @@ def _table(config: BaseEmbeddingConfig, **fields: Any) -> ModelTable:
         rows=config.num_embeddings,
         dim=config.embedding_dim,
         features=tuple(config.feature_names or [config.name]),
-        precision=_PRECISIONS[config.data_type],
+        precision=_PRECISION_OF[config.data_type],
         pooling=config.pooling.value.lower() if hasattr(config, "pooling") else "none",
         **fields,
     )
-
-
-def _configs(source: object) -> list[BaseEmbeddingConfig]:
-    configs = list(source) if isinstance(source, Sequence) else [source]
-    for config in configs:
-        if not isinstance(config, BaseEmbeddingConfig):
-            raise ValueError(
-                f"an object of type {type(config).__name__} is neither a torch.nn.Module nor an EmbeddingBagConfig or "
-                "EmbeddingConfig; give a model, or a list of configs"
-            )
-    return configs
 
 
 def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
@@ -217,23 +211,19 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
     for path, module in model.named_modules():
         name, collection = path or "table", class_name(type(module))
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            mode = getattr(module, "mode", "none")
+            pooling: Pooling = "none" if mode == "none" else "mean" if mode == "mean" else "sum"
             yield ModelTable(
                 name=name,
                 rows=module.num_embeddings,
                 dim=module.embedding_dim,
                 features=(name,),
                 precision=_PRECISION_OF.get(module.weight.dtype, "fp32"),
-                pooling="mean"
-                if getattr(module, "mode", "") == "mean"
-                else "sum"
-                if hasattr(module, "mode")
-                else "none",
+                pooling=pooling,
                 optimizer=_optimizer(module.weight, None, name),
                 collection=collection,
             )
-        elif hasattr(module, "embedding_specs") and hasattr(
-            module, "feature_table_map"
-        ):  # of FBGEMM, of several classes
+        elif hasattr(module, "embedding_specs") and hasattr(module, "feature_table_map"):  # several classes of FBGEMM
             batched: Any = module
             for t, (rows, dim, *_) in enumerate(batched.embedding_specs):
                 yield ModelTable(
@@ -257,8 +247,7 @@ def _optimizer(parameter: Any, usual: Any, table: str) -> Optimizer | None:
     chosen = (settings[0].get("optimizer") or classes[0]) if classes else usual
     try:
         fused = optimizer_type_to_emb_opt_type(chosen) if isinstance(chosen, type) else chosen
-        value = str(getattr(fused, "value", fused))
-        return None if fused is None else _OPTIMIZERS[value]
+        return None if fused is None else _OPTIMIZERS[str(getattr(fused, "value", fused))]
     except (KeyError, ValueError):
         raise ValueError(
             f"the optimizer {getattr(chosen, '__name__', chosen)} of {table!r} has a state of unknown size here; use one of "
