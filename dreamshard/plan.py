@@ -17,7 +17,7 @@ import torch
 from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, TypeAdapter
 
 from dreamshard.costs import PHASES, DeviceCosts
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, json_content, reading
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, json_content, reading
 from dreamshard.measured_on import Difference, MeasuredOn, warning
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
@@ -85,9 +85,6 @@ class Plan:
         devices_per_host: of the devices; None if no table is on one host.
         moves: steps from the plan that was in use to this one; only in JSON.
         rows: of each table when the plan was made, by name; empty if that is not known.
-
-    Raises:
-        ValueError: a shard is on no device of the plan, holds nothing, or is listed twice.
     """
 
     num_devices: Count
@@ -103,24 +100,6 @@ class Plan:
     devices_per_host: Count | None = None
     moves: tuple[Mapping[str, Any], ...] = ()
     rows: Mapping[str, Annotated[StrictInt, Field(ge=1, le=MOST_ROWS)]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        counts = Counter(
-            (each.table, each.column_start, each.row_start, each.sharding_type == "data_parallel" and each.device)
-            for each in self.shards
-        )
-        if repeated := sorted({entry[0] for entry, count in counts.items() if count > 1}):
-            raise InputError(f"the plan holds columns of tables {repeated[:5]} twice; keep one entry per range")
-        for each in self.shards:
-            if each.device >= self.num_devices:
-                raise InputError(
-                    f"the plan puts {each.table!r} on device {each.device}, but it has devices 0..{self.num_devices - 1}; "
-                    "correct `device` or `num_devices`"
-                )
-            if each.column_start >= each.column_end:
-                raise InputError(
-                    f"the plan gives {each.table!r} the columns {each.column_start} to {each.column_end}, which hold nothing"
-                )
 
     def to_json(self) -> str:
         """The plan as the text of PLAN.json."""
@@ -177,12 +156,13 @@ class Plan:
         placement = Placement(shardings, self.num_devices, per_host)
         sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
         for (name, rows, dim), sharding in zip(sizes, shardings, strict=True):
-            held = {
+            held = Counter(
                 (each.device, (each.row_start, each.row_end or rows), (each.column_start, each.column_end))
                 for each in by_table[name]
-            }
+            )
             blocks = sharding.blocks(rows, dim, self.num_devices, per_host)
-            if wrong := sorted(held ^ {block for block in blocks if block[1][0] < block[1][1]}):
+            expected = Counter(block for block in blocks if block[1][0] < block[1][1])
+            if wrong := sorted([*(held - expected), *(expected - held)]):
                 device, (first, last), (start, end) = wrong[0]
                 raise ValueError(
                     f"the plan does not hold table {name!r} as {sharding.sharding_type} does: rows {first} to {last}, "
@@ -325,18 +305,17 @@ class CurrentPlan:
         by_table, shardings = self.plan.by_table(), []
         for name, dim in zip(task.tables.names, task.tables.dim.tolist(), strict=True):
             table, first = columns_of(name) if name not in by_table else (name, 0)
-            ends, where = [0], []
-            for shard in by_table.get(table, ()):
-                start, end = max(shard.column_start - first, 0), min(shard.column_end - first, dim)
-                if start == ends[-1] < end:
-                    ends.append(end)
-                    where.append(shard.device)
-            if ends[-1] != dim:
+            held = [
+                (max(each.column_start - first, 0), min(each.column_end - first, dim), each.device)
+                for each in by_table.get(table, ())
+            ]
+            held = [(start, end, device) for start, end, device in held if start < end]
+            ends = [0, *(end for _, end, _ in held)]
+            if [start for start, _, _ in held] != ends[:-1] or ends[-1] != dim:
                 raise ValueError(
-                    f"the current plan places {ends[-1]} of the {dim} columns of table {name!r}; give the plan in use for "
-                    "these tables"
+                    f"the current plan does not place the {dim} columns of table {name!r} once each; give the plan in use"
                 )
-            shardings.append(TableSharding.by_columns(tuple(pairwise(ends)), where))
+            shardings.append(TableSharding.by_columns(tuple(pairwise(ends)), [device for _, _, device in held]))
         return Placement(tuple(shardings), task.num_devices, task.devices_per_host or task.num_devices)
 
 

@@ -102,9 +102,7 @@ def readers() -> list[Reader]:
     hardware = b"base: h100\nmemory: 94 GB\ndevices_per_host: 4\nnetwork_bandwidth: 200 Gbit/s\n"
     criteo = "\t".join(["1", *map(str, range(13)), *(f"{c:08x}" for c in range(26))]) + "\n"
     return [
-        Reader(
-            "tables.csv", b"name,rows,dim,lookups_per_sample_by_feature\na,1000,64,1.5\nb,200,16,1+30\n", read_tables
-        ),
+        Reader("tables.csv", b"name,rows,dim,pooling_factor\na,1000,64,1.5\nb,200,16,31\n", read_tables),
         Reader("tables.parquet", written(lambda sink: pq.write_table(tables, sink)), read_tables),
         Reader("tables.json", json.dumps({"tables": configs}).encode(), read_tables),
         Reader("model.json", json.dumps(configs).encode(), read_configs),

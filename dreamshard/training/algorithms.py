@@ -167,7 +167,7 @@ def load_state(folder: Path) -> TrainingState:
 
 
 def _algorithm_of(folder: Path) -> TrainingAlgorithm:
-    name = read_config(folder).get("algorithm")
+    name = str(read_config(folder).get("algorithm"))
     if name not in TRAINING_ALGORITHMS:
         raise InputError(
             f"the model in {folder} is of algorithm {name!r}; there are {', '.join(TRAINING_ALGORITHMS)}: train it again"

@@ -5,6 +5,7 @@ Thresholds separate drift from noise, because the statistics of every new batch 
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -63,7 +64,7 @@ class TableChange:
         """The change as a row of a table for people."""
         is_whole = self.kind in ("added", "removed")
 
-        def pair(values: tuple[float, float], form: str) -> str:
+        def pair(values: Sequence[float], form: str) -> str:
             own = [format(value, form) for value in values]
             return own[self.kind == "added"] if is_whole or own[0] == own[1] else " -> ".join(own)
 

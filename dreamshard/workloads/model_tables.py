@@ -27,7 +27,6 @@ from dreamshard.workloads.table_list import (
     fill_missing_columns,
     lacking,
     list_records,
-    unused_fields,
     with_ingested,
 )
 
@@ -129,11 +128,8 @@ def read_configs(
     Raises:
         ValueError: the file is missing or no list, or a line is wrong, which the message names.
     """
-    records = list_records(path)
-    unused = unused_fields(records, ModelTable)
-    notes = [f"fields {shown(unused)} of {path} are not used in planning"] if unused else []
-    details = check_records(records, ModelTable)
-    return model_tables(details, pooling_factors=pooling_factors, defaults=defaults, notes=notes)
+    details = check_records(list_records(path), ModelTable)
+    return model_tables(details, pooling_factors=pooling_factors, defaults=defaults)
 
 
 def model_tables(

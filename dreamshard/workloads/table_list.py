@@ -4,14 +4,14 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow.parquet as pq
 import pydantic
 import torch
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_ROWS, InputError, brief, json_content, reading
 from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Optimizer, Precision, Tables, padded_dim
@@ -19,9 +19,7 @@ from dreamshard.workloads.zipf import expected_counts
 
 FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
 
-_REQUIRED = ("name", "rows", "dim")
 _BINS = tuple(f"bin_{i}" for i in range(NUM_BINS))
-_BY_FEATURE = "lookups_per_sample_by_feature"
 _OTHER_NAMES = {
     "num_embeddings": "rows",
     "embedding_dim": "dim",
@@ -138,9 +136,9 @@ def read_tables(path: str | Path, defaults: Tables | None = None) -> TablesFile:
     """Read a list of tables and fill in what it lacks.
 
     Args:
-        path: `.csv` or `.parquet` with columns `name, rows, dim, pooling_factor` (or `lookups_per_sample_by_feature`,
-            as in `1+30`) and optionally `bin_0..bin_16, lookups, unique_rows`; or `.json`: a list of objects with these
-            fields. TorchRec's names of columns are read too. Dims are rounded up to multiples of 4.
+        path: `.csv` or `.parquet` with columns `name, rows, dim, pooling_factor` and optionally `bin_0..bin_16, lookups,
+            unique_rows`; or `.json`: a list of objects with these fields. TorchRec's names of columns are read too. Dims are
+            rounded up to multiples of 4.
         defaults: data set that fills in missing values, as for `fill_missing_columns`.
 
     Raises:
@@ -167,13 +165,6 @@ def list_records(path: str | Path) -> list[Record]:
         raise ValueError(f"{file} lists no tables, so there is nothing to place; add one line per table")
     _check_columns(records[0][1], records[0][0])
     return list(records)
-
-
-def unused_fields(records: Sequence[Record], kind: type[ListedTable] = ListedTable) -> list[str]:
-    """Columns of a list that a row of this kind does not have."""
-    used = {each.name for each in fields(kind)} | {_BY_FEATURE, *_BINS}
-    theirs = {ours: name for name, ours in _OTHER_NAMES.items() if name != "row"}
-    return sorted(theirs.get(field, field) for _, record in records for field in record if field not in used)
 
 
 def check_records(records: Sequence[Record], kind: type[Row]) -> list[Row]:
@@ -247,28 +238,15 @@ def _parsed(kind: type[Row], where: str, record: Mapping[str, Any]) -> Row:
     bins = [given.pop(column, None) for column in _BINS]
     if any(share is not None for share in bins):
         given["bins"] = bins
-    with reading(where, f"has a wrong {_BY_FEATURE}", "write it as 1+30"):
-        if by_feature := given.pop(_BY_FEATURE, None):
-            given.setdefault("pooling_factor", sum(float(part) for part in str(by_feature).split("+")))
     given["features"] = given.get("features") or (str(given.get("name", "")),)
-    try:
+    with reading(where, "is wrong", "correct that value"):
         return TypeAdapter(kind).validate_python(given)
-    except ValidationError as error:
-        wrong = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in wrong["loc"])
-        value = "" if wrong["type"] == "missing" or not field else f" is {brief(wrong['input'])}"
-        problem = wrong["msg"].removeprefix("Value error, ")
-        parts = filter(None, (where, f"{field}{value}", f"{problem}; correct that value"))
-        raise InputError(": ".join(parts)) from error
 
 
 def _check_columns(columns: Iterable[str], where: str) -> None:
     """Refuse a list that lacks a column."""
-    if missing := [column for column in _REQUIRED if column not in columns]:
-        raise InputError(
-            f"{where} has no {', '.join(missing)} (it has {brief(list(columns))}); a list of tables needs name, rows and "
-            "dim, and pooling_factor for a sensible prediction"
-        )
+    if missing := [column for column in ("name", "rows", "dim") if column not in columns]:
+        raise InputError(f"{where} has no {', '.join(missing)} (it has {brief(list(columns))}); add what is missing")
 
 
 def _renamed(record: Mapping[str, Any]) -> dict[str, Any]:

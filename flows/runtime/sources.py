@@ -6,8 +6,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dreamshard.workloads import Workload, WorkloadConfig, change_token, is_function, known_as, list_file, open_workload
-from dreamshard.workloads.table_list import list_records, unused_fields
+from dreamshard.workloads import Workload, WorkloadConfig, change_token, is_function, known_as, open_workload
 
 if TYPE_CHECKING:
     from dreamshard.torchrec import ModelSource
@@ -37,14 +36,8 @@ def token_of(workload: WorkloadConfig) -> str:
 
 
 def notes_on(workload: WorkloadConfig) -> tuple[str, ...]:
-    """What of a model or a list of its configs was not used, and what was assumed; nothing for other sources."""
-    if is_function(workload.source):
-        return _model(workload).notes
-    listed = list_file(workload.source)
-    unused = [] if listed is None else unused_fields(list_records(listed))
-    if not unused:
-        return ()
-    return (f"{', '.join(unused)} of {workload.source} are not used: a data set keeps sizes and lookups of tables",)
+    """What of a model was not used, and what was assumed; nothing for other sources."""
+    return _model(workload).notes if is_function(workload.source) else ()
 
 
 @lru_cache(maxsize=1)

@@ -61,16 +61,18 @@ def test_a_plan_that_holds_half_a_tables_columns_is_no_placement():
 @pytest.mark.parametrize(
     ("shards", "match"),
     [
-        ([{"table": "a", "device": 2, "column_start": 0, "column_end": 4}], "device 2"),
-        ([{"table": "a", "device": 0, "column_start": 4, "column_end": 4}], "hold nothing"),
-        ([{"table": "a", "device": 0, "column_start": 0, "column_end": 4}] * 2, "twice"),
+        ([{"table": "a", "device": 2, "column_start": 0, "column_end": 4}], "devices 0..1"),
+        ([{"table": "a", "device": 0, "column_start": 4, "column_end": 8}], "must follow one another"),
+        ([{"table": "a", "device": 0, "column_start": 0, "column_end": 4}] * 2, "one too many"),
         ([{"table": "a", "device": 0}], "not a plan"),
         ("text", "not a plan"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(shards, match):
     with pytest.raises(ValueError, match=match):
-        parse_plan(json.dumps({"num_devices": 2, "placer": "x", "shards": shards}))
+        parse_plan(json.dumps({"num_devices": 2, "placer": "x", "shards": shards})).placement(
+            tables_of([5], 4, names=("a",))
+        )
 
 
 def test_a_missing_or_truncated_plan_file_is_one_clear_error(tmp_path):
@@ -103,7 +105,7 @@ def test_the_plan_in_use_places_a_model_whole_and_split_by_columns():
 
 def test_a_plan_of_another_model_or_of_other_devices_is_refused():
     task = PlacementTask(tables_of([10, 10], 8, names=("a", "b")), 2, 2**20)
-    with pytest.raises(ValueError, match=r"places 0 of the 8 columns of table 'b'"):
+    with pytest.raises(ValueError, match="does not place the 8 columns of table 'b' once"):
         in_use(2, ("a", 0, 0, 8)).place(task)
     with pytest.raises(ValueError, match="for 3 devices, but task has 2"):
         in_use(3, ("a", 0, 0, 8), ("b", 0, 0, 8)).place(task)

@@ -78,7 +78,7 @@ def test_a_file_in_a_bucket_is_a_source_too_and_its_errors_name_it(tmp_path: Pat
     (tmp_path / "bad.csv").write_text(LIST.replace("1000", "-1"))
     uploaded(str(tmp_path), bucket)
     assert list(found(f"{bucket}/good.csv")) == ["user", "item/x", "shop"]
-    with pytest.raises(ValueError, match=f"^{bucket}/bad.csv, line 4: rows is '-1'"):
+    with pytest.raises(ValueError, match=f"^{bucket}/bad.csv, line 4 is wrong .rows: '-1'"):
         found(f"{bucket}/bad.csv")
 
 

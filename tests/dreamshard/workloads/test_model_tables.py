@@ -126,13 +126,13 @@ def test_a_csv_says_of_a_model_what_json_says(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"data_type": "INT4"}, "table 1: precision is 'int4'.*fp32.*int8"),
-        ({"pooling": "MAX"}, "pooling is 'max'"),
-        ({"optimizer": "adamw"}, "optimizer is 'adamw'"),
-        ({"embedding_dim": 0}, "dim is 0"),
-        ({"num_embeddings": 0}, "rows is 0"),
-        ({"feature_names": 7}, "features is 7"),
-        ({"name": ""}, "table 1: name"),
+        ({"data_type": "INT4"}, "table 1 is wrong .precision: 'int4'.*fp32.*int8"),
+        ({"pooling": "MAX"}, "pooling: 'max'"),
+        ({"optimizer": "adamw"}, "optimizer: 'adamw'"),
+        ({"embedding_dim": 0}, "dim: 0"),
+        ({"num_embeddings": 0}, "rows: 0"),
+        ({"feature_names": 7}, "features: 7"),
+        ({"name": ""}, "table 1 is wrong .name"),
     ],
 )
 def test_a_wrong_config_names_the_value(tmp_path, change, message):

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -39,14 +38,6 @@ def test_paths_become_absolute_and_names_stay(tmp_path: Path, monkeypatch: pytes
     assert absolute("meta-dlrm-2021") == ("meta-dlrm-2021", None)
     assert absolute("m.py:make", "d.py:batches") == (f"{tmp_path}/m.py:make", f"{tmp_path}/d.py:batches")
     assert absolute("package.m:make", "package.d:batches") == ("package.m:make", "package.d:batches")
-
-
-def test_fields_of_a_json_that_a_data_set_does_not_keep_are_named(tmp_path: Path):
-    config = {"name": "t1", "num_embeddings": 10, "embedding_dim": 8, "data_type": "FP16"}
-    (tmp_path / "t.json").write_text(json.dumps([config]))
-    (note,) = sources.notes_on(WorkloadConfig(source=str(tmp_path / "t.json")))
-    assert note.startswith("data_type of ")
-    assert sources.notes_on(WorkloadConfig()) == ()
 
 
 def test_a_model_is_made_once_until_its_source_is_closed(tmp_path: Path):
