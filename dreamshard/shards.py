@@ -130,7 +130,7 @@ class Shards:
         is_copy = _is_any(sharding_type, "data_parallel")
         batch_share = torch.where(is_copy, 1.0 / task.num_devices, 1.0)
         in_host, share = cached_share.isfinite(), cached_share.float().nan_to_num(1.0)
-        tables = _as_tables(task, table, rows, columns, device, is_copy, batch_share)
+        tables = _as_tables(task, table, device, rows, columns, batch_share)
         per_weight = task.weight_bytes[table] + task.element_state_bytes
         stored = tables.rows * (tables.dim * per_weight + task.row_bytes[table])
         per_row = tables.dim * task.weight_bytes[table] + CACHED_ROW_BYTES
@@ -218,40 +218,31 @@ def _is_any(kind: Int[Tensor, " S"], *types: ShardingType) -> Bool[Tensor, " S"]
 def _as_tables(
     task: PlacementTask,
     table: Int[Tensor, " S"],
+    device: Int[Tensor, " S"],
     rows: Int[Tensor, "S 2"],
     columns: Int[Tensor, "S 2"],
-    device: Int[Tensor, " S"],
-    is_copy: Bool[Tensor, " S"],
     batch_share: Float[Tensor, " S"],
 ) -> Tables:
     """Each shard as a table: its rows, its columns and its share of the lookups."""
     tables = task.tables
     held, dim = rows[:, 1] - rows[:, 0], columns[:, 1] - columns[:, 0]
-    is_part, is_block = dim != tables.dim[table], held != tables.rows[table]
+    is_part, is_block, is_copy = dim != tables.dim[table], held != tables.rows[table], batch_share < 1
     if torch.equal(table, torch.arange(len(tables))) and not (is_part | is_block | is_copy).any():
         return tables
     names = [tables.names[t] for t in table.tolist()]
-    first, last, devices = rows[:, 0].tolist(), rows[:, 1].tolist(), device.tolist()
     for i in is_part.nonzero().flatten().tolist():
         names[i] = shard_name(names[i], *columns[i].tolist())
-    for i in (is_block & ~is_copy).nonzero().flatten().tolist():
-        names[i] += f" rows {first[i]}:{last[i]}"
-    for i in is_copy.nonzero().flatten().tolist():
-        names[i] += f" copy {devices[i]}"
+    for i in (is_block | is_copy).nonzero().flatten().tolist():
+        names[i] += f" copy {int(device[i])}" if is_copy[i] else f" rows {int(rows[i, 0])}:{int(rows[i, 1])}"
     if len(set(names)) < len(names):
         names = [f"{name} {i}" for i, name in enumerate(names)]
     fields = tables.columns(table)
     row_share = held / fields["rows"]  # [S]
     lookups = (fields["lookups"] * row_share.double() * batch_share.double()).round().long()
-    unique = torch.minimum((fields["unique_rows"] * row_share.double()).round().long(), torch.minimum(held, lookups))
-    changed = {
-        "rows": held,
-        "dim": dim,
-        "pooling_factor": (fields["pooling_factor"] * row_share).to(fields["pooling_factor"].dtype),
-        "lookups": lookups,
-        "unique_rows": unique,
-    }
-    return Tables(tuple(names), **(fields | changed))
+    unique = (fields["unique_rows"] * row_share.double()).round().long()
+    pooling_factor = (fields["pooling_factor"] * row_share).to(fields["pooling_factor"].dtype)
+    unique_rows = torch.minimum(unique, torch.minimum(held, lookups))
+    return Tables(tuple(names), held, dim, pooling_factor, fields["bins"], lookups, unique_rows)
 
 
 def violation(task: PlacementTask, placement: Placement) -> str:

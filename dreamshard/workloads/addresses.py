@@ -17,8 +17,6 @@ from dreamshard.workloads.functions import is_function
 from dreamshard.workloads.workload import bundled_workloads
 
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://")
-_CHECKSUMS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")  # names in the listings of different stores
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 def known_as(source: str) -> str:
@@ -129,9 +127,10 @@ def _store(source: str) -> Iterator[tuple[Any, str]]:
 
 
 def _token(entry: Mapping[str, Any]) -> str:
-    checksum = next((str(entry[key]) for key in _CHECKSUMS if entry.get(key)), None)
-    changed = next((str(entry[key]) for key in _TIMES if entry.get(key)), "")
-    return checksum or f"{entry.get('size')} {changed} {entry.get('ino', '')}"
+    """A checksum if the store lists one (S3, Google, Azure), else size, time and number of the file."""
+    checksum = entry.get("ETag") or entry.get("md5Hash") or entry.get("content_md5")
+    changed = entry.get("mtime") or entry.get("LastModified") or entry.get("created")
+    return str(checksum or f"{entry.get('size')} {changed} {entry.get('ino', '')}")
 
 
 def _absolute(path: str) -> str:

@@ -25,7 +25,6 @@ from dreamshard.workloads.workload import Workload, WorkloadConfig, bundled_list
 
 NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
 CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
-HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 BLOCK_BYTES = 2**23
 
 
@@ -110,14 +109,12 @@ def _blocks(path: Path) -> Iterator[pa.RecordBatch]:
 
 def _values(column: pa.StringArray, where: str, lines_before: int) -> npt.NDArray[np.int64]:
     encoded = column.dictionary_encode()
-    known = []
-    for text in encoded.dictionary.to_pylist():
-        if len(text) > 8 or not HEXADECIMAL.issuperset(text):
+    texts = encoded.dictionary.to_pylist()
+    for text in texts:
+        if not re.fullmatch("[0-9a-fA-F]{1,8}", text):
             line = lines_before + column.index(text).as_py() + 1
             raise InputError(
-                f"{where}, line {line}: {brief(text)} is not a hexadecimal number of up to 8 digits, so it names no "
-                "category; correct or remove that line"
+                f"{where}, line {line}: {brief(text)} is not a hexadecimal number of up to 8 digits; correct it"
             )
-        known.append(int(text, 16))
-    codes = encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)
-    return np.asarray(np.asarray([*known, -1], dtype=np.int64)[codes])
+    codes = encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+    return np.asarray(np.asarray([*(int(text, 16) for text in texts), -1], dtype=np.int64)[codes])

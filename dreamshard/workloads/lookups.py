@@ -97,17 +97,13 @@ class LookupFiles:
             ValueError: the table has no file, the file does not hold lookups, or it has too few samples.
         """
         if name not in self.paths:
-            raise ValueError(
-                f"there are no lookups of table {name!r} among the {len(self.paths)} files, so it cannot be measured; "
-                "ingest the workload that holds it"
-            )
+            raise ValueError(f"there are no lookups of table {name!r}, so it cannot be measured; ingest its workload")
         file = self.paths[name]
         lookups = read_lookups(file if self.copies is None else _copied(str(file), self.copies))
         wanted = lookups.batch_size if self.batch_size is None else self.batch_size
         if lookups.batch_size < wanted:
             raise ValueError(
-                f"{file} holds {lookups.batch_size} samples, fewer than the batch of {wanted} to "
-                "measure; ingest with a larger batch_size or measure a smaller one"
+                f"{file} holds {lookups.batch_size} samples, fewer than the batch of {wanted} to measure; ingest more"
             )
         return lookups.first(wanted)
 
@@ -190,7 +186,7 @@ def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> No
         raise ValueError(f"{name} has a negative index ({low}), which names no row; indices must be 0 or more")
     if rows is not None and high >= rows:
         raise ValueError(
-            f"{name} has index {high} outside the table of {rows} rows; give the hash size the indices were made with"
+            f"{name} has index {high} outside the table of {rows} rows; give the hash size of these indices"
         )
 
 
@@ -207,9 +203,7 @@ def statistics(table: WorkloadTable) -> Tables:
     """
     lookups = table.lookups
     if lookups.batch_size < 1:
-        raise ValueError(
-            f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more samples"
-        )
+        raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
     check_indices(lookups.indices, table.rows, f"table {table.name!r}")
     counts = access_counts(lookups.indices.numpy(), table.rows)
     num_lookups = len(lookups.indices)

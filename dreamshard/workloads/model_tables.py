@@ -167,7 +167,7 @@ def model_tables(
         is_partly_given = 0 < len(set(table.features) & set(given)) < len(set(table.features))
         assumed += [table.name] if is_partly_given or not is_known else []
     guess = f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
-    tables = fill_missing_columns(complete, defaults).tables
+    tables = fill_missing_columns(complete, defaults)
     found = (*notes, *_notes(names, details))
     return ModelTables(tables, tuple(details), found, (guess,) if assumed else (), lacking(listed))
 

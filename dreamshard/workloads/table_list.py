@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -119,20 +119,7 @@ class ModelTable(ListedTable):
 Row = TypeVar("Row", bound=ListedTable)
 
 
-@dataclass(frozen=True)
-class TablesFile:
-    """Tables of a list.
-
-    Attributes:
-        tables: one per line, in the list's order.
-        defaulted: columns of `FILLABLE` that were filled in for at least one table.
-    """
-
-    tables: Tables
-    defaulted: tuple[str, ...]
-
-
-def read_tables(path: str | Path, defaults: Tables | None = None) -> TablesFile:
+def read_tables(path: str | Path, defaults: Tables | None = None) -> Tables:
     """Read a list of tables and fill in what it lacks.
 
     Args:
@@ -188,7 +175,7 @@ def check_records(records: Sequence[Record], kind: type[Row]) -> list[Row]:
     return tables
 
 
-def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None = None) -> TablesFile:
+def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None = None) -> Tables:
     """Complete `Tables` from a list.
 
     Args:
@@ -200,7 +187,7 @@ def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None 
     columns = {name: [getattr(table, name) for table in complete] for name in ("rows", "dim", *FILLABLE)}
     types = {"pooling_factor": torch.float64, "bins": torch.float64}
     tensors = {name: torch.tensor(values, dtype=types.get(name, torch.int64)) for name, values in columns.items()}
-    return TablesFile(Tables(tuple(table.name for table in complete), **tensors), lacking(listed))
+    return Tables(tuple(table.name for table in complete), **tensors)
 
 
 def lacking(listed: Sequence[ListedTable]) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ class PlacerModel(PythonModel):
         """Read the placer, and the pool of training tables."""
         self.placer = load_placer(Path(context.artifacts["placer"]))
         pool = context.artifacts.get("pool")
-        self.pool = read_tables(pool).tables if pool else None
+        self.pool = read_tables(pool) if pool else None
 
     def predict(
         self, context: PythonModelContext, model_input: list[dict[str, Any]], params: dict[str, Any] | None = None
@@ -125,7 +125,7 @@ class PlacerModel(PythonModel):
 
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
         records = [(f"{where}.tables[{t}]", table.model_dump()) for t, table in enumerate(request.tables)]
-        tables = fill_missing_columns(check_records(records, ListedTable), self.pool).tables
+        tables = fill_missing_columns(check_records(records, ListedTable), self.pool)
         memory_bytes = round(request.memory_gb * 2**30)
         return PlacementTask(
             tables,

@@ -66,7 +66,7 @@ def _tasks(quick: bool) -> Iterator[PlacementTask]:
 
 
 def _bundled(name: str) -> Tables:
-    return read_tables(str(resources.files("dreamshard.workloads") / "data" / f"{name}.csv")).tables
+    return read_tables(str(resources.files("dreamshard.workloads") / "data" / f"{name}.csv"))
 
 
 def _task(tables: Tables, num_devices: int, name: str, memory_bytes: int = MEMORY_BYTES) -> PlacementTask:

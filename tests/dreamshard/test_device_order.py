@@ -8,7 +8,7 @@ import torch
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import hardware
 from dreamshard.placement import Placement
-from dreamshard.placer import OrderedPlacer, device_order
+from dreamshard.placer import OrderedPlacer
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
@@ -46,12 +46,6 @@ def test_a_placer_is_asked_the_same_whatever_the_numbers_and_answers_in_those_of
     placed, renumbered = one.place(GIVEN), other.place(RENUMBERED)
     assert one.asked.constraints == other.asked.constraints
     assert [(device + 2) % 4 for device in placed.device.tolist()] == renumbered.device.tolist()
-
-
-def test_devices_with_the_most_room_come_first_and_alike_ones_keep_their_order():
-    assert device_order(task(memory_bytes_of={1: ROOM // 2})).tolist() == [0, 2, 3, 1]
-    assert device_order(task(pinned={"t0": (2,)})).tolist() == [2, 0, 1, 3]
-    assert device_order(task(together=(frozenset(("t0", "t1")),))).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("placer", [learnt_placer(), RooflinePlacer(hardware("a100"))], ids=["dreamshard", "prior"])

@@ -47,17 +47,6 @@ def test_the_csv_of_a_plan_has_one_row_per_shard():
     assert plan().to_csv().splitlines() == ["table,device,column_start,column_end", "t0,1,0,4", "t1,0,0,8", "t2,1,0,4"]
 
 
-def test_a_plan_that_lacks_a_table_is_refused_with_the_tables_name():
-    with pytest.raises(ValueError, match="t3"):
-        plan().placement(tables((10, 20, 30, 40), (4, 8, 4, 4)))
-
-
-def test_a_plan_that_holds_half_a_tables_columns_is_no_placement():
-    half = Plan(num_devices=1, placer="x", shards=(Shard(table="t0", device=0, column_start=0, column_end=4),))
-    with pytest.raises(ValueError, match="columns 0 to 4"):
-        half.placement(tables((10,), (8,)))
-
-
 @pytest.mark.parametrize(
     ("shards", "match"),
     [

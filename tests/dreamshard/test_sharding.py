@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.constraints import Constraints
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
 from dreamshard.plan import make_plan, parse_plan
 from dreamshard.shards import Shards, violation
@@ -99,21 +99,6 @@ def test_a_plan_that_lacks_a_block_of_rows_is_refused():
 def test_what_violates_a_constraint_is_named(changed, text):
     allowed = {"sharding_types": SHARDING_TYPES, "caching": True}
     assert text in violation(task(constraints=Constraints(**(allowed | changed))), FOUR_DEVICES_ON_TWO_HOSTS)
-
-
-def test_a_table_too_large_for_columns_is_placed_where_rows_may_be_split():
-    huge = tables().columns(torch.tensor([0])) | {"rows": torch.tensor([5_000_000_000])}
-    one = Tables(("huge",), **huge)
-    with pytest.raises(ValueError, match="smallest shard"):
-        PlacementTask(one, 64, 10 * 2**30)
-    assert len(PlacementTask(one, 64, 10 * 2**30, constraints=ANY_SHARDING).tables) == 1
-
-
-def test_a_column_shard_too_large_is_told_the_ways_of_its_table():
-    shard = tables_of([1_000_000], 16, names=("huge[0:16]",))
-    constraints = Constraints(sharding_types_of={"huge": ("row_wise",)})
-    with pytest.raises(ValueError, match=r"'huge\[0:16\]' .* in its smallest shard \(row_wise\)"):
-        PlacementTask(shard, 2, 2**20, constraints=constraints)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])

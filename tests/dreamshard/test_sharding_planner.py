@@ -19,7 +19,6 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from dreamshard import training  # noqa: E402
 from dreamshard.named_placers import named_placer  # noqa: E402
-from dreamshard.sharding_planner import DreamShardPlanner  # noqa: E402
 from tests.helpers.planned_model import GIB, SHARDERS, Model, constrained, planner, topology  # noqa: E402
 from tests.helpers.trained import learnt_placer  # noqa: E402
 
@@ -104,26 +103,6 @@ def test_costs_are_named_as_hardware_or_a_folder(tmp_path):
         named_placer(tmp_path)
     with pytest.raises(ValueError, match="there is no folder"):
         named_placer(tmp_path / "none")
-
-
-@pytest.mark.slow  # imports MLflow
-def test_costs_are_named_as_a_version_of_the_registry(tmp_path, monkeypatch):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(ValueError, match="there is no champion yet"):
-        named_placer("champion")
-
-
-def test_without_a_process_group_there_is_neither_topology_nor_collective():
-    with pytest.raises(ValueError, match="no process group"):
-        DreamShardPlanner(costs="a100")
-    with pytest.raises(ValueError, match="no process group"):
-        planner().collective_plan(Model(), SHARDERS)
-
-
-def test_arguments_of_torchrecs_planner_that_do_not_apply_are_refused_by_name():
-    with pytest.raises(TypeError, match="proposer"):
-        planner(proposer=None)
 
 
 def test_a_saved_placer_plans_with_every_constraint_of_a_gpu(tmp_path):

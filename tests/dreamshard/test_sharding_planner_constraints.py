@@ -54,12 +54,6 @@ def test_compute_kernels_are_honoured(kernels, types, cached):
     assert found.may_be_cached("b")
 
 
-@pytest.mark.parametrize(("factors", "total"), [([3.0], 6.0), ([3.0, 4.0], 7.0)])
-def test_pooling_factors_count_each_feature(factors, total):
-    found = planner(constraints={"c": ParameterConstraints(pooling_factors=factors)}).model(Model(), SHARDERS)
-    assert found.tables.pooling_factor.tolist() == [1.0, 1.0, total, 1.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ("refused", "text"),
     [
@@ -114,23 +108,6 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
     assert both.reserve_bytes == 7
 
 
-@pytest.mark.parametrize(
-    ("further", "text"),
-    [
-        (Constraints(pinned={"nope": (0,)}), "name nope, which are no tables of this model"),
-        (
-            Constraints(sharding_types_of={"s": ("table_row_wise",)}),
-            "'ec.s' cannot be sharded",
-        ),
-        (Constraints(cached_share_of={"s": 0.5}), "s are to be cached, but"),
-    ],
-)
-def test_further_constraints_that_would_be_ignored_are_refused(further, text):
-    only = {"s": ParameterConstraints(compute_kernels=["fused"])}
-    with pytest.raises(ValueError, match=text):
-        planner(constraints=only, placement_constraints=further).plan(Model(), SHARDERS)
-
-
 def test_a_contradiction_is_no_shortage_of_memory():
     for further in (Constraints(pinned={"a": (9,)}), Constraints(pinned={"a": (1,)}, excluded_devices=(1,))):
         with pytest.raises(PlannerError, match="the constraints cannot be met") as raised:
@@ -139,11 +116,3 @@ def test_a_contradiction_is_no_shortage_of_memory():
     with pytest.raises(PlannerError) as raised:
         planner(topology=topology(memory=GIB)).plan(Model(rows=2**40), SHARDERS)
     assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
-
-
-def test_measured_lookups_go_before_pooling_factors():
-    model = Model()
-    measured = planner().model(model, SHARDERS).tables
-    given = {"a": ParameterConstraints(pooling_factors=[5.0]), "b": ParameterConstraints(pooling_factors=[3.0])}
-    found = planner(constraints=given, tables=measured.select([0])).model(model, SHARDERS)
-    assert found.tables.pooling_factor.tolist()[:2] == [1.0, 3.0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamshard.tables import columns_of, concatenate, parent_name, shard_name
+from dreamshard.tables import columns_of, parent_name, shard_name
 from tests.helpers.tables import tables_of
 
 
@@ -26,22 +26,6 @@ def test_two_column_shards_of_one_table_can_be_selected_by_name():
     assert shards.rows.tolist() == [20, 10, 20]
     assert shards.dim.tolist() == [4, 8, 12]
     assert tables.dim.tolist() == [8, 16], "the pool keeps its dims"
-
-
-def test_a_name_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="absent"):
-        tables_of([10]).named(["absent"])
-
-
-def test_concatenated_tables_come_in_order():
-    both = concatenate([tables_of([1, 2], prefix="a"), tables_of([3], prefix="b")])
-    assert both.names == ("a0", "a1", "b0")
-    assert both.rows.tolist() == [1, 2, 3]
-
-
-def test_two_tables_of_one_name_are_refused():
-    with pytest.raises(ValueError, match=r"t0.*more than once"):
-        concatenate([tables_of([1]), tables_of([2])])
 
 
 @pytest.mark.parametrize(

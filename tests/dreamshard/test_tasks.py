@@ -5,8 +5,7 @@ import torch
 
 from dreamshard.placement import Placement
 from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import ROW_BYTES, tables_of, task_of
+from tests.helpers.tables import task_of
 
 
 def test_a_table_larger_than_a_device_is_named():
@@ -23,18 +22,6 @@ def test_a_task_that_exactly_fills_its_devices_is_a_task():
     task = task_of([10, 10], num_devices=2, room_rows=10)
     assert not violation(task, Placement.whole(torch.tensor([0, 1]), 2))
     assert violation(task, Placement.whole(torch.tensor([0, 0]), 2))
-
-
-def test_a_task_without_tables_or_devices_is_refused():
-    with pytest.raises(ValueError, match="no tables"):
-        task_of([], num_devices=2, room_rows=10)
-    with pytest.raises(ValueError, match="0 devices"):
-        task_of([1], num_devices=0, room_rows=10)
-
-
-def test_half_precision_halves_the_bytes_of_a_task():
-    task = PlacementTask(tables_of([8]), 1, 8 * ROW_BYTES, precision="fp16")
-    assert task.table_bytes.tolist() == [8 * ROW_BYTES // 2]
 
 
 def test_a_placement_of_another_number_of_tables_or_devices_is_not_legal():

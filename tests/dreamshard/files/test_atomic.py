@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -21,16 +20,6 @@ def test_a_file_appears_with_its_content_and_its_folder_and_nothing_else(tmp_pat
     atomic.write(tmp_path / "new" / "b.bin", b"\0")
     assert (tmp_path / "new" / "a.json").read_text(encoding="utf-8") == "é"
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.json", "b.bin"]
-
-
-def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path):
-    target = tmp_path / "a"
-    atomic.write(target, "old")
-    with atomic.writing(target) as file:
-        file.write(b"new")
-        file.flush()
-        assert target.read_text() == "old"
-    assert target.read_text() == "new"
 
 
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path):
@@ -81,17 +70,6 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_folder_that_cannot_be_completed_gives_its_space_back(tmp_path: Path):
-    def write_half() -> None:
-        with atomic.replacing_folder(tmp_path / "model") as folder:
-            (folder / "weights").write_text("half")
-            raise OSError("full")
-
-    with pytest.raises(OSError, match="full"):
-        write_half()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_old_folder_is_read_where_a_writer_was_killed_before_the_new_one_had_its_name(tmp_path: Path):
     target, moved = tmp_path / "model", tmp_path / "model.4711.replaced.tmp"
     assert atomic.complete_folder(target) == target
@@ -99,17 +77,6 @@ def test_the_old_folder_is_read_where_a_writer_was_killed_before_the_new_one_had
     assert atomic.complete_folder(target) == moved
     target.mkdir()
     assert atomic.complete_folder(target) == target
-
-
-def test_a_pipe_gets_the_bytes_and_stays_a_pipe(tmp_path: Path):
-    pipe, received = tmp_path / "pipe", list[str]()
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
-    reader.start()
-    atomic.write_output(pipe, "plan")
-    reader.join()
-    assert received == ["plan"]
-    assert pipe.is_fifo()
 
 
 def test_a_folder_is_refused_before_any_work(tmp_path: Path):

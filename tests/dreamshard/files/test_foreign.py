@@ -7,11 +7,9 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 
 from dreamshard.files.foreign import (
     InputError,
-    brief,
     json_content,
     may_pass,
     reading,
-    store_failures,
     yaml_content,
 )
 from dreamshard.plan import parse_plan
@@ -31,20 +29,6 @@ def test_what_a_library_raises_is_one_sentence_with_the_error_as_cause(error: Ex
     assert raised.value.__cause__ is error
 
 
-def test_an_input_error_passes_unchanged_from_however_deep_and_another_value_error_is_made_a_sentence():
-    wrong, unforeseen = InputError("f, line 3, is wrong"), ValueError("too many values to unpack")
-    for error, said in (
-        (wrong, "^f, line 3, is wrong$"),
-        (unforeseen, r"f is not a plan \(ValueError: too many values"),
-    ):
-        with (
-            pytest.raises(InputError, match=said),
-            reading("a folder", "holds no plans", ADVICE),
-            reading("f", "is not a plan", ADVICE),
-        ):
-            raise error
-
-
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "[NaN]", "\ufeff{"])
 def test_json_that_is_damaged_is_refused(text: str):
     with pytest.raises(InputError, match="f is not JSON"):
@@ -55,11 +39,6 @@ def test_json_that_is_damaged_is_refused(text: str):
 def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str):
     with pytest.raises(InputError, match="f is not YAML"):
         yaml_content(text, "f", "is not YAML", ADVICE)
-
-
-def test_a_long_value_is_shown_in_brief():
-    assert len(brief("x" * 10_000)) <= 110
-    assert brief([1, 2]) == "[1, 2]"
 
 
 @pytest.mark.parametrize(
@@ -105,10 +84,3 @@ def answered(status: int) -> ClientError:
 )
 def test_a_store_that_is_away_may_be_back_and_one_that_refuses_will_go_on_refusing(error: Exception, passes: bool):
     assert may_pass(error) is passes
-
-
-def test_all_that_a_store_raises_is_its_failure_and_wrong_input_is_not():
-    assert issubclass(EndpointConnectionError, store_failures())
-    assert issubclass(ClientError, store_failures())
-    assert issubclass(PermissionError, store_failures())
-    assert not issubclass(ValueError, store_failures())

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.rivals import rival, train_rnn
+from dreamshard.rivals import train_rnn
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import tables_of, task_of
-from tests.helpers.trained import learnt, learnt_placer, tiny_tasks
+from tests.helpers.trained import learnt, tiny_tasks
 
 
 class Recording:
@@ -57,15 +57,6 @@ def test_the_same_seed_measures_the_same_placements_and_leaves_the_global_genera
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_placements_that_run_out_of_room_are_not_measured_and_do_not_count():
-    measure = Recording(quadratic)
-    task = task_of([5, 5, 5, 3, 3, 1], 2, 11)  # 5 + 5 + 1 | 5 + 3 + 3 is about all that fits
-    placer = train_rnn(learnt().normaliser, [task], measure, 0, 9)
-    assert placer.num_measurements == 9
-    assert all(not violation(task, placement) for _, placement in measure.measured)
-    assert not violation(task, placer.place(task))
-
-
 def test_another_number_of_devices_and_training_tasks_of_several_are_refused():
     placer = train_rnn(learnt().normaliser, tiny_tasks(), Recording(quadratic), 0, 2)
     with pytest.raises(NoPlacementError, match="trained for 2 devices"):
@@ -74,10 +65,3 @@ def test_another_number_of_devices_and_training_tasks_of_several_are_refused():
         train_rnn(learnt().normaliser, [*tiny_tasks(), task_of([2, 2, 2, 2], 4, 8)], Recording(quadratic), 0)
     with pytest.raises(ValueError, match=r"got \[\]"):
         train_rnn(learnt().normaliser, [], Recording(quadratic), 0)
-
-
-def test_it_needs_something_to_measure_on_and_at_least_one_measurement():
-    with pytest.raises(ValueError, match="nothing to measure on"):
-        rival("rnn", learnt_placer())
-    with pytest.raises(ValueError, match="from 0 measurements"):
-        train_rnn(learnt().normaliser, tiny_tasks(), Recording(quadratic), 0, 0)

@@ -70,7 +70,7 @@ def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_ru
 @pytest.mark.slow
 def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer):
     path = Path(str(resources.files("dreamshard.workloads") / "data" / f"nvidia-synthetic-{name}.csv"))
-    task = PlacementTask(read_tables(path).tables, num_devices, 80 * 2**30, "fp32", optimizer)
+    task = PlacementTask(read_tables(path), num_devices, 80 * 2**30, "fp32", optimizer)
     assert not violation(task, learnt_placer().place(task))
 
 

@@ -30,7 +30,7 @@ GB = 10**9
 
 
 def mlperf():
-    return read_tables(str(resources.files("dreamshard.workloads") / "data" / "mlperf-dlrm-dcnv2.csv")).tables
+    return read_tables(str(resources.files("dreamshard.workloads") / "data" / "mlperf-dlrm-dcnv2.csv"))
 
 
 def cost_ms(task, placement, placer=PRIOR):
@@ -137,7 +137,7 @@ def test_a_trained_network_predicts_an_all_reduce_as_twice_an_all_to_all_of_its_
 
 
 def test_a_hot_table_is_spread_where_that_pays_only_together_with_copies_of_small_ones():
-    pool = read_tables(str(resources.files("dreamshard.workloads") / "data" / "nvidia-synthetic-small.csv")).tables
+    pool = read_tables(str(resources.files("dreamshard.workloads") / "data" / "nvidia-synthetic-small.csv"))
     drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
     task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
     prior = RooflinePlacer(H200)

@@ -49,17 +49,6 @@ def test_all_statistics_are_those_of_the_joint_lookups():
     assert tables.bins[1, :3].tolist() == [0.75, 0.0, 0.25]  # row 5 three times, in both features
 
 
-def endless():
-    while True:
-        yield keyed(u=[[1], [2]])
-
-
-def test_reading_stops_at_the_number_of_batches_or_samples():
-    model = model_tables([USER])
-    assert record(model, endless(), num_batches=3).lookups["user"].batch_size == 6
-    assert record(model, endless(), num_samples=5).lookups["user"].batch_size == 5
-
-
 @dataclass
 class Batch:
     dense_features: torch.Tensor
@@ -101,14 +90,3 @@ def test_batches_that_hold_keyed_jagged_tensors_are_read(batch):
 def test_batches_that_do_not_tell_are_refused(batches, message):
     with pytest.raises(ValueError, match=message):
         record(model_tables([USER, ITEM]), batches)
-
-
-def test_batches_without_repeated_samples_are_refused():
-    deduplicated = KeyedJaggedTensor(
-        keys=["u", "i"],
-        values=torch.tensor([1, 2, 3]),
-        lengths=torch.tensor([1, 1, 1]),
-        stride_per_key_per_rank=[[2], [1]],
-    )
-    with pytest.raises(ValueError, match="another number of samples for each feature"):
-        record(model_tables([USER]), [deduplicated])

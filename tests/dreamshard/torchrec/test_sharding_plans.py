@@ -232,17 +232,6 @@ def test_a_plan_whose_shards_do_not_cover_a_table_is_refused(tmp_path):
         load_plan(tmp_path / "plan.json", Model())
 
 
-def test_a_plan_that_does_not_name_its_tables_is_loaded_only_unchecked(tmp_path):
-    saved(tmp_path / "plan.json")
-    bare = json.dumps(json.loads((tmp_path / "plan.json").read_text())["plan"])
-    assert from_json(bare).plan.keys() == {"sparse.ebc", "sequence"}
-    (tmp_path / "plan.json").write_text(bare)
-    with pytest.raises(ValueError, match="cannot be checked"):
-        load_plan(tmp_path / "plan.json", Model())
-    with pytest.raises(ValueError, match="there is no plan at"):
-        load_plan(tmp_path / "other.json", Model())
-
-
 @pytest.mark.parametrize("text", ['{"ebc": {"user": {"ranks": [0]}}}', "[1]", "{", '{"plan": {"": {"user": {}}}}'])
 def test_text_that_is_no_sharding_plan_is_refused(text):
     with pytest.raises(ValueError, match="not a TorchRec sharding plan"):

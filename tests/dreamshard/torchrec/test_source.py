@@ -1,12 +1,9 @@
 import pytest
-import torch
 
 torchrec = pytest.importorskip("torchrec")
 
-from dreamshard.torchrec import open_model, record, workload_of  # noqa: E402
+from dreamshard.torchrec import open_model  # noqa: E402
 from dreamshard.workloads import WorkloadConfig, statistics  # noqa: E402
-from dreamshard.workloads.model_tables import model_tables  # noqa: E402
-from dreamshard.workloads.table_list import ModelTable  # noqa: E402
 
 MODEL = """
 import torch
@@ -66,23 +63,10 @@ def test_a_models_tables_have_the_lookups_of_its_batches(functions):
     assert "lookups were counted in 6 samples of 2 batches, as one batch" in opened.notes
 
 
-def test_without_batches_lookups_follow_a_zipf_law_and_a_note_says_what_is_assumed(functions):
-    opened = open_model(config(functions[0], batch_size=100))
-    assert [int(statistics(table).lookups) for table in opened.workload.tables()] == [200, 100]
-    assert any("one lookup per feature and sample is assumed" in note for note in opened.notes)
-
-
 def test_identities_change_with_lookups_and_with_nothing_else(functions):
     first, again, more = (open_model(config(*functions, num_batches=n)) for n in (1, 1, 2))
     assert first.token == again.token != more.token
     assert first.workload.fingerprint(0) == again.workload.fingerprint(0) != more.workload.fingerprint(0)
-
-
-def test_a_model_in_memory_is_a_source_too():
-    keyed = torchrec.KeyedJaggedTensor(keys=["u"], values=torch.tensor([1, 1]), lengths=torch.tensor([1, 1]))
-    recorded = record(model_tables([ModelTable(name="user", rows=10, dim=4, features=("u",))]), [keyed])
-    (table,) = workload_of(recorded).tables()
-    assert table.lookups.indices.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,6 @@ def test_a_file_that_is_not_a_criteo_log_is_one_clear_sentence(tmp_path, content
         read(tmp_path / "d.tsv")
 
 
-def test_a_truncated_gzipped_log_is_one_clear_sentence(tmp_path):
-    whole = gzip.compress("".join(line(str(i % 2)) for i in range(1000)).encode())
-    (tmp_path / "d.tsv.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="is truncated"):
-        read(tmp_path / "d.tsv.gz")
-
-
 @pytest.mark.parametrize("name", ["train.txt", "day_0", "day_0.gz"])
 def test_logs_are_read_under_the_names_they_are_published_by(tmp_path, name):
     content = line().encode()

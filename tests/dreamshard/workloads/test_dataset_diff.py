@@ -1,10 +1,9 @@
 """What changed between two datasets, on tables small enough to diff_datasets by eye."""
 
 import pytest
-import torch
 
-from dreamshard.tables import NUM_BINS, Tables
-from dreamshard.workloads.dataset_diff import DriftThresholds, diff_datasets, reuse_distance
+from dreamshard.tables import Tables
+from dreamshard.workloads.dataset_diff import DriftThresholds, diff_datasets
 from tests.helpers.tables import tables_of
 
 ONCE = (1.0, 0.0)  # every distinct row is looked up once
@@ -75,16 +74,6 @@ def test_reuse_drifts_by_the_share_of_rows_that_change_their_bin(threshold, drif
     diff = diff_datasets(BEFORE, after, DriftThresholds(reuse=threshold))
     assert diff.matters is drifted
     assert [change.reuse for change in diff.changes] == ([0.25] if drifted else [])
-
-
-def test_distances_of_histograms_are_those_of_the_text_books():
-    def histogram(*first: float) -> torch.Tensor:
-        return torch.tensor([*first, *[0.0] * (NUM_BINS - len(first))])
-
-    assert reuse_distance(histogram(1.0), histogram(1.0)) == 0
-    assert reuse_distance(histogram(0.5, 0.5), histogram(0.25, 0.75)) == 0.25
-    assert reuse_distance(histogram(1.0), histogram(0.0, 1.0)) == 1, "nothing in common"
-    assert reuse_distance(histogram(), histogram(1.0)) == 1, "nobody looked it up before"
 
 
 def test_tables_that_nothing_was_trained_on_matter():

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamshard.workloads import ListedTable, Lookups, WorkloadTable, statistics, zipf_table
+from dreamshard.workloads import ListedTable, statistics, zipf_table
 from dreamshard.workloads.drift import Drift, additions_to, drifted, drifts_of
 from tests.helpers.tables import pool_of
 
@@ -27,22 +26,9 @@ def test_lookups_stay_inside_the_table_and_their_number_is_that_of_the_drift(row
     assert int(found.lookups.offsets[-1]) == len(found.lookups.indices)
 
 
-def test_without_drift_the_lookups_are_those_of_the_table():
-    found = drifted(TABLE, drift())
-    assert torch.equal(found.lookups.indices, TABLE.lookups.indices)
-    assert torch.equal(found.lookups.offsets, TABLE.lookups.offsets)
-
-
 def test_more_rows_are_reused_less_and_fewer_rows_more():
     unique = [int(statistics(drifted(TABLE, drift(rows))).unique_rows[0]) for rows in (0.2, 1.0, 3.0)]
     assert unique[0] < unique[1] < unique[2]
-
-
-def test_added_lookups_come_from_other_samples():
-    lookups = Lookups(torch.arange(8, dtype=torch.int32), torch.arange(9))
-    found = drifted(WorkloadTable("t", 8, 4, lookups), Drift(table="t", rows=1.0, pooling=1.5)).lookups
-    assert found.indices.tolist() == [0, 4, 1, 2, 6, 3, 4, 0, 5, 6, 2, 7]
-    assert np.diff(found.offsets).tolist() == [1, 2] * 4
 
 
 def test_a_table_of_one_lookup_per_sample_keeps_that_one_and_tables_only_grow():

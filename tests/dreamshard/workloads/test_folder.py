@@ -92,14 +92,6 @@ def test_of_several_data_files_the_newest_by_name_is_read(tmp_path: Path):
     assert found(str(tmp_path))["user"] == (100, 32, [5], [0, 1])
 
 
-def test_data_files_in_a_bucket_are_read_with_the_list_beside_them(tmp_path: Path, bucket: str):
-    folder = tmp_path / "f"
-    folder.mkdir()
-    torch.save((torch.tensor([5]), torch.tensor([0, 1]), torch.ones(1, 1, dtype=torch.int64)), folder / "d.pt")
-    (folder / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\n")
-    assert found(uploaded(str(folder), bucket))["user"] == (100, 32, [5], [0, 1])
-
-
 @pytest.mark.parametrize("dim", [None, "mixed"])
 def test_a_table_stays_as_it_is_when_others_are_added_removed_or_reordered(tmp_path: Path, dim):
     header, user, _, shop = LIST.splitlines()
@@ -112,14 +104,6 @@ def test_a_table_stays_as_it_is_when_others_are_added_removed_or_reordered(tmp_p
         assert new[name] == old[name]
         assert prints(after, dim=dim)[name] == prints(before, dim=dim)[name]
     assert old["user"][2] != old["shop"][2]
-
-
-def test_tables_drawn_by_name_are_drawn_again_when_another_is_added(tmp_path: Path):
-    lines = [f"t{i},100,8,1" for i in range(40)]
-    for name, listed in (("before", lines), ("after", ["new,100,8,1", *lines[::-1]])):
-        (tmp_path / f"{name}.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *listed]))
-    before, after = (set(found(str(tmp_path / f"{name}.csv"), num_tables=20)) for name in ("before", "after"))
-    assert len(before & after) >= 19
 
 
 @pytest.mark.parametrize("remote", [False, True])
@@ -150,12 +134,6 @@ def test_of_a_data_file_a_fingerprint_is_of_its_tables_part(tmp_path: Path):
     assert first["t0000"] == second["t0000"]
     assert first["t0001"] != second["t0001"]
     assert third["t0000"] != second["t0000"]
-
-
-def test_fingerprints_of_meta_are_known_without_drawing_and_differ_by_seed():
-    first, second = (prints("meta-dlrm-2021", seed=seed, num_tables=None) for seed in (0, 1))
-    assert len(set(first.values())) == 856
-    assert not set(first.values()) & set(second.values())
 
 
 @pytest.mark.parametrize(

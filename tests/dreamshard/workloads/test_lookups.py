@@ -26,13 +26,6 @@ def test_a_file_of_lookups_has_one_list_per_sample(tmp_path):
     assert pq.read_table(tmp_path / "t.parquet").to_pydict() == {"indices": [[5, 2], [], [2, 7]]}
 
 
-def test_a_table_nobody_looks_up_can_be_written_and_read(tmp_path):
-    nothing = Lookups(torch.empty(0, dtype=torch.int32), torch.zeros(4, dtype=torch.int64))
-    write_lookups(tmp_path / "t.parquet", nothing)
-    read = read_lookups(tmp_path / "t.parquet", rows=1)
-    assert (read.batch_size, len(read.indices)) == (3, 0)
-
-
 def test_offsets_that_do_not_cover_the_indices_are_not_written(tmp_path):
     with pytest.raises(ValueError, match="offsets run from 0 to 3, but there are 4 indices"):
         write_lookups(tmp_path / "t.parquet", Lookups(THREE_SAMPLES.indices, torch.tensor([0, 2, 3])))
@@ -43,14 +36,6 @@ def test_an_index_outside_the_table_is_refused_on_reading(tmp_path):
     write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
     with pytest.raises(ValueError, match="index 7 outside the table of 7 rows"):
         read_lookups(tmp_path / "t.parquet", rows=7)
-
-
-def test_a_truncated_file_of_lookups_is_one_clear_sentence(tmp_path):
-    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
-    content = (tmp_path / "t.parquet").read_bytes()
-    (tmp_path / "t.parquet").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match="cannot be read as Parquet"):
-        read_lookups(tmp_path / "t.parquet")
 
 
 @pytest.mark.parametrize("column", [pa.array([1, 2]), pa.array([[0.5]]), pa.array([["a"]])])
@@ -72,12 +57,6 @@ def test_lookup_files_survive_pickling_and_give_the_first_samples(tmp_path):
     source = pickle.loads(pickle.dumps(LookupFiles({"t": tmp_path / "t.parquet"}, batch_size=2)))
     assert source("t").indices.tolist() == [5, 2]
     assert source("t").offsets.tolist() == [0, 2, 2]
-
-
-def test_lookup_files_refuse_a_batch_that_is_too_small(tmp_path):
-    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
-    with pytest.raises(ValueError, match="holds 3 samples, fewer than the batch of 4"):
-        LookupFiles({"t": tmp_path / "t.parquet"}, batch_size=4)("t")
 
 
 def test_old_copies_of_remote_lookups_are_removed_and_fetched_again(tmp_path):

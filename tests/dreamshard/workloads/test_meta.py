@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from dreamshard.tables import NUM_BINS, concatenate
-from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, open_workload, statistics
+from dreamshard.tables import NUM_BINS
+from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, open_workload
 from dreamshard.workloads.lookups import access_counts, bin_counts
 from dreamshard.workloads.meta import meta_lookups, population
 from tests.benchmarks.meta_fit import published_statistics
@@ -39,29 +39,6 @@ def test_planned_tables_have_the_published_totals_and_histograms(name):
     assert lookups / lookups.sum() == pytest.approx(stats.lookup_share, abs=0.01)
 
 
-def test_sizes_have_the_extremes_and_means_that_autoshard_gives():
-    tables = population("meta-dlrm-2021")
-    pooling = tables.rows_by_bin @ [law.mean for law in population("meta-dlrm-2021").laws] / 65_536
-    assert (tables.rows.min(), tables.rows.max()) == (1, 12_543_670)
-    assert tables.rows.mean() == pytest.approx(4_107_458, rel=0.01)
-    assert (pooling.min(), pooling.max()) == (0, pytest.approx(193, rel=0.01))
-    assert pooling.mean() == pytest.approx(15.8, rel=0.01)
-
-
-@pytest.mark.parametrize("name", META_WORKLOADS)
-def test_no_table_is_looked_up_in_more_rows_than_it_has(name):
-    tables = population(name)
-    assert (tables.rows_by_bin.sum(axis=1) <= tables.rows).all()
-    assert (tables.rows_by_bin >= 0).all()
-
-
-def test_tables_differ_widely_in_reuse():
-    tables = population("meta-dlrm-2021")
-    unique = tables.rows_by_bin.sum(axis=1).clip(min=1)
-    reuse = tables.rows_by_bin @ [law.mean for law in population("meta-dlrm-2021").laws] / unique
-    assert np.quantile(reuse, 0.1) < 4 < 60 < np.quantile(reuse, 0.9)
-
-
 def test_a_tenth_of_the_tables_fits_what_is_published_in_proportion():
     stats = published_statistics("meta-dlrm-2021")
     rows, lookups = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
@@ -89,29 +66,12 @@ def test_the_first_samples_are_statistically_those_of_the_full_batch():
     assert bin_counts(thinned) / len(thinned) == pytest.approx(bin_counts(cut) / len(cut), abs=0.02)
 
 
-@pytest.mark.parametrize(("num_tables", "mebibytes", "batch_size"), [(160, 64, 256), (48, 16, 256)])
-def test_the_recipes_find_enough_small_tables_of_mixed_dims(num_tables, mebibytes, batch_size):
-    config = WorkloadConfig(num_tables=num_tables, max_table_bytes=mebibytes * 2**20, batch_size=batch_size)
-    tables = concatenate([statistics(table) for table in open_workload(config).tables()])
-    assert len(tables) == num_tables
-    assert int(tables.memory_bytes("fp32", "sgd").max()) <= mebibytes * 2**20
-    assert len(set(tables.dim.tolist())) >= 4
-
-
 def test_a_table_is_the_same_in_every_subset_and_run():
     few, more = (open_workload(WorkloadConfig(num_tables=n, batch_size=32)) for n in (400, 700))
     name = next(name for name in few.names if name in more.names)
     one, other = few.table(few.names.index(name)), more.table(more.names.index(name))
     assert torch.equal(one.lookups.indices, other.lookups.indices)
     assert (one.rows, one.dim) == (other.rows, other.dim)
-
-
-def test_another_seed_draws_other_tables_and_lookups():
-    first, second = (open_workload(WorkloadConfig(num_tables=20, batch_size=32, seed=seed)) for seed in (0, 1))
-    assert first.names != second.names
-    assert not torch.equal(
-        meta_lookups("meta-dlrm-2021", 0, 32, 0).indices, meta_lookups("meta-dlrm-2021", 0, 32, 1).indices
-    )
 
 
 @pytest.mark.parametrize(

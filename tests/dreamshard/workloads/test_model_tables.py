@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 
-from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.model_tables import model_tables, read_configs
 from dreamshard.workloads.table_list import ModelTable
 
@@ -16,13 +15,6 @@ def test_pooling_factors_are_given_by_table_or_feature_and_one_per_feature_other
     assert model_tables([USER, ITEM]).tables.pooling_factor.tolist() == [1.0, 2.0]
     assert model_tables([USER, ITEM], pooling_factors={"item": 5.0}).tables.pooling_factor.tolist() == [1.0, 5.0]
     assert model_tables([USER, ITEM], pooling_factors={"bought": 5.0}).tables.pooling_factor.tolist() == [1.0, 6.0]
-
-
-def test_a_feature_counts_in_every_table_that_it_looks_up():
-    shared = replace(USER, name="other")
-    found = model_tables([USER, shared], pooling_factors={"user_id": 3.0})
-    assert found.tables.pooling_factor.tolist() == [3.0, 3.0]
-    assert not found.notes
 
 
 @pytest.mark.parametrize(
@@ -41,12 +33,6 @@ def test_what_cannot_be_meant_is_refused(details, factors, message):
         model_tables(details, pooling_factors=factors)
 
 
-def test_tables_are_planned_with_dims_of_multiples_of_four_and_keep_their_own():
-    found = model_tables([USER, ITEM])
-    assert found.tables.dim.tolist() == [16, 12]
-    assert found.by_name["item"].dim == 10
-
-
 def test_tables_of_one_name_in_two_modules_are_told_apart_by_their_modules():
     found = model_tables([USER, replace(USER, module_path="tower.ebc"), ITEM])
     assert found.tables.names == ("ebc.user", "tower.ebc.user", "item")
@@ -60,13 +46,6 @@ def test_the_task_of_a_model_counts_each_tables_own_type_and_optimizer_state():
     per_row = [16 * (4 + 8), 16 * (4 + 8), 16 * (2 + 8)]
     assert task.table_bytes.tolist() == [100 * per_row[0], 50 * per_row[1], 100 * per_row[2]]
     assert (task.precision, task.precision_of, task.optimizer) == ("fp32", {"half": "fp16"}, "adam")
-
-
-def test_a_given_precision_and_optimizer_replace_the_models():
-    found = model_tables([replace(USER, precision="fp16", optimizer="adam")])
-    assert found.task(1, 2**20, precision="fp32", optimizer="sgd") == PlacementTask(
-        found.tables, 1, 2**20, name="model"
-    )
 
 
 def test_tables_with_different_optimizers_are_planned_with_the_one_of_most_state():
@@ -100,19 +79,6 @@ def test_a_list_of_configs_is_read_with_types_and_features(tmp_path):
     item = found.by_name["item"]
     assert (item.dim, item.precision, item.pooling, item.optimizer) == (6, "fp16", "mean", "adam")
     assert (item.module_path, item.is_weighted, item.features) == ("ebc", True, ("clicked", "bought"))
-
-
-def test_statistics_in_the_file_are_kept(tmp_path):
-    bins = {f"bin_{i}": float(i == 3) for i in range(17)}
-    given = USER_CONFIG | {"pooling_factor": 2.5, "lookups": 250, "unique_rows": 30} | bins
-    tables = read_configs(written(tmp_path / "t.json", given)).tables
-    assert (float(tables.pooling_factor), int(tables.lookups), int(tables.unique_rows)) == (2.5, 250, 30)
-    assert tables.bins[0].nonzero().flatten().tolist() == [3]
-
-
-def test_a_given_pooling_factor_precedes_the_files(tmp_path):
-    file = written(tmp_path / "t.json", USER_CONFIG | {"pooling_factor": 2.5})
-    assert read_configs(file, {"user": 4.0}).tables.pooling_factor.tolist() == [4.0]
 
 
 def test_a_csv_says_of_a_model_what_json_says(tmp_path):

@@ -22,12 +22,6 @@ def test_every_bundled_list_names_its_tables_and_its_source():
     assert all(name.split("-")[0] in sources for name in counts)
 
 
-def test_a_table_looked_up_by_two_features_has_both_features_lookups():
-    first = next(open_workload(TINY).tables())
-    assert first.lookups.offsets[:3].tolist() == [0, 11, 22]  # 1 + 10
-    assert (first.rows, first.dim) == (10_000, 8)
-
-
 def test_a_subset_of_the_tables_has_the_same_lookups_as_in_the_whole():
     whole = {table.name: table for table in open_workload(TINY).tables()}
     part = list(open_workload(WorkloadConfig(**{**vars(TINY), "num_tables": 5})).tables())
@@ -79,9 +73,3 @@ def test_a_parquet_of_a_data_set_is_refused_with_its_columns(tmp_path):
     pq.write_table(pa.table({"label": [0], "C1": [3]}), tmp_path / "train.parquet")
     with pytest.raises(ValueError, match=r"train\.parquet has no name, rows, dim \(it has \['label', 'C1'\]\)"):
         open_workload(WorkloadConfig(source=str(tmp_path / "train.parquet")))
-
-
-def test_dims_of_a_list_are_ingested_as_multiples_of_four(tmp_path):
-    (tmp_path / "t.csv").write_text("name,rows,dim\nuser,100,6\n")
-    (table,) = open_workload(WorkloadConfig(source=str(tmp_path / "t.csv"), batch_size=4, dim=None)).tables()
-    assert table.dim == 8

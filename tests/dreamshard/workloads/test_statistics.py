@@ -37,23 +37,6 @@ def test_counting_and_sorting_find_the_same_counts():
     assert by_sorting.sum() == 400
 
 
-def test_a_table_nobody_looks_up_has_zero_pooling_and_empty_bins():
-    found = statistics(table([], [0, 0, 0]))
-    assert float(found.pooling_factor) == 0
-    assert int(found.unique_rows) == 0
-    assert float(found.bins.sum()) == 0
-
-
-def test_an_index_outside_the_table_names_the_table():
-    with pytest.raises(ValueError, match="table 't' has index 100 outside the table of 100 rows"):
-        statistics(table([100], [0, 1]))
-
-
-def test_a_batch_without_samples_is_refused():
-    with pytest.raises(ValueError, match="without samples"):
-        statistics(table([], [0]))
-
-
 def test_the_dataset_version_does_not_depend_on_the_order_of_tables():
     first, second = statistics(table([1], [0, 1], name="a")), statistics(table([2, 2], [0, 2], name="b"))
     version = dataset_version(concatenate([first, second]))

@@ -82,7 +82,7 @@ def test_with_a_champion_rivals_place_by_its_predicted_costs(place, rival, monke
     from tests.helpers.trained import make_placer, start_training
 
     (tmp_path / "tables.csv").write_text(TABLES)
-    champion = make_placer(start_training(read_tables(tmp_path / "tables.csv").tables, TrainingConfig(), seed=0))
+    champion = make_placer(start_training(read_tables(tmp_path / "tables.csv"), TrainingConfig(), seed=0))
     monkeypatch.setattr(registry, "champion", lambda settings: "1")
     monkeypatch.setattr(registry, "load_placer", lambda name, settings: champion)
     monkeypatch.setattr(registry, "version_tags", lambda settings, name: {})

@@ -13,7 +13,7 @@ from tests.helpers.trained import start_training
 @pytest.fixture
 def state() -> TrainingState:
     path = Path(checkpoints.__file__).parents[2] / "dreamshard/workloads/data/mlperf-dlrm-dcnv2.csv"
-    return start_training(read_tables(path).tables, TrainingConfig(), seed=0)
+    return start_training(read_tables(path), TrainingConfig(), seed=0)
 
 
 def touch(path: Path) -> None:
