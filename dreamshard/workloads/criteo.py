@@ -5,9 +5,8 @@ dictionary per file, this needs no pass over the file and gives a value the same
 collisions.
 """
 
-import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,11 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
-from dreamshard.files.digests import json_digest
 from dreamshard.files.foreign import InputError, brief, reading
-from dreamshard.tables import padded_dim
-from dreamshard.workloads.lookups import Lookups, WorkloadTable
+from dreamshard.workloads.dlrm import RecordedFile, workload_of_file
+from dreamshard.workloads.lookups import Lookups
 from dreamshard.workloads.table_list import list_tables
-from dreamshard.workloads.workload import Workload, WorkloadConfig, bundled_lists, choose_tables, table_dims
+from dreamshard.workloads.workload import Workload, WorkloadConfig, bundled_lists
 
 NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
 CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
@@ -42,43 +40,27 @@ def open_criteo(config: WorkloadConfig, path: Path, listed: Path | None) -> Work
     """
     is_day = re.match(r"day_\d+", path.name) is not None
     source = listed or bundled_lists()["mlperf-dlrm-dcnv2" if is_day else "criteo-kaggle"]
-    sizes = list_tables(source)
-    if len(sizes) != len(CATEGORICAL):
-        raise ValueError(f"{source} lists {len(sizes)} tables; give one line for each of {path.name}'s 26 columns")
-    rows = np.asarray([table.rows for table in sizes], dtype=np.int64)
-    dims = table_dims(config, len(CATEGORICAL), [padded_dim(table.dim) for table in sizes])
-    chosen = choose_tables(config, rows, dims)
-    names = tuple(CATEGORICAL[t] for t in chosen)
-    tables = list(zip(names, rows[chosen].tolist(), dims[chosen].tolist(), strict=True))
-    values = _read(path, config.batch_size, names)
-    offsets = torch.arange(len(values[0]) + 1)
+    rows = [table.rows for table in list_tables(source)]
+    values = _read(path, config.batch_size)  # 26 x [B]
 
-    def table(position: int) -> WorkloadTable:
-        name, num_rows, dim = tables[position]
-        hashed = values[position]  # [B], -1 where missing
-        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, num_rows - 1)).astype(np.int32)
-        return WorkloadTable(name, num_rows, dim, Lookups(torch.from_numpy(indices), offsets))
+    def segment(t: int, batch_size: int) -> Lookups:
+        hashed = values[t][:batch_size]  # [B], -1 where missing
+        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, rows[t] - 1))
+        return Lookups(torch.from_numpy(indices), torch.arange(batch_size + 1))
 
-    def fingerprint(position: int) -> str:
-        return json_digest([*tables[position], hashlib.sha256(values[position].data).hexdigest()])
-
-    dims_of = f"dims {config.dim}" if config.dim else "dims"
-    description = (
-        f"{len(tables)} of the 26 tables of {path.name}, {len(values[0])} samples, {dims_of} and rows of {source.stem} "
-        f"({path.name.partition('.')[0]}.tables.csv beside the file may give others)"
-    )
-    return Workload(description, names, table, fingerprint)
+    file = RecordedFile(path.name, len(CATEGORICAL), len(values[0]), segment, lambda t: rows[t] - 1)
+    return workload_of_file(config, path, file, source, CATEGORICAL)
 
 
-def _read(path: Path, num_samples: int, columns: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+def _read(path: Path, num_samples: int) -> list[npt.NDArray[np.int64]]:
     """`[B]` values of each column, -1 where missing."""
-    parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in columns]
+    parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in CATEGORICAL]
     done = 0
     advice = "each line has a label, 13 integers and 26 hexadecimal values, separated by tabs: download it again"
     with reading(path, "is not a Criteo log or is truncated", advice):
         for block in _blocks(path):
             take = block.slice(0, num_samples - done)
-            for part, name in zip(parts, columns, strict=True):
+            for part, name in zip(parts, CATEGORICAL, strict=True):
                 part.append(_values(take.column(name), f"{path}, column {name}", done))
             done += take.num_rows
             if done >= num_samples:

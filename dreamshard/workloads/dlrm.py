@@ -12,7 +12,7 @@ first. No code in a file runs.
 import gzip
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,14 +63,14 @@ def open_dlrm(config: WorkloadConfig, path: Path, listed: Path | None) -> Worklo
             table is read.
     """
     if path.suffix != ".gz":
-        return _workload(config, path, _tensors(path, path.name), listed)
+        return workload_of_file(config, path, _tensors(path, path.name), listed)
     with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp") as unpacked:
         with reading(path, "is truncated or not gzipped", "so its lookups are incomplete; download it again"):
             with gzip.open(path, "rb") as source:
                 shutil.copyfileobj(source, unpacked, 2**24)
             unpacked.flush()
         file = _tensors(Path(unpacked.name), path.name)  # the memory map keeps the content alive
-        return _workload(config, path, file, listed)
+        return workload_of_file(config, path, file, listed)
 
 
 def open_arrays(config: WorkloadConfig, path: Path, listed: Path | None) -> Workload:
@@ -100,15 +100,19 @@ def open_arrays(config: WorkloadConfig, path: Path, listed: Path | None) -> Work
 
     num_tables = len(arrays) if per_table else arrays[0].shape[1]
     file = RecordedFile(path.name, num_tables, len(arrays[0]), segment, lambda t: largest()[t])
-    return _workload(config, path, file, listed)
+    return workload_of_file(config, path, file, listed)
 
 
-def _workload(config: WorkloadConfig, path: Path, file: RecordedFile, list_path: Path | None) -> Workload:
+def workload_of_file(
+    config: WorkloadConfig, path: Path, file: RecordedFile, list_path: Path | None, names: Sequence[str] | None = None
+) -> Workload:
+    """The tables that the config asks for; `names` are theirs if the list's are of other files."""
+
     def rows_of(t: int) -> int:
         return rows[t] or max(1, file.largest(t) + 1)
 
     if list_path is None:
-        names, rows = [f"t{t:04}" for t in range(file.num_tables)], [0] * file.num_tables  # not known yet
+        names, rows = [f"t{t:04}" for t in range(file.num_tables)], [0] * file.num_tables  # rows are not known yet
         dims = table_dims(config, file.num_tables)
         if config.max_table_bytes is not None:
             rows = [rows_of(t) for t in range(file.num_tables)]
@@ -119,7 +123,7 @@ def _workload(config: WorkloadConfig, path: Path, file: RecordedFile, list_path:
                 f"{list_path} lists {len(listed)} tables, but {path} holds {file.num_tables}; give one line per table in the "
                 "file's order"
             )
-        names, rows = [table.name for table in listed], [table.rows for table in listed]
+        names, rows = names or [table.name for table in listed], [table.rows for table in listed]
         dims = table_dims(config, file.num_tables, [padded_dim(table.dim) for table in listed])
     chosen = choose_tables(config, np.asarray(rows, dtype=np.int64), dims).tolist()
     batch_size = min(config.batch_size, file.num_samples)
@@ -138,7 +142,7 @@ def _workload(config: WorkloadConfig, path: Path, file: RecordedFile, list_path:
         content.update(segment.offsets.to(torch.int64).numpy().data)
         return json_digest([names[t], rows[t], int(dims[t]), batch_size, content.hexdigest()])
 
-    sizes = f"sizes of {list_path.name}" if list_path else "as many rows as the largest index requires"
+    sizes = f"rows and dims of {list_path.name}" if list_path else "as many rows as the largest index requires"
     description = f"{len(chosen)} of the {file.num_tables} tables of {path.name}, {batch_size} samples, {sizes}"
     return Workload(description, tuple(names[t] for t in chosen), table, fingerprint)
 
