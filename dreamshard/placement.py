@@ -178,15 +178,6 @@ class Placement:
         return replace(self, tables=(*self.tables[:table], sharding, *self.tables[table + 1 :]))
 
 
-def device_memory_bytes(
-    memory_bytes: Int[Tensor, " T"] | Int[Tensor, "B T"], device: Int[Tensor, "B T"], num_devices: int
-) -> Int[Tensor, "B D"]:
-    """Sum table memory per device; negative entries of `device` are not placed yet."""
-    placed = device >= 0  # [B, T]
-    totals = memory_bytes.new_zeros(device.shape[0], num_devices)  # [B, D]
-    return totals.scatter_add(1, device.clamp(min=0), memory_bytes * placed)
-
-
 def even_columns(dim: int, parts: int) -> Columns:
     """About equally wide ranges of columns, each of a multiple of `DIM_MULTIPLE`.
 

@@ -20,7 +20,8 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
 from dreamshard.testbeds.fused_op import INDEX_DTYPE, WeightArena, build_operator, shard_lookups
 from dreamshard.testbeds.shard_cache import ShardTiming
-from dreamshard.workloads import Lookups, check_indices
+from dreamshard.workloads import Lookups
+from dreamshard.workloads.lookups import check_indices
 
 FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 FLUSHES = {"cpu": 1, "cuda": 3}

@@ -16,23 +16,12 @@ from dreamshard.files.digests import digest, json_digest
 from dreamshard.files.text import shown
 from dreamshard.tables import concatenate
 from dreamshard.torchrec.models import tables_of
-from dreamshard.workloads import (
-    ListedTable,
-    Lookups,
-    Workload,
-    WorkloadConfig,
-    WorkloadTable,
-    call,
-    check_indices,
-    chosen_tables,
-    guarded,
-    index_dtype,
-    statistics,
-    zipf_fingerprint,
-    zipf_table,
-)
+from dreamshard.workloads import Lookups, Workload, WorkloadConfig, WorkloadTable, statistics
+from dreamshard.workloads.functions import call, guarded
+from dreamshard.workloads.lookups import check_indices, index_dtype
 from dreamshard.workloads.model_tables import ModelTables
-from dreamshard.workloads.table_list import ModelTable
+from dreamshard.workloads.opening import chosen_tables, zipf_fingerprint, zipf_table
+from dreamshard.workloads.table_list import ListedTable, ModelTable
 
 _END = object()
 

@@ -15,28 +15,18 @@ zipf             the law behind generated lookups
 """
 
 from dreamshard.workloads.addresses import known_as
-from dreamshard.workloads.drift import Drift
-from dreamshard.workloads.functions import call, guarded, is_function
+from dreamshard.workloads.functions import call, is_function
 from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,
     LookupSource,
     WorkloadTable,
-    check_indices,
     dataset_version,
-    index_dtype,
     read_lookups,
     statistics,
     write_lookups,
 )
-from dreamshard.workloads.opening import (
-    change_token,
-    chosen_tables,
-    listed_sizes,
-    open_workload,
-    zipf_fingerprint,
-    zipf_table,
-)
+from dreamshard.workloads.opening import change_token, open_workload
 from dreamshard.workloads.table_list import ListedTable, fill_missing_columns, list_tables, read_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
@@ -49,7 +39,6 @@ from dreamshard.workloads.workload import (
 
 __all__ = [
     "META_WORKLOADS",
-    "Drift",
     "ListedTable",
     "LookupFiles",
     "LookupSource",
@@ -61,22 +50,15 @@ __all__ = [
     "bundled_workloads",
     "call",
     "change_token",
-    "check_indices",
-    "chosen_tables",
     "dataset_version",
     "fill_missing_columns",
-    "guarded",
-    "index_dtype",
     "is_function",
     "known_as",
     "list_file",
     "list_tables",
-    "listed_sizes",
     "open_workload",
     "read_lookups",
     "read_tables",
     "statistics",
     "write_lookups",
-    "zipf_fingerprint",
-    "zipf_table",
 ]

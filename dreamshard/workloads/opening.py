@@ -27,7 +27,7 @@ from dreamshard.workloads import addresses
 from dreamshard.workloads.criteo import open_criteo
 from dreamshard.workloads.dlrm import open_arrays, open_dlrm
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype, read_lookups
-from dreamshard.workloads.meta import listed_population, open_meta
+from dreamshard.workloads.meta import open_meta
 from dreamshard.workloads.table_list import ListedTable, list_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
@@ -98,24 +98,6 @@ def change_token(source: str) -> str:
         return source
     found = _find(source)
     return json_digest([found.file, addresses.file_token(found.file), found.beside])
-
-
-def listed_sizes(config: WorkloadConfig) -> list[ListedTable] | None:
-    """The tables that the config asks for, in the source's order; None if only the data tell how large tables are.
-
-    Args:
-        config: its source is no function.
-
-    Raises:
-        ValueError: there is no such file or folder, it cannot be read, or the list is wrong.
-    """
-    if config.source in META_WORKLOADS:
-        return listed_population(config)
-    found = _find(config.source)
-    if found.reader is not None:
-        return None
-    with addresses.local_copy(found.file) as path:
-        return chosen_tables(config, list_tables(path))
 
 
 def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list[ListedTable]:

@@ -3,17 +3,12 @@
 import pytest
 import torch
 
-from dreamshard.placement import Placement, TableSharding, device_memory_bytes
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of
 
 BYTES = torch.tensor([5, 3, 2])
-
-
-def test_memory_is_summed_per_device_and_what_is_not_placed_takes_none():
-    device = torch.tensor([[0, 1, 0], [1, 1, -1]])
-    assert device_memory_bytes(BYTES, device, 2).tolist() == [[7, 3], [0, 8]]
 
 
 def test_a_placement_is_legal_if_it_is_made_for_the_task_and_within_every_device():

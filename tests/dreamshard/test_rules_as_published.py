@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.placement import device_memory_bytes
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.baselines import RULES_OF_THUMB, baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.pools import Dims, meta_tables
+from tests.helpers.tables import device_memory_bytes
 
 
 @dataclass(frozen=True)

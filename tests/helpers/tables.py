@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.tables import NUM_BINS, Tables
@@ -102,3 +103,12 @@ def _padded_bins(first: Sequence[Sequence[float]]) -> Tensor:
     """`[T, 17]`; the bins that are not given are 0."""
     padded = [[*shares, *[0.0] * (NUM_BINS - len(shares))] for shares in first]
     return torch.tensor(padded, dtype=torch.float64).reshape(-1, NUM_BINS)
+
+
+def device_memory_bytes(
+    memory_bytes: Int[Tensor, " T"] | Int[Tensor, "B T"], device: Int[Tensor, "B T"], num_devices: int
+) -> Int[Tensor, "B D"]:
+    """Sum table memory per device; negative entries of `device` are not placed yet."""
+    placed = device >= 0  # [B, T]
+    totals = memory_bytes.new_zeros(device.shape[0], num_devices)  # [B, D]
+    return totals.scatter_add(1, device.clamp(min=0), memory_bytes * placed)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import torch
 
 from dreamshard.costs import CostSample
-from dreamshard.placement import Placement, device_memory_bytes
+from dreamshard.placement import Placement
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from tests.helpers.samples import sample_of_phases
+from tests.helpers.tables import device_memory_bytes
 
 NOISE, BATCH = 0.01, 65_536
 

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamshard.cost_model import PaperCostNetwork, shard_latents, shard_sums
-from dreamshard.placement import device_memory_bytes
 from dreamshard.policy.mdp import Episode, legal_devices, log_probs, rollout
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.tasks import PlacementTask
 from tests.helpers.policy_placer import PolicyPlacer
-from tests.helpers.tables import ROW_BYTES, pool_of, task_of
+from tests.helpers.tables import ROW_BYTES, device_memory_bytes, pool_of, task_of
 from tests.helpers.trained import learnt
 
 

@@ -5,12 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dreamshard.placement import device_memory_bytes
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import ROW_BYTES, tables_of, task_of
+from tests.helpers.tables import ROW_BYTES, device_memory_bytes, tables_of, task_of
 
 # size 400, 160, 200, 240; dim x pooling 40, 20, 4, 24; that x log10(rows) 80, 20, 6.8, 35.5
 FOUR = tables_of([100, 10, 50, 30], dim=[4, 16, 4, 8], pooling=[10.0, 1.25, 1.0, 3.0])

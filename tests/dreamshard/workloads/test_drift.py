@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamshard.workloads import ListedTable, statistics, zipf_table
+from dreamshard.workloads import ListedTable, statistics
 from dreamshard.workloads.drift import Drift, additions_to, drifted, drifts_of
+from dreamshard.workloads.opening import zipf_table
 from tests.helpers.tables import pool_of
 
 TABLE = zipf_table(ListedTable("clicks", 5000, 16, 6.0), 512, 0)
