@@ -64,7 +64,7 @@ class TableChange:
         """The change as a row of a table for people."""
         is_whole = self.kind in ("added", "removed")
 
-        def pair(values: Sequence[float], form: str) -> str:
+        def pair(values: Sequence[int | float], form: str) -> str:
             own = [format(value, form) for value in values]
             return own[self.kind == "added"] if is_whole or own[0] == own[1] else " -> ".join(own)
 

@@ -51,7 +51,7 @@ def test_the_csv_of_a_plan_has_one_row_per_shard():
     ("shards", "match"),
     [
         ([{"table": "a", "device": 2, "column_start": 0, "column_end": 4}], "devices 0..1"),
-        ([{"table": "a", "device": 0, "column_start": 4, "column_end": 8}], "must follow one another"),
+        ([{"table": "a", "device": 0, "column_start": 4, "column_end": 8}], "one too many"),
         ([{"table": "a", "device": 0, "column_start": 0, "column_end": 4}] * 2, "one too many"),
         ([{"table": "a", "device": 0}], "not a plan"),
         ("text", "not a plan"),
