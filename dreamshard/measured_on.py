@@ -1,26 +1,21 @@
 """What costs were measured on: hardware, topology, and the setting of the training step."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields
+from itertools import combinations
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from dreamshard.costs import CostSample
-from dreamshard.files.foreign import InputError, brief
 from dreamshard.names import is_simulated
-from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
+from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 
 Difference = Literal["hardware", "num_devices", "devices_per_host", "precision", "optimizer", "batch_size"]
 """In what a task can differ from what was measured."""
-
-
-_KINDS = {
-    **dict.fromkeys(("testbed", "hardware", "precision", "optimizer"), str),
-    **dict.fromkeys(("num_devices", "batch_size"), int),
-    "devices_per_host": int | None,
-    "versions": dict,
-}
-"""Types of the fields in JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +24,7 @@ class StepSetting:
 
     precision: Precision
     optimizer: Optimizer
-    batch_size: int
-
-    def __post_init__(self) -> None:
-        if self.precision not in BYTES_PER_WEIGHT or self.optimizer not in BYTES_PER_ROW_STATE or self.batch_size < 1:
-            raise InputError(
-                f"{brief(self)} is no setting of a training step; precision is one of {list(BYTES_PER_WEIGHT)}, optimizer "
-                f"one of {list(BYTES_PER_ROW_STATE)}, and the batch at least 1"
-            )
+    batch_size: Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,103 +91,78 @@ class MeasuredOn:
         """
         setting = self.setting
         any_count = knows_topology or self.num_devices == 1  # shards of one device, with published links
-        asked: dict[Difference, tuple[object, object]] = {
-            "num_devices": (self.num_devices, self.num_devices if any_count else task.num_devices),
-            "devices_per_host": (True, any_count or self.num_devices != task.num_devices or self.shares_hosts_as(task)),
-            "precision": (setting.precision, task.precision),
-            "optimizer": (setting.optimizer, task.optimizer),
-            "batch_size": (setting.batch_size, task.batch_size or setting.batch_size),
+        same_count = any_count or self.num_devices == task.num_devices
+        is_other: dict[Difference, bool] = {
+            "hardware": hardware is not None and not is_named(hardware, self.hardware),
+            "num_devices": not same_count,
+            "devices_per_host": not any_count and same_count and not self.shares_hosts_as(task),
+            "precision": setting.precision != task.precision,
+            "optimizer": setting.optimizer != task.optimizer,
+            "batch_size": setting.batch_size != (task.batch_size or setting.batch_size),
         }
-        others = [name for name, (measured, wanted) in asked.items() if measured != wanted]
-        other_hardware = hardware is not None and not is_named(hardware, self.hardware)
-        return ["hardware", *others] if other_hardware else others
+        return [name for name, other in is_other.items() if other]
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "MeasuredOn":
         """Read the result of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: a field is missing or wrong.
+            ValueError: a field is missing or wrong.
         """
-        for name, kind in _KINDS.items():
-            if isinstance(content[name], bool) or not isinstance(content[name], kind):
-                raise TypeError(f"{name} is of type {type(content[name]).__name__}, which says nothing about it")
-        setting = StepSetting(**{name: content[name] for name in ("precision", "optimizer", "batch_size")})
-        others = ("testbed", "hardware", "num_devices", "devices_per_host", "versions")
-        return cls(setting=setting, **{name: content[name] for name in others})
+        setting = {field.name for field in fields(StepSetting)}
+        nested = {name: value for name, value in content.items() if name not in setting}
+        nested["setting"] = {name: value for name, value in content.items() if name in setting}
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(nested), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(f"{first['loc'][-1]} of what was measured: {first['msg']}") from error
 
 
 def warning(
     measured: MeasuredOn | None, task: PlacementTask, hardware: str | None, differs: Sequence[Difference]
 ) -> str:
-    """One sentence on what the differences mean for a plan, and what to do; empty without any.
+    """One sentence on the differences between a plan and its costs, and what to do; empty without any.
 
     Args:
-        measured: None where the placer's files do not say.
+        measured: None if the placer's files do not say.
         task: that was placed.
-        hardware: that it is for; None where that is not said.
+        hardware: that it is for; None if that is not said.
         differs: from `MeasuredOn.differences`.
     """
     if not differs:
         return ""
-    if measured is None:
-        return (
-            f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; train a new "
-            f"version with {_training(task, hardware, measured)}"
-        )
-    if "hardware" in differs:
-        return (
-            f"the costs are of {measured}, not of {hardware}, so this placement may be worse than a rule of thumb there; "
-            f"leave --placer out, which picks costs of {hardware}, or train with {_training(task, hardware, measured)}"
-        )
-    setting = StepSetting(
-        precision=task.precision,
-        optimizer=task.optimizer,
-        batch_size=task.batch_size or measured.setting.batch_size,
-    )
-    wanted = replace(measured, num_devices=task.num_devices, devices_per_host=task.devices_per_host, setting=setting)
-    scaled = [name.replace("_", " ") for name in differs if name not in ("num_devices", "devices_per_host")]
-    effects = [f"{' and '.join(scaled)} scaled by the bytes moved"] if scaled else []
-    if "num_devices" in differs:
-        effects.append(f"all-to-alls of {task.num_devices} devices extrapolated")
-    if "devices_per_host" in differs:
-        effects.append(f"all-to-alls at {task.devices_per_host} per host extrapolated")
-    return (
-        f"the costs are of {measured}, but the plan is for {wanted}, so they are estimates ({'; '.join(effects)}): train in "
-        f"that setting with {_training(task, hardware, measured)}"
-    )
-
-
-def _training(task: PlacementTask, hardware: str | None, measured: MeasuredOn | None) -> str:
-    """The command that trains for a task, and how long it takes.
-
-    Args:
-        task: that was placed.
-        hardware: that it is for; None where that is not said: then as for what was measured.
-        measured: None where that is unknown.
-    """
     testbed = f"simulated:{hardware}" if hardware else None
     if hardware is None and measured is not None and is_simulated(measured.hardware):
         testbed = measured.hardware.replace(" ", ":", 1)
-    where = "a few minutes without a GPU; on the machine itself leave out --testbed" if testbed else "minutes"
-    batch = f" --batch-size {task.batch_size}" if task.batch_size else ""
-    hosts = f" --devices-per-host {task.devices_per_host}" if task.devices_per_host else ""
-    on = f" --testbed {testbed}" if testbed else ""
-    command = f"dreamshard run --source TABLES{on} --devices {task.num_devices}{hosts}{batch}"
-    return f"`{command}` (TABLES: the list or model; {where}; precision and optimizer are the recipe's)"
+    options = {"testbed": testbed, "devices": task.num_devices, "devices-per-host": task.devices_per_host}
+    options["batch-size"] = task.batch_size
+    given = "".join(f" --{name} {value}" for name, value in options.items() if value)
+    training = f"train a version: `dreamshard run --source TABLES{given}` (on the machine itself without --testbed)"
+    if measured is None:
+        return f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; {training}"
+    if "hardware" in differs:
+        return (
+            f"the costs are of {measured}, not of {hardware}, so a rule of thumb may be better there; leave --placer out, "
+            f"which picks costs of {hardware}, or {training}"
+        )
+    names = ", ".join(name.replace("num_", "number of ").replace("_", " ") for name in differs)
+    return f"the costs are of {measured}, so they are estimates for another {names}; {training}"
 
 
 def is_named(name: str, hardware: str) -> bool:
     """Whether a hardware's description names a preset: `rtx2080ti` is in `NVIDIA GeForce RTX 2080 Ti x2, 2 ranks`.
 
-    The links of an emulated testbed do not count, only the device that it measured.
+    Each word of the name is in the description, where it may be several words. The links of an emulated testbed do not count,
+    only the device that it measured.
     """
     if is_simulated(hardware):
         return hardware.partition(" ")[2] == name
-    wanted, words = "".join(_words(name)), _words(hardware.partition(" for each device")[0])
-    spans = ("".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1))
-    return wanted in spans
+    words = _words(hardware.partition(" for each device")[0])
+    pairs = combinations(range(len(words) + 1), 2)
+    spans = {"".join(words[first:last]) for first, last in pairs}
+    return all(word in spans for word in _words(name))
 
 
 def _words(text: str) -> list[str]:
-    return "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
+    return re.findall(r"[a-z0-9]+", text.lower())

@@ -24,7 +24,7 @@ def named_placer(name: str | Path) -> Placer:
         ValueError: there is no such placer.
     """
     text = str(name)
-    if text in PRESETS or is_hardware_file(text):
+    if text.lower() in PRESETS or is_hardware_file(text):
         return RooflinePlacer(hardware(text))
     if Path(text).is_dir():
         return load_placer(Path(text))

@@ -12,7 +12,7 @@ from dreamshard.files.text import gib
 from dreamshard.names import SIMULATED
 from dreamshard.recipes import Recipe
 from dreamshard.tables import DEFAULT_BATCH, Tables
-from dreamshard.testbeds.capacity import TABLES_SHARE, Capacity
+from dreamshard.testbeds.base import TABLES_SHARE, Capacity
 from dreamshard.workloads import list_file, list_tables
 
 _MOST_LOOKUPS = 2**28  # per batch: 1 GiB of indices

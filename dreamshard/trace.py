@@ -5,17 +5,17 @@ device is ready. The others' waiting has its own bars, which show what a better 
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dreamshard.costs import PHASES, CostSample, DeviceCosts
+from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.files import atomic
-from dreamshard.shards import Shards
 
 WAITING = "waiting"
+TablesOf = Mapping[int, Sequence[str]]
+"""Names of the tables or shards of each device; empty if they are not known."""
 _SYNCHRONISED = ("forward_comm", "backward_comm")  # phases that begin on all devices at once
 
 
@@ -62,52 +62,31 @@ def spans(costs: DeviceCosts) -> list[Span]:
     return sorted(bars, key=lambda span: (span.device, span.start_ms))
 
 
-@dataclass(frozen=True)
-class Traced:
-    """A placement to write.
-
-    Attributes:
-        costs: `[D]`.
-        tables: `[D]` names of the tables or shards of each device; empty where they are not known.
-    """
-
-    costs: DeviceCosts
-    tables: tuple[tuple[str, ...], ...] = ()
-
-    @classmethod
-    def of(cls, costs: DeviceCosts, names: Sequence[str], device: Sequence[int]) -> "Traced":
-        """Tables by name and the device of each."""
-        held: list[list[str]] = [[] for _ in range(costs.forward_compute_ms.shape[-1])]
-        for name, d in zip(names, device, strict=True):
-            held[d].append(name)
-        return cls(costs, tuple(map(tuple, held)))
-
-
-def trace_events(placements: Mapping[str, Traced]) -> list[dict[str, Any]]:
+def trace_events(placements: Mapping[str, tuple[DeviceCosts, TablesOf]]) -> list[dict[str, Any]]:
     """Complete events (`ph` X, times in microseconds): a process per placement, a thread per device.
 
     A bar of a phase names the tables of its device (`args`), which viewers show when it is chosen.
 
     Args:
-        placements: by the name in the viewer.
+        placements: `[D]` costs and the tables of each device, by the name in the viewer.
     """
     events: list[dict[str, Any]] = []
-    for pid, (name, placement) in enumerate(placements.items()):
+    for pid, (name, (costs, tables)) in enumerate(placements.items()):
         events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
-        for device in range(placement.costs.forward_compute_ms.shape[-1]):
+        for device in range(costs.forward_compute_ms.shape[-1]):
             thread = {"ph": "M", "name": "thread_name", "pid": pid, "tid": device}
             events.append(thread | {"args": {"name": f"device {device}"}})
-        for span in spans(placement.costs):
+        for span in spans(costs):
             times = {"ts": round(1e3 * span.start_ms, 3), "dur": round(1e3 * span.duration_ms, 3)}
             label = span.name.replace("_", " ")
             event = {"ph": "X", "name": label, "cat": "phase", "pid": pid, "tid": span.device, **times}
-            if placement.tables and span.name != WAITING:
-                event["args"] = {"tables": list(placement.tables[span.device])}
+            if tables and span.name != WAITING:
+                event["args"] = {"tables": tables.get(span.device, [])}
             events.append(event)
     return events
 
 
-def write_trace(path: Path, placements: Mapping[str, Traced]) -> None:
+def write_trace(path: Path, placements: Mapping[str, tuple[DeviceCosts, TablesOf]]) -> None:
     """Write a file for trace viewers.
 
     Raises:
@@ -115,17 +94,3 @@ def write_trace(path: Path, placements: Mapping[str, Traced]) -> None:
     """
     content = {"traceEvents": trace_events(placements), "displayTimeUnit": "ms"}
     atomic.write_output(path, json.dumps(content))
-
-
-def traced(samples: Sequence[CostSample]) -> dict[str, Traced]:
-    """The samples that fitted, named by position, task and cost, for `write_trace`."""
-    fitting = [sample for sample in samples if math.isfinite(sample.overall_ms)]
-    return {
-        f"{i}: {sample.task.name}, {sample.overall_ms:.3f} ms on {sample.hardware}": _traced(sample)
-        for i, sample in enumerate(fitting)
-    }
-
-
-def _traced(sample: CostSample) -> Traced:
-    shards = Shards.of(sample.task, sample.placement)
-    return Traced.of(sample.costs, shards.tables.names, shards.device.tolist())

@@ -12,7 +12,7 @@ from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.capacity import TABLES_SHARE
+from dreamshard.testbeds.base import TABLES_SHARE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from prefect import get_run_logger
 from dreamshard.recipes import Recipe
 from dreamshard.sizing import Sizes, sized, with_batch_size
 from dreamshard.tables import Tables, concatenate
-from dreamshard.testbeds.capacity import Capacity
+from dreamshard.testbeds.base import Capacity
 from dreamshard.workloads import WorkloadConfig, dataset_version, statistics
 from flows.forms.configuration import configure
 from flows.forms.form import deployed

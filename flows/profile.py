@@ -12,12 +12,9 @@ from dreamshard.cost_model.exchange_law import Topology
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.exchange_design import exchanges_for
 from dreamshard.placement import Placement
-from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import check_placement
-from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.machine import library_versions
-from dreamshard.testbeds.shard_runner import DoesNotFitError
+from dreamshard.testbeds.device import DoesNotFitError, library_versions
+from dreamshard.testbeds.emulated import DeviceShards, EmulatedTestbed
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
@@ -44,9 +41,6 @@ from storage.store import Store
 
 SHARDS_PER_TASK = 8
 """Each shard takes up to a second."""
-
-Shard = tuple[tuple[str, ...], Precision, Optimizer]
-"""Names of a shard's tables, and the other inputs of its cost."""
 
 
 @deployed("profile")
@@ -200,7 +194,9 @@ def measure_ahead(store: Store, testbed: TestbedReference, proposals: Sequence[t
     with shared_testbed(store, testbed) as opened:
         if not isinstance(opened, EmulatedTestbed):
             return 0
-        unknown = _unknown_shards(opened, proposals)
+        held = [part for task, placement in proposals for part in opened.device_shards(task, placement)]
+        distinct = {part.key.content: part for part in held}.values()
+        unknown = [part for part in distinct if opened.cached(part) is None]
         hardware = opened.hardware
     parts = [unknown[start : start + SHARDS_PER_TASK] for start in range(0, len(unknown), SHARDS_PER_TASK)]
     calls = [{"store": store, "reference": testbed, "hardware": hardware, "shards": part} for part in parts]
@@ -213,7 +209,7 @@ def measure_ahead(store: Store, testbed: TestbedReference, proposals: Sequence[t
 
 
 @task(name="measure shards", cache_policy=NO_CACHE, persist_result=False)
-def measure_shards(store: Store, reference: TestbedReference, hardware: str, shards: Sequence[Shard]) -> None:
+def measure_shards(store: Store, reference: TestbedReference, hardware: str, shards: Sequence[DeviceShards]) -> None:
     """Shards of tables in the testbed's dataset -> their costs in the lake.
 
     Args:
@@ -224,7 +220,6 @@ def measure_shards(store: Store, reference: TestbedReference, hardware: str, sha
     Raises:
         ValueError: this machine has other hardware.
     """
-    pool = store.lake.read_pool(reference.dataset)
     testbed = open_reference(store, reference)
     try:
         if not isinstance(testbed, EmulatedTestbed) or testbed.hardware != hardware:
@@ -232,23 +227,13 @@ def measure_shards(store: Store, reference: TestbedReference, hardware: str, sha
                 f"this worker measures on {testbed.hardware}, but costs on {hardware} are needed; give the cluster workers "
                 "of one kind, and start the flow on such a machine"
             )
-        for names, precision, optimizer in shards:
+        for part in shards:
             try:
                 with measurement_lock(reference):
-                    testbed.shard(pool.named(names), precision, optimizer)
+                    testbed.time(part)
             except DoesNotFitError:
-                get_run_logger().info("%d tables from %s on did not fit", len(names), names[0])
+                get_run_logger().info(
+                    "%d shards from %s on did not fit", len(part.job.shards), part.job.shards[0].table
+                )
     finally:
         testbed.close()
-
-
-def _unknown_shards(testbed: EmulatedTestbed, proposals: Sequence[tuple[PlacementTask, Placement]]) -> list[Shard]:
-    """Distinct shards of the placements without a known cost, in order."""
-    unknown: dict[Shard, None] = {}
-    for drawn, placement in proposals:
-        shards = check_placement(drawn, placement, None)
-        for d in shards.device.unique().tolist():
-            tables = shards.tables.select((shards.device == d).nonzero().flatten())
-            if testbed.cached(tables, drawn.precision, drawn.optimizer) is None:
-                unknown[tables.names, drawn.precision, drawn.optimizer] = None
-    return list(unknown)

@@ -16,7 +16,7 @@ from prefect.settings import get_current_settings
 
 from dreamshard.files.text import markdown_table
 from dreamshard.sizing import with_batch_size
-from dreamshard.testbeds.capacity import Capacity
+from dreamshard.testbeds.base import Capacity
 from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.decisions import retraining_due
 from flows.decisions.version_in_use import version_in_use

@@ -63,11 +63,11 @@ def _in_units(units: Mapping[str, Decimal], *, whole: bool = False) -> BeforeVal
     return BeforeValidator(parse)
 
 
+_HOST_KEY = Field(validation_alias="host_bandwidth", examples=["63 GB/s"])
+
+
 def _figure(key: str, example: str) -> Any:
     return Field(gt=0, le=_LARGEST, validation_alias=key, examples=[example])
-
-
-_HOST_KEY = Field(validation_alias="host_bandwidth", examples=["63 GB/s"])
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True))
@@ -136,33 +136,33 @@ def read_hardware(path: Path) -> AcceleratorSpec:
     """
     with reading(path, "is no hardware file", "so its costs are unknown; see docs/hardware.md"):
         given = _content(path)
-        base = given.get("base")
-        if base is not None and base not in PRESETS:
+        base = given.get("base", "").lower()
+        if base and base not in PRESETS:
             raise InputError(f"{path}: there is no preset {brief(base)} to start from; use one of {', '.join(PRESETS)}")
-        spec = _parsed({**(_preset_content(str(base)) if base else {}), **given}, path)
+        spec = _parsed({**(_preset_content(base) if base else {}), **given}, path)
         if "link_latency" in given and spec.link_curve not in (None, *MEASURED_LINKS):
             raise InputError(
                 f"{path}: link_latency is ignored, as links are as measured on {spec.link_curve}; leave it out, or add "
-                f"`link: {link_kind(str(spec.link_curve))}`"
+                "`link: nvlink` or `link: pcie`"
             )
     figures = {name: value for name, value in asdict(spec).items() if name != "name"}
     return replace(spec, name=f"{spec.name}-{digest(repr(figures), 6)}")
 
 
 def hardware(name: str) -> AcceleratorSpec:
-    """The preset called `name`, or the hardware described by the file at `name`.
+    """The preset called `name`, in any case, or the hardware described by the file at `name`.
 
     Raises:
         ValueError: there is no such preset or file, or a key, unit or figure in it is wrong.
     """
     if is_hardware_file(name):
         return read_hardware(Path(name))
-    if name not in PRESETS:
+    if name.lower() not in PRESETS:
         raise ValueError(
-            f"there is no hardware {name!r}; give one of {', '.join(PRESETS)}, or a file of your own that ends in .yaml or "
-            ".json (docs/hardware.md)"
+            f"there is no hardware {name!r}; give one of {', '.join(PRESETS)}, or a file of your own in .yaml, for example "
+            "`base: h100` and `memory: 94 GB` (docs/hardware.md)"
         )
-    return PRESETS[name]
+    return PRESETS[name.lower()]
 
 
 def is_hardware_file(name: str) -> bool:
@@ -171,13 +171,9 @@ def is_hardware_file(name: str) -> bool:
 
 
 def preset_of(device: str) -> AcceleratorSpec | None:
-    """The preset of the model that a device's driver reports; None if there is none."""
-    return next((spec for name, spec in PRESETS.items() if is_named(name, device)), None)
-
-
-def link_kind(gpu: str) -> str:
-    """The kind of a measured GPU's link."""
-    return next(kind for kind, gpus in MEASURED_LINKS.items() if gpu in gpus)
+    """The preset of the model that a device's driver reports, the one of most words; None if there is none."""
+    found = [name for name in PRESETS if is_named(name, device)]
+    return PRESETS[max(found, key=len)] if found else None
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -206,10 +202,9 @@ def _parsed(content: Mapping[str, Any], path: Path) -> AcceleratorSpec:
             raise InputError(
                 f"{path}: unknown key {brief(key)}; use name, base, link, {', '.join(EXAMPLES)}"
             ) from error
-        if first["type"] == "missing":
-            raise InputError(f"{path}: {key} is missing; give it, or start from a preset with `base: h100`") from error
+        given = "missing" if first["type"] == "missing" else f"{brief(first['input'])}: {problem}"
         raise InputError(
-            f"{path}: {key} is {brief(first['input'])}: {problem}; write for example `{key}: {EXAMPLES.get(key, LINKS[0])}`"
+            f"{path}: {key} is {given}; write for example `{key}: {EXAMPLES.get(key, LINKS[0])}`, or start with `base: h100`"
         ) from error
 
 

@@ -41,13 +41,7 @@ def collectives_s(
     Table- and column-wise shards need an all-to-all each way. Row-wise tables need a reduce-scatter of partial sums over all
     devices, and an all-gather of gradients on the way back. Tables on one host need a reduce-scatter within it, and an
     all-to-all between devices of equal number on all hosts; on the way back the same in reverse. Data-parallel tables need an
-    all-reduce of their gradients in the backward pass.
-
-    Args:
-        collectives: their bytes.
-        batch_size: samples of the whole batch.
-        spec: of the links.
-        devices_per_host: devices that reach each other by the node's own link.
+    all-reduce of their gradients in the backward pass. `devices_per_host` reach each other by the node's own link.
     """
     dims, rows = collectives.all_to_all_dims.double(), collectives.row_wise_dims
     num_devices, group = len(dims), collectives.devices_per_host
@@ -75,12 +69,6 @@ def index_exchange_s(
 
     It is none of the paper's four phases: TorchRec's pipeline hides it behind the computation of the batch before. Each
     device receives one int64 per lookup of its tables and one per sample and table (the lengths).
-
-    Args:
-        shards: of a placement.
-        batch_size: samples of the whole batch.
-        spec: of the links.
-        devices_per_host: as for `collectives_s`; None for as many as the node has.
     """
     exchanged = (~shards.is_any("data_parallel")).double()
     received = exchanged * batch_size * (shards.tables.pooling_factor.double() + 1)
@@ -107,7 +95,6 @@ def all_to_all_s(
 
     Args:
         sent_bytes: what each device sends in all; each device, itself too, gets a `D`-th of it.
-        spec: of the links.
         devices_per_host: devices that reach each other by the node's own link; None for as many as the node has.
     """
     num_devices = sent_bytes.shape[-1]
@@ -154,10 +141,7 @@ def host_exchange_s(
 
     Args:
         host_dims: columns of the tables on each host.
-        batch_size: samples of the whole batch.
-        group: devices that share a table's rows.
-        spec: of the links.
-        devices_per_host: devices that reach each other by the node's own link, at least `group`.
+        group: devices that share a table's rows, at most `devices_per_host`.
         operation: within a host: a reduce-scatter, on the way back an all-gather.
     """
     within_s = within_node_s(vector_bytes(host_dims, batch_size), spec, group, operation)

@@ -72,11 +72,6 @@ def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[
     A block of rows looks up its share of the lookups, but writes partial sums for the whole batch. A data-parallel copy
     looks up its share of the batch; its backward pass writes a dense gradient, with which a dense optimizer rewrites all
     rows. `DIM`, which the all-to-all carries, is that of table- and column-wise shards alone.
-
-    Args:
-        task: whose precisions and optimizer count.
-        shards: of a placement of the task.
-        batch_size: samples of the whole batch.
     """
     tables, dim = shards.tables, shards.tables.dim.double()
     weight_bytes = task.weight_bytes[shards.table].double()

@@ -37,33 +37,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
+from dreamshard.hardware import loads as at
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import all_to_all_s, collectives_s, vector_bytes
-from dreamshard.hardware.loads import (
-    ABOVE_32,
-    ABOVE_64,
-    AGAIN_BYTES,
-    CACHED_LOOKUPS,
-    COUNT,
-    DENSE_BYTES,
-    DIM,
-    FIRST_BYTES,
-    GRAD_BYTES,
-    GRAD_READ_BYTES,
-    HOST_READ_BYTES,
-    HOST_STATE_BYTES,
-    HOST_WRITTEN_BYTES,
-    HOT_BYTES,
-    LOOKUPS,
-    READ_BYTES,
-    ROWS,
-    STEPS,
-    STREAM_BYTES,
-    UNIQUE,
-    UPDATE_BYTES,
-    placed_loads,
-    shard_loads,
-)
+from dreamshard.hardware.loads import placed_loads, shard_loads
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
@@ -136,7 +113,7 @@ def phase_costs(
     loads: Float[Tensor, "*B D L"], batch_size: int, spec: AcceleratorSpec, devices_per_host: int | None = None
 ) -> DeviceCosts:
     """`[*B, D]` milliseconds per phase of whole tables and columns, for summed loads."""
-    comm_s = all_to_all_s(vector_bytes(loads[..., DIM], batch_size), spec, devices_per_host)
+    comm_s = all_to_all_s(vector_bytes(loads[..., at.DIM], batch_size), spec, devices_per_host)
     return _costs(loads, torch.stack([comm_s, comm_s], dim=-1), batch_size, spec)
 
 
@@ -169,7 +146,7 @@ def _calls_s(figures: Floats, loads: Floats) -> Floats:
     """`[N, 2]` forward and backward of devices with these loads; 0 for an empty one."""
     found = np.zeros((len(loads), 2))
     for n in range(len(loads)):
-        if loads[n, COUNT] > 0.5:
+        if loads[n, at.COUNT] > 0.5:
             found[n, 0], found[n, 1] = forward_s(figures, loads[n]), backward_s(figures, loads[n])
     return found
 
@@ -179,9 +156,9 @@ def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
     seconds: float = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES * figures[_LAUNCH])
-    if len(load) > CACHED_LOOKUPS and load[CACHED_LOOKUPS] > 0:
-        moved_s = max(load[HOST_READ_BYTES], load[HOST_WRITTEN_BYTES]) / figures[_HOST_RATE]
-        sorted_bytes = load[CACHED_LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
+    if len(load) > at.CACHED_LOOKUPS and load[at.CACHED_LOOKUPS] > 0:
+        moved_s = max(load[at.HOST_READ_BYTES], load[at.HOST_WRITTEN_BYTES]) / figures[_HOST_RATE]
+        sorted_bytes = load[at.CACHED_LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
         sort_s = sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + PREFETCH_KERNELS * figures[_LAUNCH]
         seconds += moved_s + sort_s
     return seconds
@@ -193,57 +170,57 @@ def backward_s(figures: Floats, load: Floats) -> float:
     seconds: float = sort_kernels_s(figures, load) + update_kernels_s(figures, load)
     seconds += (BACKWARD_KERNELS + _passes(load)) * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES * figures[_LAUNCH])
-    if len(load) > DENSE_BYTES:
-        if load[DENSE_BYTES] > 0:
-            seconds += load[DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + DENSE_KERNELS * figures[_LAUNCH]
-        if load[HOST_STATE_BYTES] > 0:
-            seconds += load[HOST_STATE_BYTES] / figures[_HOST_RATE]
+    if len(load) > at.DENSE_BYTES:
+        if load[at.DENSE_BYTES] > 0:
+            seconds += load[at.DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + DENSE_KERNELS * figures[_LAUNCH]
+        if load[at.HOST_STATE_BYTES] > 0:
+            seconds += load[at.HOST_STATE_BYTES] / figures[_HOST_RATE]
     return seconds
 
 
 @jit
 def forward_kernel_s(figures: Floats, load: Floats) -> float:
     """Seconds of the lookup alone; repeated reads hit the cache, which the most often read rows fill first."""
-    share = _in_flight(figures, load[COUNT])
+    share = _in_flight(figures, load[at.COUNT])
     again = served = hotter = 0.0
-    for j in range(AGAIN_BYTES - HOT_BYTES):
-        hot = load[HOT_BYTES + j] * share
+    for j in range(at.AGAIN_BYTES - at.HOT_BYTES):
+        hot = load[at.HOT_BYTES + j] * share
         kept = min(max((figures[_L2] - hotter) / max(hot, 1.0), 0.0), 1.0)
-        again += load[AGAIN_BYTES + j]
-        served += load[AGAIN_BYTES + j] * kept
+        again += load[at.AGAIN_BYTES + j]
+        served += load[at.AGAIN_BYTES + j] * kept
         hotter += hot
-    memory_bytes = load[STREAM_BYTES] + load[FIRST_BYTES] + again - served
+    memory_bytes = load[at.STREAM_BYTES] + load[at.FIRST_BYTES] + again - served
     memory_s = memory_bytes / (BANDWIDTH_SHARE * figures[_MEMORY])
-    warps_s = _warps_s(figures, load, load[STREAM_BYTES] + load[READ_BYTES])
-    seconds: float = max(memory_s, warps_s) / _filled(figures, figures[_BATCH] * load[COUNT])
+    warps_s = _warps_s(figures, load, load[at.STREAM_BYTES] + load[at.READ_BYTES])
+    seconds: float = max(memory_s, warps_s) / _filled(figures, figures[_BATCH] * load[at.COUNT])
     return seconds
 
 
 @jit
 def update_kernels_s(figures: Floats, load: Floats) -> float:
     """Seconds of the kernels that sum the gradients of each row and update it."""
-    in_flight = load[GRAD_BYTES] * _in_flight(figures, load[COUNT])
+    in_flight = load[at.GRAD_BYTES] * _in_flight(figures, load[at.COUNT])
     kept = min(figures[_L2] / max(in_flight, 1.0), 1.0)
-    grads_again = max(load[GRAD_READ_BYTES] - load[GRAD_BYTES], 0.0) * (1 - kept)
-    read_s = (load[GRAD_BYTES] + grads_again) / (BANDWIDTH_SHARE * figures[_MEMORY])
-    memory_s = read_s + load[UPDATE_BYTES] / (UPDATE_SHARE * figures[_MEMORY])
-    warps_s = _warps_s(figures, load, load[GRAD_READ_BYTES] + load[UPDATE_BYTES])
-    seconds: float = max(memory_s, warps_s) / _filled(figures, load[UNIQUE] + load[LOOKUPS] / SEGMENT)
+    grads_again = max(load[at.GRAD_READ_BYTES] - load[at.GRAD_BYTES], 0.0) * (1 - kept)
+    read_s = (load[at.GRAD_BYTES] + grads_again) / (BANDWIDTH_SHARE * figures[_MEMORY])
+    memory_s = read_s + load[at.UPDATE_BYTES] / (UPDATE_SHARE * figures[_MEMORY])
+    warps_s = _warps_s(figures, load, load[at.GRAD_READ_BYTES] + load[at.UPDATE_BYTES])
+    seconds: float = max(memory_s, warps_s) / _filled(figures, load[at.UNIQUE] + load[at.LOOKUPS] / SEGMENT)
     return seconds
 
 
 @jit
 def sort_kernels_s(figures: Floats, load: Floats) -> float:
     """Seconds of the kernels that sort the indices and find their segments."""
-    sort_bytes = load[LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
-    seconds: float = sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[LOOKUPS] / 32)
+    sort_bytes = load[at.LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
+    seconds: float = sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[at.LOOKUPS] / 32)
     return seconds
 
 
 @jit
 def _passes(load: Floats) -> float:
     """Passes over the indices that sort them by the row's number in the shard."""
-    return math.ceil(math.log2(max(load[ROWS], 2.0)) / RADIX_BITS)
+    return math.ceil(math.log2(max(load[at.ROWS], 2.0)) / RADIX_BITS)
 
 
 @jit
@@ -256,8 +233,8 @@ def _in_flight(figures: Floats, count: float) -> float:
 @jit
 def _warps_s(figures: Floats, load: Floats, cache_bytes: float) -> float:
     """Seconds that the warps take if memory does not hold them up: their steps, and the cache's bytes."""
-    group = 2 if load[ABOVE_64] > 0.5 else (1 if load[ABOVE_32] > 0.5 else 0)
-    steps_s = load[STEPS + group] * STEP_CYCLES / figures[_CYCLES]
+    group = 2 if load[at.ABOVE_64] > 0.5 else (1 if load[at.ABOVE_32] > 0.5 else 0)
+    steps_s = load[at.STEPS + group] * STEP_CYCLES / figures[_CYCLES]
     seconds: float = steps_s + cache_bytes / (CACHE_SHARE * figures[_L2_RATE])
     return seconds
 

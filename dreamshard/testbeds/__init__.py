@@ -1,27 +1,47 @@
-"""Testbeds measure placements: on real ranks, on one device that stands for many, or on models of an accelerator."""
+"""Testbeds measure placements: on real ranks, on one device that stands for many, or on models of an accelerator.
+
+base        the protocol, the setup, capacity and timings
+simulated   costs from an accelerator's figures
+emulated    one device that stands for all
+cluster     a rank per device; layout says which is which
+ranks       the ranks' loop of jobs and their driver, on this host or torchrun's; ray_ranks on Ray
+jobs        what ranks measure
+step        a training step, timed; operators of fbgemm and exchange of pooled vectors
+device      clock, memory, cold caches
+"""
 
 import logging
 import pkgutil
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
-from dreamshard.hardware.accelerator import DEFAULT_PRESET, PRESETS, hardware, preset_of
+from dreamshard.hardware.accelerator import (
+    DEFAULT_PRESET,
+    PRESETS,
+    hardware,
+    is_hardware_file,
+    preset_of,
+    read_hardware,
+)
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import (
+    Capacity,
     MeasurementError,
     Testbed,
     TestbedSetup,
-    check_exchange,
     check_placement,
 )
-from dreamshard.testbeds.cluster.launched import RankSource
-from dreamshard.testbeds.cluster.testbed import ClusterTestbed
+from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.testbeds.device import device_model
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.machine import device_model
+from dreamshard.testbeds.jobs import DeviceType
+from dreamshard.testbeds.ranks import Ranks
+from dreamshard.testbeds.ray_ranks import ray_ranks
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
 S = TypeVar("S")
@@ -29,9 +49,11 @@ S = TypeVar("S")
 logger = logging.getLogger(__name__)
 
 __all__ = [
+    "Capacity",
     "MeasurementError",
     "Testbed",
     "TestbedSetup",
+    "is_testbed",
     "open_testbed",
     "testbed_names",
 ]
@@ -39,24 +61,19 @@ __all__ = [
 
 def testbed_names() -> list[str]:
     """Every name that `open_testbed` takes."""
-    presets = [f"{kind}:{name}" for kind in (SIMULATED, "emulated") for name in PRESETS]
-    ray = ["cluster:ray", "cluster:ray:cpu", "cluster:ray:cuda"]
-    fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", *ray, "emulated", SIMULATED]
-    files = [f"{kind}:FILE.yaml" for kind in (SIMULATED, "emulated")]
-    return [*fixed, *presets, *files, "package.module:factory"]
+    clusters = [f"{kind}{on}" for kind in ("cluster", "cluster:ray") for on in ("", ":cpu", ":cuda")]
+    presets = [f"{kind}:{name}" for kind in (SIMULATED, "emulated") for name in (*PRESETS, "FILE.yaml")]
+    return ["auto", *clusters, "emulated", SIMULATED, *presets, "package.module:factory"]
 
 
-testbed_names.__test__ = False  # type: ignore[attr-defined]  # not a pytest test
-
-
-def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = None) -> Testbed:
+def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) -> Testbed:
     """Open the testbed called `name`.
 
     - `cluster`: real ranks, on CUDA if there are GPUs, else on CPU; `cluster:cpu`, `cluster:cuda`. GPUs for only some of
       the devices are an error, never a reason to measure on CPU.
     - `cluster:ray`: the same ranks as actors of a Ray cluster; `cluster:ray:cpu`, `cluster:ray:cuda`.
-    - `emulated`, `emulated:<accelerator>`: measures every shard on one device, a GPU if there is one, with the links of the
-      accelerator, by default the GPU's own.
+    - `emulated`, `emulated:<accelerator>`: measures the shards of every device on one, a GPU if there is one, with the links
+      of the accelerator, by default the GPU's own.
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
     - Instead of an accelerator's name, the last two take a file of one's own hardware (docs/hardware.md).
@@ -64,62 +81,76 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
       one that has `measure_exchange(exchange)` can measure all-to-alls too.
 
     Args:
+        name: see above.
+        setup: how to measure.
         launched: ranks that torchrun started on one host or many, for `cluster` and `auto`; None to start them here.
 
     Raises:
         ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.
     """
-    if launched is not None and name in ("auto", "cluster", "cluster:cpu", "cluster:cuda"):
-        return _on_ranks(name, setup, launched)
-    if name == "auto" and 0 < torch.cuda.device_count() < setup.num_devices:
-        return _emulated(setup, "")
-    if name in ("auto", "cluster"):
-        return ClusterTestbed(setup, _device_type(setup.num_devices))
     kind, _, detail = name.partition(":")
-    if kind == "cluster" and detail in ("cpu", "cuda"):
-        return ClusterTestbed(setup, "cpu" if detail == "cpu" else "cuda")
-    if kind == "cluster" and detail in ("ray", "ray:cpu", "ray:cuda"):
-        from dreamshard.testbeds.cluster.ray_ranks import ray_ranks
-
-        return _on_ranks(name, setup, ray_ranks(setup.most_devices, detail.removeprefix("ray").removeprefix(":")))
-    if kind == "simulated":
+    on, _, device_type = detail.partition(":")
+    if kind == "auto" and not detail and launched is None and 0 < torch.cuda.device_count() < setup.num_devices:
+        return _emulated(setup, "")
+    if kind == "cluster" and on == "ray" and device_type in ("", "cpu", "cuda"):
+        return _cluster(setup, device_type, ray_ranks(setup.most_devices, device_type))
+    if (kind == "cluster" and detail in ("", "cpu", "cuda")) or name == "auto":
+        return _cluster(setup, detail, launched)
+    if kind == SIMULATED:
         return SimulatedTestbed(setup, hardware(detail or DEFAULT_PRESET))
     if kind == "emulated":
         return _emulated(setup, detail)
     if detail and kind not in ("auto", "cluster"):
-        return _own_testbed(name, setup)
-    raise ValueError(
-        f"there is no testbed {name!r}, so nothing can be measured; choose one of {', '.join(testbed_names())}"
-    )
+        try:
+            factory = pkgutil.resolve_name(name)
+        except (ModuleNotFoundError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"testbed {name!r} cannot be opened ({error}); name a function that takes a TestbedSetup, in a module on "
+                f"PYTHONPATH, or choose one of {testbed_names()}"
+            ) from error
+        return _OwnTestbed(name, factory(setup))
+    raise ValueError(f"there is no testbed {name!r}; choose one of {', '.join(testbed_names())}")
 
 
-def _device_type(num_devices: int) -> Literal["cpu", "cuda"]:
-    """`cuda` if there is a GPU for each device, `cpu` if there is none at all.
+def is_testbed(name: str, kind: str, hardware: str) -> bool:
+    """Whether a testbed of this kind and hardware may be the one called `name`, as far as another machine can tell.
+
+    `auto` and a custom testbed may be anything; only the worker knows the devices of `cluster` and `emulated`.
+    """
+    named_kind, _, preset = name.partition(":")
+    if named_kind not in ("cluster", "emulated", SIMULATED):
+        return True
+    if named_kind == SIMULATED:
+        preset = preset or DEFAULT_PRESET
+    if is_hardware_file(preset) and Path(preset).is_file():
+        preset = read_hardware(Path(preset)).name  # with a digest of its figures
+    elif preset not in PRESETS:
+        return kind == named_kind
+    return kind == named_kind and hardware.endswith(f" {preset}")
+
+
+def _cluster(setup: TestbedSetup, device_type: str, ranks: Ranks | None) -> ClusterTestbed:
+    """The cluster on the devices asked for, or on GPUs unless there is none at all.
 
     Raises:
         ValueError: there are GPUs for some devices only; ranks on the CPU would be no guide to them.
     """
-    num_gpus = torch.cuda.device_count()
+    if device_type in ("cpu", "cuda"):
+        return ClusterTestbed(setup, "cpu" if device_type == "cpu" else "cuda", ranks)
+    if ranks is not None:
+        return ClusterTestbed(setup, ranks.layout.device_type(), ranks)
+    num_gpus, num_devices = torch.cuda.device_count(), setup.num_devices
     if 0 < num_gpus < num_devices:
         raise ValueError(
-            f"this machine has {num_gpus} GPUs for {num_devices} devices, so they cannot be measured on it alone; start "
-            "ranks on more hosts with torchrun or Ray (docs/many-hosts.md), plan with `emulated` or `simulated`, ask for at "
-            f"most {num_gpus} devices, or ask for the CPU with `cluster:cpu`"
+            f"this machine has {num_gpus} GPUs for {num_devices} devices; start ranks on more hosts with torchrun or Ray "
+            "(docs/many-hosts.md), plan with `emulated` or `simulated`, or ask for the CPU with `cluster:cpu`"
         )
-    return "cuda" if num_gpus else "cpu"
-
-
-def _on_ranks(name: str, setup: TestbedSetup, source: RankSource) -> ClusterTestbed:
-    """The cluster on ranks that run already, on the devices that the name asks for."""
-    kind = name.rpartition(":")[2]
-    if kind in ("cpu", "cuda"):
-        return ClusterTestbed(setup, "cpu" if kind == "cpu" else "cuda", source)
-    return ClusterTestbed(setup, source.layout.device_type(), source)
+    return ClusterTestbed(setup, "cuda" if num_gpus else "cpu")
 
 
 def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:
     """One device for all, with the links of `target`, else of the GPU's own preset, else of the default one."""
-    device_type: Literal["cpu", "cuda"] = "cuda" if torch.cuda.device_count() else "cpu"
+    device_type: DeviceType = "cuda" if torch.cuda.device_count() else "cpu"
     spec = hardware(target) if target else preset_of(device_model(device_type)) or PRESETS[DEFAULT_PRESET]
     testbed = EmulatedTestbed(setup, device_type, spec)
     if device_type == "cpu":
@@ -131,12 +162,15 @@ class _OwnTestbed:
     """A user's testbed, with defaults for everything but `measure`."""
 
     def __init__(self, name: str, inner: Any) -> None:
+        if not callable(getattr(inner, "measure", None)):
+            raise ValueError(
+                f"testbed {name!r} made a {type(inner).__name__} without measure(task, placement); give it that method"
+            )
         self.name: str = getattr(inner, "name", name)
         self.hardware: str = getattr(inner, "hardware", name)
         can_exchange = callable(getattr(inner, "measure_exchange", None))
         self.links: str | None = getattr(inner, "links", self.hardware) if can_exchange else None
         self.max_devices: int | None = getattr(inner, "max_devices", None)
-        self.memory_bytes: int | None = getattr(inner, "memory_bytes", None)
         self._inner = inner
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
@@ -148,8 +182,11 @@ class _OwnTestbed:
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`."""
-        check_exchange(exchange, self.max_devices)
         return self._checked(self._inner.measure_exchange(exchange), ExchangeSample)
+
+    def capacity(self, num_devices: int) -> Capacity:
+        """See `Testbed`; it may state `memory_bytes`."""
+        return Capacity(kind="unknown", memory_bytes=getattr(self._inner, "memory_bytes", None))
 
     def close(self) -> None:
         """See `Testbed`."""
@@ -162,25 +199,3 @@ class _OwnTestbed:
                 f"testbed {self.name!r} gave a {type(sample).__name__} where training needs a {kind.__name__}; return one"
             )
         return sample
-
-
-def _own_testbed(name: str, setup: TestbedSetup) -> Testbed:
-    """The testbed that `package.module:factory` makes.
-
-    Raises:
-        ValueError: there is no such module or factory, or its result cannot measure.
-    """
-    try:
-        factory = pkgutil.resolve_name(name)
-    except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"testbed {name!r} cannot be opened ({error}); put its module on PYTHONPATH and name a function in it that takes "
-            f"a TestbedSetup, or choose one of {testbed_names()}"
-        ) from error
-    inner = factory(setup)
-    if not callable(getattr(inner, "measure", None)):
-        raise ValueError(
-            f"testbed {name!r} made a {type(inner).__name__} without measure(task, placement), so it cannot measure; "
-            "give it that method"
-        )
-    return _OwnTestbed(name, inner)

@@ -1,18 +1,99 @@
-"""The protocol of all testbeds, and their setup."""
+"""The protocol of all testbeds, their setup and capacity, and timings of shards that are kept."""
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
+from dreamshard.files.digests import json_digest
+from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards, violation
+from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.shard_cache import ShardCache
 from dreamshard.workloads import LookupSource
+
+TABLES_SHARE = 7 / 8
+"""Of an accelerator's memory for tables; the rest is for lookups, pooled vectors and the dense model."""
 
 
 class MeasurementError(RuntimeError):
     """A placement could not be measured; earlier samples are not affected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """One device of a testbed.
+
+    Attributes:
+        kind: a GPU, a rank on the CPU, a model of an accelerator, or unknown for a testbed of one's own.
+        memory_bytes: of one device; on the CPU, the machine's shared out; None if unknown.
+        spec: figures of the accelerator; None on the CPU, and if it has no preset.
+    """
+
+    kind: Literal["gpu", "cpu", "simulated", "unknown"]
+    memory_bytes: int | None = None
+    spec: AcceleratorSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardKey:
+    """Everything that the compute cost of a device's shards depends on.
+
+    Attributes:
+        tables: digest of the shards: names, sizes and lookup statistics.
+        hardware: model of the device.
+        versions: library name to version.
+        batch_size: training samples per pass.
+    """
+
+    tables: str
+    hardware: str
+    versions: Mapping[str, str]
+    precision: Precision
+    optimizer: Optimizer
+    batch_size: int
+
+    @property
+    def content(self) -> str:
+        """Sixteen hexadecimal digits that identify the key."""
+        return json_digest(asdict(self), sort_keys=True, default=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTiming:
+    """The compute cost of one device's shards.
+
+    Attributes:
+        forward_ms: median over the repeats.
+        backward_ms: median over the repeats.
+        spread_ms: interquartile range of their sum.
+        repeats: timed passes.
+        clock: `thread_cpu` or `cuda_event`.
+        memory_bytes: of weights and optimizer state.
+    """
+
+    forward_ms: float
+    backward_ms: float
+    spread_ms: float
+    repeats: int
+    clock: str
+    num_tables: int
+    sum_dim: int
+    memory_bytes: int
+
+
+@runtime_checkable
+class ShardCache(Protocol):
+    """Keeps timings by key; `storage` has one in the lake."""
+
+    def get(self, key: ShardKey) -> ShardTiming | None:
+        """The timing with the most repeats under `key`, or None."""
+        ...
+
+    def put(self, key: ShardKey, costs: ShardTiming) -> None:
+        """Keep a timing; keeping it again changes nothing."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +108,7 @@ class TestbedSetup:
         warmups: passes before the timed ones.
         repeats: timed passes per measurement.
         timeout_s: time limit of a measurement.
-        memory_limit_bytes: memory for a shard, if less than the device has; None for all of it.
-        shard_cache: for testbeds that measure shard by shard; None for one that lasts as long as the testbed.
+        shard_cache: of `emulated`; None for one that lasts as long as the testbed.
         max_exchange_devices: most devices of an exchange by itself; None for as many as of a task.
     """
 
@@ -39,7 +119,6 @@ class TestbedSetup:
     warmups: int = 3
     repeats: int = 15
     timeout_s: float = 300.0
-    memory_limit_bytes: int | None = None
     shard_cache: ShardCache | None = None
     max_exchange_devices: int | None = None
 
@@ -63,12 +142,8 @@ class Testbed(Protocol):
 
     name: str
     hardware: str
+    links: str | None
     max_devices: int | None
-
-    @property
-    def links(self) -> str | None:
-        """See above."""
-        ...
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """Measure one legal placement; the sample is `infeasible` if a shard does not fit its device.
@@ -89,25 +164,16 @@ class Testbed(Protocol):
         """
         ...
 
+    def capacity(self, num_devices: int) -> Capacity:
+        """What each device of a task of so many is and holds."""
+        ...
+
     def close(self) -> None:
         """End all processes and free all memory of the testbed."""
         ...
 
 
-def check_exchange(exchange: Exchange, max_devices: int | None) -> None:
-    """Check an exchange before anything is started.
-
-    Raises:
-        ValueError: it has too many devices.
-    """
-    if max_devices is not None and exchange.num_devices > max_devices:
-        raise ValueError(
-            f"an all-to-all of {exchange.num_devices} devices cannot be measured on the {max_devices} of this testbed; ask "
-            "for fewer devices, or use the testbed `simulated`"
-        )
-
-
-def check_placement(task: PlacementTask, placement: Placement, max_devices: int | None) -> Shards:
+def check_placement(task: PlacementTask, placement: Placement, max_devices: int | None = None) -> Shards:
     """Check a placement before anything is started; returns its shards.
 
     Raises:
@@ -120,7 +186,6 @@ def check_placement(task: PlacementTask, placement: Placement, max_devices: int 
         )
     if problem := violation(task, placement):
         raise ValueError(
-            f"the placement is not legal for {task.name}: {problem}; place the task's tables as its constraints allow, or "
-            "change these"
+            f"the placement is not legal for {task.name}: {problem}; place the task's tables as its constraints allow"
         )
     return Shards.of(task, placement)

@@ -1,6 +1,7 @@
 """The testbed without a device: a roofline of a named accelerator, for tests, planning and large scale."""
 
 import hashlib
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -11,10 +12,11 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import all_to_all_s, index_exchange_s
 from dreamshard.hardware.loads import shard_loads, table_loads
 from dreamshard.hardware.roofline import link_devices_per_host, phase_costs, sharding_costs
+from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup, check_placement
+from dreamshard.testbeds.base import Capacity, TestbedSetup, check_placement
 
 DEFAULT_NOISE = 0.01
 
@@ -30,20 +32,19 @@ class SimulatedTestbed:
         noise: relative standard deviation of each measured phase; 0 for the model's exact costs.
     """
 
-    name = "simulated"
+    name = SIMULATED
     max_devices: int | None = None
 
     def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = DEFAULT_NOISE) -> None:
-        if not 0 <= noise < 1:
-            raise ValueError(f"measurement noise is a relative standard deviation in [0, 1), got {noise}")
         self.setup = setup
         self.spec = spec
         self.noise = noise
-        self.hardware = self.links = f"simulated {spec.name}"
+        self.hardware = f"{SIMULATED} {spec.name}"
+        self.links: str | None = self.hardware
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
-        shards = check_placement(task, placement, self.max_devices)
+        shards = check_placement(task, placement)
         batch_size, per_host = self.setup.batch_size, link_devices_per_host(task, shards, self.spec)
         exact = sharding_costs(task, shards, batch_size, self.spec).phases_ms()  # [D, 4]
         tables = shards.tables
@@ -69,20 +70,10 @@ class SimulatedTestbed:
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
-        seconds = all_to_all_s(exchange.sent_bytes.double(), self.spec, exchange.devices_per_host)  # [D]
+        exact = exchange_by_links(exchange, self.spec, testbed=self.name, hardware=self.hardware)
         words = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
-        measured_ms = self._with_noise(1e3 * seconds[:, None].expand(-1, 2), words)  # [D, 2]
-        return ExchangeSample(
-            exchange=exchange,
-            forward_ms=measured_ms[:, 0],
-            backward_ms=measured_ms[:, 1],
-            spread_ms=0.0,
-            repeats=1,
-            clock="model",
-            testbed=self.name,
-            hardware=self.hardware,
-            host_devices=self.spec.devices_per_node,
-        )
+        noisy = self._with_noise(torch.stack([exact.forward_ms, exact.backward_ms], dim=1), words)  # [D, 2]
+        return replace(exact, forward_ms=noisy[:, 0], backward_ms=noisy[:, 1])
 
     def device_costs(
         self,
@@ -97,6 +88,10 @@ class SimulatedTestbed:
         loads = table_loads(tables, self.setup.batch_size, precision, optimizer)
         return phase_costs(shard_loads(loads, device, num_devices), self.setup.batch_size, self.spec, devices_per_host)
 
+    def capacity(self, num_devices: int) -> Capacity:
+        """See `Testbed`."""
+        return Capacity(kind="simulated", memory_bytes=self.spec.memory_bytes, spec=self.spec)
+
     def close(self) -> None:
         """See `Testbed`."""
 
@@ -106,3 +101,19 @@ class SimulatedTestbed:
         generator = torch.Generator().manual_seed(seed)
         factors = 1 + self.noise * torch.randn(costs_ms.shape, generator=generator, dtype=costs_ms.dtype)
         return (costs_ms * factors.clamp(min=0)).to(torch.float32)
+
+
+def exchange_by_links(exchange: Exchange, spec: AcceleratorSpec, *, testbed: str, hardware: str) -> ExchangeSample:
+    """An all-to-all that is not measured: `[D]` times over the links of `spec`, without noise, in float64."""
+    comm_ms = 1e3 * all_to_all_s(exchange.sent_bytes.double(), spec, exchange.devices_per_host)
+    return ExchangeSample(
+        exchange=exchange,
+        forward_ms=comm_ms,
+        backward_ms=comm_ms,
+        spread_ms=0.0,
+        repeats=1,
+        clock="model",
+        testbed=testbed,
+        hardware=hardware,
+        host_devices=spec.devices_per_node,
+    )

@@ -12,9 +12,8 @@ from flows.cli import app, terminal
 def main(command: Sequence[str] | None = None) -> None:
     """Run one of torchrun's processes; exits as `dreamshard` does, and a process other than rank 0 with 1 if rank 0 fails."""
     sys.excepthook = app.one_sentence
-    from dreamshard.testbeds.cluster.launched import launched_ranks, launched_start, num_launched
-    from dreamshard.testbeds.cluster.layout import describe_count
-    from dreamshard.testbeds.cluster.rank import serve
+    from dreamshard.testbeds.layout import describe_count
+    from dreamshard.testbeds.ranks import launched_ranks, num_launched, serve_launched
     from flows.runtime.launched_ranks import on_ranks
 
     if num_launched() < 2:
@@ -22,10 +21,7 @@ def main(command: Sequence[str] | None = None) -> None:
             "torchrun did not start several processes (WORLD_SIZE is not set), so there are no other ranks; start it as in "
             "docs/many-hosts.md, or plain `dreamshard` on one host"
         )
-    start = launched_start()
-    if start.number > 0:
-        serve(start)
-        return
+    serve_launched()
     with launched_ranks() as ranks:
         hosts = describe_count(len(ranks.layout.pattern), "host")
         terminal.note(f"{describe_count(len(ranks.layout.ranks), 'rank')} on {hosts} joined")

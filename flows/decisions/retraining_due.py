@@ -2,7 +2,7 @@
 
 from dreamshard.names import number_of
 from dreamshard.recipes import Recipe
-from dreamshard.testbeds.naming import is_testbed
+from dreamshard.testbeds import is_testbed
 from dreamshard.workloads import known_as
 from storage.run_records import lineage
 from storage.run_records.trainings import tables_setting

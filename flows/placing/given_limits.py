@@ -19,7 +19,7 @@ def memory_bytes_of(memory_gb: float | None, spec: "AcceleratorSpec | None", not
         ValueError: neither is given.
     """
     from dreamshard.files.text import gib
-    from dreamshard.testbeds.capacity import TABLES_SHARE
+    from dreamshard.testbeds.base import TABLES_SHARE
 
     if memory_gb is not None:
         given = round(memory_gb * 2**30)

@@ -1,10 +1,12 @@
 """`--trace FILE`: the placements that a stage measured, as timelines for trace viewers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamshard.trace import Traced, traced, write_trace
+from dreamshard.costs import DeviceCosts
+from dreamshard.shards import Shards
+from dreamshard.trace import TablesOf, write_trace
 from flows.reports.timeline import costs_of
 from storage.run_records import checkpoints, report_store
 from storage.store import Store
@@ -27,18 +29,32 @@ def write(store: Store, outcome: Mapping[str, Any], path: Path) -> int:
     return len(placements)
 
 
-def _evaluated(store: Store, key: str) -> dict[str, Traced]:
+def _evaluated(store: Store, key: str) -> dict[str, tuple[DeviceCosts, TablesOf]]:
     rows = [row for row in report_store.load(store.evaluations, key).rows if row.fits]
     return {
-        f"{row.task}, {row.placer}: {row.overall_ms:.3f} ms": Traced.of(costs_of(row.devices), row.tables, row.device)
-        if row.tables
-        else Traced(costs_of(row.devices))
+        f"{row.task}, {row.placer}: {row.overall_ms:.3f} ms": (
+            costs_of(row.devices),
+            _tables_of(row.tables, row.device) if row.tables else {},
+        )
         for row in rows
     }
 
 
-def _profiled(store: Store, outcome: Mapping[str, Any]) -> dict[str, Traced]:
+def _profiled(store: Store, outcome: Mapping[str, Any]) -> dict[str, tuple[DeviceCosts, TablesOf]]:
     drawn = checkpoints.proposals(store, outcome["training"], outcome["iteration"])
     proposals = {(name, tuple(device)) for name, device in drawn}
     samples = store.lake.read_cost_samples(run_key=outcome["training"])
-    return traced([s for s in samples if (s.task.name, tuple(s.placement.device.tolist())) in proposals])
+    found: dict[str, tuple[DeviceCosts, TablesOf]] = {}
+    for sample in samples:
+        if (sample.task.name, tuple(sample.placement.device.tolist())) in proposals and sample.infeasible is None:
+            shards = Shards.of(sample.task, sample.placement)
+            name = f"{len(found)}: {sample.task.name}, {sample.overall_ms:.3f} ms on {sample.hardware}"
+            found[name] = sample.costs, _tables_of(shards.tables.names, shards.device.tolist())
+    return found
+
+
+def _tables_of(names: Sequence[str], device: Sequence[int]) -> TablesOf:
+    held: dict[int, list[str]] = {}
+    for name, d in zip(names, device, strict=True):
+        held.setdefault(d, []).append(name)
+    return held

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from dreamshard.testbeds.cluster.launched import RankSource, num_launched
+from dreamshard.testbeds.ranks import Ranks, num_launched
 
-_ranks: ContextVar[RankSource | None] = ContextVar("_ranks", default=None)
+_ranks: ContextVar[Ranks | None] = ContextVar("_ranks", default=None)
 
 
 @contextmanager
-def on_ranks(ranks: RankSource) -> Iterator[None]:
+def on_ranks(ranks: Ranks) -> Iterator[None]:
     """Measure on these ranks for the block, where `cluster` or `auto` is asked for."""
     token = _ranks.set(ranks)
     try:
@@ -19,7 +19,7 @@ def on_ranks(ranks: RankSource) -> Iterator[None]:
         _ranks.reset(token)
 
 
-def for_testbed(name: str) -> RankSource | None:
+def for_testbed(name: str) -> Ranks | None:
     """The ranks that the testbed called `name` measures on; None if it starts its own or needs none.
 
     Raises:

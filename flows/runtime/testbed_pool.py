@@ -20,8 +20,7 @@ from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.sizing import batch_size_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
-from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
-from dreamshard.testbeds.capacity import Capacity, capacity_of
+from dreamshard.testbeds.base import Capacity, MeasurementError, Testbed, TestbedSetup
 from dreamshard.workloads import Lookups, LookupSource
 from flows.runtime import launched_ranks
 from storage.lake.shard_cost_cache import LakeShardCache
@@ -43,7 +42,7 @@ def check_testbed(store: Store, config: Recipe) -> Capacity:
     setup = _setup(store, config.tasks.num_devices, config.workload.batch_size, 0, config.measure, _no_lookups)
     testbed = _opened(config.testbed, setup)
     try:
-        return capacity_of(testbed, config.tasks.num_devices)
+        return testbed.capacity(config.tasks.num_devices)
     finally:
         testbed.close()
 
@@ -122,7 +121,7 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
 def capacity(store: Store, reference: TestbedReference) -> Capacity:
     """What the testbed's devices are and hold."""
     with shared_testbed(store, reference) as testbed:
-        return capacity_of(testbed, reference.num_devices)
+        return testbed.capacity(reference.num_devices)
 
 
 def in_round(reference: TestbedReference, number: int) -> TestbedReference:

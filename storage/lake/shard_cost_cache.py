@@ -9,7 +9,7 @@ again changes nothing. Measurements of one shard with different numbers of repea
 import json
 from dataclasses import asdict, dataclass, fields
 
-from dreamshard.testbeds.shard_cache import ShardKey, ShardTiming
+from dreamshard.testbeds.base import ShardKey, ShardTiming
 from storage.filesystem import AnyPath, list_files
 from storage.lake import schemas
 from storage.lake.parquet_files import partition, read_parquet, write_rows

@@ -59,7 +59,7 @@ class HomeSetting:
             return False
         if self.testbed in (None, "auto"):
             return topology.testbed != SIMULATED and not is_simulated(topology.hardware)
-        from dreamshard.testbeds.naming import is_testbed  # brings torch, which takes seconds
+        from dreamshard.testbeds import is_testbed  # brings torch, which takes seconds
 
         return is_testbed(str(self.testbed), topology.testbed, topology.hardware)
 

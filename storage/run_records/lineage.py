@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from dreamshard.costs import CostSample
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
-from dreamshard.testbeds.machine import library_versions
+from dreamshard.testbeds.device import library_versions
 from storage.mlflow_store import registry
 from storage.mlflow_store.standings import TRYOUT, champions_among
 from storage.mlflow_store.topology import Topology

@@ -22,7 +22,7 @@ from dreamshard.placement import Placement
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
-from dreamshard.testbeds.cluster.testbed import ClusterTestbed
+from dreamshard.testbeds.cluster import ClusterTestbed
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, statistics, write_lookups
 
@@ -62,7 +62,7 @@ def _cluster_rows(tables: Tables, lookups: LookupFiles, num_measurements: int) -
     start = time.perf_counter()
     samples = [bed.measure(task, placement) for _ in range(num_measurements)]
     per_minute = 60 * num_measurements / (time.perf_counter() - start)
-    memory = max(psutil.Process(pid).memory_info().rss for pid in bed.rank_pids())
+    memory = max(psutil.Process(pid).memory_info().rss for pid in bed.ranks.pids())
     bed.close()
     phases = torch.stack([sample.costs.phases_ms().max(dim=0).values for sample in samples])  # [N, 4]
     compute, comm = phases[:, [0, 3]].sum(dim=1), phases[:, [1, 2]].sum(dim=1)

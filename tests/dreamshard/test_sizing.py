@@ -8,7 +8,7 @@ from dreamshard.recipes import recipe as named
 from dreamshard.recipes import with_overrides
 from dreamshard.sizing import sized, with_batch_size
 from dreamshard.tables import DEFAULT_BATCH
-from dreamshard.testbeds.capacity import Capacity
+from dreamshard.testbeds.base import Capacity
 from tests.helpers.tables import pool_of
 
 CPU = Capacity(kind="cpu", memory_bytes=10 * 2**30)

@@ -5,7 +5,7 @@ import json
 import torch
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.trace import Span, Traced, spans, trace_events, write_trace
+from dreamshard.trace import Span, spans, trace_events, write_trace
 
 # device 0 pools 1 ms longer than device 1, and updates 2 ms shorter
 COSTS = DeviceCosts.from_phases(torch.tensor([[3.0, 1.0, 1.0, 2.0], [2.0, 1.0, 1.0, 4.0]]))
@@ -57,10 +57,10 @@ def test_bars_of_a_device_neither_overlap_nor_leave_gaps():
 
 def test_the_file_is_complete_events_in_microseconds_with_a_process_per_placement_and_a_thread_per_device(tmp_path):
     path = tmp_path / "below" / "trace.json"
-    write_trace(path, {"ours": Traced(COSTS), "theirs": Traced(COSTS)})
+    write_trace(path, {"ours": (COSTS, {}), "theirs": (COSTS, {})})
     content = json.loads(path.read_text())
     assert content["displayTimeUnit"] == "ms"
-    assert content["traceEvents"] == trace_events({"ours": Traced(COSTS), "theirs": Traced(COSTS)})
+    assert content["traceEvents"] == trace_events({"ours": (COSTS, {}), "theirs": (COSTS, {})})
     complete = [event for event in content["traceEvents"] if event["ph"] == "X"]
     assert len(complete) == 2 * len(spans(COSTS))
     assert all({"name", "ts", "dur", "pid", "tid"} <= set(event) for event in complete)

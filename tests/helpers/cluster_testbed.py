@@ -7,14 +7,14 @@ import psutil
 import torch
 
 from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.cluster.testbed import ClusterTestbed
+from dreamshard.testbeds.cluster import ClusterTestbed
 from tests.helpers.lookups import EvenLookups
-from tests.helpers.tables import tables_of_dims
+from tests.helpers.tables import roomy_task, tables_of_dims
 
 BATCH = 64
 TABLES = tables_of_dims([4, 8, 128], rows=500)
-WITH_FAULTY = tables_of_dims([4, 8], rows=500, names=["healthy", "faulty"])
 
 
 def open_cluster(
@@ -34,6 +34,11 @@ def open_cluster(
         max_exchange_devices=max_exchange_devices,
     )
     return ClusterTestbed(setup, "cpu")
+
+
+def with_fault(fault: str) -> PlacementTask:
+    """Two tables, the second of which `FaultyLookups` does not give."""
+    return roomy_task(tables_of_dims([4, 8], rows=500, names=["healthy", fault]))
 
 
 def placement(*device: int, num_devices: int = 2) -> Placement:

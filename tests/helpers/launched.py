@@ -2,8 +2,8 @@
 
     torchrun ... -m tests.helpers.launched DEVICES TIMEOUT_S
 
-Each line is a fault of the lookups of table `faulty`, which the last device holds, or `none`, `exchange`, or
-`shardings`. Each answer is one line of JSON. After an error rank 0 exits with 1, as a flow that failed.
+Each line is the table of the last device, which may be a fault of `FaultyLookups`, or `exchange`, or `shardings`. Each answer
+is one line of JSON. After an error rank 0 exits with 1, as a flow that failed.
 """
 
 import json
@@ -21,8 +21,7 @@ from dreamshard.costs import Exchange
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
-from dreamshard.testbeds.cluster.launched import HostRanks, launched_ranks, launched_start
-from dreamshard.testbeds.cluster.rank import serve
+from dreamshard.testbeds.ranks import Ranks, launched_ranks, serve_launched
 from tests.helpers.lookups import FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -74,10 +73,7 @@ class Host:
 
 
 def main(num_devices: int, timeout_s: float) -> None:
-    start = launched_start()
-    if start.number > 0:
-        serve(start)
-        return
+    serve_launched()
     with launched_ranks() as ranks:
         print(json.dumps({"ranks": len(ranks.layout.ranks), "pattern": ranks.layout.pattern}), flush=True)
         for line in sys.stdin:
@@ -87,8 +83,8 @@ def main(num_devices: int, timeout_s: float) -> None:
                 sys.exit(1)
 
 
-def answer(line: str, num_devices: int, timeout_s: float, ranks: HostRanks) -> dict:
-    lookups = FaultyLookups(BATCH, fault=line)
+def answer(line: str, num_devices: int, timeout_s: float, ranks: Ranks) -> dict:
+    lookups = FaultyLookups(BATCH)
     setup = TestbedSetup(
         num_devices=num_devices, batch_size=BATCH, lookups=lookups, warmups=1, repeats=3, timeout_s=timeout_s
     )
@@ -97,7 +93,7 @@ def answer(line: str, num_devices: int, timeout_s: float, ranks: HostRanks) -> d
         if line == "exchange":
             exchange = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**16, 2**16]), devices_per_host=1))
             return {"ms": exchange.forward_ms.tolist(), "devices_per_host": exchange.exchange.devices_per_host}
-        names = [f"healthy-{d}" for d in range(num_devices - 1)] + ["faulty"]
+        names = [f"healthy-{d}" for d in range(num_devices - 1)] + [line]
         task = roomy_task(tables_of_dims([8] * num_devices, rows=500, names=names), num_devices)
         if line == "shardings":
             return measured_shardings(bed, task)

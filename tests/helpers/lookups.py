@@ -28,16 +28,13 @@ class EvenLookups:
 
 @dataclass(frozen=True)
 class FaultyLookups(EvenLookups):
-    """Fails in the way of `fault` when a rank reads the table called `faulty`."""
-
-    fault: str = "raise"
+    """Fails when a rank reads the table called `raise`, `kill` or `hang`."""
 
     def __call__(self, name: str) -> Lookups:
-        if name == "faulty":
-            if self.fault == "raise":
-                raise OSError("the disk is on fire")
-            if self.fault == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.fault == "hang":
-                threading.Event().wait()
+        if name == "raise":
+            raise OSError("the disk is on fire")
+        if name == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == "hang":
+            threading.Event().wait()
         return super().__call__(name)

@@ -23,8 +23,8 @@ def written(folder, text, name="my_cluster.yaml"):
 
 
 def test_a_preset_goes_by_its_name():
-    assert hardware("h100") is H100
-    with pytest.raises(ValueError, match=r"no hardware 'tpu'.*h100.*file of your own"):
+    assert hardware("h100") is hardware("H100") is H100
+    with pytest.raises(ValueError, match=r"no hardware 'tpu'.*h100.*file of your own.*base: h100"):
         hardware("tpu")
 
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.links import NETWORK_SHARE, PEER_S
-from dreamshard.placement import Placement
+from dreamshard.placement import Placement, TableSharding
+from dreamshard.testbeds import emulated
 from dreamshard.testbeds.base import Testbed, TestbedSetup
-from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.shard_cache import MemoryShardCache
-from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
+from dreamshard.testbeds.device import Device
+from dreamshard.testbeds.emulated import EmulatedTestbed, MemoryShardCache
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -40,16 +41,31 @@ def placement(*device: int, num_devices: int = 2) -> Placement:
 
 @pytest.fixture
 def measured(monkeypatch) -> list[tuple[str, ...]]:
-    """Names of the tables of every shard that is measured, in order."""
+    """Tables of every device that is measured, in order."""
     names = []
-    real = ShardRunner.measure
+    real = emulated.measure_operators
 
-    def spy(runner, tables, precision, optimizer):
-        names.append(tables.names)
-        return real(runner, tables, precision, optimizer)
+    def spy(job, device, rank):
+        names.append(tuple(shard.table for shard in job.shards))
+        return real(job, device, rank)
 
-    monkeypatch.setattr(ShardRunner, "measure", spy)
+    monkeypatch.setattr(emulated, "measure_operators", spy)
     return names
+
+
+def sharded_task(num_tables: int):
+    task = roomy_task(tables_of_dims([16] * num_tables, rows=500), 4)
+    return replace(task, constraints=ANY_SHARDING)
+
+
+def sharded(*tables: TableSharding) -> Placement:
+    return Placement(tables, 4, 4)
+
+
+ROW_WISE = TableSharding("row_wise")
+COPIES = TableSharding("data_parallel")
+WHOLE = TableSharding("table_wise", where=(1,))
+ON_HOST = TableSharding("table_row_wise", where=(0,))
 
 
 def test_one_device_measures_the_shard_of_each_and_says_whose_links_it_assumes():
@@ -104,23 +120,14 @@ def test_more_devices_than_a_node_has_send_over_the_network():
     assert (sample.costs.forward_compute_ms > 0).tolist() == [d in (0, 9, 11) for d in range(12)]
 
 
-def test_shards_lie_in_one_arena_that_is_filled_only_when_it_grows():
-    runner = ShardRunner(setup_of(), torch.device("cpu"))
-    large = runner.build(TABLES, "fp32", "sgd").func.weights_host
-    small = runner.build(TABLES.select([0]), "fp16", "sgd").func.weights_host
-    assert small.data_ptr() == large.data_ptr()
-    assert small.isfinite().all()
-
-
-def test_a_shard_over_the_limit_is_a_sample_marked_infeasible_with_the_bytes_asked_and_free():
-    task = roomy_task(TABLES)
-    asked = asked_bytes(TABLES.select([2]), "fp32", "sgd", BATCH, 2 * BATCH)
-    assert asked == 500 * 128 * 4 + 2 * 4 * BATCH * 128 + 4 * (2 * BATCH + BATCH)
-    bed = bed_of(memory_limit_bytes=asked - 1)
-    sample = bed.measure(task, placement(0, 0, 1))
+def test_shards_without_room_are_a_sample_with_the_bytes_asked_and_free(monkeypatch):
+    asked = 500 * 128 * 4 + 2 * 4 * BATCH * 128
+    monkeypatch.setattr(Device, "free_bytes", lambda device: asked - 1)
+    bed = bed_of()
+    sample = bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     assert sample.infeasible == Infeasible(device=1, asked_bytes=asked, free_bytes=asked - 1)
     assert sample.overall_ms == math.inf
-    assert sample.costs.phases_ms().shape == (2, 4)
+    assert sample.costs.phases_ms().abs().sum() == 0
     assert bed.measure(roomy_task(TABLES.select([0, 1])), placement(0, 1)).infeasible is None
 
 
@@ -128,11 +135,38 @@ def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch
     def runs_out(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("dreamshard.testbeds.shard_runner.build_operator", runs_out)
+    monkeypatch.setattr("dreamshard.testbeds.operators.build_operator", runs_out)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    sample = bed_of().measure(roomy_task(TABLES), placement(0, 0, 0))
-    assert sample.infeasible.device == 0
-    assert sample.infeasible.asked_bytes > 0
+    assert bed_of().measure(roomy_task(TABLES), placement(0, 0, 0)).infeasible.device == 0
+
+
+def test_every_way_to_shard_is_measured_and_cached(measured):
+    bed = bed_of()
+    sample = bed.measure(sharded_task(4), sharded(ROW_WISE, COPIES, WHOLE, ON_HOST))
+    assert (sample.costs.phases_ms() > 0).all()
+    assert (sample.index_ms > 0).all()
+    assert torch.equal(sample.costs.forward_comm_ms, sample.costs.forward_comm_ms[:1].expand(4))
+    assert (sample.costs.backward_comm_ms > sample.costs.forward_comm_ms).all()
+    again = bed.measure(sharded_task(4), sharded(ROW_WISE, COPIES, WHOLE, ON_HOST))
+    assert torch.equal(again.costs.phases_ms(), sample.costs.phases_ms())
+    assert len(measured) == 4
+
+
+def test_a_row_block_beyond_the_rows_looked_up_costs_less_than_the_first():
+    bed = bed_of(batch_size=4096, lookups=EvenLookups(4096, per_sample=400))  # of the first 8 of 500 rows
+    costs = bed.measure(sharded_task(1), sharded(ROW_WISE)).costs
+    assert costs.forward_compute_ms[0] > 2 * costs.forward_compute_ms[1:].max()
+
+
+def test_tables_of_several_precisions_are_measured():
+    task = replace(sharded_task(2), precision_of={"table-1": "fp16"})
+    assert bed_of().measure(task, Placement.whole(torch.tensor([0, 0]), 4)).costs.forward_compute_ms[0] > 0
+
+
+def test_a_cache_over_host_memory_is_refused_on_the_cpu():
+    task = replace(sharded_task(1), constraints=replace(ANY_SHARDING, caching=True))
+    with pytest.raises(ValueError, match="'table-0' is in host memory with a cache"):
+        bed_of().measure(task, sharded(replace(WHOLE, cached_share=0.5)))
 
 
 def test_without_a_gpu_cuda_is_refused():

@@ -9,7 +9,7 @@ import torch
 
 from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.shard_cache import ShardCache, ShardKey, ShardTiming
+from dreamshard.testbeds.base import ShardCache, ShardKey, ShardTiming
 from dreamshard.workloads import dataset_version
 from storage.lake import catalog
 from storage.lake.lake import Lake

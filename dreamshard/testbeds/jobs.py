@@ -1,56 +1,35 @@
-"""What one rank needs to measure a placement of tables that are sharded in any way.
+"""What ranks measure: an all-to-all, or a rank's part of a placement.
 
-Shards that are exchanged alike are exchanged together, side by side in one matrix: those of one device, row blocks on all
-devices, row blocks on one host, and data-parallel copies, which are not exchanged at all.
+Shards that are exchanged alike are exchanged together: those of one device, row blocks on all devices, row blocks on one
+host, and data-parallel copies, which are not exchanged at all.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
-import torch
-
+from dreamshard.costs import Exchange
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES
 from dreamshard.shards import Shards
-from dreamshard.tables import Optimizer, Precision, Tables, parent_name
+from dreamshard.tables import Optimizer, Precision, parent_name
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.fused_op import require_operator
+from dreamshard.testbeds.operators import DENSE_OPTIMIZERS, RankShard, Route, require_operator
 
-DENSE_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
-"""Of data-parallel tables."""
-Route = Literal["device", "everywhere", "host", "copies"]
-"""How pooled vectors reach their samples."""
+DeviceType = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
-class RankShard:
-    """A shard on one rank.
+class ExchangeJob:
+    """An all-to-all to measure among `members`; each answers with `[R, 2]` milliseconds, there and back."""
 
-    Attributes:
-        name: for people.
-        table: whose lookups it gets.
-        table_rows: of the whole table.
-        first_row: of the shard.
-        rows: of the shard.
-        table_index: number of the table in the task.
-        first_column: of the shard.
-        dim: columns of the shard.
-        offset: first column in the matrix of its route.
-        cached_share: share of its rows that the device caches, the table being in host memory; None in device memory.
-    """
+    members: tuple[int, ...]
+    exchange: Exchange
 
-    name: str
-    table: str
-    table_rows: int
-    first_row: int
-    rows: int
-    table_index: int
-    first_column: int
-    dim: int
-    route: Route
-    offset: int
-    precision: Precision
-    cached_share: float | None
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that exchange."""
+        return (self.members,)
 
 
 @dataclass(frozen=True)
@@ -82,11 +61,6 @@ class ShardingJob:
     device_bytes: int
     with_indices: bool = True
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the rank's shards."""
-        return tuple(shard.name for shard in self.shards)
-
     @classmethod
     def each(
         cls, members: Sequence[int], task: PlacementTask, shards: Shards, *, with_indices: bool = True
@@ -115,69 +89,55 @@ class ShardingJob:
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of ranks that it exchanges among."""
+        """Ranks that exchange: all, those of this rank's host, and those with its number on their hosts."""
         return self.members, self.host_members, self.across_members
+
+    def asked_bytes(self, batch_size: int, rank: int | None = None) -> int:
+        """Memory for shards, pooled vectors and gradients; with a rank's number also for what it exchanges, fp32."""
+        asked = self.device_bytes + 2 * 4 * batch_size * sum(shard.dim for shard in self.shards)
+        if rank is None:
+            return asked
+        on_host = max(self.host_dims)
+        whole = self.device_dims[rank] + self.everywhere_dims + on_host
+        own = sum(self.device_dims) + self.everywhere_dims + sum(self.host_dims)
+        return asked + 2 * 4 * (2 * whole * batch_size + own * (batch_size // len(self.device_dims) + 1))
+
+
+Job = ExchangeJob | ShardingJob
 
 
 def rank_shards(task: PlacementTask, shards: Shards) -> list[list[RankShard]]:
     """The shards of each device, in the order of `shards`."""
     held: list[list[RankShard]] = [[] for _ in range(shards.num_devices)]
-    offsets: dict[tuple[Route, int, int, int], int] = {}  # by route, place, table and first column
-    widths: dict[tuple[Route, int], int] = {}  # by route and place
-    in_host = shards.host_bytes > 0
-    for s, (t, d, kind, rows, columns) in enumerate(
-        zip(
-            shards.table.tolist(),
-            shards.device.tolist(),
-            shards.sharding_type.tolist(),
-            shards.rows.tolist(),
-            shards.columns.tolist(),
-            strict=True,
+    in_host = (shards.host_bytes > 0).tolist()
+    fields = (shards.table, shards.device, shards.sharding_type, shards.rows, shards.columns)
+    for s, (t, d, kind, rows, columns) in enumerate(zip(*(field.tolist() for field in fields), strict=True)):
+        shard = RankShard(
+            table=task.tables.names[t],
+            table_rows=int(task.tables.rows[t]),
+            first_row=rows[0],
+            rows=rows[1] - rows[0],
+            dim=columns[1] - columns[0],
+            route=_route(kind),
+            precision=_precision(task, t),
+            cached_share=float(shards.cached_share[s]) if in_host[s] else None,
         )
-    ):
-        route = _route(kind)
-        place = {"device": d, "host": d // shards.devices_per_host}.get(route, 0)
-        dim, key = columns[1] - columns[0], (route, place, t, columns[0])
-        if key not in offsets:
-            offsets[key] = widths.get((route, place), 0)
-            widths[route, place] = offsets[key] + dim
-        table = task.tables.names[t]
-        held[d].append(
-            RankShard(
-                name=shards.tables.names[s],
-                table=table,
-                table_rows=int(task.tables.rows[t]),
-                first_row=rows[0],
-                rows=rows[1] - rows[0],
-                table_index=t,
-                first_column=columns[0],
-                dim=dim,
-                route=route,
-                offset=offsets[key],
-                precision=task.precision_of.get(parent_name(table), task.precision),
-                cached_share=float(shards.cached_share[s]) if bool(in_host[s]) else None,
-            )
-        )
+        held[d].append(shard)
     return held
 
 
 def sample_counts(batch_size: int, num_ranks: int) -> list[int]:
-    """Samples of each rank: the same, but one more on the first ranks if need be."""
+    """Samples of each rank: all have as many, the first ones one more if need be."""
     return [batch_size // num_ranks + (r < batch_size % num_ranks) for r in range(num_ranks)]
 
 
-def tables_of(shards: Sequence[RankShard]) -> Tables:
-    """Shards as tables for the operator, without statistics."""
-    count = len(shards)
-    return Tables(
-        tuple(shard.name for shard in shards),
-        rows=torch.tensor([shard.rows for shard in shards]),
-        dim=torch.tensor([shard.dim for shard in shards]),
-        pooling_factor=torch.zeros(count),
-        bins=torch.zeros(count, 17),
-        lookups=torch.zeros(count, dtype=torch.int64),
-        unique_rows=torch.zeros(count, dtype=torch.int64),
-    )
+def sample_starts(batch_size: int, num_ranks: int) -> list[int]:
+    """First sample of each rank, and the batch's size."""
+    return list(accumulate(sample_counts(batch_size, num_ranks), initial=0))
+
+
+def _precision(task: PlacementTask, table: int) -> Precision:
+    return task.precision_of.get(parent_name(task.tables.names[table]), task.precision)
 
 
 def _route(kind: int) -> Route:
@@ -189,21 +149,14 @@ def _route(kind: int) -> Route:
     return "copies" if sharding_type == "data_parallel" else "everywhere"
 
 
-def require_shards(task: PlacementTask, shards: Shards, device_type: str) -> None:
-    """Check that ranks can build and exchange the shards.
-
-    Args:
-        task: with the devices per host that the ranks have.
-        shards: of a placement.
-        device_type: of the ranks.
+def require_shards(task: PlacementTask, shards: Shards, device_type: str, per_host: int | None) -> None:
+    """Check that ranks, so many per host (None for any number), can build and exchange the shards.
 
     Raises:
         ValueError: they cannot; the message names the first table or the pair of precision and optimizer.
     """
     in_host, copies = shards.host_bytes > 0, shards.is_any("data_parallel")
-    precisions = [
-        task.precision_of.get(parent_name(task.tables.names[t]), task.precision) for t in shards.table.tolist()
-    ]
+    precisions = [_precision(task, t) for t in shards.table.tolist()]
     for precision in set(precisions):
         require_operator(precision, task.optimizer, device_type)
     if device_type == "cpu" and bool(in_host.any()):
@@ -215,10 +168,9 @@ def require_shards(task: PlacementTask, shards: Shards, device_type: str) -> Non
         if precisions[s] != "fp32" or task.optimizer not in DENSE_OPTIMIZERS:
             raise ValueError(
                 f"{shards.tables.names[s]!r} is data-parallel in {precisions[s]} with {task.optimizer}, but such tables are "
-                f"measured in fp32 with {', '.join(DENSE_OPTIMIZERS)}; shard it another way, or use the testbed `simulated`"
+                f"measured in fp32 with {', '.join(DENSE_OPTIMIZERS)}"
             )
-    per_host = task.devices_per_host or task.num_devices
-    if bool(shards.is_any(*ON_ONE_HOST).any()) and shards.devices_per_host > per_host:
+    if per_host and bool(shards.is_any(*ON_ONE_HOST).any()) and shards.devices_per_host > per_host:
         raise ValueError(
             f"the placement spreads rows over hosts of {shards.devices_per_host} devices, but the ranks are {per_host} per "
             f"host; place for {per_host} devices per host"

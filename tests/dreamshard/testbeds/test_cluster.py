@@ -10,7 +10,7 @@ from dreamshard.costs import Exchange
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
-from dreamshard.testbeds.cluster.testbed import ClusterTestbed
+from dreamshard.testbeds.cluster import ClusterTestbed
 from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
@@ -38,9 +38,9 @@ def test_two_ranks_measure_a_placement(cluster):
 
 def test_the_ranks_stay_up_from_one_placement_to_the_next(cluster):
     cluster.measure(roomy_task(TABLES), placement(0, 0, 1))
-    pids = cluster.rank_pids()
+    pids = cluster.ranks.pids()
     cluster.measure(roomy_task(TABLES), placement(1, 0, 1))
-    assert cluster.rank_pids() == pids
+    assert cluster.ranks.pids() == pids
     assert len(pids) == 2
 
 
@@ -131,14 +131,14 @@ def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(clust
 
 def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_up(cluster):
     large = tables_of_dims([4, 4], rows=2**44)
-    pids = cluster.rank_pids()
+    pids = cluster.ranks.pids()
     sample = cluster.measure(roomy_task(large, memory_bytes=2**60), placement(1, 1))
     assert sample.infeasible.device == 1
     assert sample.infeasible.asked_bytes > 2 * 2**44 * 4 * 4 > sample.infeasible.free_bytes > 0
     assert sample.overall_ms == float("inf")
     assert sample.costs.phases_ms().abs().sum() == 0
     assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).infeasible is None
-    assert not pids or cluster.rank_pids() == pids
+    assert not pids or cluster.ranks.pids() == pids
 
 
 def test_a_source_of_lookups_that_no_rank_can_get_is_refused():

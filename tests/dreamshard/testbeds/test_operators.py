@@ -3,27 +3,22 @@
 import pytest
 import torch
 
-from dreamshard.tables import Tables
-from dreamshard.testbeds.fused_op import (
-    LEARNING_RATE,
-    WeightArena,
-    build_operator,
-    shard_lookups,
-)
+from dreamshard.testbeds.device import WeightArena
+from dreamshard.testbeds.operators import LEARNING_RATE, build_operator, shard_lookups
 from dreamshard.workloads import Lookups
-from tests.helpers.tables import tables_of_dims
 
 CPU = torch.device("cpu")
 CASES = [(p, o) for p in ("fp32", "fp16") for o in ("sgd", "rowwise_adagrad", "adagrad")]
 
 
-def two_tables() -> tuple[Tables, list[Lookups]]:
-    tables = tables_of_dims([4, 8], rows=20)
-    lookups = [
+SHAPES = [(20, 4), (20, 8)]
+
+
+def two_tables() -> list[Lookups]:
+    return [
         Lookups(torch.tensor([0, 1, 2, 0, 19]), torch.tensor([0, 1, 3, 5])),
         Lookups(torch.tensor([5, 5, 19, 3], dtype=torch.int32), torch.tensor([0, 2, 2, 4])),
     ]
-    return tables, lookups
 
 
 def reference(lookups: list[Lookups], weights: list[torch.Tensor]) -> torch.Tensor:
@@ -36,8 +31,8 @@ def reference(lookups: list[Lookups], weights: list[torch.Tensor]) -> torch.Tens
 
 def run_once(precision, optimizer, device=CPU, index_dtype=torch.int64):
     """Weights before, output, weights after one step with all gradients 1, and the reference's own gradients."""
-    tables, lookups = two_tables()
-    operator = build_operator(tables, precision, optimizer, device, WeightArena(device))
+    lookups = two_tables()
+    operator = build_operator(SHAPES, precision, optimizer, device, WeightArena(device))
     weights = operator.split_embedding_weights()
     generator = torch.Generator().manual_seed(0)
     for weight in weights:
@@ -75,49 +70,22 @@ def test_a_step_of_rowwise_adagrad_divides_by_the_rows_root_mean_square():
 @pytest.mark.parametrize(
     ("precision", "optimizer"), [("bf16", "sgd"), ("int8", "sgd"), ("fp32", "adam"), ("fp16", "lars_sgd")]
 )
-def test_what_fbgemm_does_not_train_on_the_cpu_is_refused_by_name(precision, optimizer):
-    tables, _ = two_tables()
-    message = rf"fbgemm trains no {precision} tables with {optimizer} on cpu.*fp32 and fp16 with sgd, rowwise_adagrad"
-    with pytest.raises(ValueError, match=message):
-        build_operator(tables, precision, optimizer, CPU, WeightArena(CPU))
-
-
-def test_a_cache_of_host_memory_is_refused_on_the_cpu():
-    tables, _ = two_tables()
-    with pytest.raises(ValueError, match="in host memory with a cache, which only GPUs have"):
-        build_operator(tables, "fp32", "sgd", CPU, WeightArena(CPU), cached_share=0.5)
-
-
-def test_a_divided_arena_holds_operators_side_by_side():
-    arena = WeightArena(CPU)
-    one, other = arena.divided([1000, 24])
-    first, second = one.weights(250, torch.float32), other.weights(6, torch.float32)
-    first.fill_(1.0)
-    second.fill_(2.0)
-    assert (first == 1).all()
-    assert arena.num_bytes == 1024 + 256
+def test_what_fbgemm_does_not_train_on_the_cpu_is_refused(precision, optimizer):
+    with pytest.raises(ValueError, match=rf"fbgemm trains no {precision} tables with {optimizer} on cpu"):
+        build_operator(SHAPES, precision, optimizer, CPU, WeightArena(CPU))
 
 
 def test_operators_of_one_arena_lie_in_the_same_memory():
     arena = WeightArena(CPU)
-    tables, _ = two_tables()
-    large = build_operator(tables, "fp32", "sgd", CPU, arena)
-    small = build_operator(tables.select([1]), "fp16", "sgd", CPU, arena)
+    large = build_operator(SHAPES, "fp32", "sgd", CPU, arena)
+    small = build_operator(SHAPES[1:], "fp16", "sgd", CPU, arena)
     assert large.weights_host.data_ptr() == small.weights_host.data_ptr()
     assert large.weights_host.numel() == 20 * 4 + 20 * 8
     assert small.split_embedding_weights()[0].shape == (20, 8)
 
 
-def test_an_arena_grows_for_a_larger_shard_and_holds_no_zero_pages():
-    arena = WeightArena(CPU)
-    assert (arena.weights(10, torch.float32) != 0).all()
-    assert len(arena.weights(1000, torch.float32)) == 1000
-    assert arena.weights(1000, torch.float32).isfinite().all()
-
-
 def test_lookups_are_laid_out_table_after_table_from_the_first_samples():
-    _, lookups = two_tables()
-    shard = shard_lookups(lookups, 2, torch.int64)
+    shard = shard_lookups(two_tables(), 2, torch.int64)
     assert shard.indices.tolist() == [0, 1, 2, 5, 5]
     assert shard.offsets.tolist() == [0, 1, 3, 5, 5]
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dreamshard.testbeds.cluster.jobs import Gpu, Rank
-from dreamshard.testbeds.cluster.layout import Layout
+from dreamshard.testbeds.layout import Gpu, Layout, Rank
 
 
 def rank(number: int, host: str, gpu: Gpu | None = None) -> Rank:
@@ -29,7 +28,7 @@ def test_ranks_that_a_launcher_dealt_out_in_turn_become_devices_host_by_host():
 def test_only_the_last_host_may_have_fewer_ranks():
     layout = Layout.of([rank(0, "small"), *(rank(r, "large") for r in range(1, 4))])
     assert [each.host for each in layout.ranks] == ["large"] * 3 + ["small"]
-    with pytest.raises(ValueError, match="3 on a, 2 on b, 1 on c"):
+    with pytest.raises(ValueError, match="'a': 3, 'b': 2, 'c': 1"):
         Layout.of(rank(r, host) for r, host in enumerate("aaabbc"))
 
 

@@ -1,0 +1,156 @@
+"""Which rank is which device, on which host; pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dreamshard.testbeds.jobs import DeviceType
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU; its `uuid` tells it from others of the model."""
+
+    model: str
+    uuid: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A process that measures.
+
+    Attributes:
+        number: among all ranks, from 0.
+        host: name of the machine, or of what stands for one.
+        processor: model of the CPU, with the number of its cores.
+        gpu: that this rank would use; None if it has none.
+        pid: of the process; 0 if it has not started.
+    """
+
+    number: int
+    host: str
+    processor: str
+    gpu: Gpu | None
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks in the order of devices: hosts one after another, the fullest first.
+
+    Raises:
+        ValueError: a host other than the last one has fewer ranks than the first.
+    """
+
+    ranks: tuple[Rank, ...]
+
+    def __post_init__(self) -> None:
+        counts = self.pattern
+        if any(count != counts[0] for count in counts[:-1]):
+            raise ValueError(
+                f"hosts have different numbers of ranks {self._hosts()}; start as many on each, as tasks know "
+                "one number of devices per host (only the last may have fewer)"
+            )
+
+    @classmethod
+    def of(cls, ranks: Iterable[Rank]) -> "Layout":
+        """Number the ranks so that those of a host are consecutive."""
+        ordered = sorted(ranks, key=lambda rank: rank.number)
+        counts = Counter(rank.host for rank in ordered)
+        first = {rank.host: rank.number for rank in reversed(ordered)}
+        return cls(tuple(sorted(ordered, key=lambda rank: (-counts[rank.host], first[rank.host], rank.number))))
+
+    @property
+    def pattern(self) -> list[int]:
+        """Ranks of each host, and so which devices share one."""
+        return list(self._hosts().values())
+
+    def _hosts(self) -> dict[str, int]:
+        return dict(Counter(rank.host for rank in self.ranks))
+
+    @property
+    def devices_per_host(self) -> int:
+        """Of the first host."""
+        return self.pattern[0]
+
+    @property
+    def kinds(self) -> list[str]:
+        """Model of each device."""
+        return [rank.gpu.model if rank.gpu else rank.processor for rank in self.ranks]
+
+    def members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
+        """Numbers of the ranks that measure a task of so many devices, by device.
+
+        Args:
+            num_devices: of the task.
+            devices_per_host: of the task; None for as many as there are.
+
+        Raises:
+            ValueError: there are too few ranks or hosts for the task.
+        """
+        chosen, own = list(range(len(self.ranks))), self.devices_per_host
+        if devices_per_host is not None:
+            per_host = min(devices_per_host, num_devices)
+            chosen = [d for d in chosen if d % own < per_host <= own]
+        if len(chosen) < num_devices:
+            wanted = "" if devices_per_host is None else f" at {devices_per_host} per host"
+            raise ValueError(
+                f"{num_devices} devices{wanted} are asked for, but there are {len(self.ranks)} ranks, {own} per host on "
+                f"{describe_count(len(self.pattern), 'host')}; ask for what there is, or start more (docs/many-hosts.md)"
+            )
+        return tuple(self.ranks[place].number for place in chosen[:num_devices])
+
+    def per_host(self, members: Sequence[int]) -> int:
+        """Members on the host of the first one."""
+        hosts = [rank.host for rank in self.of_members(members)]
+        return hosts.count(hosts[0])
+
+    def of_members(self, members: Sequence[int]) -> list[Rank]:
+        """Ranks by number."""
+        by_number = {rank.number: rank for rank in self.ranks}
+        return [by_number[member] for member in members]
+
+    def hardware(self, members: Sequence[int], device_type: DeviceType) -> str:
+        """Names the devices of `members` for people and for comparing samples, e.g. `NVIDIA H100 x64, 8 hosts`.
+
+        Raises:
+            ValueError: they are GPUs of several models, or one of them has no GPU.
+        """
+        hosts = len({rank.host for rank in self.of_members(members)})
+        on_hosts = "" if hosts == 1 else f", {hosts} hosts"
+        count = f", {len(members)} ranks" if device_type == "cpu" else f" x{len(members)}"
+        return f"{self.model(members, device_type)}{count}{on_hosts}"
+
+    def model(self, members: Sequence[int], device_type: DeviceType) -> str:
+        """Names the devices of `members` without their number, e.g. `NVIDIA H100`; raises as `hardware` does."""
+        ranks = self.of_members(members)
+        if device_type == "cpu":
+            return " and ".join(sorted({rank.processor for rank in ranks}))
+        users: dict[tuple[str, str], Rank] = {}
+        for rank in ranks:
+            if rank.gpu is None:
+                raise ValueError(
+                    f"rank {rank.number} on host {rank.host} has no GPU that torch can use; start one rank per GPU, check "
+                    "`nvidia-smi` on that host, or ask for the CPU with cluster:cpu"
+                )
+            other = users.setdefault((rank.host, rank.gpu.uuid), rank)
+            if other is not rank:
+                raise ValueError(
+                    f"ranks {other.number} and {rank.number} on host {rank.host} have the same GPU ({rank.gpu.model}); start "
+                    "one rank per GPU"
+                )
+        models = {rank.gpu.model: rank.host for rank in ranks if rank.gpu}
+        if len(models) > 1:
+            listed = ", ".join(f"{model} on host {host}" for model, host in models.items())
+            raise ValueError(f"ranks have GPUs of different models ({listed}); start them on hosts of one kind")
+        return next(iter(models))
+
+    def device_type(self) -> DeviceType:
+        """GPUs, unless no rank at all has one: a rank that should have one must not be replaced by a CPU."""
+        return "cuda" if any(rank.gpu for rank in self.ranks) else "cpu"
+
+
+def describe_count(count: int, noun: str) -> str:
+    """`1 host`, `2 hosts`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,348 @@
+"""fbgemm's operators of one rank's shards, whatever ways its tables are sharded, on their real lookups.
+
+As TorchRec does: a block of rows gets the lookups of its rows, numbered from its first; a data-parallel copy gets those of
+the rank's own samples, and its backward pass makes a dense gradient; a dense optimizer applies the sum of all ranks'.
+
+fbgemm is imported with the first operator, so everything that needs no device works without it.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dreamshard.tables import BYTES_PER_ROW, BYTES_PER_WEIGHT, Optimizer, Precision
+from dreamshard.testbeds.device import INT32_LIMIT, Device, WeightArena
+from dreamshard.workloads import Lookups
+
+LEARNING_RATE = 0.01
+EPSILON = 1e-8  # of the Adagrads
+GRADIENT = 1e-4  # of every pooled element; small, so that weights stay finite over many passes
+WEIGHT_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.uint8}
+OPTIMIZER_TYPE: dict[Optimizer, str] = {
+    "sgd": "EXACT_SGD",
+    "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD",
+    "adagrad": "EXACT_ADAGRAD",
+    "adam": "ADAM",
+    "lamb": "LAMB",
+    "partial_rowwise_adam": "PARTIAL_ROWWISE_ADAM",
+    "partial_rowwise_lamb": "PARTIAL_ROWWISE_LAMB",
+    "lars_sgd": "LARS_SGD",
+}
+"""Names in fbgemm's `EmbOptimType`."""
+PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("fp32", "fp16"), "cuda": ("fp32", "fp16", "int8")}
+OPTIMIZERS: dict[str, tuple[Optimizer, ...]] = {
+    "cpu": ("sgd", "rowwise_adagrad", "adagrad"),
+    "cuda": tuple(OPTIMIZER_TYPE),
+}
+"""By type of device: what fbgemm's operators train (1.8; it has bf16 nowhere, and int8 in no backward pass on the CPU)."""
+DENSE_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
+"""Of data-parallel tables."""
+INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
+"""Types that each build takes without conversion; a shard with more rows than int32 holds needs int64."""
+
+Route = Literal["device", "everywhere", "host", "copies"]
+"""How pooled vectors reach their samples."""
+
+
+@dataclass(frozen=True)
+class RankShard:
+    """A shard on one rank.
+
+    Attributes:
+        table: whose lookups it gets.
+        table_rows: of the whole table.
+        first_row: of the shard.
+        rows: of the shard.
+        dim: columns of the shard.
+        cached_share: share of its rows that the device caches, the table being in host memory; None in device memory.
+    """
+
+    table: str
+    table_rows: int
+    first_row: int
+    rows: int
+    dim: int
+    route: Route
+    precision: Precision
+    cached_share: float | None
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of its weights, if they are in the arena."""
+        if self.route == "copies" or self.cached_share is not None:
+            return 0
+        return self.rows * (self.dim * BYTES_PER_WEIGHT[self.precision] + BYTES_PER_ROW[self.precision])
+
+
+@dataclass(frozen=True)
+class RankOperator:
+    """One operator of shards that are exchanged alike, of one precision and cached alike.
+
+    Attributes:
+        shards: in the order of its columns.
+        run: looks up the whole batch, or the rank's samples if they are copies; returns pooled vectors `[B, S]`.
+        weights: `[rows, dim]` of each shard, which change with each step.
+        num_lookups: of all shards.
+    """
+
+    shards: tuple[RankShard, ...]
+    run: Callable[[], Tensor]
+    weights: tuple[Tensor, ...]
+    num_lookups: int
+
+
+@dataclass
+class DenseOptimizer:
+    """Applies summed gradients of data-parallel tables; state starts at zero.
+
+    Attributes:
+        weights: `[W]` of all tables, flat, with their gradient.
+        shapes: rows and columns of each.
+    """
+
+    weights: torch.nn.Parameter
+    shapes: tuple[tuple[int, int], ...]
+    optimizer: Optimizer
+    _state: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def gradient(self) -> Float[Tensor, " W"]:
+        """Of the last backward pass."""
+        assert self.weights.grad is not None
+        return self.weights.grad
+
+    @torch.no_grad()
+    def step(self) -> Tensor:
+        """One step of plain SGD or an Adagrad."""
+        gradient = self.gradient
+        if self.optimizer == "sgd":
+            return self.weights.add_(gradient, alpha=-LEARNING_RATE)
+        sizes = [rows * dim for rows, dim in self.shapes]
+        parts = zip(self.weights.split(sizes), gradient.split(sizes), self.shapes, strict=True)
+        for i, (weight, change, shape) in enumerate(parts):
+            square = change.reshape(shape).square()
+            if self.optimizer == "rowwise_adagrad":
+                square = square.mean(dim=1, keepdim=True)
+            total = self._state.setdefault(i, torch.zeros_like(square)).add_(square)
+            weight.reshape(shape).sub_(LEARNING_RATE * change.reshape(shape) / total.sqrt().add_(EPSILON))
+        return self.weights
+
+
+class RankOperators:
+    """All operators of a rank's shards; data-parallel copies look up the rank's samples of the batch.
+
+    Raises:
+        ValueError: fbgemm has no such operator, or lookups are missing.
+    """
+
+    def __init__(self, shards: Sequence[RankShard], optimizer: Optimizer, device: Device, samples: slice) -> None:
+        self.operators: list[RankOperator] = []
+        self.dense: DenseOptimizer | None = None
+        self._optimizer: Optimizer = optimizer
+        self._device = device
+        self._samples = samples
+        self._pooled: list[Tensor] = []
+
+        def alike(shard: RankShard) -> tuple[str, str, float]:
+            return shard.route, shard.precision, shard.cached_share or 0.0
+
+        kinds = [list(of_kind) for _, of_kind in groupby(sorted(shards, key=alike), key=alike)]
+        arenas = device.arena.divided([sum(shard.arena_bytes for shard in of_kind) for of_kind in kinds])
+        for of_kind, arena in zip(kinds, arenas, strict=True):
+            self.operators.append(self._built(of_kind, arena))
+        for operator in self.operators:  # one untimed step proves that memory suffices
+            pooled = operator.run()
+            pooled.backward(torch.zeros_like(pooled))
+        device.synchronize()
+
+    @property
+    def exchanged_lookups(self) -> tuple[int, int]:
+        """Numbers of lookups and of shards, without data-parallel copies."""
+        exchanged = [op for op in self.operators if op.shards[0].route != "copies"]
+        return sum(op.num_lookups for op in exchanged), sum(len(op.shards) for op in exchanged)
+
+    def forward(self) -> float:
+        """Milliseconds of all lookups, each with cold caches."""
+        timed = [self._device.cold(operator.run) for operator in self.operators]
+        self._pooled = [pooled for pooled, _ in timed]
+        return sum(spent_ms for _, spent_ms in timed)
+
+    def backward(self) -> float:
+        """Milliseconds of gradients and fused optimizers, each with cold caches, for constant gradients."""
+        if self.dense is not None:
+            self.dense.weights.grad = None  # dense gradients add up
+        return sum(
+            self._device.cold(partial(_backward, pooled, torch.full_like(pooled, GRADIENT)))[1]
+            for pooled in self._pooled
+        )
+
+    def dense_step(self) -> float:
+        """Milliseconds of the optimizer of data-parallel copies; 0 without any."""
+        return 0.0 if self.dense is None else self._device.clock.compute(self.dense.step)[1]
+
+    def _built(self, shards: Sequence[RankShard], arena: WeightArena) -> RankOperator:
+        device, first = self._device.device, shards[0]
+        own = [self._lookups_of(shard) for shard in shards]
+        count = sum(len(lookups.indices) for lookups in own)
+        batch = self._device.setup.batch_size
+        if first.route == "copies":
+            batch = self._samples.stop - self._samples.start
+        large = max(sum(shard.rows for shard in shards), count) > INT32_LIMIT  # backward numbers the rows of all tables
+        joined = shard_lookups(own, batch, torch.int64 if large else INDEX_DTYPE[device.type])
+        indices, offsets = joined.indices.to(device), joined.offsets.to(device)
+        shapes = tuple((shard.rows, shard.dim) for shard in shards)
+        if first.route != "copies":
+            operator = build_operator(shapes, first.precision, self._optimizer, device, arena, first.cached_share)
+            split: Callable[[], list[Tensor]] = operator.split_embedding_weights  # type: ignore[assignment]
+            return RankOperator(tuple(shards), partial(operator, indices, offsets), tuple(split()), count)
+        operator = _dense_operator(shapes, device)
+        weights: torch.nn.Parameter = operator.weights  # type: ignore[assignment]
+        self.dense = DenseOptimizer(weights, shapes, self._optimizer)
+        parts = zip(weights.detach().split([rows * dim for rows, dim in shapes]), shapes, strict=True)
+        views = tuple(part.reshape(shape) for part, shape in parts)
+        return RankOperator(tuple(shards), partial(operator, indices.long(), offsets.long()), views, count)
+
+    def _lookups_of(self, shard: RankShard) -> Lookups:
+        lookups = self._device.read(shard.table, shard.table_rows)
+        if shard.route == "copies":
+            offsets = lookups.offsets[self._samples.start : self._samples.stop + 1]
+            return Lookups(lookups.indices[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+        if shard.rows == shard.table_rows:
+            return lookups
+        return lookups.of_rows(shard.first_row, shard.first_row + shard.rows)
+
+
+def require_fbgemm() -> None:
+    """Raise a ValueError that says what to install if fbgemm is missing."""
+    if importlib.util.find_spec("fbgemm_gpu") is None:
+        raise ValueError(
+            "real measurements need fbgemm, which is not installed; install 'dreamshard[cpu]', or 'dreamshard[cuda]' for "
+            "NVIDIA GPUs, or use the testbed `simulated`"
+        )
+
+
+def require_operator(precision: Precision, optimizer: Optimizer, device_type: str) -> None:
+    """Raise a ValueError if fbgemm has no operator of this precision and optimizer on this type of device."""
+    if precision not in PRECISIONS[device_type] or optimizer not in OPTIMIZERS[device_type]:
+        raise ValueError(
+            f"fbgemm trains no {precision} tables with {optimizer} on {device_type}, so they cannot be measured; it has "
+            f"{' and '.join(PRECISIONS[device_type])} with {', '.join(OPTIMIZERS[device_type])}"
+        )
+
+
+def build_operator(
+    shapes: Sequence[tuple[int, int]],
+    precision: Precision,
+    optimizer: Optimizer,
+    device: torch.device,
+    arena: WeightArena,
+    cached_share: float | None = None,
+) -> torch.nn.Module:
+    """The fused operator of tables on `device`: takes indices and offsets, returns `[B, sum of dims]` fp32.
+
+    Args:
+        shapes: rows and dim of each table.
+        arena: memory for weights on the device.
+        cached_share: share of the rows that the GPU caches while all are in host memory; None for device memory.
+
+    Raises:
+        ValueError: fbgemm is not installed, or has no such operator.
+    """
+    require_fbgemm()
+    require_operator(precision, optimizer, device.type)
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
+
+    on_cpu = device.type == "cpu"
+    location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
+    if cached_share is not None:
+        location = EmbeddingLocation.MANAGED_CACHING
+    compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
+    operator: torch.nn.Module = _operator_class()(
+        [(rows, dim, location, compute) for rows, dim in shapes],
+        weights_precision=SparseType(precision),
+        output_dtype=SparseType.FP32,
+        optimizer=EmbOptimType[OPTIMIZER_TYPE[optimizer]],
+        learning_rate=LEARNING_RATE,
+        bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
+        device=device,
+        **({} if cached_share is None else {"cache_load_factor": cached_share}),
+    )
+    if cached_share is not None:
+        operator.weights_uvm.fill_(1)  # type: ignore[operator]  # takes every page of host memory
+        return operator
+    # Scale and bias of a row are in bytes, as the weights of int8 are.
+    weights = arena.weights(
+        sum(rows * (dim + BYTES_PER_ROW[precision]) for rows, dim in shapes), WEIGHT_DTYPE[precision]
+    )
+    if on_cpu:
+        operator.weights_host = torch.nn.Parameter(weights)
+    else:
+        operator.weights_dev = weights
+    return operator
+
+
+def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torch.dtype) -> Lookups:
+    """The operator's input: the first `batch_size` samples of each table, table after table, in one type.
+
+    Bag `t * B + b` is sample `b` of table `t`.
+
+    Raises:
+        ValueError: a table has fewer samples.
+    """
+    indices, offsets, start = [], [], 0
+    for table in lookups:
+        if table.batch_size < batch_size:
+            raise ValueError(
+                f"lookups of {table.batch_size} samples cannot fill a batch of {batch_size}; ingest the workload with a "
+                "larger batch, or measure with a smaller one"
+            )
+        first = table.first(batch_size)
+        indices.append(first.indices.to(index_dtype))
+        offsets.append(first.offsets[:batch_size].to(index_dtype) + start)
+        start += len(first.indices)
+    offsets.append(torch.tensor([start], dtype=index_dtype, device=offsets[0].device))
+    return Lookups(torch.cat(indices), torch.cat(offsets))
+
+
+@functools.cache
+def _operator_class() -> Any:
+    """fbgemm's operator, but it allocates one weight instead of all; the caller sets the real ones."""
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+
+    class OperatorWithoutWeights(SplitTableBatchedEmbeddingBagsCodegen):  # type: ignore[misc]
+        def _apply_split(self, split: Any, prefix: str, *args: Any, **options: Any) -> None:
+            if prefix == "weights":
+                split = type(split)(  # a dataclass or a named tuple, depending on fbgemm's version
+                    dev_size=min(split.dev_size, 1),
+                    host_size=min(split.host_size, 1),
+                    uvm_size=split.uvm_size,
+                    placements=split.placements,
+                    offsets=split.offsets,
+                )
+            super()._apply_split(split, prefix, *args, **options)
+
+    return OperatorWithoutWeights
+
+
+def _backward(pooled: Tensor, gradient: Tensor) -> Tensor:
+    pooled.backward(gradient)
+    return gradient
+
+
+def _dense_operator(shapes: Sequence[tuple[int, int]], device: torch.device) -> torch.nn.Module:
+    """fbgemm's operator whose backward pass makes a dense gradient."""
+    require_fbgemm()
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
+
+    operator: torch.nn.Module = DenseTableBatchedEmbeddingBagsCodegen(list(shapes), use_cpu=device.type == "cpu")
+    return operator.to(device)

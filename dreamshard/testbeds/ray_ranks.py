@@ -1,0 +1,143 @@
+"""Ranks on a Ray cluster: a placement group with an actor per GPU, or per CPU core, each of which is a rank.
+
+Ray decides which hosts they are on. Without `RAY_ADDRESS` it takes the cluster of this machine, or starts one.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from dreamshard.testbeds.jobs import DeviceType
+from dreamshard.testbeds.ranks import Ranks, serve
+
+RESERVE_TIMEOUT_S = 60.0
+
+
+class RayLauncher:
+    """Starts ranks as actors of a placement group, which it keeps from one start to the next.
+
+    Args:
+        ray: the module, connected.
+        num_ranks: of all.
+        device_type: of their devices.
+
+    Raises:
+        ConnectionError: others use the devices.
+    """
+
+    restarts = True
+    advice = "the next measurement starts new ranks on what is left of the Ray cluster"
+
+    def __init__(self, ray: Any, num_ranks: int, device_type: DeviceType) -> None:
+        self.num_ranks = num_ranks
+        self.address = str(ray.util.get_node_ip_address())
+        self.device_type: DeviceType = device_type
+        self._ray = ray
+        self._resources = {"num_gpus": 1, "num_cpus": 0} if device_type == "cuda" else {"num_cpus": 1}
+        self._actors: list[Any] = []
+        self._runs: list[Any] = []
+        name = "GPU" if device_type == "cuda" else "CPU"
+        self._group = ray.util.placement_group([{name: 1}] * num_ranks, strategy="PACK")
+        if not self._group.wait(RESERVE_TIMEOUT_S):
+            self.close()
+            raise ConnectionError(
+                f"the Ray cluster did not reserve {num_ranks} {name}s within {RESERVE_TIMEOUT_S:g} s; wait for other jobs "
+                "to end, or ask for fewer devices"
+            )
+
+    def start(self, meeting: str) -> None:
+        """See `Launcher`."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        actor = self._ray.remote(_RankActor)
+        self._actors, self._runs = [], []
+        for number in range(self.num_ranks):
+            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
+            self._actors.append(actor.options(scheduling_strategy=strategy, **self._resources).remote())
+            gpu_index = 0 if self.device_type == "cuda" else None  # an actor sees only its own GPU
+            self._runs.append(self._actors[-1].serve.remote(number, self.num_ranks, meeting, gpu_index))
+
+    def exits(self) -> Mapping[int, str]:
+        """See `Launcher`; with Ray's own words."""
+        if not self._runs:
+            return {}
+        ended, _ = self._ray.wait(self._runs, num_returns=len(self._runs), timeout=0)
+        return {number: self._reason(run) for number, run in enumerate(self._runs) if run in ended}
+
+    def end(self) -> None:
+        """See `Launcher`."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._runs = []
+
+    def close(self) -> None:
+        """Give all devices back."""
+        self._ray.util.remove_placement_group(self._group)
+
+    def _reason(self, run: Any) -> str:
+        try:
+            self._ray.get(run)
+        except self._ray.exceptions.RayError as error:
+            return next(line for line in str(error).splitlines()[::-1] if line.strip())
+        return "it ended"
+
+
+class _RankActor:
+    """A rank as an actor."""
+
+    def serve(self, number: int, num_ranks: int, meeting: str, gpu_index: int | None) -> None:
+        import ray
+
+        host = f"{socket.gethostname()} (Ray node {ray.get_runtime_context().get_node_id()[:8]})"
+        serve(number, num_ranks, meeting, gpu_index, host=host)
+
+
+_running: list[tuple[RayLauncher, Ranks]] = []
+"""At most one: the devices of a cluster are reserved once for all testbeds of this process; Ray ends them with it."""
+
+
+def ray_ranks(num_ranks: int, kind: str) -> Ranks:
+    """Ranks on a Ray cluster, which stay until this process ends or other ones are asked for.
+
+    Args:
+        num_ranks: as many as devices.
+        kind: `cpu` or `cuda`; empty for GPUs, unless the cluster has none at all.
+
+    Raises:
+        ConnectionError: the cluster could not be reached, or a rank did not start.
+        ValueError: Ray is not installed, or the cluster has too few devices.
+    """
+    for launcher, ranks in _running:
+        if launcher.num_ranks == num_ranks and kind in ("", launcher.device_type):
+            return ranks
+        ranks.end()
+        launcher.close()
+    ray = _connect()
+    total = ray.cluster_resources()
+    device_type: DeviceType = "cuda" if kind == "cuda" or (kind == "" and total.get("GPU", 0) > 0) else "cpu"
+    name = {"cuda": "GPU", "cpu": "CPU"}[device_type]
+    if total.get(name, 0) < num_ranks:
+        raise ValueError(
+            f"the Ray cluster has {total.get(name, 0):g} {name}s on {len(ray.nodes())} hosts for {num_ranks} devices; add "
+            "hosts, ask for fewer devices, or use emulated or simulated"
+        )
+    launcher = RayLauncher(ray, num_ranks, device_type)
+    try:
+        ranks = Ranks(launcher)
+    except BaseException:
+        launcher.close()
+        raise
+    _running[:] = [(launcher, ranks)]
+    return ranks
+
+
+def _connect() -> Any:
+    """Ray, connected to `RAY_ADDRESS`, the cluster of this machine, or one that starts here."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry; read when Ray is first imported
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("testbed cluster:ray needs Ray; install it: pip install 'dreamshard[ray]'") from error
+    ray.init(ignore_reinit_error=True, logging_level="ERROR", log_to_driver=False)
+    return ray
