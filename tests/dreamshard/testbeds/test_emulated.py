@@ -131,15 +131,6 @@ def test_shards_without_room_are_a_sample_with_the_bytes_asked_and_free(monkeypa
     assert bed.measure(roomy_task(TABLES.select([0, 1])), placement(0, 1)).infeasible is None
 
 
-def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch):
-    def runs_out(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("dreamshard.testbeds.operators.build_operator", runs_out)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    assert bed_of().measure(roomy_task(TABLES), placement(0, 0, 0)).infeasible.device == 0
-
-
 def test_every_way_to_shard_is_measured_and_cached(measured):
     bed = bed_of()
     sample = bed.measure(sharded_task(4), sharded(ROW_WISE, COPIES, WHOLE, ON_HOST))
@@ -167,13 +158,6 @@ def test_a_cache_over_host_memory_is_refused_on_the_cpu():
     task = replace(sharded_task(1), constraints=replace(ANY_SHARDING, caching=True))
     with pytest.raises(ValueError, match="'table-0' is in host memory with a cache"):
         bed_of().measure(task, sharded(replace(WHOLE, cached_share=0.5)))
-
-
-def test_without_a_gpu_cuda_is_refused():
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(ValueError, match="no GPU that torch can use"):
-        EmulatedTestbed(setup_of(), "cuda", H100)
 
 
 @pytest.mark.cuda

@@ -1,7 +1,5 @@
 """The testbed without a device."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -43,13 +41,13 @@ def test_noise_is_relative_and_of_the_size_asked_for():
     tables = tables_of_dims([16] * 12)
     task, noisy = roomy_task(tables), make_testbed(noise=0.01)
     ratios = []
-    for i in range(200):
+    for i in range(60):
         where = placement(*[(i >> bit) & 1 for bit in range(12)])
         exact = make_testbed(noise=0.0).measure(task, where).costs.phases_ms()
         found = noisy.measure(task, where).costs.phases_ms()
         ratios.append((found / exact)[exact > 0])
     ratios = torch.cat(ratios)
-    assert ratios.mean().item() == pytest.approx(1, abs=0.002)
+    assert ratios.mean().item() == pytest.approx(1, abs=0.003)
     assert ratios.std().item() == pytest.approx(0.01, rel=0.1)
 
 
@@ -60,21 +58,6 @@ def test_a_batch_of_placements_costs_what_each_costs_alone():
     together = bed.device_costs(tables, device, 3, "fp16", "rowwise_adagrad").phases_ms()
     alone = torch.cat([bed.device_costs(tables, row[None], 3, "fp16", "rowwise_adagrad").phases_ms() for row in device])
     torch.testing.assert_close(together, alone)
-
-
-def test_newer_hardware_is_faster():
-    task, where = roomy_task(tables_of_dims(DIMS)), placement(0, 1, 0, 1, 0, 1)
-    assert (
-        make_testbed(spec=H100).measure(task, where).overall_ms
-        < make_testbed(spec=V100).measure(task, where).overall_ms
-    )
-
-
-def test_a_placement_that_overfills_a_device_is_refused():
-    tables = tables_of_dims([128, 128], rows=1000)
-    task = roomy_task(tables, memory_bytes=1000 * 128 * 4)
-    with pytest.raises(ValueError, match="device 0 would hold"):
-        make_testbed().measure(task, placement(0, 0))
 
 
 def exchange(*sent_bytes: int, devices_per_host: int | None = None) -> Exchange:
@@ -99,14 +82,6 @@ def test_noise_of_an_exchange_follows_from_seed_and_bytes_alone():
     )
     noisy = make_testbed(noise=0.1).measure_exchange(exchange(5, 7))
     assert not torch.equal(noisy.forward_ms, make_testbed(noise=0.0).measure_exchange(exchange(5, 7)).forward_ms)
-
-
-def test_an_exchange_across_hosts_takes_longer_than_within_one():
-    bed = make_testbed(noise=0.0)
-    within, across = (
-        bed.measure_exchange(exchange(*[2**24] * 4, devices_per_host=share)).forward_ms for share in (4, 2)
-    )
-    assert (across > 1.5 * within).all()
 
 
 def test_an_exchange_that_moves_nothing_is_refused():
@@ -166,13 +141,3 @@ def test_every_way_to_shard_has_costs_that_repeat(way):
     assert (one.costs.forward_comm_ms > 0).all() == (way != "data_parallel")
     assert (one.costs.backward_comm_ms > 0).all()
     assert (one.index_ms > 0).all() == (way != "data_parallel")
-
-
-def test_precisions_of_single_tables_count():
-    tables = tables_of_dims([64, 64], rows=10**6, pooling=50.0, batch_size=4096)
-    plain, mixed = (
-        make_testbed(noise=0.0).measure(replace(roomy_task(tables), precision_of=of), placement(0, 1)).costs
-        for of in ({}, {"table-1": "int8"})
-    )
-    assert plain.forward_compute_ms[0] == mixed.forward_compute_ms[0]
-    assert mixed.forward_compute_ms[1] < 0.6 * plain.forward_compute_ms[1]
