@@ -23,8 +23,6 @@ from dreamshard.files.digests import digest
 from dreamshard.files.foreign import InputError, brief, reading, yaml_content
 from dreamshard.measured_on import is_named
 
-SUFFIXES = (".yaml", ".yml", ".json")
-"""Endings of hardware files."""
 DEFAULT_PRESET = "rtx2080ti"
 """The paper's device."""
 MEASURED_LINKS: dict[str, tuple[str, ...]] = {
@@ -135,12 +133,9 @@ def read_hardware(path: Path) -> AcceleratorSpec:
         ValueError: the file is missing, or a key, unit or figure in it is wrong.
     """
     with reading(path, "is no hardware file", "so its costs are unknown; see docs/hardware.md"):
-        given = _content(path)
-        base = given.get("base", "").lower()
-        if base and base not in PRESETS:
-            raise InputError(f"{path}: there is no preset {brief(base)} to start from; use one of {', '.join(PRESETS)}")
-        spec = _parsed({**(_preset_content(base) if base else {}), **given}, path)
-        if "link_latency" in given and spec.link_curve not in (None, *MEASURED_LINKS):
+        spec = _parsed(_content(path), path)
+        own = yaml_content(path.read_bytes(), path, "", "")
+        if "link_latency" in own and spec.link_curve not in (None, *MEASURED_LINKS):
             raise InputError(
                 f"{path}: link_latency is ignored, as links are as measured on {spec.link_curve}; leave it out, or add "
                 "`link: nvlink` or `link: pcie`"
@@ -167,7 +162,7 @@ def hardware(name: str) -> AcceleratorSpec:
 
 def is_hardware_file(name: str) -> bool:
     """Whether the name of some hardware is a file's rather than a preset's."""
-    return name.endswith(SUFFIXES)
+    return name.endswith((".yaml", ".yml", ".json"))
 
 
 def preset_of(device: str) -> AcceleratorSpec | None:
@@ -176,23 +171,22 @@ def preset_of(device: str) -> AcceleratorSpec | None:
     return PRESETS[max(found, key=len)] if found else None
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """Keys and values of a file; counts and quantities as text."""
+def _content(path: Path) -> dict[str, str]:
+    """Keys and values of a file, with those of its base; counts and quantities as text."""
     content = yaml_content(path.read_bytes(), path, "is neither YAML nor JSON", "so its costs are unknown; correct it")
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path} holds no figures; give one per line, for example `memory: 80 GB`")
-    return {str(key): str(value) for key, value in content.items()}
+    figures = {str(key): str(value) for key, value in content.items()}
+    base = figures.pop("base", "").lower()
+    names = [file.stem for file in _PRESETS.glob("*.yaml")]
+    if base and base not in names:
+        raise InputError(
+            f"{path}: there is no preset {brief(base)} to start from; use one of {', '.join(sorted(names))}"
+        )
+    return {**(_content(_PRESETS / f"{base}.yaml") if base else {}), **figures}
 
 
-def _preset_content(name: str) -> dict[str, Any]:
-    """A preset's file with the figures of its base, without its name."""
-    content = _content(_PRESETS / f"{name}.yaml")
-    base = content.pop("base", None)
-    return {**(_preset_content(base) if base else {}), **content}
-
-
-def _parsed(content: Mapping[str, Any], path: Path) -> AcceleratorSpec:
-    figures = {key: value for key, value in content.items() if key != "base"}
+def _parsed(figures: Mapping[str, str], path: Path) -> AcceleratorSpec:
     try:
         return _PARSER.validate_python({"name": path.stem, **figures}, by_name=False, by_alias=True)
     except ValidationError as error:
@@ -210,6 +204,6 @@ def _parsed(content: Mapping[str, Any], path: Path) -> AcceleratorSpec:
 
 _PRESETS = Path(__file__).parent / "presets"
 PRESETS: dict[str, AcceleratorSpec] = {
-    path.stem: _parsed(_preset_content(path.stem), path) for path in sorted(_PRESETS.glob("*.yaml"))
+    path.stem: _parsed(_content(path), path) for path in sorted(_PRESETS.glob("*.yaml"))
 }
 """Presets by name."""
