@@ -39,7 +39,7 @@ def up(
     Options that you give become the team's setting, which every flow takes: Prefect's variable `dreamshard`.
     """
     settings = enter(home).settings
-    from flows.servers.local import child_process, local_servers
+    from flows.servers.local import local_servers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
@@ -50,7 +50,7 @@ def up(
             deploy(options.given(), notify)
             if run_here:
                 worker = ("prefect", "worker", "start", "--pool", "dreamshard", "--limit", "2")
-                ending.enter_context(child_process(servers, settings, "worker", *worker))
+                ending.enter_context(servers.child("worker", *worker))
             terminal.say(f"Prefect  {servers.prefect}/v2/deployments")
             terminal.say(f"MLflow   {servers.mlflow}")
             terminal.say(f"home     {settings.home} (logs in {settings.home / 'logs'})")

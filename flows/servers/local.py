@@ -5,13 +5,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 
-from dreamshard.files.text import without_passwords
 from storage.settings import RESULTS, Settings
 
 LOOPBACK = "127.0.0.1"
@@ -19,9 +18,7 @@ STARTUP_S = 600.0
 """The first start creates two databases, which takes minutes on a busy machine."""
 _PATIENCE_S = 30.0
 
-Process = subprocess.Popen[bytes]
-
-_SERVER: Mapping[str, str] = {
+_SERVER = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
     "PREFECT_SERVER_UI_V2_ENABLED": "true",
@@ -34,13 +31,57 @@ _SERVER: Mapping[str, str] = {
 class Servers:
     """Addresses of the servers (Prefect's API is at `/api`, its pages at `/v2`), and all processes by name."""
 
+    settings: Settings
     prefect: str
     mlflow: str
-    processes: dict[str, Process]
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def first_ended(self) -> str | None:
         """The name of a process that ended, or None."""
         return next((name for name, process in self.processes.items() if process.poll() is not None), None)
+
+    @contextmanager
+    def child(self, name: str, *command: str, **more: str) -> Iterator[None]:
+        """Run `python -m COMMAND` while the block runs; its output goes to `<home>/logs/NAME.log`.
+
+        Args:
+            more: environment variables besides this process's own.
+        """
+        logs = self.settings.home / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        with (logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                env={**os.environ, **more},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches only this process, which then ends the others in order
+            )
+        self.processes[name] = process
+        try:
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def wait_for(self, url: str) -> None:
+        """Wait until a server answers.
+
+        Raises:
+            RuntimeError: a process ended, or none answers in time; the message has its last lines.
+        """
+        deadline = time.monotonic() + STARTUP_S
+        while not answers(url):
+            ended = self.first_ended()
+            if ended is not None or time.monotonic() > deadline:
+                log = self.settings.home / "logs" / f"{ended or 'prefect'}.log"
+                last = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+                raise RuntimeError(f"no server answers at {url}: {last}; see {log}")
+            time.sleep(0.2)
 
 
 @contextmanager
@@ -55,35 +96,34 @@ def local_servers(settings: Settings, prefect_port: int, mlflow_port: int) -> It
         ValueError: a port is taken.
         RuntimeError: a server did not start; the message has its last lines.
     """
-    home, tracking_uri = settings.home, settings.tracking_uri
     for port in (prefect_port, mlflow_port):
         check_free(port)
-    servers = Servers(
-        prefect=f"http://{LOOPBACK}:{prefect_port}", mlflow=f"http://{LOOPBACK}:{mlflow_port}", processes={}
-    )
+    prefect, mlflow = f"http://{LOOPBACK}:{prefect_port}", f"http://{LOOPBACK}:{mlflow_port}"
     own = {
-        "DREAMSHARD_HOME": str(home),
-        "PREFECT_HOME": str(home / "prefect"),
-        "PREFECT_LOCAL_STORAGE_PATH": str(home / RESULTS),
-        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "prefect" / "pages"),
-        "PREFECT_API_URL": f"{servers.prefect}/api",
-        "PREFECT_UI_URL": f"{servers.prefect}/v2",
+        "DREAMSHARD_HOME": str(settings.home),
+        "PREFECT_HOME": str(settings.home / "prefect"),
+        "PREFECT_LOCAL_STORAGE_PATH": str(settings.home / RESULTS),
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(settings.home / "prefect" / "pages"),
+        "PREFECT_API_URL": f"{prefect}/api",
+        "PREFECT_UI_URL": f"{prefect}/v2",
         "PREFECT_LOGGING_LEVEL": "INFO",
-        "MLFLOW_TRACKING_URI": servers.mlflow,
+        "MLFLOW_TRACKING_URI": mlflow,
     }
     os.environ.update({**_SERVER, **os.environ, **own})
+    servers = Servers(settings=settings, prefect=prefect, mlflow=mlflow)
     with ExitStack() as ending:
-        prefect = ("prefect", "server", "start", "--host", LOOPBACK, "--port", str(prefect_port))
-        ending.enter_context(child_process(servers, settings, "prefect", *prefect))
-        mlflow = mlflow_command(settings, mlflow_port)
-        ending.enter_context(child_process(servers, settings, "mlflow", *mlflow, MLFLOW_BACKEND_STORE_URI=tracking_uri))
-        for page in (f"{servers.prefect}/api/health", f"{servers.prefect}/v2/", f"{servers.mlflow}/health"):
-            _wait_until_healthy(page, servers, settings)
+        command = ("prefect", "server", "start", "--host", LOOPBACK, "--port", str(prefect_port))
+        ending.enter_context(servers.child("prefect", *command))
+        # the database comes by environment: every user of the machine reads a command's password
+        database = {"MLFLOW_BACKEND_STORE_URI": settings.tracking_uri}
+        ending.enter_context(servers.child("mlflow", *_mlflow_command(settings, mlflow_port), **database))
+        for page in (f"{prefect}/api/health", f"{prefect}/v2/", f"{mlflow}/health"):
+            servers.wait_for(page)
         yield servers
 
 
-def mlflow_command(settings: Settings, port: int) -> list[str]:
-    """MLflow's server; its database comes by environment, since every user of the machine reads a command's password.
+def _mlflow_command(settings: Settings, port: int) -> list[str]:
+    """MLflow's server.
 
     With the home's own database, experiments keep their files in the home, so that `dreamshard run` reads them without a
     server. Any other database belongs to a team, and all files go through the server.
@@ -94,35 +134,6 @@ def mlflow_command(settings: Settings, port: int) -> list[str]:
         *("--uvicorn-opts", "--log-level warning", "--artifacts-destination", settings.artifact_root),
         *(("--default-artifact-root", settings.artifact_root) if own else ()),
     ]
-
-
-@contextmanager
-def child_process(servers: Servers, settings: Settings, name: str, *command: str, **more: str) -> Iterator[None]:
-    """Run `python -m COMMAND` while the block runs; its output goes to `<home>/logs/NAME.log`.
-
-    Args:
-        more: environment variables besides this process's own.
-    """
-    logs = settings.home / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / f"{name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            env={**os.environ, **more},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the others in order
-        )
-    servers.processes[name] = process
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def check_free(port: int) -> None:
@@ -147,14 +158,3 @@ def answers(url: str) -> bool:
         return httpx.get(url, timeout=5.0).status_code in (httpx.codes.OK, httpx.codes.UNAUTHORIZED)
     except httpx.TransportError:
         return False
-
-
-def _wait_until_healthy(url: str, servers: Servers, settings: Settings) -> None:
-    deadline = time.monotonic() + STARTUP_S
-    while not answers(url):
-        ended = servers.first_ended()
-        if ended is not None or time.monotonic() > deadline:
-            log = settings.home / "logs" / f"{ended or 'prefect'}.log"
-            last = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
-            raise RuntimeError(f"no server answers at {without_passwords(url)}: {last}; see {log}")
-        time.sleep(0.2)
