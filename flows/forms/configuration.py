@@ -44,7 +44,9 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     workload = of("batch_size", "num_batches")
     if "batches" in filled:
         workload["batches"] = known_as(filled["batches"])
-    measure = {"exchange_devices": _counts(filled["exchange_devices"])} if "exchange_devices" in filled else {}
+    measure: dict[str, Any] = {}
+    if "exchange_devices" in filled:
+        measure["exchange_devices"] = _counts(filled["exchange_devices"])
     algorithm = filled.get("algorithm", base.training.algorithm)
     return replace(
         base,
