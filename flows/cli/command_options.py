@@ -41,7 +41,7 @@ TraceOption = Annotated[
     Path | None, typer.Option("--trace", help="File for a time line of what was measured (chrome://tracing, Perfetto).")
 ]
 
-_BOUNDS = (("min", "ge"), ("max", "le"))
+_BOUNDS = (("min", "ge"), ("min", "gt"), ("max", "le"))
 
 debug = False
 """Whether the command line has `--debug`; `app.main` sets it."""

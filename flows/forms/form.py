@@ -20,7 +20,7 @@ from storage.settings import Settings
 
 Result = TypeVar("Result")
 
-_BOUNDS = ("minimum", "maximum")
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
 
 
 def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:

@@ -71,7 +71,7 @@ NumDevices = Annotated[int | None, _field("Devices", "Devices to place tables on
 DevicesPerHost = Annotated[
     int | None, _field("Devices per host", "Devices that share a host; by default the hardware's.", ge=1)
 ]
-MemoryGb = Annotated[float | None, _field("Memory GB", "Room for tables on each device, GiB.", ge=0.001, le=1e5)]
+MemoryGb = Annotated[float | None, _field("Memory GB", "Room for tables on each device, GiB.", gt=0, le=1e5)]
 ReserveGb = Annotated[float | None, _field("Reserve GB", "Of each device's room, kept for dense parameters.", ge=0)]
 TablesPerTask = Annotated[int | None, _field("Tables per task", "Tables in each placement task of a pool.", ge=1)]
 Mode = Literal["auto", "fixed", "pool"]

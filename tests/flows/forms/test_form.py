@@ -68,7 +68,7 @@ def test_a_deployment_loads_its_flow_by_entrypoint_with_the_form_of_its_options(
 def test_wrong_values_are_refused_with_what_is_wrong():
     assert refused(seed=-1, memory_gb=0, num_devices=4097) == {
         "seed": "-1 is less than the minimum of 0",
-        "memory_gb": "0 is less than the minimum of 0.001",
+        "memory_gb": "0 is less than or equal to the minimum of 0",
         "num_devices": "4097 is greater than the maximum of 4096",
     }
     assert "'huge' is not one of ['default'" in refused(recipe="huge")["recipe"]
