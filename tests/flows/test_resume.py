@@ -1,5 +1,6 @@
 """Training that is killed or diverges: finished work is kept, and the next run continues from it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -22,15 +23,15 @@ RUN = ("run", "--recipe", "smoke", "--json")
 INTERRUPTED_ONCE, UNDISTURBED = (f"tests.flows.faulty_testbeds:{name}" for name in ("interrupted_once", "undisturbed"))
 
 
-def start(home: Path, testbed: str) -> "subprocess.Popen[bytes]":
+def start(home: Path, testbed: str, name: str = "") -> "subprocess.Popen[bytes]":
     code = "from flows.cli.app import main; main()"
     environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
     environment.pop("PREFECT_HOME", None)
     return subprocess.Popen(
         [sys.executable, "-c", code, *RUN, "--testbed", testbed],
         env=environment,
-        stdout=(home / "out").open("w"),
-        stderr=(home / "err").open("w"),
+        stdout=(home / f"out{name}").open("w"),
+        stderr=(home / f"err{name}").open("w"),
         start_new_session=True,  # a Ctrl-C for it is none for the tests
     )
 
@@ -79,6 +80,15 @@ def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):
     assert set(measured) < set(samples(tmp_path))
     assert len(samples(tmp_path)) == 10, "nothing that was measured is measured again, and nothing is there twice"
     assert '"version": "1"' in out
+
+
+@pytest.mark.long
+def test_two_runs_at_once_in_a_new_home_are_one_training_and_one_version(tmp_path):
+    both = [start(tmp_path, "simulated", name) for name in ("a", "b")]
+    assert [process.wait(600) for process in both] == [0, 0], (tmp_path / "erra").read_text()
+    first, second = (json.loads((tmp_path / f"out{name}").read_text()) for name in ("a", "b"))
+    assert (first["version"], first["training"]) == (second["version"], second["training"])
+    assert len(set(samples(tmp_path))) == len(samples(tmp_path)) == 10
 
 
 @pytest.fixture(scope="module")
