@@ -88,7 +88,6 @@ def configured(store: Store, options: TaskOptions) -> tuple[Recipe, Sizes, str]:
     Raises:
         ValueError: nothing has been ingested, or not this version.
     """
-    testbed_pool.check_testbed(store, configure(options))
     versions = store.lake.dataset_versions()
     if options.dataset not in (None, *versions) or not versions:
         raise ValueError(
