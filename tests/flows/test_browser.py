@@ -140,6 +140,7 @@ def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromi
         expect(complaint(page, "Recipe")).to_contain_text("'none such' is not one of ['default'")
         expect(complaint(page, "Memory GB")).to_contain_text("0 is less than or equal to the minimum of 0")
         expect(complaint(page, "Seed")).to_have_count(0)
+        complaint(page, "Recipe").scroll_into_view_if_needed()
         photograph(page, "form")
     assert started_by_hand(servers) == before
 
