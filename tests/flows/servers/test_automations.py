@@ -62,8 +62,10 @@ def test_silent_runs_are_crashed_and_late_ones_are_told(client):
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
     from prefect.states import Running
 
-    flow = client.create_flow_from_name("retrain")
-    made = client.create_deployment(flow_id=flow, name="retrain", tags=["dreamshard"])
+    made, watching = (
+        client.create_deployment(flow_id=client.create_flow_from_name(name), name=name, tags=["dreamshard"])
+        for name in ("retrain", "watch")
+    )
     with receiving(HTTPServer(("127.0.0.1", 0), Webhook)) as (port, messages):
         content = {"subject": "{{subject}}", "body": "{{body}}"}
         block = CustomWebhookNotificationBlock(name="team", url=f"http://127.0.0.1:{port}", json_data=content)
@@ -73,7 +75,7 @@ def test_silent_runs_are_crashed_and_late_ones_are_told(client):
         for run in (silent, alive):
             client.set_flow_run_state(run.id, Running())
         time.sleep(1)
-        client.create_flow_run_from_deployment(made)  # which no worker takes
+        client.create_flow_run_from_deployment(watching)  # which no worker takes
         heartbeat(client, silent)
 
         def all_noticed():
