@@ -18,7 +18,7 @@ def named_placer(name: str | Path) -> Placer:
 
     Args:
         name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder that
-            `training.save_placer` wrote; or a version in the registry (`version_references`): `champion`, `3`, `paper:3`.
+            `training.save_placer` wrote; or a version in the registry (`champion`, `3`, or a URI of MLflow's).
 
     Raises:
         ValueError: there is no such placer.

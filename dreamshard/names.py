@@ -1,8 +1,10 @@
 """Names that files, registries and commands are made of: algorithms, phases, and versions as people write them.
 
-A version is `3` or `champion`; `paper:3` and `paper:champion` are of another algorithm than `dreamshard`.
+A version is `champion`, `3`, or MLflow's URI `models:/dreamshard-a100-8/3`; an alias or a number alone is of the registry's
+default model.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -29,32 +31,31 @@ def is_simulated(hardware: str) -> bool:
 
 
 ALIASES = ("champion", "challenger", "previous")
-"""Of versions of each algorithm."""
+"""Of every registered model."""
 
-WRITTEN = f"a number, {', '.join(ALIASES)}, or one of these after the name of another algorithm, e.g. paper:3"
+WRITTEN = f"{', '.join(ALIASES)}, a number, or a URI such as models:/dreamshard-a100-8/3"
 """What a person may write, for messages."""
+
+_URI = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
 
 
 @dataclass(frozen=True)
 class VersionReference:
-    """A version of an algorithm.
+    """A version of a registered model.
 
     Attributes:
-        algorithm: whose version it is.
+        model: its name; empty for the registry's default model.
         name: number or alias; any other text names no version.
     """
 
-    algorithm: Algorithm
+    model: str
     name: str
 
     @classmethod
     def of(cls, text: str) -> "VersionReference":
-        """Read what a person wrote; an algorithm's name alone stands for its champion."""
-        before, colon, after = text.partition(":")
-        for algorithm in ALGORITHMS:
-            if before == algorithm:
-                return cls(algorithm, after if colon else "champion")
-        return cls(DEFAULT_ALGORITHM, text)
+        """Read what a person wrote."""
+        match = _URI.fullmatch(text)
+        return cls(match[1], match[2]) if match else cls("", text)
 
     @property
     def is_valid(self) -> bool:
@@ -67,16 +68,25 @@ class VersionReference:
         return self.name.isascii() and self.name.isdigit()
 
     @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm of the model, by which its name begins."""
+        before = self.model.partition("-")[0]
+        return next((algorithm for algorithm in ALGORITHMS if algorithm == before), DEFAULT_ALGORITHM)
+
+    @property
     def in_words(self) -> str:
-        """The placer of the version in plans: `dreamshard 3`, `paper champion`."""
-        return f"{self.algorithm} {self.name}"
+        """The version for people: `dreamshard-a100-8 version 3`, `champion`."""
+        named = f"version {self.name}" if self.is_number else self.name
+        return f"{self.model} {named}".strip()
 
     def __str__(self) -> str:
-        return self.name if self.algorithm == DEFAULT_ALGORITHM else f"{self.algorithm}:{self.name}"
+        if not self.model:
+            return self.name
+        return f"models:/{self.model}{'/' if self.is_number else '@'}{self.name}"
 
 
 def number_of(version: str) -> int:
-    """The number in a reference: 3 of `3` and of `paper:3`.
+    """The number in a reference: 3 of `models:/dreamshard-a100-8/3`.
 
     Raises:
         ValueError: it names no number.
@@ -85,3 +95,8 @@ def number_of(version: str) -> int:
     if not reference.is_number:
         raise ValueError(f"{version!r} has no number, so it is not one version for ever; give {WRITTEN}")
     return int(reference.name)
+
+
+def in_words(version: str) -> str:
+    """A version for people: `dreamshard-a100-8 version 3`."""
+    return VersionReference.of(version).in_words

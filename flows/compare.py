@@ -35,7 +35,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     config, sizes, dataset = configured(store, options)
     with running(store, "compare", config, sizes, options.seed, progress="evaluate") as (_, parent):
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
-        other = comparison.other_hardware(store, versions, str(Topology.of_setting(setting_of(config, bench))))
+        other = comparison.other_hardware(store, versions, Topology.of_setting(setting_of(config, bench)))
         if other:
             announce(other)
         tasks = draw_heldout_tasks(store, dataset, config.tasks, options.seed, versions)

@@ -35,7 +35,7 @@ from flows.runtime.testbed_pool import capacity, in_round, measure
 from flows.stages import last_iteration, open_for, stage
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
-from storage.mlflow_store import champions, registry
+from storage.mlflow_store import registry
 from storage.run_records import checkpoints, report_store, training_effort, trainings
 from storage.run_records.report_store import EvaluationReport
 from storage.run_records.trainings import TestbedReference
@@ -75,7 +75,7 @@ def notes_on(report: EvaluationReport) -> dict[str, str]:
 def champion_to_beat(store: Store, key: str, iteration: int) -> str | None:
     """Champion of the training's topology; None if there is none, or if it is this very iteration of the training."""
     topology = training_effort.read_origin(store, key).topology
-    version = champions.champion_of(store.settings, topology)
+    version = registry.champion(store.settings, topology)
     if version is None:
         return None
     tags = registry.version_tags(store.settings, version)
@@ -113,7 +113,7 @@ def evaluate_placers(
                     may_leave_out=True,
                 )
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
-            champion, unusable = chosen.champion_placer(store, rival)
+            champion = chosen.champion_placer(store, rival)
             with learning(store, testbed, made_of.tasks, inputs, learns=rivals_too) as ready:
                 placers = chosen.of_training(candidate, champion, rival, ready, testbed.seed)
             heldout_tasks = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
@@ -128,7 +128,6 @@ def evaluate_placers(
                 training=training,
                 iteration=iteration,
                 rival=rival,
-                rival_unusable=unusable,
                 caveat=heldout.bias_caveat(store, rival, heldout_tasks),
                 current=plan,
                 trainings=heldout.trainings_behind(store, training),

@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect import get_run_logger
 
-from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
+from dreamshard.names import DEFAULT_ALGORITHM, Algorithm, in_words
 from flows.decisions import standing
 from flows.decisions.contestants import champion_name
 from flows.decisions.promotion_decision import Decision, decide
@@ -20,9 +20,9 @@ from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
 from flows.stages import last_iteration, open_for, stage
-from storage.mlflow_store import alias_changes, champions, registry
-from storage.mlflow_store.standings import PROVISIONAL, topology_name
-from storage.run_records import checkpoints, report_store, table_estimates, training_effort, trainings, version_table
+from storage.mlflow_store import aliases, registry, versions
+from storage.mlflow_store.registry import PROVISIONAL
+from storage.run_records import checkpoints, report_store, table_estimates, training_effort, trainings
 from storage.run_records.report_store import IN_USE, EvaluationReport
 from storage.store import Store, open_store
 
@@ -31,7 +31,8 @@ from storage.store import Store, open_store
 def promote(options: PromoteOptions) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger; or the version named -> champion."""
     if options.version is not None:
-        return make_champion(open_store(), options.version, options.reason or "")
+        store = open_store().of(options.algorithm or DEFAULT_ALGORITHM)
+        return make_champion(store, options.version, options.reason or "")
     store = open_for(options)
     with stage(store, "promote", options) as (_, parent, training):
         last = last_iteration(store, training)
@@ -40,7 +41,7 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
         rival = champion_to_beat(store, training, last)
         if rival != report.rival:
             raise ValueError(
-                f"the champion of this hardware is now version {rival}, but the evaluation compared with {report.rival}; run "
+                f"the champion of this hardware is now {rival}, but the evaluation compared with {report.rival}; run "
                 "`dreamshard evaluate` again, then promote"
             )
         return register_and_decide(store, parent, training, report.key, tryout=options.no_promote)
@@ -74,8 +75,8 @@ def register(store: Store, run: str, training: str, evaluation: str, budget_ms: 
             version = mlflow_tracking.register(store, run, report, budget_ms)
         mlflow_tracking.complete(store, version, report)
         table_estimates.write_estimates(store, version, registry.version_tags(store.settings, version))
-        version_table.write_versions(store)
-    report_progress("register", 1, 1, f"version {version}")
+        versions.write_versions(store.settings)
+    report_progress("register", 1, 1, in_words(version))
     return version
 
 
@@ -90,20 +91,20 @@ def decide_standing(
     """
     report = report_store.load(store.evaluations, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
-        topology = topology_name(registry.version_tags(store.settings, version))
-        decision = _decide(store, report, version, champions.champion_of(store.settings, topology))
+        line = registry.line_of(store.settings, version)
+        decision = _decide(store, report, version, line.champion)
         place = (standing.tried_out if tryout else standing.settle)(store, version, decision)
-        version_table.write_versions(store)
+        versions.write_versions(store.settings)
     note = f" ({place.note})" if place.note else ""
-    get_run_logger().info("version %s is %s: %s%s", version, place.words, decision.reason, note)
-    report_progress("promote", 1, 1, f"version {version} is {place.words}")
+    get_run_logger().info("%s is %s: %s%s", in_words(version), place.words, decision.reason, note)
+    report_progress("promote", 1, 1, f"{in_words(version)} is {place.words}")
     among = _among(store.settings.algorithm)
     links = written_links.addresses(store, run, evaluation, training)
     outcome = {
         "version": version,
         "alias": place.alias,
         "standing": place.words,
-        "topology": topology,
+        "topology": str(line.topology),
         "reason": decision.reason,
         "note": "; ".join(filter(None, (place.note, among, _beside_plan_in_use(report)))),
         "effort": training_effort.read(store, training).sentence,
@@ -120,7 +121,7 @@ def decide_standing(
     if not decision.already_champion or not mlflow_tracking.has_report(
         store, version
     ):  # an error may have prevented it
-        mlflow_tracking.log_report(store, version, report, page)
+        mlflow_tracking.log_report(store, version, report, page, f"{place.words}: {decision.reason}")
     written_links.publish_links(store, run, version)
     report_pages.publish_evaluation(report, page, decision.reason)
     return outcome
@@ -130,9 +131,7 @@ def decide_standing(
 def make_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     """Version or alias -> champion, as `replace_champion` does."""
     change = replace_champion(store, name, reason)
-    get_run_logger().info(
-        "champion was version %s, is version %s: %s", change["former"], change["version"], change["reason"]
-    )
+    get_run_logger().info("champion was %s, is %s: %s", change["former"], change["version"], change["reason"])
     return change
 
 
@@ -144,8 +143,8 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     """
     why = reason or "by hand"
     with registry_lock(store):
-        change = alias_changes.make_champion(store.settings, name, why, by=os.environ.get("USER") or "unknown")
-        version_table.write_versions(store)
+        change = aliases.make_champion(store.settings, name, why, by=os.environ.get("USER") or "unknown")
+        versions.write_versions(store.settings)
     return {**vars(change), "alias": "champion", "reason": why}
 
 
@@ -168,7 +167,7 @@ def _beside_plan_in_use(report: EvaluationReport) -> str:
 
 
 def _is_provisional(store: Store, version: str | None) -> bool:
-    return version is not None and bool(registry.tags_by_version(store.settings).get(version, {}).get(PROVISIONAL))
+    return version is not None and PROVISIONAL in registry.version_tags(store.settings, version)
 
 
 def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | None) -> Decision:
@@ -179,7 +178,6 @@ def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | 
         baseline,
         report.gains[report.candidate][baseline],
         in_use=rival if rival and in_use == version else in_use,
-        unusable=report.rival_unusable,
         variants_of_rival=report.variant_gain(report.candidate, champion_name(rival)) if rival else None,
         variants_of_baseline=report.variant_gain(report.candidate, baseline),
         is_rival_provisional=_is_provisional(store, rival),

@@ -14,6 +14,7 @@ from prefect.exceptions import CancelledRun
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, prediction_figures
 from dreamshard.files.digests import json_digest
+from dreamshard.names import in_words
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.search import DreamShardPlacer
@@ -28,10 +29,10 @@ from flows.runtime.run_locks import home_lock, registry_lock
 from flows.runtime.testbed_pool import in_round, measure
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
-from storage.mlflow_store import reference_series, registry
+from storage.mlflow_store import reference_series, registry, versions
 from storage.mlflow_store.reference_series import ReferencePoint
 from storage.mlflow_store.topology import Topology
-from storage.run_records import reference_sets, version_table
+from storage.run_records import reference_sets
 from storage.run_records.reference_sets import ReferenceSet
 from storage.run_records.trainings import TestbedReference, setting_of
 from storage.store import Store
@@ -46,7 +47,9 @@ _SPLIT = "reference"
 def score_version(
     store: Store, run: str, version: str, config: Recipe, testbed: TestbedReference, *, anew: bool = False
 ) -> str:
-    """Measure a version on the reference set of its topology, unless that is done or the recipe leaves it out.
+    """Measure a version on the reference set of its topology, unless that is done.
+
+    A version of a fixed model is left out: its own tasks say how good it is, and tasks of other tables would not.
 
     Call it when the version has been decided on: whatever goes wrong here costs it only this figure. The sentence is then a
     warning in the run's log and the version's tag `reference_series.FAILURE`, which `dreamshard models` shows.
@@ -60,19 +63,21 @@ def score_version(
     Returns:
         Why the version was not measured; empty if it was, or need not be.
     """
+    if config.tasks.mode == "fixed":
+        return ""
     try:
         _score(store, run, version, config, testbed, anew=anew)
     except CancelledRun:
         raise
     except Exception as error:  # noqa: BLE001 - a finished training must not fail for a figure
         sentence = (
-            f"version {version} was not measured on reference tasks ({str(error) or type(error).__name__}), so it has no "
+            f"{in_words(version)} was not measured on reference tasks ({str(error) or type(error).__name__}), so it has no "
             "reference_cost_ms to compare with other versions; it is in use as decided, and later versions are tried again"
         )
         get_run_logger().warning("%s", sentence, exc_info=error)
         with registry_lock(store):
             registry.tag(store.settings, version, {reference_series.FAILURE: sentence})
-            version_table.write_versions(store)
+            versions.write_versions(store.settings)
         return sentence
     return ""
 
@@ -129,17 +134,16 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
         key=used.key,
         name=used.name,
         dataset=used.dataset,
-        tasks=used.tasks,
         batch_size=used.batch_size,
         evaluation=key,
         metrics=figures,
     )
-    with registry_lock(store):  # of two first versions one creates the series
+    with registry_lock(store):
         reference_series.log_point(store.settings, version, point)
-        version_table.write_versions(store)
+        versions.write_versions(store.settings)
     return (
-        f"{used.name}: version {version} costs {figures[reference_series.COST]:.4g} ms on {len(tasks)} fixed tasks of other "
-        f"tables, {figures[reference_series.RATIO]:.4g} times {RULE}, at batch {used.batch_size}"
+        f"{used.name}: {in_words(version)} costs {figures[reference_series.COST]:.4g} ms on {len(tasks)} fixed tasks of "
+        f"other tables, {figures[reference_series.RATIO]:.4g} times {RULE}, at batch {used.batch_size}"
         + (
             "; it predicts costs of another batch, so its error is not counted here"
             if predicts and not is_predicted

@@ -19,7 +19,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dreamshard.names import DEFAULT_ALGORITHM, Algorithm, VersionReference
+from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from storage.filesystem import AnyPath, parse_address
 
 QUIET: Mapping[str, str] = {
@@ -39,13 +39,6 @@ RESULTS = "results"
 LOCAL = "sqlite:///"
 """How the address of a database on this host begins."""
 
-REGISTERED_MODELS: Mapping[Algorithm, str] = {
-    "dreamshard": "dreamshard",
-    "paper": "dreamshard-paper",
-    "autoshard": "autoshard",
-}
-"""Algorithm -> its registered model in MLflow, with versions, aliases and champions of its own."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -56,7 +49,7 @@ class Settings:
         store_root: folder shared by a team; the home unless `DREAMSHARD_STORE` names another.
         tracking_uri: MLflow's runs and registry: a database, or a server's address.
         artifact_root: URI below which MLflow keeps files where `tracking_uri` is a database or our own server.
-        algorithm: whose registered model is meant where no version is named; see `of`.
+        algorithm: whose registered models are meant if no version is named; see `of`.
     """
 
     home: Path
@@ -83,22 +76,13 @@ class Settings:
         )
 
     def of(self, algorithm: Algorithm) -> "Settings":
-        """The same addresses with the registered model of an algorithm."""
+        """The same addresses with the registered models of an algorithm."""
         return replace(self, algorithm=algorithm)
 
     @property
     def has_registry(self) -> bool:
         """Whether there may be runs and versions: False before the first run makes a database on this host."""
         return not self.tracking_uri.startswith(LOCAL) or Path(self.tracking_uri.removeprefix(LOCAL)).exists()
-
-    @property
-    def registered_model(self) -> str:
-        """The name of the algorithm's registered model."""
-        return REGISTERED_MODELS[self.algorithm]
-
-    def reference(self, name: str) -> str:
-        """A number or alias of the algorithm as people write it: `3`, `paper:3`."""
-        return str(VersionReference(self.algorithm, name))
 
     @property
     def lake_root(self) -> AnyPath:

@@ -9,7 +9,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from dreamshard.files.text import without_passwords
-from dreamshard.names import ALGORITHMS, DEFAULT_ALGORITHM, VersionReference
+from dreamshard.names import ALGORITHMS, DEFAULT_ALGORITHM, in_words
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
 
@@ -23,6 +23,9 @@ KEY_METRICS = (
     "eval_gain_over_best_baseline",
     "eval_gain_over_best_baseline_low",
     "eval_gain_over_best_baseline_high",
+    "gain_over_champion",
+    "gain_over_champion_low",
+    "gain_over_champion_high",
     "eval_predicted_mape",
     "eval_place_ms",
     "cost_heldout_mape",
@@ -30,6 +33,13 @@ KEY_METRICS = (
     "compared_predicted_mape",
 )
 """Metrics in the table of versions; `models VERSION` and `--json` show all."""
+
+FACTS = (
+    *("algorithm", "name", "source", "tables", "table_diff", "hardware", "devices", "devices_per_host", "memory_gb"),
+    *("tables_per_task", "mode", "iterations", "warm_from", "reference_set", "reference_batch_size"),
+    *("dataset_version", "precision", "optimizer", "batch_size", "libraries", "recipe", "seed", "commit"),
+)
+"""Columns of versions in the table."""
 
 SHOWN = 5
 """Newest versions shown; more do not fit a terminal."""
@@ -43,7 +53,7 @@ _COMPARABLE = (
 def models(
     version: Annotated[
         str | None,
-        typer.Argument(help="A version or alias (3, paper:3): everything about it, and why it was (not) promoted."),
+        typer.Argument(help="A version or alias (3, champion): everything about it, and why it was (not) promoted."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Versions beyond the newest and those with an alias.")] = False,
     home: HomeOption = None,
@@ -63,11 +73,11 @@ def models(
     if not rows:
         terminal.say("no versions yet; `dreamshard run` trains the first")
         return
-    newest = [entry["version"] for entry in rows[:SHOWN]]
-    shown = [entry for entry in rows if every or entry["aliases"] or entry["champion_of"] or entry["version"] in newest]
+    newest = [entry["reference"] for entry in rows[:SHOWN]]
+    shown = [entry for entry in rows if every or entry["aliases"] or entry["reference"] in newest]
     metrics = [name for name in KEY_METRICS if name in rows[0]]
-    names = ["standing", "created_at", *versions.WHAT, *versions.FACTS, *metrics]
-    columns = {f"version {entry['version']}": entry for entry in reversed(shown)}
+    columns = {in_words(entry["reference"]): entry for entry in reversed(shown)}
+    names = ["standing", "created_at", *FACTS, *metrics]
     short = {head: entry | {"commit": (entry["commit"] or "")[:12] or None} for head, entry in columns.items()}
     table = [{"": name} | {head: entry[name] or None for head, entry in short.items()} for name in names]
     terminal.print_table([row for row in table if any(value is not None for value in list(row.values())[1:])])
@@ -84,18 +94,16 @@ def models(
 
 def _show_champions(rows: list[dict[str, Any]]) -> None:
     """The champion of each topology and algorithm, first the one that commands use by default."""
-    known = [entry for entry in rows if entry["champion_of"]]
-    for entry in sorted(
-        known, key=lambda entry: (ALGORITHMS.index(entry["algorithm"]), "champion" not in entry["aliases"])
-    ):
-        own = entry["algorithm"]
-        how = "used where no version is named" if own == DEFAULT_ALGORITHM else f"used by `--placer {own}`"
-        alias = VersionReference(own, "champion")
-        used = f" (`{alias}`: {how})" if "champion" in entry["aliases"] else ""
-        note = (
-            ", provisional until shown to be cheaper than a rule of thumb" if "provisional" in entry["standing"] else ""
-        )
-        terminal.say(f"champion of {entry['champion_of']}: version {entry['version']}{note}{used}")
+    known = [entry for entry in rows if "champion" in entry["aliases"]]
+    for entry in sorted(known, key=lambda entry: (ALGORITHMS.index(entry["algorithm"]), not entry["is_default"])):
+        topology = f"{entry['hardware']}, {entry['devices']} devices"
+        used = f" (`champion`{_option(entry['algorithm'])})" if entry["is_default"] else ""
+        note = ", provisional" if "provisional" in entry["standing"] else ""
+        terminal.say(f"champion of {topology}: {in_words(entry['reference'])}{note}{used}")
+
+
+def _option(algorithm: str) -> str:
+    return "" if algorithm == DEFAULT_ALGORITHM else f" with --algorithm {algorithm}"
 
 
 def _show_version(settings: "Settings", version: dict[str, Any], *, as_json: bool) -> None:
@@ -103,14 +111,7 @@ def _show_version(settings: "Settings", version: dict[str, Any], *, as_json: boo
         terminal.print_json(version)
         return
     description, tags = version.pop("description"), version.pop("tags")
-    history = tags.pop("history", "")
-    if history:  # which says it, as does the description's first line
-        version.pop("reason")
-        description = description.partition("\n\n")[2]
-    number, costs_of = version.pop("version"), tags.get("topology") or version["champion_of"]
-    terminal.say(", ".join(filter(None, (f"Version {number}", version["standing"]))))
-    if costs_of:
-        terminal.say(f"Its costs are of {costs_of}.")
+    terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
     table = Table(show_header=False)
     table.add_column(overflow="fold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -118,9 +119,6 @@ def _show_version(settings: "Settings", version: dict[str, Any], *, as_json: boo
         if value not in (None, ""):
             table.add_row(name, _readable(value))
     terminal.OUT.print(table)
-    terminal.say("Decisions:")
-    for line in history.splitlines() or ["none yet"]:
-        terminal.say(f"  {line}")
     terminal.OUT.print(Markdown(_with_full_links(settings, description), hyperlinks=False))
 
 

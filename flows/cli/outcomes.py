@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dreamshard.names import DEFAULT_ALGORITHM, VersionReference
+from dreamshard.names import in_words
 from flows.cli import terminal
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 def show_promotion(outcome: Mapping[str, Any]) -> None:
     """The version that a promotion decided on, and why."""
-    terminal.say(f"Version {outcome['version']} is {outcome['standing']}: {outcome['reason']}")
+    terminal.say(f"{in_words(outcome['version'])} is {outcome['standing']}: {outcome['reason']}")
     if outcome["note"]:
         terminal.say(f"Note: {outcome['note']}")
     terminal.say(f"Trained {outcome['effort']}")
@@ -34,18 +33,14 @@ def show_champion(change: Mapping[str, Any]) -> None:
     """The champion that was set by hand, and how to undo it."""
     version, former = change["version"], change["former"]
     if version == former:
-        terminal.say(f"Version {version} is already the champion; nothing changed")
+        terminal.say(f"{in_words(version)} is the champion already; `champion` alone means it")
     elif former is None:
-        terminal.say(f"Version {version} is champion; there was none before")
+        terminal.say(f"{in_words(version)} is champion of {change['topology']}; there was none before")
     else:
-        terminal.say(f"Version {version} is champion; version {former}, champion until now, is kept as `previous`")
-        own, other = change["topology"], change["former_topology"]
-        if own is not None and other is not None and own != other:
-            terminal.say(
-                f"Note: its costs are of {own}; those of version {former}, which stays champion of that, of {other}"
-            )
-        previous = replace(VersionReference.of(version), name="previous")
-        terminal.say(f"Undo: {terminal.typed(f'promote {previous}')}")
+        terminal.say(
+            f"{in_words(version)} is champion of {change['topology']}; {in_words(former)} is kept as `previous`"
+        )
+        terminal.say(f"Undo: {terminal.typed(f'promote {former}')}")
 
 
 def show_fields(fields: Mapping[str, Any]) -> None:
@@ -71,10 +66,8 @@ def place_example(outcome: Mapping[str, Any], learnt: Path | None = None, task: 
         task: one that was held out.
     """
     tables = "mlperf-dlrm-dcnv2" if learnt is None else os.path.relpath(learnt)
-    version = VersionReference.of(outcome["version"])
-    in_use = outcome["alias"] == "champion"
-    named = str(version) if not in_use else "" if version.algorithm == DEFAULT_ALGORITHM else version.algorithm
-    placer = f" --placer {named}" if named else ""
+    is_default = outcome["alias"] == "champion" and not outcome["note"]
+    placer = "" if is_default else f" --placer {outcome['version']}"
     devices, memory_gb = (8, 40) if task is None else (task.num_devices, task.memory_bytes / 2**30)
     per_host = task and task.devices_per_host
     hosts = f" --devices-per-host {per_host}" if per_host and per_host < devices else ""

@@ -28,7 +28,7 @@ PlacerOption = Annotated[
     str | None,
     typer.Option(
         "--placer",
-        help="champion, challenger, previous, a version, paper or autoshard (their champions), paper:3, prior, "
+        help="champion, challenger, previous, a version (3, models:/NAME/3), prior, "
         "cost_greedy, dreamshard_policy, a rule of thumb, or a rival (docs/own-tables.md lists them).",
         show_default="the champion, or the best for --hardware",
     ),

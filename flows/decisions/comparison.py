@@ -6,12 +6,13 @@ from typing import Any, TypeVar
 
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.names import SIMULATED, VersionReference, number_of
+from dreamshard.names import SIMULATED, in_words, number_of
 from dreamshard.recipes import RECIPES
 from flows.decisions.heldout import split_by_training
 from flows.decisions.warm_start import learns_fixed_model
 from flows.forms.options import CompareOptions, TaskOptions
 from storage.mlflow_store import registry, runs
+from storage.mlflow_store.topology import Topology
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
 from storage.store import Store
@@ -60,8 +61,8 @@ def with_sizes_of_versions(
     def of_first(what: str, values: Callable[[_Compared], Value], shown: Callable[[Value], str] = str) -> Value:
         others = {shown(values(each)): each.version for each in compared[1:] if values(each) != values(first)}
         if others:
-            differing = " and ".join(f"{text} (version {version})" for text, version in others.items())
-            notes.append(f"{what} is that of version {first.version}, {shown(values(first))}, not {differing}")
+            differing = " and ".join(f"{text} ({in_words(version)})" for text, version in others.items())
+            notes.append(f"{what} is that of {in_words(first.version)}, {shown(values(first))}, not {differing}")
         return values(first)
 
     taken: dict[str, Any] = {}
@@ -81,7 +82,7 @@ def with_sizes_of_versions(
         newest = _newest(compared)
         taken["dataset"] = newest.origin.dataset
         if len({each.origin.dataset for each in compared}) > 1:
-            notes.append(f"the tables are those of version {newest.version}, the newest")
+            notes.append(f"the tables are those of {in_words(newest.version)}, the newest")
     dataset = options.dataset or taken["dataset"]
     _require_dataset(store, dataset, compared, versions)
     if options.tables_per_task is not None and options.mode != "fixed":
@@ -94,32 +95,27 @@ def with_sizes_of_versions(
 
 
 def _newest(compared: Sequence[_Compared]) -> _Compared:
-    """Of each algorithm the highest number; of several algorithms the last registered."""
-    by_number = sorted(compared, key=lambda each: number_of(each.version))
-    last = {VersionReference.of(each.version).algorithm: each for each in by_number}
-    return max(last.values(), key=lambda each: each.registered_ms)
+    """The version that was registered last."""
+    return max(compared, key=lambda each: (each.registered_ms, number_of(each.version)))
 
 
-def other_hardware(store: Store, versions: Sequence[str], measured: str) -> str:
+def other_hardware(store: Store, versions: Sequence[str], measured: Topology) -> str:
     """Says which versions' costs are of other hardware, or another number of devices, than is measured on; empty if none are.
 
     Args:
-        measured: topology that is measured on, in words.
+        measured: topology that is measured on.
     """
     known = {version: registry.version_tags(store.settings, version) for version in versions}
     origins = {version: origin for version in versions if (origin := _origin(known[version])) is not None}
     others = {version: origin.topology for version, origin in origins.items() if origin.topology != measured}
     if not others:
         return ""
-    of = " and ".join(f"version {version} of {topology}" for version, topology in others.items())
+    of = " and ".join(f"{in_words(version)} of {topology}" for version, topology in others.items())
     return f"measured on {measured}, but the predictions are those of {of}"
 
 
 def _origin(tags: dict[str, str]) -> Origin | None:
-    if lineage.TAG not in tags:
-        return None
-    origin = Origin.from_json(tags[lineage.TAG])
-    return origin if origin.topology is not None else None
+    return Origin.from_json(tags[lineage.TAG]) if lineage.TAG in tags else None
 
 
 def _testbed(store: Store, compared: _Compared) -> str:
@@ -138,7 +134,7 @@ def _testbed(store: Store, compared: _Compared) -> str:
     name = str(parameters.get("testbed", ""))
     if ":" not in name:
         raise ValueError(
-            f"version {compared.version} was trained on {hardware}, whose testbed has no name here, so it is not known where "
+            f"{in_words(compared.version)} was trained on {hardware}, whose testbed has no name here, so it is unknown where "
             "to measure; give --testbed"
         )
     return name
@@ -147,9 +143,9 @@ def _testbed(store: Store, compared: _Compared) -> str:
 def _require_dataset(store: Store, dataset: str, compared: Sequence[_Compared], versions: Sequence[str]) -> None:
     if dataset not in store.lake.dataset_versions():
         trained = next((each.version for each in compared if each.origin.dataset == dataset), None)
-        of = f", of version {trained}," if trained else ""
+        of = f", of {in_words(trained)}," if trained else ""
         raise ValueError(
-            f"dataset {dataset}{of} is not in the lake of this home, so versions {', '.join(versions)} cannot be compared "
+            f"dataset {dataset}{of} is not in the lake of this home, so {_listed(versions)} cannot be compared "
             "on it; run `dreamshard ingest` with its source, or give --dataset with one that is here"
         )
 
@@ -165,13 +161,13 @@ def _tasks(
     fixed = [each.version for each in compared if learns_fixed_model(each.origin)]
     if fixed:
         if len(fixed) < len(compared):
-            notes.append(f"all are compared on one fixed model, since no table is held out for version {fixed[0]}")
+            notes.append(f"all are compared on one fixed model, since no table is held out for {in_words(fixed[0])}")
         return {"mode": "fixed"}
     _, unseen = split_by_training(store, dataset, versions)
     wanted = int(compared[0].origin.setting["tables per task"])
     if len(unseen) < _FEWEST_TABLES:
         raise ValueError(
-            f"only {len(unseen)} tables of dataset {dataset} are new to all of the versions {', '.join(versions)}, so no "
+            f"only {len(unseen)} tables of dataset {dataset} are new to all of {_listed(versions)}, so no "
             "task is held out for all of them; compare them on all tables as one model with --mode fixed, or fewer at once"
         )
     if len(unseen) < wanted:
@@ -183,7 +179,7 @@ def _require_heldout(store: Store, dataset: str, versions: Sequence[str], tables
     _, unseen = split_by_training(store, dataset, versions)
     if len(unseen) < tables_per_task:
         raise ValueError(
-            f"only {len(unseen)} tables of dataset {dataset} are new to all of the versions {', '.join(versions)}, but a "
+            f"only {len(unseen)} tables of dataset {dataset} are new to all of {_listed(versions)}, but a "
             f"task takes {tables_per_task}, so no task is held out for all of them; give fewer --tables-per-task, or "
             "compare on all tables as one model with --mode fixed"
         )
@@ -193,7 +189,11 @@ def _sentence(options: CompareOptions, first: _Compared, notes: Sequence[str]) -
     what = "one fixed model" if options.mode == "fixed" else f"tasks of {options.tables_per_task} tables"
     memory = "" if options.memory_gb is None else f" of {gib(round(options.memory_gb * 2**30))}"
     sentence = (
-        f"compared as version {first.version} was trained: {what} of dataset {options.dataset}, {options.num_devices} devices"
-        f"{memory}, testbed {options.testbed}"
+        f"compared as {in_words(first.version)} was trained: {what} of dataset {options.dataset}, {options.num_devices} "
+        f"devices{memory}, testbed {options.testbed}"
     )
     return "; ".join([sentence, *notes])
+
+
+def _listed(versions: Sequence[str]) -> str:
+    return ", ".join(map(in_words, versions))

@@ -1,10 +1,9 @@
 """Which placers take part in an evaluation, and under which names."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dreamshard.names import WRITTEN, VersionReference
+from dreamshard.names import WRITTEN, VersionReference, in_words, number_of
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.rivals import MEASURING, OF_TORCHREC, RIVALS, installed_rivals
@@ -13,12 +12,9 @@ from dreamshard.search.baselines import baselines
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
 from flows.decisions.rivals import RivalInputs
-from flows.runtime.retries import passing
 from storage.mlflow_store import registry
 from storage.run_records.report_store import IN_USE
 from storage.store import Store
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +45,7 @@ class Contestants:
 
 def champion_name(version: str) -> str:
     """The name of the champion in the evaluation of a training."""
-    return f"champion {version}"
+    return f"champion {number_of(version)}"
 
 
 def of_training(
@@ -62,7 +58,7 @@ def of_training(
     """Rules of thumb, greedy search on the cost network, published rivals, the candidate, and the champion in use.
 
     Args:
-        champion: placer of the champion; None where there is none, or where it cannot be used.
+        champion: placer of the champion; None if there is none.
         rival: version of the champion.
         inputs: of the published rivals, with the candidate's measurements; without training tasks, no rival takes part.
             Those that use predicted costs of steps are left out if the candidate predicts none.
@@ -126,21 +122,13 @@ def of_fixed_model(
     return replace(contestants, placers=kept | last, model_placers=in_use), sentence
 
 
-def champion_placer(store: Store, rival: str | None) -> tuple[TrainedPlacer | None, str]:
-    """The champion in use, or None and the reason: a champion that is lost or too old must not stop all retraining.
+def champion_placer(store: Store, rival: str | None) -> TrainedPlacer | None:
+    """The champion in use; None if there is none.
 
     Raises:
-        ValueError: the registry or its store does not answer at present, which proves nothing about the champion.
+        ValueError: its files cannot be read, which proves nothing about the champion.
     """
-    if rival is None:
-        return None, ""
-    try:
-        return registry.load_placer(rival, store.settings), ""
-    except ValueError as error:
-        if passing(error):
-            raise
-        logger.warning("champion version %s cannot be used, so it counts as beaten: %s", rival, error)
-        return None, str(error)
+    return None if rival is None else registry.load_placer(rival, store.settings)
 
 
 def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[str, str | None]:
@@ -156,10 +144,12 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
     """
     others = [*baselines(), *PARTS, *RIVALS]
     resolved: dict[str, str | None] = {}
+    versions = {name: registry.resolve(store.settings, name) for name in names if VersionReference.of(name).is_valid}
+    is_one_model = len({VersionReference.of(version).model for version in versions.values()}) == 1
     for name in [*names, *(installed_rivals() if with_rivals else ())]:
-        if VersionReference.of(name).is_valid:
-            number = registry.resolve(store.settings, name)
-            resolved[f"version {number}"] = number
+        if name in versions:
+            version = versions[name]
+            resolved[f"version {number_of(version)}" if is_one_model else in_words(version)] = version
         elif name in others:
             resolved[name] = None
         else:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from dreamshard.names import in_words
 from dreamshard.tables import Tables
 from dreamshard.task_sets.fixed_model import is_fixed_model
-from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry
@@ -29,15 +29,14 @@ def trained_names(store: Store, version: str) -> frozenset[str]:
     """Names of all tables that a version, or one that it was warm-started from, was trained on; some may be gone.
 
     Raises:
-        ValueError: the version's dataset is not in the lake.
+        ValueError: the version does not say, or its table split is not in the lake.
     """
-    tags = registry.version_tags(store.settings, version)
-    tasks = tags.get("tasks", "")
-    if tasks and has_table_split(store.lake, tasks):
-        return read_table_split(store.lake, tasks).train
-    pool = store.lake.read_dataset(tags["dataset"])
-    train, _ = split_tables(pool, torch.Generator().manual_seed(int(tags["seed"])))
-    return frozenset(train.names)
+    origin = lineage.origin_of(store, version)
+    if origin is None:
+        raise ValueError(
+            f"{in_words(version)} does not say what it was trained on, so no tables are known to be held out for it"
+        )
+    return read_table_split(store.lake, origin.tasks).train
 
 
 def bias_caveat(store: Store, version: str | None, tasks: Sequence[PlacementTask]) -> str:
@@ -47,13 +46,14 @@ def bias_caveat(store: Store, version: str | None, tasks: Sequence[PlacementTask
     """
     if version is None or is_fixed_model(tasks):
         return ""
-    if registry.version_tags(store.settings, version).get("dataset") not in store.lake.dataset_versions():
-        return f"which tables version {version} was trained on is not known here: its dataset is not in this lake"
+    origin = lineage.origin_of(store, version)
+    if origin is None or not has_table_split(store.lake, origin.tasks):
+        return f"which tables {in_words(version)} was trained on is not known here: its table split is not in this lake"
     names = {name for task in tasks for name in task.tables.names}
     seen = names & trained_names(store, version)
     if not seen:
         return ""
-    return f"version {version} was trained on {len(seen)} of the {len(names)} tables of these tasks, which favours it"
+    return f"{in_words(version)} was trained on {len(seen)} of the {len(names)} tables of these tasks, which favours it"
 
 
 def trainings_behind(store: Store, training: str) -> set[str]:

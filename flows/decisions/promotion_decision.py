@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dreamshard.evaluation import PairedComparison
+from dreamshard.names import number_of
 from flows.decisions.promotion_veto import Veto
 
 Code = Literal[
@@ -29,7 +30,6 @@ class Decision:
         variants: of a fixed model, the same on drifted variants of it.
         rival: version of the champion in the evaluation; None where there was none.
         in_use: champion's version when the decision was made; None where there was none.
-        unusable: reason why the rival could not be measured; empty where it was, or where there is none.
         already_champion: whether the version was champion before the decision.
         veto: reason not to promote despite the gain.
         provisional: the figures, if they do not show a champion to be cheaper than the best rule of thumb; empty if they do,
@@ -43,7 +43,6 @@ class Decision:
     variants: PairedComparison | None = None
     rival: str | None = None
     in_use: str | None = None
-    unusable: str = ""
     already_champion: bool = False
     veto: Veto | None = None
     provisional: str = ""
@@ -53,7 +52,7 @@ class Decision:
         """The decision in one sentence, for people."""
         if self.gain is None:
             return (
-                f"not compared with version {self.in_use}, which replaced version {self.rival} in the meantime; "
+                f"not compared with version {_number(self.in_use)}, which replaced {_number(self.rival)} in the meantime; "
                 "run `dreamshard evaluate` to compare them, then promote"
             )
         figures = self._figures
@@ -71,16 +70,15 @@ class Decision:
         if self.code == "beats_champion":
             return "beats the champion"
         if self.code == "replaces_provisional":
-            return f"replaces version {self.rival}, a provisional champion, without costing more on the mean"
+            return f"replaces version {_number(self.rival)}, a provisional champion, without costing more on the mean"
         if self.code == "not_beyond_doubt":
             return "does not beat the champion beyond doubt"
         if self.code == "champion_not_compared":
-            return f"not compared with version {self.in_use}, the champion in use"
-        why = f"champion version {self.rival} cannot be used ({self.unusable or 'it was not measured'})"
+            return f"not compared with version {_number(self.in_use)}, the champion in use"
         if self.code == "better_than_baseline":
-            first = "first champion" if self.rival is None else f"{why} and counts as beaten"
-            return f"{first}, provisional until shown to be cheaper than a rule of thumb" if self.provisional else first
-        return f"{'no champion of this hardware yet' if self.rival is None else why}, and more expensive than a rule of thumb"
+            until = ", provisional until shown to be cheaper than a rule of thumb" if self.provisional else ""
+            return f"first champion{until}"
+        return "no champion of this hardware yet, and more expensive than a rule of thumb"
 
 
 def decide(
@@ -90,7 +88,6 @@ def decide(
     against_baseline: PairedComparison,
     *,
     in_use: str | None = None,
-    unusable: str = "",
     variants_of_rival: PairedComparison | None = None,
     variants_of_baseline: PairedComparison | None = None,
     is_rival_provisional: bool = False,
@@ -99,26 +96,24 @@ def decide(
     """Promote a candidate that beats the champion beyond doubt; the first champion need only match a rule of thumb.
 
     Without a champion, the candidate's mean gain over the best rule of thumb must not be negative; until that gain is beyond
-    doubt, the champion is provisional. The same holds if the champion can no longer be used, which counts as beaten. A
-    candidate that beats the best rule of thumb beyond doubt replaces a provisional champion that costs as much or more on the
-    mean.
+    doubt, the champion is provisional. A candidate that beats the best rule of thumb beyond doubt replaces a provisional
+    champion that costs as much or more on the mean.
 
     A fixed model's repeats decide. Where all of them measured the same, so that they have no interval, its variants must be
     cheaper beyond doubt as well.
 
     Args:
         rival: version of the champion in the evaluation, or None where there was no champion.
-        against_rival: the candidate's gain over that champion; None where it was not measured.
+        against_rival: the candidate's gain over that champion; None if there was none.
         best_baseline: best rule of thumb on these tasks.
         against_baseline: the candidate's gain over it.
         in_use: version of the champion now.
-        unusable: reason why the rival could not be measured.
         variants_of_rival: of a fixed model, the candidate's gain over the champion on its variants.
         variants_of_baseline: the same over the rule of thumb.
         is_rival_provisional: whether that champion is a provisional one.
         splits_columns: whether the candidate split tables by columns, which no rule of thumb does.
     """
-    decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use, unusable=unusable)
+    decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use)
     if rival is not None and in_use not in (None, rival):
         return decision
     over_rule = f"{best_baseline}, the best rule of thumb"
@@ -131,7 +126,7 @@ def decide(
     )
     if rival is not None and against_rival is not None:
         of_rival = replace(
-            decision, gain=against_rival, variants=variants_of_rival, against=f"champion version {rival}"
+            decision, gain=against_rival, variants=variants_of_rival, against=f"champion version {_number(rival)}"
         )
         if _is_shown(against_rival, variants_of_rival):
             kept = doubt if is_rival_provisional else ""
@@ -144,6 +139,10 @@ def decide(
     if against_baseline.is_positive:
         return replace(of_rule, alias="champion", code="better_than_baseline")
     return replace(of_rule, code="worse_than_baseline")
+
+
+def _number(version: str | None) -> str:
+    return "none" if version is None else str(number_of(version))
 
 
 def _is_shown(gain: PairedComparison, variants: PairedComparison | None) -> bool:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from dreamshard.names import number_of
 from dreamshard.recipes import RECIPES
-from storage.mlflow_store import alias_history, registry
+from storage.mlflow_store import registry
+from storage.mlflow_store.aliases import REPLACED
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
 from storage.store import Store
@@ -46,8 +48,8 @@ class Veto:
             return f"taken out of use by hand at {self.replaced_at}; {command} uses it again"
         return (
             f"trained on {self.origin.source}, the tables of recipe {self.origin.recipe} itself, while champion version "
-            f"{self.champion} was trained on {self.champion_origin.source}, which a user named; {command} promotes it "
-            "nevertheless"
+            f"{number_of(str(self.champion))} was trained on {self.champion_origin.source}, which a user named; "
+            f"{command} promotes it nevertheless"
         )
 
 
@@ -63,9 +65,9 @@ def find_veto(store: Store, version: str, in_use: str | None, prediction_error: 
         in_use: version of the champion; None where there is none.
         prediction_error: mean relative error on held-out placements; None if it is not known.
     """
-    change = alias_history.replaced_by_hand(registry.version_tags(store.settings, version))
-    if change is not None:
-        return Veto(version=version, replaced_at=change.at)
+    replaced_at = registry.version_tags(store.settings, version).get(REPLACED)
+    if replaced_at is not None:
+        return Veto(version=version, replaced_at=replaced_at)
     if prediction_error is not None and prediction_error > HIGHEST_ERROR:
         return Veto(version=version, prediction_error=prediction_error)
     own, other = lineage.origin_of(store, version), None if in_use is None else lineage.origin_of(store, in_use)

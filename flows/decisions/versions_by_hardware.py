@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.measured_on import MeasuredOn, is_named
-from dreamshard.names import is_simulated, number_of
+from dreamshard.names import in_words, is_simulated, number_of
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registry
-from storage.mlflow_store.standings import TRYOUT, champions_among, provisional_note
+from storage.mlflow_store.registry import TRYOUT, provisional_note
 from storage.run_records.lineage import measured_on
 from storage.store import Store
 
@@ -22,7 +22,6 @@ class Found:
         in_use: whether it has the alias `champion`.
         is_champion: whether it is champion of its topology.
         is_tryout: whether it was run without promoting.
-        standing: what it was last decided to be.
         note: why it is provisional, for people; empty if it is not.
     """
 
@@ -31,20 +30,19 @@ class Found:
     in_use: bool
     is_champion: bool
     is_tryout: bool
-    standing: str
     note: str = ""
 
     @property
     def alias_note(self) -> str:
-        """` (champion)`, or what it was last decided to be."""
-        standing = "champion" if self.in_use else "a try-out" if self.is_tryout else self.standing
+        """` (champion)`, ` (a try-out)` or nothing."""
+        standing = "champion" if self.is_champion else "a try-out" if self.is_tryout else ""
         return f" ({standing})" if standing else ""
 
     @property
     def caveat(self) -> str:
         """That it is a provisional champion, and why, for people; empty if it is not."""
         is_champion = self.in_use or self.is_champion
-        return f"version {self.version} is {self.note}" if self.note and is_champion else ""
+        return f"{in_words(self.version)} is {self.note}" if self.note and is_champion else ""
 
 
 def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Found | None:
@@ -54,7 +52,7 @@ def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Fo
     topologies, then versions of as many devices, then those measured rather than simulated, then the newest; try-outs last.
     """
     in_use, known = registry.champion(store.settings), registry.tags_by_version(store.settings)
-    champions, found = set(champions_among(known).values()), []
+    champions, found = registry.champions(store.settings), []
     for number, tags in known.items():
         origin = measured_on(tags)
         if origin is not None and is_named(spec.name, origin.hardware):
@@ -65,7 +63,6 @@ def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Fo
                     in_use=number == in_use,
                     is_champion=number in champions,
                     is_tryout=TRYOUT in tags,
-                    standing=tags.get("alias", ""),
                     note=provisional_note(tags),
                 )
             )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dreamshard.names import in_words
 from dreamshard.recipes import Recipe
 from dreamshard.task_sets.sampling import split_tables
 from dreamshard.workloads import known_as
@@ -53,12 +54,12 @@ def find_start(store: Store, config: Recipe, dataset: str, testbed: TestbedRefer
     if full:
         return Start(warm=None, split_of=split_of, why="from nothing, because a full training was requested")
     if split_of is None:
-        why = f"from nothing with a new table split: that of version {base.version} is too small"
+        why = f"from nothing with a new table split: that of {in_words(base.version)} is too small"
         return Start(warm=None, split_of=None, why=why)
     if base.origin.dataset == dataset:
-        why = f"as version {base.version} did, which was trained on the same tables"
+        why = f"as {in_words(base.version)} did, which was trained on the same tables"
         return Start(warm=base.origin.warm, split_of=split_of, why=why)
-    return Start(warm=_continue(base, config), split_of=split_of, why=f"from version {base.version}")
+    return Start(warm=_continue(base, config), split_of=split_of, why=f"from {in_words(base.version)}")
 
 
 def learns_fixed_model(origin: Origin) -> bool:
@@ -102,7 +103,7 @@ def _kept_split(store: Store, base: Version, config: Recipe, dataset: str, seed:
         if full:
             return None
         raise ValueError(
-            f"the table split of version {base.version} is lost, so held-out tables may have been trained on; train from "
+            f"the table split of {in_words(base.version)} is lost, so held-out tables may have been trained on; train from "
             "nothing with --full"
         )
     if config.tasks.mode == "fixed":

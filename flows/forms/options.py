@@ -51,7 +51,7 @@ _TESTBEDS = (
     "hardware file."
 )
 _PLACERS = (
-    "champion, challenger, previous, a version, paper or autoshard (their champions), paper:3, prior, cost_greedy, "
+    "champion, challenger, previous, a version (3, models:/NAME/3), prior, cost_greedy, "
     "dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the hardware, or the champion."
 )
 _SHARDING = (
@@ -59,11 +59,11 @@ _SHARDING = (
     "and columns are predicted, not measured."
 )
 _VERSIONS = (
-    "Versions (3, champion, paper:3, ...), cost_greedy, dreamshard_policy, rules of thumb, published rivals; gains are over "
+    "Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, published rivals; gains are over "
     "the first."
 )
 _VERSION = (
-    "A version or alias (3, paper:3; previous undoes) that becomes champion at once. Empty: the newest placer of the "
+    "A version (3, models:/NAME/3; previous undoes) that becomes champion at once. Empty: the newest placer of the "
     "other fields, if its evaluation says so."
 )
 
@@ -211,7 +211,12 @@ class CompareOptions(TaskOptions):
 
     versions: Annotated[
         list[str],
-        _field("Versions", _VERSIONS, min_length=1, examples=[["champion", "challenger"], ["paper:champion", "3"]]),
+        _field(
+            "Versions",
+            _VERSIONS,
+            min_length=1,
+            examples=[["champion", "challenger"], ["models:/paper-a100-8@champion", "3"]],
+        ),
         ARGUMENT,
     ]
     rivals: Rivals = False

@@ -131,11 +131,12 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
 
         found = find_version(store, spec, task)
     if found is not None:
+        from dreamshard.names import in_words
         from storage.mlflow_store import registry
 
         placer = registry.load_predictor(found.version, store.settings)
-        why = f"version {found.version}{found.alias_note} places: its costs are of {found.measured_on}"
-        name = f"dreamshard {found.version}"
+        why = f"{in_words(found.version)}{found.alias_note} places: its costs are of {found.measured_on}"
+        name = in_words(found.version)
         return Choice(placer, name, placer, found.measured_on, why, version=found.version, caveat=found.caveat)
     return _prior(
         spec,
@@ -209,29 +210,29 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
         champion = None
     if champion is None:
         rival = _rule_or_rival(name, None, note, None)
-        return Choice(rival, name, None, None, predicted_by="dreamshard champion")
+        return Choice(rival, name, None, None, predicted_by="champion")
     from dreamshard.hardware.accelerator import preset_of
     from storage.mlflow_store import registry
 
     origin, version = _origin(store, champion, "champion"), registry.champion(store.settings)
     spec = preset_of(origin.hardware) if origin else None
     rival = _rule_or_rival(name, champion, note, spec)
-    by = "dreamshard champion"
+    by = "champion"
     return Choice(
         rival, name, champion, origin, predicted_by=by, version=version, caveat=_caveat(store, by, "champion")
     )
 
 
 def _version(store: "Store", name: str) -> Choice:
-    """A version by number or alias; an algorithm's name alone stands for its champion."""
-    from dreamshard.names import ALGORITHMS, ALIASES, WRITTEN, VersionReference
+    """A version by reference."""
+    from dreamshard.names import ALIASES, WRITTEN, VersionReference
     from dreamshard.search import DreamShardPlacer
     from storage.mlflow_store import registry
 
     rules, reference = _without_costs(), VersionReference.of(name)
     if not reference.is_valid:
         others = sorted([*rules, PRIOR])
-        alike = get_close_matches(name, [*others, *ALGORITHMS, *ALIASES], n=1)
+        alike = get_close_matches(name, [*others, *ALIASES], n=1)
         meant = f"did you mean {alike[0]!r}? Or " if alike else ""
         raise ValueError(
             f"there is no placer {name!r}, so nothing can place the tables; {meant}give a version ({WRITTEN}), or one of "
@@ -248,7 +249,7 @@ def _version(store: "Store", name: str) -> Choice:
     if not isinstance(placer, DreamShardPlacer):
         champion = _champion(store)
         origin = _origin(store, champion, "champion") if champion else None
-        by = "dreamshard champion" if champion else None
+        by = "champion" if champion else None
         why = f"{reference.in_words} predicts no cost of a step; {by} does" if by else ""
         return Choice(placer, reference.in_words, champion, origin, why, by, caveat=caveat)
     return Choice(placer, reference.in_words, placer, _origin(store, placer, str(reference)), caveat=caveat)
@@ -257,9 +258,8 @@ def _version(store: "Store", name: str) -> Choice:
 def _caveat(store: "Store", called: str, name: str) -> str:
     """Why a version is provisional, for people; empty if it is not."""
     from storage.mlflow_store import registry
-    from storage.mlflow_store.standings import provisional_note
 
-    note = provisional_note(registry.version_tags(store.settings, name))
+    note = registry.provisional_note(registry.version_tags(store.settings, name))
     return f"{called} is {note}" if note else ""
 
 

@@ -1,10 +1,8 @@
 """What the flows log in MLflow: one parent run per chain, a child run per stage, and versions of the placer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from prefect.context import FlowRunContext
@@ -14,13 +12,13 @@ from dreamshard.files.text import markdown_table
 from dreamshard.names import DEFAULT_ALGORITHM
 from dreamshard.recipes import Recipe
 from dreamshard.sizing import Sizes
-from dreamshard.training import save_placer
 from flows.reports import evaluation_plan, plots, report_pages, report_tables, version_facts
 from flows.reports.html import html_page
 from flows.runtime.source_revision import source_revision
 from storage.lake import catalog
 from storage.lake.ingested import Ingested
-from storage.mlflow_store import datasets, evaluation_datasets, heldout_metrics, registration, registry, runs
+from storage.mlflow_store import datasets, registration, registry, runs
+from storage.mlflow_store.topology import Topology
 from storage.run_records import checkpoints, lineage, report_store, training_effort
 from storage.run_records.report_store import EvaluationReport
 from storage.store import Store
@@ -66,7 +64,7 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
     algorithm = store.settings.algorithm
     named = f"{name} {version_facts.source_label(config.workload.source)}"
     if algorithm != DEFAULT_ALGORITHM:
-        named, tags["algorithm"] = f"{algorithm}: {named}", algorithm
+        named = f"{algorithm}: {named}"
     parameters = {**_known_parameters(config), "seed": seed}
     with runs.chain(store.settings, named, key=key, params=parameters, tags=tags) as run:
         yield Chain(store, run)
@@ -80,25 +78,25 @@ def log_sizes(store: Store, run: str, sizes: Sizes) -> None:
 def log_ingested(store: Store, run: str, ingested: Ingested, source: str) -> None:
     """The dataset version as an input of the run, and how many of its tables were new."""
     tables = store.lake.read_dataset(ingested.dataset)
-    datasets.log_dataset(store.settings, run, ingested.dataset, tables, source)
-    runs.log_metrics(store.settings, run, {"tables_new": ingested.new, "tables_reused": ingested.reused})
+    datasets.log_tables(store.settings, run, ingested.dataset, tables, source)
+    runs.log_params(store.settings, run, {"tables_new": ingested.new, "tables_reused": ingested.reused})
 
 
 def log_iteration(store: Store, run: str, iteration: int, figures: checkpoints.Metrics) -> None:
-    """The figures of one iteration, as one batch."""
-    runs.log_metrics(store.settings, run, figures, step=iteration)
+    """The figures of one iteration."""
+    runs.log_metrics(store.settings, run, figures, iteration)
 
 
 def log_effort(store: Store, run: str, training: str) -> None:
     """How much was measured, how long that took, and what a warm start saved."""
-    runs.log_metrics(store.settings, run, training_effort.read(store, training).metrics)
+    runs.log_params(store.settings, run, training_effort.read(store, training).parameters)
 
 
 def log_evaluation(store: Store, run: str, evaluation: str) -> None:
     """An evaluation of a training: figures, plots, its tasks as evaluation dataset, tables by placer and by task."""
     settings, report = store.settings, report_store.load(store.evaluations, evaluation)
-    evaluation_datasets.log_heldout(settings, run, _heldout(report))
-    runs.log_metrics(settings, run, heldout_metrics.named(report_tables.evaluation_metrics(report), report.tasks))
+    _log_tasks(store, run, report)
+    runs.log_metrics(settings, run, report_tables.evaluation_metrics(report), tasks=report.tasks)
     runs.log_figures(settings, run, plots.plots(report, checkpoints.history(store, str(report.training))))
     runs.log_table(settings, run, report_tables.evaluation_table(report))
     runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
@@ -111,14 +109,13 @@ def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
     Returns:
         Address of the run for people.
     """
-    settings, tasks, page = store.settings, _heldout(report), report_pages.comparison_page(report)
-    evaluation_datasets.log_heldout(settings, run, tasks, report.versions)
+    settings, page = store.settings, report_pages.comparison_page(report)
+    _log_tasks(store, run, report)
     runs.log_table(settings, run, report_tables.comparison_table(report), "comparison")
     runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
     _log_page(store, run, "comparison", page)
     for name, version in report.versions.items():
-        figures = report_tables.comparison_metrics(report, name)
-        evaluation_datasets.log_figures_on(settings, version, figures, tasks)
+        _log_figures(store, version, report, report_tables.comparison_metrics(report, name))
         _log_page(store, registry.run_of(settings, version), f"comparisons/{report.key}", page)
         registry.tag(settings, version, {"comparison": report.key, "compared_tasks": report.tasks})
     return runs.run_address(settings, run)
@@ -134,48 +131,47 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
     *earlier, last = checkpoints.history(store, training)[:iteration]
     for step, figures in enumerate(earlier, start=1):
         log_iteration(store, run, step, figures)
-    origin, effort = training_effort.read_origin(store, training), training_effort.read(store, training)
-    of_version, tables = (
-        version_facts.facts(store, training, origin, iteration),
-        store.lake.read_dataset(report.dataset),
-    )
-    parameters = version_facts.parameters(of_version, origin, effort.measurements_made)
-    runs.log_params(settings, run, parameters, only_new=True)
-    datasets.log_dataset(settings, run, report.dataset, tables, origin.source)
-    facts = {"dataset": report.dataset, "tasks": report.tasks, "hardware": report.hardware, "testbed": report.testbed}
-    runs.set_tags(settings, run, facts | of_version)
-    run_tags = runs.tags(settings, run)
-    facts |= {name: run_tags[name] for name in ("recipe", "seed", "commit", PREFECT_RUN) if name in run_tags}
-    facts |= lineage.tags(origin) | of_version
+    origin, tables = training_effort.read_origin(store, training), store.lake.read_dataset(report.dataset)
     placer = checkpoints.placer(store, training, iteration, budget_ms)
-    if placer.cost_network.measured_on is not None:
-        facts |= lineage.conditions(placer.cost_network.measured_on)
-    with TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "placer"
-        save_placer(placer, folder)
-        return registration.register_placer(
-            settings,
-            folder,
-            run,
-            metrics=last | effort.metrics,
-            step=iteration,
-            tags={"training": training, "iteration": iteration, "evaluation": report.key} | facts,
-            pool=tables,
-        )
+    measured = placer.cost_network.measured_on
+    log_effort(store, run, training)
+    libraries = {} if measured is None else {"libraries": ", ".join(map(" ".join, measured.versions.items()))}
+    facts = version_facts.facts(store, training, origin, iteration) | {"tasks": report.tasks} | libraries
+    runs.log_params(settings, run, facts)
+    datasets.log_tables(settings, run, report.dataset, tables, origin.source)
+    tags = {"training": training, "iteration": iteration, "evaluation": report.key, "dataset": report.dataset}
+    return registration.register_placer(
+        settings,
+        placer,
+        run,
+        Topology.of_setting(origin.setting),
+        metrics=last,
+        step=iteration,
+        tags=tags | lineage.tags(origin, measured),
+        pool=tables,
+    )
 
 
 def complete(store: Store, version: str, report: EvaluationReport) -> None:
-    """Name the version and log the evaluation on its run, unless that is done: a run may have stopped before this."""
+    """Name the version and log the evaluation on its run, unless that is done: a run may have stopped before this.
+
+    The champion that it was measured beside gets its own cost on the same tasks, so that MLflow sets both side by side.
+    """
     settings = store.settings
     run, tags = registry.run_of(settings, version), registry.version_tags(settings, version)
-    if "name" not in tags and "table_diff" in tags:
-        name = version_facts.version_name(version, tags)
-        runs.rename(settings, run, name)
-        registry.tag(settings, version, {"name": name})
+    if "name" in tags:
+        return
+    _log_tasks(store, run, report)
     runs.log_table(settings, run, report_tables.evaluation_table(report))
-    figures = report_tables.evaluation_metrics(report)
-    if not heldout_metrics.named(figures, report.tasks).keys() <= runs.metrics(settings, run).keys():
-        evaluation_datasets.log_figures_on(settings, version, figures, _heldout(report), int(report.iteration or 0))
+    _log_figures(store, version, report, report_tables.evaluation_metrics(report))
+    runs.log_metrics(settings, run, report_tables.gains_over_champion(report))
+    for name, rival in report.versions.items():
+        _log_figures(store, rival, report, {"eval_overall_ms": report.placer(name).overall_ms})
+    origin = training_effort.read_origin(store, str(report.training))
+    diff = version_facts.facts(store, str(report.training), origin, int(report.iteration or 0))["table_diff"]
+    name = version_facts.version_name(version, origin, diff)
+    runs.rename(settings, run, name)
+    registry.tag(settings, version, {"name": name})
 
 
 def has_report(store: Store, version: str) -> bool:
@@ -183,43 +179,47 @@ def has_report(store: Store, version: str) -> bool:
     return runs.has_file(store.settings, registry.run_of(store.settings, version), f"{REPORT}.html")
 
 
-def log_report(store: Store, version: str, report: EvaluationReport, page: str) -> None:
-    """The comparison report of a version: its table in the version's description, then `page` on its run."""
+def log_report(store: Store, version: str, report: EvaluationReport, page: str, decision: str) -> None:
+    """The comparison report of a version: the decision and its table in the version's description, `page` on its run."""
     settings = store.settings
-    run, tags = registry.run_of(settings, version), registry.version_tags(settings, version)
-    table = markdown_table(report_tables.evaluation_table(report))
+    run, name = registry.run_of(settings, version), registry.version_tags(settings, version).get("name", version)
+    table, address = (
+        markdown_table(report_tables.evaluation_table(report)),
+        runs.tags(settings, run).get(PREFECT_RUN, ""),
+    )
     links = {"Comparison report": runs.artifact_link(settings, run, f"{REPORT}.html")}
-    if tags.get(PREFECT_RUN, "").startswith("http"):
-        links["Prefect run"] = tags[PREFECT_RUN]
+    if address.startswith("http"):
+        links["Prefect run"] = address
     shown = " · ".join(f"[{name}]({link})" for name, link in links.items())
     note = f"\n\nNote: {report.caveat}." if report.caveat else ""
-    registry.describe(settings, version, f"{shown}\n\n{report_tables.title(report)}:\n\n{table}{note}")
-    links["Version"] = registry.version_link(version)
-    about = " · ".join(f"[{name}]({link})" for name, link in links.items())
-    runs.describe(settings, run, f"{tags.get('name', f'version {version}')}\n\n{about}")
+    about = f"{name}; {decision}\n\n{shown}\n\n{report_tables.title(report)}:\n\n{table}{note}"
+    registry.describe(settings, version, about)
+    runs.describe(settings, run, f"{name}\n\n{shown} · [Version]({registry.version_link(version)})")
     evaluation_plan.log_placement(store, run, report, linked=False)  # the evaluation's run has one
     _log_page(store, run, REPORT, page)
 
 
 def _known_parameters(config: Recipe) -> dict[str, Any]:
-    """The configuration without what `log_sizes` logs: a parameter of a run has one value."""
+    """The configuration without what `log_sizes` and `register` log: a parameter of a run has one value."""
     parameters: dict[str, Any] = asdict(config)
     parameters["recipe"] = parameters.pop("name")
     for name in ("mode", "tables_per_task", "memory_bytes"):
         del parameters["tasks"][name]
+    del parameters["training"]["iterations"]
     return parameters
+
+
+def _log_tasks(store: Store, run: str, report: EvaluationReport) -> None:
+    datasets.log_tasks(store.settings, run, f"held-out tasks on {report.hardware}", report.tasks, report.key)
+
+
+def _log_figures(store: Store, version: str, report: EvaluationReport, figures: Mapping[str, float | None]) -> None:
+    """Figures of a version on the tasks of a report, on its run and its model."""
+    settings = store.settings
+    run, model = registry.run_of(settings, version), registry.model_of(settings, version)
+    runs.log_metrics(settings, run, figures, tasks=report.tasks, model=model)
 
 
 def _log_page(store: Store, run: str, name: str, markdown: str) -> None:
     runs.log_text(store.settings, run, f"{name}.md", markdown)
-    runs.log_text(store.settings, run, f"{name}.html", html_page(markdown, "dreamshard"))
-
-
-def _heldout(report: EvaluationReport) -> evaluation_datasets.HeldOut:
-    return evaluation_datasets.HeldOut(
-        dataset=report.dataset,
-        tasks=report.tasks,
-        hardware=report.hardware,
-        evaluation=report.key,
-        num_tasks=len(report.task_names),
-    )
+    runs.log_text(store.settings, run, f"{name}.html", html_page(markdown, name.replace("_", " ")))

@@ -178,9 +178,13 @@ def evaluation_metrics(report: EvaluationReport) -> Metrics:
         "eval_predicted_mape": candidate.predicted_mape,
         "eval_place_ms": candidate.place_ms,
     }
-    for line in report.placers:
-        figures[f"eval_overall_ms.{'champion' if line.placer in report.versions else line.placer}"] = line.overall_ms
     return _known(figures)
+
+
+def gains_over_champion(report: EvaluationReport) -> Metrics:
+    """The candidate's gain over the champion on the same tasks, with its interval; empty without a measured champion."""
+    gain = next((report.gain(report.candidate, name) for name in report.versions), None)
+    return _known(_gain_metrics("gain_over_champion", gain))
 
 
 def comparison_metrics(report: EvaluationReport, placer: str) -> Metrics:

@@ -1,8 +1,6 @@
-"""What tells a version from others, as its tags and as parameters that MLflow compares; and its name, made of them."""
+"""What tells a version from others: parameters of its run, which MLflow compares, and its name, made of them."""
 
-from collections.abc import Mapping
-
-from dreamshard.names import DEFAULT_ALGORITHM, VersionReference, number_of
+from dreamshard.names import number_of
 from dreamshard.workloads.dataset_diff import DatasetDiff, diff_datasets
 from storage.run_records import lineage
 from storage.run_records.lineage import ALL_TABLES, Origin, Version
@@ -17,21 +15,14 @@ def source_label(source: str) -> str:
     return source.rstrip("/").rsplit("/", 1)[-1]
 
 
-def version_name(version: str, tags: Mapping[str, str]) -> str:
-    """What a version is, in a few words: `v4 tables.csv +3 -2, warm from v3`; of another algorithm, `paper v1 ...`.
-
-    Args:
-        tags: of the version, with those of `facts`.
-    """
-    tables = " ".join(filter(None, [source_label(tags["source"]), tags["table_diff"]]))
-    own = VersionReference.of(version)
-    start = f"warm from v{number_of(tags['warm_from'])}" if tags["warm_from"] else "from nothing"
-    algorithm = "" if own.algorithm == DEFAULT_ALGORITHM else f"{own.algorithm} "
-    return f"{algorithm}v{own.name} {tables}, {start}"
+def version_name(version: str, origin: Origin, table_diff: str) -> str:
+    """What a version is, in a few words: `v4 tables.csv +3 -2, warm from v3`."""
+    start = f"warm from v{number_of(origin.warm.version)}" if origin.warm else "from nothing"
+    return f"v{number_of(version)} {' '.join(filter(None, [source_label(origin.source), table_diff]))}, {start}"
 
 
 def facts(store: Store, training: str, origin: Origin, iterations: int) -> dict[str, str]:
-    """Tags of a version; empty where there is nothing to state.
+    """Parameters of the run of a version; empty if there is nothing to state. `testbed` and `seed` are the recipe's.
 
     Args:
         training: key of the training.
@@ -39,35 +30,25 @@ def facts(store: Store, training: str, origin: Origin, iterations: int) -> dict[
         iterations: that were really run.
     """
     before = _version_before(store, training, origin)
-    tables = store.lake.read_dataset(origin.dataset)
-    is_known = before is not None and before.origin.dataset in store.lake.dataset_versions()
+    tables, known = store.lake.read_dataset(origin.dataset), store.lake.dataset_versions()
+    is_known = before is not None and before.origin.dataset in known
     earlier = store.lake.read_dataset(before.origin.dataset) if before is not None and is_known else None
+    setting = origin.setting
     return {
+        **{name: str(setting[name]) for name in ("hardware", "devices", "precision", "optimizer")},
+        "devices_per_host": str(setting.get("devices per host", "")),
+        "tables_per_task": str(setting["tables per task"]),
+        "batch_size": str(setting["batch"]),
         "algorithm": origin.algorithm,
         "source": origin.source,
+        "dataset": origin.dataset,
         "tables": str(len(tables)),
         "table_diff": diff_label(diff_datasets(earlier, tables)),
         "table_diff_from": before.version if before is not None else "",
-        "mode": "fixed" if origin.setting["tables per task"] == ALL_TABLES else "pool",
-        "tables_per_task": str(origin.setting["tables per task"]),
+        "mode": "fixed" if setting["tables per task"] == ALL_TABLES else "pool",
         "memory_gb": "" if origin.memory_bytes is None else f"{origin.memory_bytes / 2**30:.4g}",
-        "devices_per_host": str(origin.setting.get("devices per host", "")),
         "iterations": str(iterations),
-        "warm_from": origin.warm.version if origin.warm else "",
-    }
-
-
-def parameters(facts: Mapping[str, str], origin: Origin, measurements: int) -> dict[str, str | int]:
-    """Parameters of the run that MLflow shows for a version; `testbed` and `seed` are there from the recipe."""
-    return {
-        **facts,
-        "dataset": origin.dataset,
-        "hardware": str(origin.setting["hardware"]),
-        "devices": str(origin.setting["devices"]),
-        "batch_size": str(origin.setting["batch"]),
-        "precision": str(origin.setting["precision"]),
-        "optimizer": str(origin.setting["optimizer"]),
-        "measurements": measurements,
+        "warm_from": str(number_of(origin.warm.version)) if origin.warm else "",
     }
 
 

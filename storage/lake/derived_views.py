@@ -5,18 +5,11 @@ A version that was registered after its evaluation was written is found here: `v
 
 EVALUATIONS = """
     with registered as (
-        select training, iterations, max(version) as version, any_value(algorithm) as algorithm
-        from versions group by 1, 2
+        select training, iterations, max(version) as version, any_value(model) as model from versions group by 1, 2
     )
     select evaluated.* replace (
-        coalesce(
-            try_cast(split_part(evaluated.model_version, ':', -1) as integer), registered.version
-        ) as model_version
-    ), case
-        when contains(evaluated.model_version, ':') then split_part(evaluated.model_version, ':', 1)
-        when evaluated.model_version is not null then 'dreamshard'
-        else registered.algorithm
-    end as algorithm
+        coalesce(try_cast(split_part(evaluated.model_version, '/', 3) as integer), registered.version) as model_version
+    ), coalesce(nullif(split_part(evaluated.model_version, '/', 2), ''), registered.model) as model
     from ({rows}) as evaluated
     left join registered
         on registered.training = evaluated.training and registered.iterations = evaluated.iteration
@@ -71,8 +64,8 @@ TABLE_COSTS = """
         qualify row_number() over (
             partition by lookups_file, estimates.hardware, estimates.precision, estimates.optimizer,
                 estimates.batch_size
-            order by coalesce(versions.algorithm, 'dreamshard') <> 'dreamshard', versions.champion_of is null,
-                not contains(coalesce(versions.aliases, ''), 'champion'),
+            order by coalesce(versions.algorithm, 'dreamshard') <> 'dreamshard',
+                not contains(coalesce(versions.aliases, ''), 'champion'), not coalesce(versions.is_default, false),
                 versions.version desc nulls last, estimates.created_at desc
         ) = 1
     ), costs as (

@@ -117,7 +117,7 @@ COST_SAMPLES = pa.schema([*_MEASURED, *_SAMPLE])
 EVALUATIONS = pa.schema(
     [
         *_columns(_TEXT, "evaluation_id", "run_key", "dataset_version", "testbed", "hardware", "placer"),
-        # a reference, of which the view makes number and algorithm, also of a candidate; null if it is not a version
+        # a URI, of which the view makes model and number, also of a candidate; null if it is not a version
         ("model_version", _TEXT),
         ("training", _TEXT),  # of the candidate; null for other placers
         ("iteration", _INT),  # of that training
@@ -137,9 +137,10 @@ EVALUATIONS = pa.schema(
 
 VERSIONS = pa.schema(
     [
-        ("version", _INT),  # number within its algorithm
-        ("algorithm", _TEXT),
-        *_columns(_TEXT, "name", "aliases", "champion_of"),  # champion_of: hardware and devices that it is champion of
+        ("model", _TEXT),  # registered model: one per algorithm and topology
+        ("version", _INT),  # number within its model
+        *_columns(_TEXT, "algorithm", "name", "aliases"),
+        ("is_default", pa.bool_()),  # whether `champion` or a number alone is of this model
         ("created_at", _TIME),
         *_columns(_TEXT, "source", "dataset_version"),
         ("tables", _INT),  # number of tables in the dataset
@@ -156,6 +157,7 @@ VERSIONS = pa.schema(
         ("prediction_error", pa.float64()),  # mean relative error on held-out placements
         *_columns(pa.float64(), "gain_over_random", "gain_over_best_baseline"),  # share of the cost that it saves
         *_columns(pa.float64(), "gain_over_best_baseline_low", "gain_over_best_baseline_high"),  # 95 % interval
+        *_columns(pa.float64(), "gain_over_champion", "gain_over_champion_low", "gain_over_champion_high"),
         *_columns(_TEXT, "reason", "decided_by"),
         *_columns(_TEXT, "training", "evaluation", "reference_set"),
         ("reference_batch_size", _COUNT),

@@ -36,8 +36,8 @@ def read_table_split(lake: Lake, tasks: str) -> TableSplit:
     """
     if not has_table_split(lake, tasks):
         raise ValueError(
-            f"there is no {_path(lake, tasks)}, so it is not known which tables of task set {tasks} were trained on and "
-            "which were held out; draw the tasks again with `dreamshard run --full`"
+            f"{_path(lake, tasks)} is lost, so it is not known which tables were trained on and which were held out; "
+            "restore it, or train from nothing with `dreamshard run --full`"
         )
     rows = read_parquet(_path(lake, tasks)).to_pylist()
     train, test = (frozenset(row["name"] for row in rows if row["split"] == side) for side in ("train", "test"))

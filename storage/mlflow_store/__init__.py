@@ -1,8 +1,7 @@
 """MLflow: runs, the registry of placer versions, and the model that it serves.
 
-What a flow logs on its runs: `runs`, `datasets`, `evaluation_datasets`. Versions of the placer: `registration` adds one,
-`registry` finds one, `listing` reads all, `versions` lists them for people. Which one is in use: `topology` and
-`standings` hold the rules, `champions` reads, `alias_changes` decides. Serving: `placer_model` is the code of a version.
+`runs` and `datasets` are what flows log. `registration` adds a version, `registry` finds one, `aliases` moves aliases,
+`versions` lists them. `placer_model` is the code of a version that MLflow serves.
 """
 
 from storage.settings import quiet_environment

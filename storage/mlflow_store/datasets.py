@@ -1,76 +1,65 @@
-"""Datasets as inputs of MLflow's runs: the tables that a run was trained on."""
+"""Datasets as inputs of MLflow's runs: the tables that a version was trained on, and the tasks that it was measured on."""
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
+from mlflow.entities import Dataset, DatasetInput, InputTag
 from mlflow.exceptions import MlflowException
-from mlflow.types import ColSpec, Schema, TensorSpec
+from mlflow.types import ColSpec, Schema
 
 from dreamshard.tables import Tables
-from storage.filesystem import AnyPath
 from storage.lake.parquet_files import partition
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 
-_COLUMNS = {"name": "string", "rows": "long", "dim": "long", "pooling_factor": "double"}
+_TABLES = {"name": "string", "rows": "long", "dim": "long", "pooling_factor": "double"}
+_EVALUATIONS = {
+    **{"task": "string", "placer": "string", "overall_ms": "double", "predicted_ms": "double"},
+    **{"legal": "boolean", "place_ms": "double"},
+}
 _TRIES = 3
 
 
-def log_dataset(
-    settings: Settings, run: str, version: str, tables: Tables, source: str, context: str = "training"
-) -> None:
-    """Log a dataset version as an input of a run, with its origin and its use; its digest is the version."""
+def log_tables(settings: Settings, run: str, version: str, tables: Tables, source: str) -> None:
+    """Log a dataset version as what a run trained on; its digest is the version."""
     profile = {"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}
-    folder = partition(settings.lake_root / "tables", version)
-    log_input(settings, run, make_dataset(source, version, folder, _COLUMNS, profile), context)
+    uri = str(partition(settings.lake_root / "tables", version))
+    _log_input(settings, run, _dataset(source, version, {"uri": uri}, _TABLES, profile), "training")
 
 
-def make_dataset(
-    name: str,
-    digest: str,
-    folder: AnyPath,
-    columns: Mapping[str, str],
-    profile: Mapping[str, Any],
-    **selection: str,
-) -> Dataset:
-    """A dataset for MLflow.
+def log_tasks(settings: Settings, run: str, name: str, key: str, evaluation: str, context: str = "evaluation") -> None:
+    """Log tasks as what a run was measured on.
 
     Args:
-        folder: folder of its files.
-        columns: MLflow's types by name.
-        profile: facts that MLflow shows.
-        selection: which rows of the files belong to it.
+        key: of the tasks; the dataset's digest.
+        evaluation: key of the measurements' rows in the lake.
     """
-    specs: list[ColSpec | TensorSpec] = [ColSpec(kind, column) for column, kind in columns.items()]
+    sql = f"select * from evaluations where run_key = '{evaluation}'"
+    source = {"uri": str(settings.lake_root / "evaluations"), "sql": sql}
+    _log_input(settings, run, _dataset(name[:500], key[:36], source, _EVALUATIONS, {"evaluation": evaluation}), context)
+
+
+def _dataset(
+    name: str, digest: str, source: Mapping[str, str], columns: Mapping[str, str], profile: Mapping[str, Any]
+) -> Dataset:
+    schema = Schema([ColSpec(kind, column) for column, kind in columns.items()])
     return Dataset(
         name=name,
         digest=digest,
-        source_type="local" if isinstance(folder, Path) else folder.protocol,
-        source=json.dumps({"uri": str(folder), **selection}),
-        schema=json.dumps({"mlflow_colspec": Schema(specs).to_dict()}),
+        source_type="local" if "://" not in source["uri"] else source["uri"].partition("://")[0],
+        source=json.dumps(source),
+        schema=json.dumps({"mlflow_colspec": schema.to_dict()}),
         profile=json.dumps(profile),
     )
 
 
-def log_input(
-    settings: Settings, run: str, dataset: Dataset, context: str, models: Sequence[LoggedModelInput] = ()
-) -> None:
-    """Log a dataset, and models, as inputs of a run.
-
-    MLflow adds the dataset if it does not exist. If two runs add the same new one at once, its database refuses the slower
-    run, which finds the dataset when it tries again.
-
-    Args:
-        context: what the run uses the dataset for.
-        models: models that the run measured on it.
-    """
+def _log_input(settings: Settings, run: str, dataset: Dataset, context: str) -> None:
+    """Log an input of a run; MLflow may refuse one of two runs that bring the same new dataset at once, so it tries again."""
     inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)])]
     for left in reversed(range(_TRIES)):
         try:
-            client(settings).log_inputs(run, inputs, list(models))
+            client(settings).log_inputs(run, inputs)
         except MlflowException as error:
             if error.error_code != "BAD_REQUEST" or not left:  # MLflow's code for a database error
                 raise

@@ -1,18 +1,9 @@
-"""Costs of versions on a reference set, as metrics of each version, and as one series over all of them.
-
-The series is a run of its own per reference set and algorithm, whose steps are the numbers of the versions, so that one
-chart shows the cost over versions.
-"""
+"""Costs of versions on a reference set: metrics of each version's run, comparable between versions of the set."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dreamshard.names import DEFAULT_ALGORITHM, number_of
-from storage.mlflow_store import registry, runs
-from storage.mlflow_store.datasets import log_input, make_dataset
-from storage.mlflow_store.evaluation_datasets import COLUMNS
-from storage.mlflow_store.experiment import experiment_id
-from storage.mlflow_store.registration import log_model_metrics
+from storage.mlflow_store import datasets, registry, runs
 from storage.settings import Settings
 
 COST = "reference_cost_ms"
@@ -25,14 +16,7 @@ ERROR = "reference_predicted_mape"
 """Mean relative error of the version's own predictions of these costs; only of a version that learnt costs of their batch."""
 
 SET = "reference_set"
-"""Tag of a version and of a series: key of the reference set."""
-MEASURED = "reference_evaluation"
-"""Tag of a version: key of the measurements' rows in the lake."""
-BATCH = "reference_batch_size"
-"""Tag of a version: training samples per pass over the reference tasks, whatever batch the version learnt costs of."""
-DATASET = "reference_dataset"
-"""Tag of a version: dataset of the reference set's tables."""
-
+"""Tag of a version: key of the reference set."""
 FAILURE = "reference_failure"
 """Tag of a version: why it could not be measured on its reference set."""
 
@@ -45,7 +29,6 @@ class ReferencePoint:
         key: of the set.
         name: of the set for people.
         dataset: version of its tables.
-        tasks: key of its tasks.
         batch_size: training samples per pass.
         evaluation: key of the rows in the lake.
     """
@@ -53,7 +36,6 @@ class ReferencePoint:
     key: str
     name: str
     dataset: str
-    tasks: str
     batch_size: int
     evaluation: str
     metrics: Mapping[str, float]
@@ -65,32 +47,10 @@ def is_measured(settings: Settings, version: str, key: str) -> bool:
 
 
 def log_point(settings: Settings, version: str, point: ReferencePoint) -> None:
-    """Log the figures of a version on its run, its model, and the series; then the version's tags say so."""
+    """Log the figures of a version on its run and its model; then the version's tags say so."""
     run, model = registry.run_of(settings, version), registry.model_of(settings, version)
-    query = f"select * from evaluations where run_key = '{point.evaluation}'"
-    profile = {"dataset": point.dataset, "evaluation": point.evaluation}
-    folder = settings.lake_root / "evaluations"
-    tasks = make_dataset(point.name[:500], point.key[:36], folder, COLUMNS, profile, sql=query)
-    log_input(settings, run, tasks, "reference")
-    log_model_metrics(settings, run, model, point.metrics, on=(point.name[:500], point.key[:36]))
-    runs.log_metrics(settings, _series(settings, point), point.metrics, step=number_of(version))
-    tags = {MEASURED: point.evaluation, DATASET: point.dataset, BATCH: point.batch_size, SET: point.key}
+    datasets.log_tasks(settings, run, point.name, point.key, point.evaluation, "reference")
+    runs.log_metrics(settings, run, point.metrics, model=model)
+    runs.log_params(settings, run, {"reference_batch_size": point.batch_size})
+    tags = {"reference_evaluation": point.evaluation, "reference_dataset": point.dataset, FAILURE: None, SET: point.key}
     registry.tag(settings, version, tags)
-    if FAILURE in registry.version_tags(settings, version):  # of an earlier attempt
-        registry.untag(settings, version, FAILURE)
-
-
-def _series(settings: Settings, point: ReferencePoint) -> str:
-    """The run of a reference set's series of the algorithm, which is created with its first version."""
-    tracking = runs.client(settings)
-    experiment = experiment_id(tracking, settings)
-    for found in tracking.search_runs([experiment], f"tags.`{SET}` = '{point.key}' and tags.series = 'reference'"):
-        if found.data.tags.get("algorithm", DEFAULT_ALGORITHM) == settings.algorithm:
-            return str(found.info.run_id)
-    text = f"Steps are versions. `{COST}` is comparable along the series; `{RULE}` shows drift of the machine."
-    tags = {SET: point.key, "series": "reference", "algorithm": settings.algorithm}
-    tags |= {"mlflow.note.content": text, "mlflow.source.name": "dreamshard"}
-    name = point.name if settings.algorithm == DEFAULT_ALGORITHM else f"{settings.algorithm}: {point.name}"
-    run = str(tracking.create_run(experiment, tags=tags, run_name=name).info.run_id)
-    tracking.set_terminated(run, "FINISHED")
-    return run

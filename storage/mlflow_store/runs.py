@@ -1,38 +1,45 @@
-"""Runs in MLflow: one parent per chain, one child per stage, and what they log.
+"""Runs in MLflow, by its fluent functions: one parent per chain, a nested run per stage, and what they log."""
 
-Everything goes through the client and never through MLflow's active run, so two chains in one process do not mix.
-"""
-
+import importlib.util
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlflow
 import pandas as pd  # type: ignore[import-untyped]
+from filelock import FileLock
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_registered_artifact_repositories
 
-from dreamshard.files.text import without_passwords
-from storage.mlflow_store import database, run_endings
-from storage.mlflow_store.experiment import EXPERIMENT, MODEL_TRAINING, experiment_id
-from storage.settings import Settings
+from dreamshard.files.text import error_sentence, without_passwords
+from storage.settings import LOCAL, Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+EXPERIMENT = "dreamshard"
+"""Name of the experiment that all runs are in."""
+
+MODEL_TRAINING = "workflowType=machine_learning"
+"""Of the address of a page of MLflow: show it as model training, and not as generative AI, which is the default."""
+
 CHAIN_KEY = "dreamshard.chain"
 STAGE = "dreamshard.stage"
+DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
 _BATCH = 100  # parameters, or runs, that MLflow accepts at once
-_MOST_METRICS = 1000  # likewise
+_LONGEST = 5000  # characters of a tag
 
 
 def client(settings: Settings) -> MlflowClient:
     """MLflow's client for the runs and versions of `settings`, which MLflow's own functions then use too."""
-    database.prepare(settings.tracking_uri)
+    _prepare(settings.tracking_uri)
     environment = {name: os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")}
     mlflow.set_tracking_uri(settings.tracking_uri)
     mlflow.set_registry_uri(settings.tracking_uri)
@@ -44,6 +51,51 @@ def client(settings: Settings) -> MlflowClient:
     return MlflowClient(settings.tracking_uri, settings.tracking_uri)
 
 
+@cache
+def _prepare(tracking_uri: str) -> None:
+    """Let MLflow create the tables of a database on this host, once per process and by one process at a time."""
+    if tracking_uri.startswith(LOCAL):
+        path = Path(tracking_uri.removeprefix(LOCAL))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            MlflowClient(tracking_uri).search_experiments(max_results=1)
+
+
+def experiment_id(settings: Settings) -> str:
+    """MLflow's id of the experiment, which is created if there is none.
+
+    Raises:
+        ValueError: MLflow cannot keep files where they belong.
+    """
+    tracking = client(settings)
+    existing = tracking.get_experiment_by_name(EXPERIMENT)
+    if existing is not None:
+        return str(existing.experiment_id)
+    location = None
+    if not settings.tracking_uri.startswith("http"):  # a server chooses where its files go
+        _check_artifacts(settings.artifact_root)
+        location = f"{settings.artifact_root}/{EXPERIMENT}"
+    kind = {"mlflow.experimentKind": "custom_model_development"}  # lists of experiments then open as model training
+    try:
+        return str(tracking.create_experiment(EXPERIMENT, artifact_location=location, tags=kind))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        return experiment_id(settings)  # another run has just created it
+
+
+def _check_artifacts(root: str) -> None:
+    """Check that MLflow can keep files at `root`, before an experiment points there for good."""
+    scheme, known = root.partition("://")[0], get_registered_artifact_repositories()
+    if scheme not in known:
+        raise ValueError(
+            f"MLflow cannot keep files at {root}; set DREAMSHARD_ARTIFACTS to an address of one of "
+            f"{sorted(filter(None, known))}"
+        )
+    if scheme == "s3" and importlib.util.find_spec("boto3") is None:
+        raise ValueError(f"MLflow's files belong at {root} but boto3 is not installed; pip install 'dreamshard[s3]'")
+
+
 @contextmanager
 def chain(
     settings: Settings,
@@ -53,7 +105,7 @@ def chain(
     params: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Yield the id of a chain's parent run, closed as FINISHED, FAILED or (if interrupted) KILLED when the block ends.
+    """Yield the id of a chain's parent run, which ends with the block.
 
     Args:
         name: how MLflow shows it, e.g. `retrain`.
@@ -61,27 +113,55 @@ def chain(
         params: parameters of the whole chain; nested mappings become `outer.inner`.
         tags: tags for searching.
     """
-    tracking = client(settings)
-    labels = {CHAIN_KEY: key} if key else {}
-    with _open(settings, experiment_id(tracking, settings), name, labels, tags) as run:
+    with _open(settings, name, {CHAIN_KEY: key} if key else {}, tags or {}) as run:
         log_params(settings, run, params or {})
         yield run
+
+
+@contextmanager
+def stage(settings: Settings, parent: str, name: str) -> Iterator[str]:
+    """Yield the id of a stage's run below its chain's; one that was opened before and has not finished is resumed."""
+    with _open(settings, name, {_PARENT: parent, STAGE: name}, {}) as run:
+        yield run
+
+
+@contextmanager
+def _open(settings: Settings, name: str, labels: Mapping[str, str], tags: Mapping[str, str]) -> Iterator[str]:
+    """The newest unfinished run that carries `labels`, or a new one; a failed one says why in its description."""
+    experiment = experiment_id(settings)
+    resumed = _unfinished(settings, experiment, labels) if labels else None
+    new = None if resumed else {**labels, **tags}
+    with mlflow.start_run(resumed, experiment, name, nested=True, tags=new) as run:
+        try:
+            yield str(run.info.run_id)
+        except BaseException as error:
+            mlflow.set_tag(
+                DESCRIPTION, (error_sentence(error) if isinstance(error, Exception) else "interrupted")[:_LONGEST]
+            )
+            raise
+
+
+def _unfinished(settings: Settings, experiment: str, labels: Mapping[str, str]) -> str | None:
+    """The search has no escapes, only two kinds of quotation marks."""
+    quoted = {label: f'"{value}"' if "'" in value else f"'{value}'" for label, value in labels.items()}
+    query = " and ".join([*(f"tags.`{label}` = {value}" for label, value in quoted.items()), "status != 'FINISHED'"])
+    found = client(settings).search_runs([experiment], query, max_results=1)
+    return str(found[0].info.run_id) if found else None
 
 
 def end_killed(settings: Settings, key: str, why: str) -> None:
     """Mark the chain `key`, and its stages, as KILLED if they are still running: whoever ran them cannot do it."""
     tracking = client(settings)
     experiment = tracking.get_experiment_by_name(EXPERIMENT)
-    if experiment is not None:
-        run_endings.end_killed(tracking, experiment.experiment_id, why, {CHAIN_KEY: key})
-
-
-@contextmanager
-def stage(settings: Settings, parent: str, name: str) -> Iterator[str]:
-    """Yield the id of a stage's run below its chain's, closed like that; one opened before and not finished is resumed."""
-    experiment = client(settings).get_run(parent).info.experiment_id
-    with _open(settings, experiment, name, {_PARENT: parent, STAGE: name}) as run:
-        yield run
+    if experiment is None:
+        return
+    running = [run.info.run_id for run in tracking.search_runs([experiment.experiment_id], "status = 'RUNNING'")]
+    found = {run: tracking.get_run(run).data.tags for run in running}
+    chains = {run for run, own in found.items() if own.get(CHAIN_KEY) == key}
+    for run, own in found.items():
+        if run in chains or own.get(_PARENT) in chains:
+            tracking.set_tag(run, DESCRIPTION, why)
+            tracking.set_terminated(run, "KILLED")
 
 
 def rename(settings: Settings, run: str, name: str) -> None:
@@ -91,47 +171,46 @@ def rename(settings: Settings, run: str, name: str) -> None:
 
 def describe(settings: Settings, run: str, text: str) -> None:
     """Set the description (Markdown) that MLflow shows above a run."""
-    set_tags(settings, run, {"mlflow.note.content": text})
+    client(settings).set_tag(run, DESCRIPTION, text)
 
 
-def log_params(settings: Settings, run: str, params: Mapping[str, Any], *, only_new: bool = False) -> None:
-    """Log parameters, nested ones as `outer.inner`; MLflow refuses another value of one that the run has.
-
-    Args:
-        only_new: leave out those that the run has.
-    """
-    known = client(settings).get_run(run).data.params if only_new else {}
-    flat = [Param(name, str(value)) for name, value in _flatten(params) if name not in known]
+def log_params(settings: Settings, run: str, params: Mapping[str, Any]) -> None:
+    """Log parameters, nested ones as `outer.inner`; those that the run has keep their value."""
+    known = client(settings).get_run(run).data.params
+    flat = [(name, value) for name, value in _flatten(params) if name not in known]
     for start in range(0, len(flat), _BATCH):
-        client(settings).log_batch(run, params=flat[start : start + _BATCH])
+        mlflow.log_params(dict(flat[start : start + _BATCH]), run_id=run)
 
 
-def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None], step: int | None = None) -> None:
-    """Log metrics in batches, except those that are None or not finite.
+def log_metrics(
+    settings: Settings,
+    run: str,
+    metrics: Mapping[str, float | None],
+    step: int = 0,
+    *,
+    tasks: str = "",
+    model: str | None = None,
+) -> None:
+    """Log metrics, except those that are None or not finite.
 
     Args:
-        step: the iteration; metrics logged before for this step stay, so that a resumed chain may log all of them again.
-            None for metrics of the whole run.
+        step: the iteration.
+        tasks: key of the tasks that they were measured on. It becomes part of the names, since MLflow sets metrics of the
+            same name side by side.
+        model: MLflow's id of the model that they are of.
     """
-    tracking = client(settings)
-    values = finite(metrics)
-    if step is not None:
-        known = tracking.get_run(run).data.metrics
-        values = {
-            name: value
-            for name, value in values.items()
-            if name not in known or all(old.step != step for old in tracking.get_metric_history(run, name))
-        }
-    if values:
-        now_ms = int(time.time() * 1000)
-        batch = [Metric(name, value, now_ms, step or 0) for name, value in values.items()]
-        for start in range(0, len(batch), _MOST_METRICS):
-            tracking.log_batch(run, batch[start : start + _MOST_METRICS])
+    prefix = of_tasks(tasks) if tasks else ""
+    finite = {
+        f"{prefix}{name}": float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)
+    }
+    client(settings)
+    if finite:
+        mlflow.log_metrics(finite, step, run_id=run, model_id=model)
 
 
-def finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """The metrics that MLflow can keep: neither None, infinite nor NaN."""
-    return {name: float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)}
+def of_tasks(tasks: str) -> str:
+    """How names of metrics begin that were measured on tasks."""
+    return f"tasks_{tasks[:8]}/"
 
 
 def log_figures(settings: Settings, run: str, figures: Mapping[str, "Figure"]) -> None:
@@ -144,7 +223,7 @@ def log_table(settings: Settings, run: str, rows: Sequence[Mapping[str, Any]], n
     """Log rows as the table `tables/NAME.json`, which MLflow's UI shows and compares; once per run."""
     tracking, file = client(settings), f"tables/{name}.json"
     if rows and all(entry.path != file for entry in tracking.list_artifacts(run, "tables")):
-        tracking.log_table(run, pd.DataFrame([dict(row) for row in rows]), file)
+        mlflow.log_table(pd.DataFrame([dict(row) for row in rows]), file, run_id=run)
 
 
 def log_text(settings: Settings, run: str, file: str, text: str) -> None:
@@ -162,20 +241,19 @@ def tags(settings: Settings, run: str) -> dict[str, str]:
     return dict(client(settings).get_run(run).data.tags)
 
 
-def metrics(settings: Settings, run: str) -> dict[str, float]:
-    """The newest metrics of a run."""
-    return dict(client(settings).get_run(run).data.metrics)
+def set_tags(settings: Settings, run: str, tags: Mapping[str, Any]) -> None:
+    """Set tags of a run."""
+    client(settings).log_batch(run, tags=[RunTag(name, str(value)) for name, value in tags.items()])
 
 
-def metrics_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The newest metrics by run."""
-    tracking = client(settings)
-    experiment = experiment_id(tracking, settings)
-    found: dict[str, dict[str, float]] = {}
+def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dict[str, str], dict[str, float]]]:
+    """Parameters and newest metrics by run."""
+    tracking, experiment = client(settings), experiment_id(settings)
+    found = {}
     for start in range(0, len(runs), _BATCH):
         wanted = ", ".join(f"'{run}'" for run in runs[start : start + _BATCH])
         for run in tracking.search_runs([experiment], f"attributes.run_id IN ({wanted})"):
-            found[run.info.run_id] = run.data.metrics
+            found[run.info.run_id] = (run.data.params, run.data.metrics)
     return found
 
 
@@ -183,11 +261,6 @@ def artifact_link(settings: Settings, run: str, file: str) -> str:
     """Link to a file of a run on MLflow's pages, relative to the address of the server."""
     experiment = client(settings).get_run(run).info.experiment_id
     return f"#/experiments/{experiment}/runs/{run}/artifacts/{file}?{MODEL_TRAINING}"
-
-
-def set_tags(settings: Settings, run: str, tags: Mapping[str, Any]) -> None:
-    """Set tags of a run."""
-    client(settings).log_batch(run, tags=[RunTag(name, str(value)) for name, value in tags.items()])
 
 
 def run_address(settings: Settings, run: str, server: str = "") -> str:
@@ -202,34 +275,6 @@ def run_address(settings: Settings, run: str, server: str = "") -> str:
         return f"{own} run {run}"
     experiment = client(settings).get_run(run).info.experiment_id
     return f"{server.rstrip('/')}/#/experiments/{experiment}/runs/{run}?{MODEL_TRAINING}"
-
-
-@contextmanager
-def _open(
-    settings: Settings, experiment: str, name: str, labels: Mapping[str, str], tags: Mapping[str, str] | None = None
-) -> Iterator[str]:
-    """The newest unfinished run that carries `labels`, or a new one; closed when the block ends."""
-    tracking = client(settings)
-    run = _unfinished(tracking, experiment, labels) if labels else None
-    if run is not None:
-        tracking.update_run(run, status="RUNNING")
-        for tag in run_endings.TAGS & tracking.get_run(run).data.tags.keys():
-            tracking.delete_tag(run, tag)
-    else:
-        user = {"mlflow.user": os.environ.get("USER", "dreamshard"), "mlflow.source.name": "dreamshard"}
-        all_tags = {**user, **labels, **(tags or {})}
-        run = str(tracking.create_run(experiment, tags=all_tags, run_name=name).info.run_id)
-    with run_endings.ending(lambda: client(settings), run):
-        yield run
-
-
-def _unfinished(tracking: MlflowClient, experiment: str, labels: Mapping[str, str]) -> str | None:
-    """The search has no escapes, only two kinds of quotation marks."""
-    quoted = {label: f'"{value}"' if "'" in value else f"'{value}'" for label, value in labels.items()}
-    conditions = [f"tags.`{label}` = {value}" for label, value in quoted.items()]
-    query = " and ".join([*conditions, "attributes.status != 'FINISHED'"])
-    found = tracking.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
-    return str(found[0].info.run_id) if found else None
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

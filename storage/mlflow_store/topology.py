@@ -1,14 +1,15 @@
 """The topology of a version: the hardware, the number of devices and the devices per host that its costs are of.
 
-Costs are comparable only within one topology, so each has a champion of its own (`champions`).
+Costs are comparable only within one topology, so each algorithm has a registered model per topology.
 """
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from dreamshard.names import SIMULATED, is_simulated
+from dreamshard.names import SIMULATED, Algorithm, is_simulated
 
 MODELLED = (SIMULATED, "emulated")
 """Kinds of testbeds that do not measure on as many devices as they stand for."""
@@ -35,6 +36,13 @@ class Topology:
         """Whether costs are measured on real devices, rather than computed or emulated."""
         return self.testbed not in MODELLED and not is_simulated(self.hardware)
 
+    def registered_model(self, algorithm: Algorithm) -> str:
+        """The name of the algorithm's registered model: `dreamshard-simulated-a100-8`, `dreamshard-simulated-a100-8x8`."""
+        hardware = re.sub(r"[^a-z0-9]+", "-", self.hardware.lower()).strip("-")
+        per_host = self.devices_per_host
+        devices = f"{-(-self.num_devices // per_host)}x{per_host}" if per_host else str(self.num_devices)
+        return f"{algorithm}-{hardware}-{devices}"
+
     def __str__(self) -> str:
         hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""
         return f"{self.hardware} · {self.num_devices} device{'s' if self.num_devices > 1 else ''}{hosts}"
@@ -54,18 +62,11 @@ class Topology:
             devices_per_host=int(per_host) if per_host else None,
         )
 
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
     @classmethod
-    def of_tags(cls, tags: Mapping[str, str]) -> "Topology | None":
-        """From the tags of a version, whichever of them it has; None where they do not say."""
-        setting = json.loads(tags["origin"]).get("setting", {}) if "origin" in tags else {}
-        if {"testbed", "hardware", "devices"} <= setting.keys():
-            return cls.of_setting(setting)
-        if "measured_on" not in tags:
-            return None
-        measured = json.loads(tags["measured_on"])
-        return cls(
-            testbed=tags.get("testbed", measured["testbed"]),
-            hardware=tags.get("hardware", measured["hardware"]),  # with the digest of a custom testbed's source
-            num_devices=int(measured["num_devices"]),
-            devices_per_host=measured["devices_per_host"],
-        )
+    def from_json(cls, text: str) -> "Topology":
+        """Parse the output of `to_json`."""
+        return cls(**json.loads(text))

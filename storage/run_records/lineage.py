@@ -11,7 +11,6 @@ from dreamshard.measured_on import MeasuredOn
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from dreamshard.testbeds.device import library_versions
 from storage.mlflow_store import registry
-from storage.mlflow_store.standings import TRYOUT, champions_among
 from storage.mlflow_store.topology import Topology
 from storage.store import Store
 
@@ -80,10 +79,9 @@ class Origin:
         return json.dumps(asdict(self))
 
     @property
-    def topology(self) -> str | None:
-        """Hardware, devices and devices per host in words; None where the setting does not say."""
-        is_known = {"testbed", "hardware", "devices"} <= self.setting.keys()
-        return str(Topology.of_setting(self.setting)) if is_known else None
+    def topology(self) -> Topology:
+        """Hardware, devices and devices per host."""
+        return Topology.of_setting(self.setting)
 
     @classmethod
     def from_json(cls, text: str) -> "Origin":
@@ -96,7 +94,7 @@ class Version:
     """A registered placer and its origin.
 
     Attributes:
-        version: its number.
+        version: a URI of the registry's.
         training: key of the training that produced it.
         iteration: iteration of that training.
         origin: see `Origin`.
@@ -115,7 +113,7 @@ class Version:
 def versions(store: Store) -> Iterator[Version]:
     """All versions of the store's algorithm that have an origin, newest first."""
     known = registry.tags_by_version(store.settings)
-    champions = set(champions_among(known).values())
+    champions = registry.champions(store.settings)
     for number, tags in known.items():
         if TAG in tags:
             yield Version(
@@ -124,7 +122,7 @@ def versions(store: Store) -> Iterator[Version]:
                 iteration=int(tags["iteration"]),
                 origin=Origin.from_json(tags[TAG]),
                 is_champion=number in champions,
-                is_tryout=TRYOUT in tags,
+                is_tryout=registry.TRYOUT in tags,
             )
 
 
@@ -153,19 +151,7 @@ def measured_on(tags: Mapping[str, str]) -> MeasuredOn | None:
     return MeasuredOn.from_json(json.loads(tags[MEASURED_ON])) if MEASURED_ON in tags else None
 
 
-def conditions(measured: MeasuredOn) -> dict[str, str]:
-    """The tags of a version that state what it was measured on: one for programs, the others for people."""
-    hosts = f" ({measured.devices_per_host} per host)" if measured.devices_per_host else ""
-    return {
-        MEASURED_ON: json.dumps(measured.to_json()),
-        "devices": f"{measured.num_devices}{hosts}",
-        "precision": measured.setting.precision,
-        "optimizer": measured.setting.optimizer,
-        "batch_size": str(measured.setting.batch_size),
-        "libraries": ", ".join(f"{name} {version}" for name, version in measured.versions.items()),
-    }
-
-
-def tags(origin: Origin) -> dict[str, str]:
-    """The tags of a version that state its origin."""
-    return {TAG: origin.to_json(), "source": origin.source, "algorithm": origin.algorithm}
+def tags(origin: Origin, measured: MeasuredOn | None) -> dict[str, str]:
+    """The tags of a version that state its origin and what its costs were measured on."""
+    conditions = {} if measured is None else {MEASURED_ON: json.dumps(measured.to_json())}
+    return {TAG: origin.to_json()} | conditions

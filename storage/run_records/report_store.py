@@ -96,7 +96,6 @@ class EvaluationReport:
         training: training of the candidate; None in a comparison of versions, as are the fields below.
         iteration: number of iterations after which the candidate was taken.
         rival: version of the champion that the candidate has to beat; None where there is none.
-        rival_unusable: reason why the rival could not be measured; empty where it was.
         caveat: reason to doubt the comparison; empty where there is none.
         measured_on: devices, setting and library versions of the measurements, as `MeasuredOn.to_json` has them; None in
             reports from before they were kept.
@@ -122,7 +121,6 @@ class EvaluationReport:
     training: str | None = None
     iteration: int | None = None
     rival: str | None = None
-    rival_unusable: str = ""
     caveat: str = ""
     measured_on: Mapping[str, Any] | None = None
     unseen_tables: int | None = None

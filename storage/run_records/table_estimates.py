@@ -45,7 +45,7 @@ def write_estimates(store: Store, version: str, tags: Mapping[str, str]) -> None
         "backward_compute_ms": backward.numpy(),
     }
     facts = {
-        **{"dataset_version": tags["dataset"], "testbed": tags["testbed"], "hardware": tags["hardware"]},
+        **{"dataset_version": tags["dataset"], "testbed": measured.testbed, "hardware": measured.hardware},
         **{"precision": setting.precision, "optimizer": setting.optimizer, "batch_size": setting.batch_size},
         **{"training": tags["training"], "iteration": int(tags["iteration"]), "created_at": rows.now()},
     }

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from dreamshard.costs import CostSample
+from dreamshard.names import in_words
 from storage.filesystem import AnyPath, read_json, write_json
 from storage.run_records import checkpoints, lineage
-from storage.run_records.checkpoints import Metrics
 from storage.run_records.lineage import Origin
 from storage.store import Store
 
@@ -48,22 +48,22 @@ class TrainingEffort:
             return f"from nothing: {self.measurements_made} measurements, {_minutes(self.training_minutes)}"
         minutes = "" if self.minutes_saved is None else f" and {_minutes(self.minutes_saved)}"
         return (
-            f"warm from version {self.warm_start_version}: {self.samples_reused} of {self.samples_available} cost samples "
+            f"warm from {in_words(self.warm_start_version)}: {self.samples_reused} of {self.samples_available} cost samples "
             f"re-used, {self.measurements_saved} of {self.measurements_saved + self.measurements_made} "
             f"measurements{minutes} saved"
         )
 
     @property
-    def metrics(self) -> Metrics:
-        """The figures by their names in MLflow."""
-        metrics = {
-            "measurements_made": float(self.measurements_made),
-            "measurements_reused": float(self.samples_reused),
-            "training_minutes": self.training_minutes,
-            "measurements_saved": float(self.measurements_saved),
-            "minutes_saved": self.minutes_saved,
+    def parameters(self) -> dict[str, str]:
+        """The figures as parameters of a run."""
+        minutes = {} if self.minutes_saved is None else {"minutes_saved": f"{self.minutes_saved:.2f}"}
+        return {
+            "measurements_made": str(self.measurements_made),
+            "measurements_reused": str(self.samples_reused),
+            "measurements_saved": str(self.measurements_saved),
+            "training_minutes": f"{self.training_minutes:.2f}",
+            **minutes,
         }
-        return {name: value for name, value in metrics.items() if value is not None}
 
 
 def begin(store: Store, training: str, origin: Origin) -> None:

@@ -1,17 +1,16 @@
 import pytest
 
-from dreamshard.names import VersionReference
+from dreamshard.names import VersionReference, number_of
 
 
 @pytest.mark.parametrize(
     ("text", "algorithm", "name", "written"),
     [
         ("3", "dreamshard", "3", "3"),
-        ("dreamshard:3", "dreamshard", "3", "3"),
         ("champion", "dreamshard", "champion", "champion"),
-        ("paper:3", "paper", "3", "paper:3"),
-        ("paper", "paper", "champion", "paper:champion"),
-        ("autoshard:previous", "autoshard", "previous", "autoshard:previous"),
+        ("models:/dreamshard-a100-8x8/3", "dreamshard", "3", "models:/dreamshard-a100-8x8/3"),
+        ("models:/paper-a100-8@previous", "paper", "previous", "models:/paper-a100-8@previous"),
+        ("models:/paper-a100-8/previous", "paper", "previous", "models:/paper-a100-8@previous"),
     ],
 )
 def test_a_reference_is_read_and_written(text: str, algorithm: str, name: str, written: str):
@@ -20,6 +19,8 @@ def test_a_reference_is_read_and_written(text: str, algorithm: str, name: str, w
     assert reference.is_valid
 
 
-@pytest.mark.parametrize("text", ["", "frog", "frog:3", "paper:", "paper:frog", "lookup_greedy", "-1", "²"])
+@pytest.mark.parametrize("text", ["", "frog", "paper", "models:/frog", "models:/a/b/1", "lookup_greedy", "-1", "²"])
 def test_anything_else_names_no_version(text: str):
     assert not VersionReference.of(text).is_valid
+    with pytest.raises(ValueError, match="has no number"):
+        number_of(text)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.mlflow_store import champions, registry, runs
+from dreamshard.names import in_words
+from storage.mlflow_store import registry, runs
 from storage.settings import Settings
 from tests.flows.commands import Dreamshard, failed_with
 
 RUN = ("run", "--recipe", "smoke", "--testbed", "simulated", "--algorithm", "autoshard", "--json")
 PLACE = ("place", "{home}/tables.csv", "--devices", "2", "--memory-gb", "1", "--placer")
-TOPOLOGY = "simulated rtx2080ti · 2 devices"
+OURS, AUTOSHARD = (f"models:/{algorithm}-simulated-rtx2080ti-2/1" for algorithm in ("dreamshard", "autoshard"))
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def outcome(finished: Path, shared_dreamshard: Dreamshard) -> dict:
     (finished / "tables.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *rows]) + "\n")
     trained = shared_dreamshard(*RUN, home=finished)
     assert trained.returncode == 0, trained.sentence
-    for version in ("1", "autoshard:1"):
+    for version in (OURS, AUTOSHARD):
         shared_dreamshard("promote", version, home=finished)
     return json.loads(trained.stdout)
 
@@ -37,7 +38,7 @@ def settings(home: Path) -> Settings:
 
 
 def test_a_training_meets_the_champions_of_its_own_algorithm_only(outcome: dict):
-    assert outcome["version"] == "autoshard:1"
+    assert outcome["version"] == AUTOSHARD
     assert "compared with champions of autoshard only" in outcome["note"]
     placers = {row["placer"]: row for row in outcome["summary"]}
     assert {"autoshard", "random"} <= placers.keys()
@@ -46,14 +47,12 @@ def test_a_training_meets_the_champions_of_its_own_algorithm_only(outcome: dict)
 
 
 def test_each_algorithm_has_its_champion(home: Path, settings: Settings, shared_dreamshard: Dreamshard):
-    assert champions.champions(settings) == {TOPOLOGY: "1"}
-    assert champions.champions(settings.of("autoshard")) == {TOPOLOGY: "autoshard:1"}
-    tags = registry.version_tags(settings, "autoshard")
-    assert (tags["algorithm"], tags["name"]) == ("autoshard", "autoshard v1 meta-dlrm-2021, from nothing")
-    run = runs.client(settings).get_run(registry.run_of(settings, "autoshard:1")).data
-    assert (run.params["algorithm"], run.tags["algorithm"]) == ("autoshard", "autoshard")
+    assert registry.champion(settings) == OURS
+    assert registry.champion(settings.of("autoshard")) == AUTOSHARD
+    assert registry.version_tags(settings, AUTOSHARD)["name"] == "v1 meta-dlrm-2021, from nothing"
+    assert runs.client(settings).get_run(registry.run_of(settings, AUTOSHARD)).data.params["algorithm"] == "autoshard"
     shown = shared_dreamshard("models", home=home).stdout
-    assert f"champion of {TOPOLOGY}: version autoshard:1" in shown
+    assert "autoshard-simulated-rtx2080ti-2 version 1 (`champion` with --algorithm autoshard)" in shown
     query = "select algorithm, version from versions order by 1"
     assert json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout) == [
         {"algorithm": "autoshard", "version": 1},
@@ -63,34 +62,26 @@ def test_each_algorithm_has_its_champion(home: Path, settings: Settings, shared_
 
 def test_a_plan_is_by_the_algorithm_that_is_named(home: Path, shared_dreamshard: Dreamshard):
     words = [word.format(home=home) for word in PLACE]
-    names = {"champion": "dreamshard champion", "autoshard:1": "autoshard 1", "autoshard": "autoshard champion"}
+    names = {"champion": "champion", AUTOSHARD: "autoshard-simulated-rtx2080ti-2 version 1"}
     for placer, name in names.items():
         done = shared_dreamshard(*words, placer, home=home)
         assert done.returncode == 0, done.sentence
         plan = json.loads(done.stdout)
         assert plan["placer"] == name
-        said = "autoshard champion predicts no cost of a step; dreamshard champion does"
-        assert (said in done.stderr) == (placer == "autoshard")
+        assert ("predicts no cost of a step; champion does" in done.stderr) == (placer == AUTOSHARD)
         assert {shard["table"] for shard in plan["shards"]} == {f"t{number:02}" for number in range(1, 25)}
-    failed_with(
-        shared_dreamshard(*words, "autoshard:7", home=home), "no version 'autoshard:7' of autoshard", "autoshard:1"
-    )
+    failed_with(shared_dreamshard(*words, f"{AUTOSHARD}7", home=home), "version 17", AUTOSHARD)
 
 
 def test_versions_of_several_algorithms_are_compared(home: Path, settings: Settings, shared_dreamshard: Dreamshard):
-    done = shared_dreamshard("compare", "autoshard:1", "1", "lookup_greedy", "--json", home=home)
+    done = shared_dreamshard("compare", AUTOSHARD, "1", "lookup_greedy", "--json", home=home)
     assert done.returncode == 0, done.sentence
     errors = {row["placer"]: row["prediction error"] for row in json.loads(done.stdout)["table"]}
-    assert errors.keys() == {"version autoshard:1", "version 1", "lookup_greedy"}
-    assert errors["version autoshard:1"] == "-"
-    query = "select distinct algorithm, model_version from evaluations where placer like 'version%' order by 1"
+    assert errors.keys() == {in_words(AUTOSHARD), in_words(OURS), "lookup_greedy"}
+    assert errors[in_words(AUTOSHARD)] == "-"
+    query = "select distinct model, model_version from evaluations where placer like '%version 1' order by 1"
     assert json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout) == [
-        {"algorithm": "autoshard", "model_version": 1},
-        {"algorithm": "dreamshard", "model_version": 1},
+        {"model": "autoshard-simulated-rtx2080ti-2", "model_version": 1},
+        {"model": "dreamshard-simulated-rtx2080ti-2", "model_version": 1},
     ]
-    assert registry.aliases(settings) == {"champion": "1"}
-
-
-def test_a_version_of_one_algorithm_is_not_promoted_as_another(home: Path, shared_dreamshard: Dreamshard):
-    done = shared_dreamshard("promote", "1", "--algorithm", "autoshard", home=home)
-    failed_with(done, "version 1 is one of dreamshard, not of autoshard", "give autoshard:1")
+    assert registry.champion(settings) == OURS

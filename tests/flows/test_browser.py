@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from dreamshard.recipes import RECIPES
-from storage.mlflow_store.experiment import MODEL_TRAINING
+from storage.mlflow_store.runs import MODEL_TRAINING
 from tests.flows.servers_up import api, deployment, servers_up
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

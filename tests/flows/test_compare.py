@@ -10,21 +10,26 @@ from dreamshard.placement import Placement
 from dreamshard.rivals import installed_rivals
 from dreamshard.shards import violation
 from dreamshard.tables import Tables
-from dreamshard.task_sets.sampling import split_tables
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingConfig, save_placer
+from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
 from flows.decisions import contestants, heldout
 from flows.decisions.rivals import RivalInputs
 from flows.reports.html import html_page
 from storage.lake.lake import Lake
-from storage.mlflow_store import alias_changes, registration, registry, runs
+from storage.lake.table_splits import write_table_split
+from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store.aliases import set_alias
+from storage.run_records import lineage
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
 
+ONE, TWO = (f"models:/dreamshard-a-machine-2/{number}" for number in (1, 2))
+SETTING = {"testbed": "simulated", "hardware": "a machine", "devices": 2, "tables per task": 6}
 SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
 
 
@@ -50,15 +55,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dataset = dataset_version(pool)
     open_store(settings).lake.write_dataset(pool, dataset, "by hand")
     for seed in (0, 1):
-        half = split_tables(pool, torch.Generator().manual_seed(seed))[0]
-        save_placer(make_placer(start_training(half, TrainingConfig(), seed=seed)), folder / str(seed))
-        with runs.chain(settings, "retrain") as run:
-            tags = {"dataset": dataset, "seed": seed, "hardware": "a machine", "commit": "0123456789abcdef"}
-            registration.register_placer(
-                settings, folder / str(seed), run, metrics={"eval_overall_ms": 3 - seed}, tags=tags
-            )
-    alias_changes.set_alias(settings, "1", "champion", "the first")
-    alias_changes.set_alias(settings, "2", "challenger", "no better")
+        half, rest = split_tables(pool, torch.Generator().manual_seed(seed))
+        write_table_split(open_store(settings).lake, f"tasks{seed}", EMPTY_SPLIT.with_tables(half, rest))
+        origin = lineage.Origin(recipe="none", source="by hand", dataset=dataset, tasks=f"tasks{seed}", setting=SETTING)
+        placer = make_placer(start_training(half, TrainingConfig(), seed=seed))
+        with runs.chain(settings, "retrain", params={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
+            tags = {"training": f"t{seed}", "iteration": 1, "dataset": dataset, **lineage.tags(origin, None)}
+            metrics = {"eval_overall_ms": 3 - seed}
+            registration.register_placer(settings, placer, run, origin.topology, metrics=metrics, tags=tags)
+    set_alias(settings, ONE, "champion", "the first")
+    set_alias(settings, TWO, "challenger", "no better")
     return settings.home
 
 
@@ -72,7 +78,7 @@ def compared(home: Path, shared_dreamshard: Dreamshard) -> dict:
 
 def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(home, compared, shared_dreamshard, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    trained = {name for version in "12" for name in heldout.trained_names(open_store(), version)}
+    trained = {name for version in (ONE, TWO) for name in heldout.trained_names(open_store(), version)}
     query = "select distinct unnest(table_names) as name from evaluations"
     used = {row["name"] for row in json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)}
     assert len(trained) > 20  # the two splits differ, so neither's own test tables are held out for both
@@ -83,7 +89,7 @@ def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(home, compa
 
 def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_versions(home, compared, shared_dreamshard):
     report = json.loads(Path(compared["report"]).read_text())
-    assert report["versions"] == {"version 1": "1", "version 2": "2"}
+    assert report["versions"] == {"version 1": ONE, "version 2": TWO}
     names = {"version 1", "version 2", "dim_greedy"}
     assert {name: set(gains) | {name} for name, gains in report["gains"].items()} == dict.fromkeys(names, names)
     costs = {(row["task"], row["placer"]): row["overall_ms"] for row in report["rows"]}
@@ -117,25 +123,20 @@ def test_a_versions_prediction_error_is_over_all_that_was_measured(home, compare
     assert line["predicted_mape"] == pytest.approx(sum(errors) / len(errors), rel=1e-5)
 
 
-def test_mlflow_has_both_versions_figures_on_one_evaluation_dataset(home, compared):
+def test_mlflow_has_both_versions_figures_under_one_name(home, compared):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(home)})
     tracking = runs.client(settings)
-    found = [tracking.get_run(registry.run_of(settings, version)) for version in "12"]
+    found = [tracking.get_run(registry.run_of(settings, version)) for version in (ONE, TWO)]
     digests = []
     for run in found:
         (measured,) = (key for key in run.data.metrics if key.endswith("/compared_overall_ms"))
         assert run.data.metrics[measured] > 0
-        (given,) = run.inputs.dataset_inputs
-        assert [(tag.key, tag.value) for tag in given.tags] == [("mlflow.data.context", "evaluation")]
-        digests.append((given.dataset.name, given.dataset.digest))
+        digests.append(measured)
         files = tracking.list_artifacts(run.info.run_id, "comparisons")
         assert {Path(file.path).name for file in files} == {
             f"{compared['comparison']}{end}" for end in (".html", ".md")
         }
     assert digests[0] == digests[1]
-    models = tracking.search_logged_models([found[0].info.experiment_id])
-    linked = [metric for model in models for metric in model.metrics if metric.key == measured]
-    assert [(metric.dataset_name, metric.dataset_digest) for metric in linked] == digests
 
 
 def test_the_same_comparison_is_not_measured_again(home, compared, shared_dreamshard):
@@ -163,10 +164,10 @@ def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     store, config = open_store(), TasksConfig(tables_per_task=6, num_test=2)
     dataset = store.lake.dataset_versions()[-1]
-    assert drawing.draw_heldout_tasks.fn(store, dataset, config, 0, ["1"]) == drawing.draw_tasks.fn(
+    assert drawing.draw_heldout_tasks.fn(store, dataset, config, 0, [ONE]) == drawing.draw_tasks.fn(
         store, dataset, config, 0
     )
-    assert drawing.draw_heldout_tasks.fn(store, dataset, config, 1, ["1"]) != drawing.draw_tasks.fn(
+    assert drawing.draw_heldout_tasks.fn(store, dataset, config, 1, [ONE]) != drawing.draw_tasks.fn(
         store, dataset, config, 1
     )
 
@@ -176,12 +177,12 @@ def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favour
     pool = pool_of(40)
     known, fresh = split_tables(pool, torch.Generator().manual_seed(0))
     task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
-    assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(open_store(), "1", [task])
-    assert heldout.bias_caveat(open_store(), "1", [PlacementTask(fresh, 2, 2**30)]) == ""
+    assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(open_store(), ONE, [task])
+    assert heldout.bias_caveat(open_store(), ONE, [PlacementTask(fresh, 2, 2**30)]) == ""
 
 
 def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
-    failed_with(shared_dreamshard("compare", "1", "7", *SMALL, home=home), "no version '7'", "version 1 (champion)")
+    failed_with(shared_dreamshard("compare", "1", "7", *SMALL, home=home), "no version 7", ONE)
     failed_with(shared_dreamshard("compare", "1", "magic", *SMALL, home=home), "'magic'", "dim_greedy", "neuroshard")
     failed_with(shared_dreamshard("compare", "1", "champion", *SMALL, home=home), "version 1 alone")
     failed_with(shared_dreamshard("compare", "dim_greedy", "random", *SMALL, home=home), "no version is among")
@@ -194,7 +195,7 @@ def test_published_rivals_learn_from_tables_that_are_not_held_out(home, monkeypa
     who = contestants.resolve(open_store(), ["1"], with_rivals=True)
     assert {"version 1", "rnn", "neuroshard", "neuroshard_columns"} <= set(who)
     tasks = [PlacementTask(pool_of(4), 2, 2**30)]
-    names = {"version 1": "1", "neuroshard": None, "cost_greedy": None, "random": None}
+    names = {"version 1": ONE, "neuroshard": None, "cost_greedy": None, "random": None}
     placers = contestants.of_versions(open_store(), names, RivalInputs(), 0).placers
     assert all(not violation(tasks[0], placer.place(tasks[0])) for placer in placers.values())
 
@@ -204,22 +205,22 @@ def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard)
     for word in ("champion", "challenger", "a machine", "0123456789ab", "eval_overall_ms", "no better"):
         assert word in done.stdout
     first, second = json.loads(shared_dreamshard("models", "--json", home=home).stdout)[::-1]
-    assert (first["seed"], second["seed"], second["recipe"]) == ("0", "1", None)
+    assert (first["reference"], second["version"], second["recipe"]) == (ONE, 2, None)
     full = shared_dreamshard("models", "challenger", home=home).stdout
-    assert "challenger, by evaluation: no better" in full
+    assert "no better" in full
     assert json.loads(shared_dreamshard("models", "2", "--json", home=home).stdout)["eval_overall_ms"] == 2
-    failed_with(shared_dreamshard("models", "9", home=home), "no version '9'", "version 2")
+    failed_with(shared_dreamshard("models", "9", home=home), "no version 9", TWO)
 
 
 def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home, compared, shared_dreamshard):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(home)})
-    failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", "version 1 (champion)", "version 2")
+    failed_with(shared_dreamshard("promote", "9", home=home), "no version 9", ONE, TWO)
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
-    assert "Version 2 is champion; version 1, champion until now, is kept as `previous`" in done.stdout
-    assert registry.aliases(settings) == {"champion": "2", "previous": "1"}
+    assert "version 1 is kept as `previous`" in done.stdout
+    assert registry.line_of(settings, ONE).aliases == {"champion": TWO, "previous": ONE}
     assert registry.version_tags(settings, "2")["reason"] == "a hunch"
     assert shared_dreamshard("promote", "previous", home=home).returncode == 0
-    assert registry.aliases(settings) == {"champion": "1", "previous": "2"}
+    assert registry.line_of(settings, ONE).aliases == {"champion": ONE, "previous": TWO}
     assert "already" in shared_dreamshard("promote", "1", home=home).stdout
 
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from storage.lake import catalog
-from storage.mlflow_store import reference_series, registry, runs
-from storage.mlflow_store.experiment import EXPERIMENT
-from storage.run_records import reference_sets
+from storage.mlflow_store import registry, runs
+from storage.mlflow_store.runs import EXPERIMENT
 from storage.settings import Settings
 from storage.store import Store
 from tests.flows.commands import Dreamshard, failed_with
@@ -41,7 +39,6 @@ def query(dreamshard: Dreamshard, home: Path, sql: str) -> list[dict[str, Any]]:
 CHANGED = {name: (rows, dim, 2 * pooling) for name, (rows, dim, pooling) in TABLES.items() if name != "t3"}
 CHANGED["new"] = (5000, 16, 3)
 PLACE = ("--devices", "4", "--memory-gb", "70", "--placer", "dim_greedy", "--out")
-TOPOLOGY = "simulated a100 · 4 devices"
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ def test_a_model_that_drifted_is_trained_on_from_its_champion_and_both_are_compa
     assert "Retraining is due" in model.retraining[1]
     assert model.second["report"]["rival"] == model.first["version"]
     assert model.second["report"]["caveat"] == "", "both were trained on the model's tables, as they should be"
-    assert "warm from version 1" in model.second["effort"]
+    assert "version 1: " in model.second["effort"]
     compare = ("compare", "1", "2", "dim_greedy", *OPTIONS[:4], "--devices", "4", "--json")
     compared = shared_dreamshard(*compare, home=model.home)
     assert compared.returncode == 0, compared.sentence
@@ -183,42 +180,20 @@ def test_mlflows_comparison_shows_what_differs_and_what_the_versions_are_made_of
     assert (second.data.params["table_diff"], second.data.params["warm_from"]) == ("+1 -1 ~25", "1")
     inputs = {entry.dataset.digest for entry in second.inputs.dataset_inputs}
     tags = registry.version_tags(model.settings, "2")
-    assert {tags["dataset"], tags["reference_set"]} < inputs
+    assert tags["dataset"] in inputs
+    assert {name: value for name, value in tags.items() if name.startswith("reference")} == {}, "its own tasks say it"
 
 
-def test_figures_of_different_tasks_have_different_names_and_those_of_the_reference_set_the_same(
+def test_mlflows_comparison_has_the_cost_of_both_versions_on_the_tasks_of_the_second(
     model: Model, tracking: MlflowClient
 ):
     first, second = (tracking.get_run(registry.run_of(model.settings, version)).data.metrics for version in "12")
-    on_tasks = [{name for name in metrics if name.endswith("/eval_overall_ms")} for metrics in (first, second)]
-    assert [len(names) for names in on_tasks] == [1, 1]
-    assert on_tasks[0] != on_tasks[1]
-    assert first[reference_series.COST] > 0
-    assert first[reference_series.RULE] == second[reference_series.RULE], "the same placements on the same machine"
-
-
-def test_one_chart_shows_the_reference_cost_over_versions(model: Model, tracking: MlflowClient):
-    experiment = tracking.get_experiment_by_name(EXPERIMENT).experiment_id
-    (series,) = tracking.search_runs([experiment], "tags.series = 'reference'")
-    assert series.info.run_name == f"reference set {TOPOLOGY}"
-    history = tracking.get_metric_history(series.info.run_id, reference_series.COST)
-    found = [tracking.get_run(registry.run_of(model.settings, version)).data.metrics for version in "12"]
-    own = [metrics[reference_series.COST] for metrics in found]
-    assert [(point.step, point.value) for point in history] == list(enumerate(own, start=1))
-    rows = catalog.query(
-        model.settings,
-        "select model_version, avg(overall_ms) as ms from evaluations "
-        "where split = 'reference' and model_version is not null group by 1 order by 1",
-    )
-    assert [(row["model_version"], pytest.approx(row["ms"])) for row in rows] == list(zip((1, 2), own, strict=True))
-
-
-def test_the_reference_tables_are_nobodys_newest_data_set_and_stay_while_a_version_needs_them(model: Model):
-    store = Store(model.settings)
-    (used,) = reference_sets.reference_sets(store, TOPOLOGY)
-    assert store.lake.dataset_versions()[-1] == registry.version_tags(model.settings, "2")["dataset"]
-    evaluated = registry.version_tags(model.settings, "1")["reference_evaluation"]
-    assert {used.dataset, evaluated} <= registry.referenced_keys(model.settings)
+    shared = {name for name in first.keys() & second.keys() if name.endswith("/eval_overall_ms")}
+    assert len(shared) == 1
+    gain = model.second["report"]["gains"]["dreamshard"]["champion 1"]
+    assert second["gain_over_champion"] == pytest.approx(gain["mean_gain"])
+    assert second["gain_over_champion_low"] == pytest.approx(gain["low"])
+    assert "gain_over_champion" not in first
 
 
 def test_a_run_that_failed_carries_its_sentence(model: Model, tracking: MlflowClient, shared_dreamshard):
@@ -228,4 +203,6 @@ def test_a_run_that_failed_carries_its_sentence(model: Model, tracking: MlflowCl
     assert done.returncode == 1
     experiment = tracking.get_experiment_by_name(EXPERIMENT).experiment_id
     failed = tracking.search_runs([experiment], "attributes.status = 'FAILED'")
-    assert done.sentence in {run.data.tags["error"] for run in failed if run.info.run_name == "retrain model.csv"}
+    assert done.sentence in {
+        run.data.tags["mlflow.note.content"] for run in failed if run.info.run_name == "retrain model.csv"
+    }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from dreamshard.names import Algorithm, VersionReference
+from dreamshard.names import Algorithm, in_words
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.workloads import dataset_version, open_workload, statistics
@@ -19,10 +19,9 @@ from flows.decisions import warm_start
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainOptions
-from flows.reports import version_facts
 from flows.runtime import testbed_pool
 from storage.lake.table_splits import read_table_split
-from storage.mlflow_store import registry, standings
+from storage.mlflow_store import registry
 from storage.run_records import checkpoints, lineage, training_effort, trainings
 from storage.store import open_store
 
@@ -45,11 +44,11 @@ class Home:
         self.tags: dict[str, dict[str, str]] = {}
         patch.setenv("DREAMSHARD_HOME", str(path))
         patch.setattr(registry, "tags_by_version", lambda _: self.tags)
-        patch.setattr(registry, "champion", lambda _: self.version(1) if self.tags else None)
+        patch.setattr(registry, "champions", lambda _: {self.version(1)})
         patch.setattr(registry, "load_placer", self.placer)
 
     def version(self, number: int) -> str:
-        return str(VersionReference(self.algorithm, str(number)))
+        return f"models:/{self.algorithm}-simulated-rtx2080ti-2/{number}"
 
     def config(self, **other) -> Recipe:
         config = configure(
@@ -95,10 +94,7 @@ class Home:
     def register(self, training: str) -> None:
         last = checkpoints.last_iteration(open_store(), training)
         origin = training_effort.read_origin(open_store(), training)
-        facts = version_facts.facts(open_store(), training, origin, last)
-        tags = {"training": training, "iteration": str(last)} | lineage.tags(origin) | facts
-        if not self.tags:
-            tags |= {standings.CHAMPION_OF: "its topology"}
+        tags = {"training": training, "iteration": str(last)} | lineage.tags(origin, None)
         self.tags = {self.version(len(self.tags) + 1): tags, **self.tags}  # newest first
 
     def placer(self, version: str, _settings: object = None):
@@ -124,15 +120,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 def test_the_second_training_goes_on_from_the_first(home: Home):
-    first, second = home.origin("1"), home.origin("2")
+    first, second = home.origin(home.version(1)), home.origin(home.version(2))
     assert first.warm is None
     assert second.warm is not None
-    assert (second.warm.version, second.warm.training) == ("1", home.tags["1"]["training"])
-    assert second.warm.trainings == (home.tags["1"]["training"],)
+    assert (second.warm.version, second.warm.training) == (home.version(1), home.tags[home.version(1)]["training"])
+    assert second.warm.trainings == (home.tags[home.version(1)]["training"],)
     assert second.dataset != first.dataset
-    assert home.tags["2"]["warm_from"] == "1"
-    warm = checkpoints.load(open_store(), home.tags["2"]["training"], "iteration_00")
-    champion = home.placer("1")
+    warm = checkpoints.load(open_store(), home.tags[home.version(2)]["training"], "iteration_00")
+    champion = home.placer(home.version(1))
     assert warm.warm
     for name, value in champion.cost_network.state_dict().items():
         assert value.equal(warm.cost_network.state_dict()[name]), name
@@ -148,7 +143,7 @@ def test_a_published_algorithm_goes_on_from_its_own_champion_and_no_other_from_t
         own.register(own.train(own.dataset(tables)))
     one, two = own.version(1), own.version(2)
     effort = training_effort.read(open_store(), own.tags[two]["training"])
-    assert effort.sentence.startswith(f"warm from version {one}: 5 of 5 cost samples re-used, 0 of ")
+    assert effort.sentence.startswith(f"warm from {in_words(one)}: 5 of 5 cost samples re-used, 0 of ")
     champion, warm = own.placer(one), checkpoints.load(open_store(), own.tags[two]["training"], "iteration_00")
     for kind in ("cost_network", "policy"):
         kept = getattr(warm, kind).state_dict()
@@ -156,12 +151,12 @@ def test_a_published_algorithm_goes_on_from_its_own_champion_and_no_other_from_t
 
 
 def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_side_of_the_split(home: Home):
-    before, after = home.table_split("1"), home.table_split("2")
+    before, after = home.table_split(home.version(1)), home.table_split(home.version(2))
     assert before.train <= after.train, "those that are gone too, in case they come back"
     assert before.test <= after.test
     assert not after.train & after.test
     assert after.train | after.test == {*BEFORE, *ADDED}
-    origin = home.origin("2")
+    origin = home.origin(home.version(2))
     for split, allowed in (("train", after.train), ("test", after.test)):
         drawn = {
             name
@@ -172,16 +167,16 @@ def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_
 
 
 def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were(home: Home):
-    samples = training_effort.earlier_samples(open_store(), home.tags["2"]["training"])
-    measured = open_store().lake.read_cost_samples(run_key=home.tags["1"]["training"])
+    samples = training_effort.earlier_samples(open_store(), home.tags[home.version(2)]["training"])
+    measured = open_store().lake.read_cost_samples(run_key=home.tags[home.version(1)]["training"])
     assert len(samples) == len(measured) >= 13, "fifteen draws, of which a few may be of one placement"
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
-    assert set(rows) <= home.table_split("1").train
+    assert set(rows) <= home.table_split(home.version(1)).train
     assert all(rows[name] == BEFORE[name][0] for name in rows)
 
 
 def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_nothing_again(home: Home):
-    dataset, training = home.origin("2").dataset, home.tags["2"]["training"]
+    dataset, training = home.origin(home.version(2)).dataset, home.tags[home.version(2)]["training"]
     whole = checkpoints.load(open_store(), training, "iteration_02")
     (checkpoints.folder(open_store(), training) / "iteration_02.zip").unlink()
     assert checkpoints.last_iteration(open_store(), training) == 1
@@ -195,21 +190,27 @@ def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_no
 
 
 def test_a_full_training_begins_with_nothing_but_keeps_the_table_split(home: Home):
-    begun = home.start(home.origin("2").dataset, full=True)
+    begun = home.start(home.origin(home.version(2)).dataset, full=True)
     assert begun.warm is None
-    assert begun.split_of == home.origin("1").tasks
+    assert begun.split_of == home.origin(home.version(1)).tasks
     assert "a full training was requested" in begun.why
 
 
 @pytest.mark.parametrize("other", [{"num_devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
 def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
-    begun = home.start(home.origin("2").dataset, **other)
+    begun = home.start(home.origin(home.version(2)).dataset, **other)
     assert (begun.warm, begun.split_of) == (None, None)
     assert "no version was trained on this testbed" in begun.why
 
 
-def test_a_lost_table_split_is_an_error_and_a_full_training_draws_another(home: Home, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(warm_start, "has_table_split", lambda *_: False)
-    with pytest.raises(ValueError, match=r"the table split of version 1 is lost.*--full"):
-        home.start(home.origin("2").dataset)
-    assert home.start(home.origin("2").dataset, full=True).split_of is None
+def test_a_lost_table_split_is_an_error_and_a_full_training_draws_another(home: Home):
+    split, dataset = home.origin(home.version(1)).tasks, home.origin(home.version(2)).dataset
+    path = open_store().settings.lake_root / "halves" / f"{split}.parquet"
+    hidden = path.rename(path.with_suffix(".hidden"))
+    try:
+        with pytest.raises(ValueError, match=r"table split of .* is lost"):
+            home.start(dataset)
+        begun = home.start(dataset, full=True)
+        assert (begun.warm, begun.split_of) == (None, None)
+    finally:
+        hidden.rename(path)

@@ -89,7 +89,7 @@ def test_the_champion_places_from_there(dreamshard_on_s3, outcome):
     stage(dreamshard_on_s3, Path(outcome["home"]), "promote", "1")  # so short a training may leave a challenger
     done = dreamshard_on_s3("place", str(TABLES), *options, home=Path(outcome["home"]))
     assert done.returncode == 0, done.sentence
-    assert json.loads(done.stdout)["placer"] == "dreamshard champion"
+    assert json.loads(done.stdout)["placer"] == "champion"
 
 
 def test_another_host_asks_the_same_lake(dreamshard_on_s3, outcome, tmp_path):

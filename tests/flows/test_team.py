@@ -45,18 +45,14 @@ def finished(team):
 
 def test_of_retrainings_at_once_each_training_is_one_version_and_at_most_one_is_champion(team, finished):
     registry = MlflowClient(team.mlflow, team.mlflow)
-    versions = registry.search_model_versions("name='dreamshard'")
+    (model,) = registry.search_registered_models("name LIKE 'dreamshard-%'")
+    versions = registry.search_model_versions(f"name='{model.name}'")
     assert len(versions) == 2, "seeds 0 and 1; the same training on both workers is one version"
     assert len({version.tags["training"] for version in versions}) == 2
     runs = {registry.get_run(version.run_id).data.params["seed"] for version in versions}
     assert runs == {"0", "1"}
-    aliases = registry.get_registered_model("dreamshard").aliases
-    said = {str(version.version): version.tags["alias"] for version in versions}
-    standings = sorted(alias.partition(" of ")[0] for alias in said.values())
-    assert standings in (["challenger", "champion"], ["challenger", "challenger"]), (
-        said
-    )  # both may lose to a rule of thumb
-    assert "previous" not in aliases, "nobody took the champion's place"
+    assert "previous" not in model.aliases, "nobody took the champion's place"
+    assert all(version.tags["decided_by"] == "evaluation" for version in versions)
     for version in versions:
         assert registry.get_run(version.run_id).info.artifact_uri.startswith("mlflow-artifacts:"), (
             "not through the server"
@@ -122,8 +118,10 @@ def upgrades(database):
 def seed_in_use(team) -> int:
     """Of the version that another retraining on the same tables repeats: the champion, else the newest."""
     registry = MlflowClient(team.mlflow, team.mlflow)
-    versions = registry.search_model_versions("name='dreamshard'")
-    base = max(versions, key=lambda version: ("champion_of" in version.tags, int(version.version)))
+    (model,) = registry.search_registered_models("name LIKE 'dreamshard-%'")
+    versions = registry.search_model_versions(f"name='{model.name}'")
+    champion = str(model.aliases.get("champion"))
+    base = max(versions, key=lambda version: (str(version.version) == champion, int(version.version)))
     return int(registry.get_run(base.run_id).data.params["seed"])
 
 

@@ -12,6 +12,8 @@ from flows import watch
 from flows.decisions import retraining_due, version_in_use
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainingOptions, WatchOptions
+from storage.mlflow_store import registry
+from storage.mlflow_store.topology import Topology
 from storage.run_records import lineage
 from tests.flows.commands import Dreamshard
 
@@ -103,25 +105,22 @@ def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(na
 
 
 def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
-    def tags(hardware: str, devices: int, at: str):
-        origin = replace(
-            version(1, "a").origin, setting={"testbed": "simulated", "hardware": hardware, "devices": devices}
+    lines = [
+        registry.Line(
+            name="m",
+            topology=Topology(testbed="simulated", hardware=hardware, num_devices=devices),
+            aliases={"champion": f"models:/m/{number}"},
+            is_default=number == 3,
         )
-        change = {"at": at, "alias": "champion", "by": "evaluation", "reason": "first"}
-        topology = f"{hardware}, {devices} devices"
-        return {lineage.TAG: origin.to_json(), "champion_of": topology, "alias_changes": json.dumps([change])}
-
-    known = {
-        "3": tags("simulated v100", 8, "2026-11-22 09:00:00 UTC"),
-        "2": tags("simulated rtx2080ti", 8, "2026-11-22 08:00:00 UTC"),
-        "1": tags("simulated rtx2080ti", 2, "2026-11-22 07:00:00 UTC"),
-    }
-    monkeypatch.setattr(version_in_use.registry, "tags_by_version", lambda _: known)
-    monkeypatch.setattr(version_in_use.registry, "champion", lambda _: "3")
+        for number, hardware, devices in ((3, "simulated v100", 8), (2, "simulated rtx2080ti", 8))
+    ]
+    monkeypatch.setattr(registry, "lines", lambda _: lines)
+    since = {"decided_at": "2026-11-22 08:00:00 UTC", "dataset": "d"}
+    monkeypatch.setattr(registry, "version_tags", lambda *_: since)
     config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", num_devices=8))
     found = version_in_use.version_in_use(SimpleNamespace(settings=None), config)
     assert found is not None
-    assert found.sentence().startswith("Version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti")
+    assert found.sentence().startswith("m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti")
     other = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", num_devices=4))
     assert version_in_use.version_in_use(SimpleNamespace(settings=None), other) is None
 

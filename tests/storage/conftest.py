@@ -8,11 +8,13 @@ import pytest
 from dreamshard.costs import CostSample
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.training import TrainedPlacer, TrainingConfig
 from dreamshard.workloads import dataset_version
 from storage.lake import Lake
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.helpers.samples import four_tables, make_sample
+from tests.helpers.trained import make_placer, start_training
 
 
 @pytest.fixture
@@ -55,10 +57,10 @@ def sample(task: PlacementTask) -> CostSample:
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow's database without rows; making one takes seconds, copying it does not."""
-    from storage.mlflow_store import registry
+    from storage.mlflow_store import runs
 
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path_factory.mktemp("database"))})
-    assert registry.aliases(settings) == {}
+    runs.client(settings)
     return settings.home / "mlflow.db"
 
 
@@ -70,11 +72,6 @@ def mlflow_settings(settings: Settings, empty_database: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def placer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved placer, untrained."""
-    from dreamshard.training import TrainingConfig, save_placer
-    from tests.helpers.trained import make_placer, start_training
-
-    folder = tmp_path_factory.mktemp("placer") / "any name"
-    save_placer(make_placer(start_training(four_tables(), TrainingConfig(), seed=0)), folder)
-    return folder
+def placer() -> TrainedPlacer:
+    """A placer, untrained."""
+    return make_placer(start_training(four_tables(), TrainingConfig(), seed=0))

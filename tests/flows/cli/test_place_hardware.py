@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from storage.mlflow_store import registry
-from storage.mlflow_store.topology import Topology
 from storage.run_records import lineage
 from storage.settings import Settings
 from tests.helpers.trained import learnt_placer
@@ -42,25 +41,23 @@ def place(place_tables, monkeypatch):
         provisional: str = "",
     ):
         placers, tags = {}, {}
-        for number, measured in enumerate(versions, start=1):
+        numbers = [f"models:/m/{number}" for number in range(1, len(versions) + 1)]
+        for version, measured in zip(numbers, versions, strict=True):
             placer = learnt_placer()
             network = placer.cost_network.for_task(placer_task())
             network.measured_on = measured
-            placers[str(number)] = type(placer)(network, placer.policy, placer.normaliser, budget_ms=1.0)
-            tags[str(number)] = lineage.conditions(measured)
-            if str(number) in champions:
-                tags[str(number)] |= {
-                    "champion_of": str(Topology.of_tags(tags[str(number)])),
-                    "alias": "champion of it",
-                }
-        tags["1"] |= {"champion_of": "it", "provisional": provisional} if provisional else {}
-        placers["champion"], tags["champion"] = placers["1"], tags["1"]
-        by_number = {number: tags[number] for number in tags if number.isdigit()}
+            placers[version] = type(placer)(network, placer.policy, placer.normaliser, budget_ms=1.0)
+            tags[version] = {lineage.MEASURED_ON: json.dumps(measured.to_json())}
+        tags[numbers[0]] |= {"provisional": provisional} if provisional else {}
+        by_version = dict(tags)
+        placers["champion"], tags["champion"] = placers[numbers[0]], tags[numbers[0]]
+        in_use = {numbers[int(number) - 1] for number in champions} | ({numbers[0]} if provisional else set())
         monkeypatch.setattr(Settings, "has_registry", True)  # the home has no database
-        monkeypatch.setattr(registry, "champion", lambda settings: "1")
+        monkeypatch.setattr(registry, "champion", lambda settings: numbers[0])
+        monkeypatch.setattr(registry, "champions", lambda settings: in_use)
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
         monkeypatch.setattr(registry, "version_tags", lambda settings, name: tags[name])
-        monkeypatch.setattr(registry, "tags_by_version", lambda settings: by_number)
+        monkeypatch.setattr(registry, "tags_by_version", lambda settings: by_version)
         done = place_tables(TABLES, *options)
         return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}, " ".join(done.stderr.split())
 
@@ -78,7 +75,7 @@ def placer_task():
 def test_a_plan_says_that_the_champion_behind_its_costs_is_provisional(place, placer):
     done, plan, notes = place("--devices", "2", "--memory-gb", "1", "--placer", placer, provisional="+4.3 %")
     assert done.exit_code == 0, done.exception
-    said = "dreamshard champion is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
+    said = "champion is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
     assert said in plan["warning"]
     assert notes.count(said) == 1
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from storage.settings import Settings
+
 TABLES = "name,rows,dim,pooling_factor\nusers,1000,64,1\nitems,1000,64,12\nwords,1000,64,12\n"
 
 
@@ -53,7 +55,8 @@ def damaged_champion(monkeypatch):
     def load(name, settings):
         raise ValueError("version 1 cannot be read")
 
-    monkeypatch.setattr(registry, "champion", lambda settings: "1")
+    monkeypatch.setattr(Settings, "has_registry", True)  # the home has no database
+    monkeypatch.setattr(registry, "champion", lambda settings: "models:/m/1")
     monkeypatch.setattr(registry, "load_placer", load)
 
 
@@ -83,7 +86,8 @@ def test_with_a_champion_rivals_place_by_its_predicted_costs(place, rival, monke
 
     (tmp_path / "tables.csv").write_text(TABLES)
     champion = make_placer(start_training(read_tables(tmp_path / "tables.csv"), TrainingConfig(), seed=0))
-    monkeypatch.setattr(registry, "champion", lambda settings: "1")
+    monkeypatch.setattr(Settings, "has_registry", True)  # the home has no database
+    monkeypatch.setattr(registry, "champion", lambda settings: "models:/m/1")
     monkeypatch.setattr(registry, "load_placer", lambda name, settings: champion)
     monkeypatch.setattr(registry, "version_tags", lambda settings, name: {})
     done = place(rival)

@@ -77,16 +77,6 @@ def test_only_the_first_champion_is_called_so():
     assert later.reason.startswith("not compared with version 3, the champion in use: +5.0%")
 
 
-def test_a_champion_that_cannot_be_used_counts_as_beaten_but_not_by_a_candidate_worse_than_a_rule_of_thumb():
-    why = "the model has another format"
-    won = decide("3", None, "dim_greedy", BETTER, in_use="3", unusable=why)
-    assert won.alias == "champion"
-    assert won.reason.startswith(
-        "champion version 3 cannot be used (the model has another format) and counts as beaten"
-    )
-    assert decide("3", None, "dim_greedy", WORSE, in_use="3", unusable=why).alias == "challenger"
-
-
 def test_the_reason_names_the_rival_and_the_figures():
     decision = decide("3", BETTER, "dim_greedy", BETTER)
     assert decision.gain == BETTER

@@ -2,36 +2,27 @@ import pytest
 
 from dreamshard.workloads.dataset_diff import diff_datasets
 from flows.reports.version_facts import diff_label, version_name
+from storage.run_records.lineage import Origin, Warm
 from tests.helpers.tables import tables_of
 
 
+def origin(source: str, warm_from: str = "") -> Origin:
+    warm = None
+    if warm_from:
+        warm = Warm(version=warm_from, training="t", iteration=1, trainings=(), measurement_s=None, full_measurements=1)
+    return Origin(recipe="smoke", source=source, dataset="d", tasks="t", setting={}, warm=warm)
+
+
 @pytest.mark.parametrize(
-    ("version", "tags", "name"),
+    ("version", "made_of", "diff", "name"),
     [
-        (
-            "4",
-            {"source": "/data/tables.csv", "table_diff": "+3 -2", "warm_from": "3"},
-            "v4 tables.csv +3 -2, warm from v3",
-        ),
-        (
-            "1",
-            {"source": "meta-dlrm-2021", "table_diff": "", "warm_from": ""},
-            "v1 meta-dlrm-2021, from nothing",
-        ),
-        (
-            "2",
-            {"source": "s3://team/tables/", "table_diff": "unchanged", "warm_from": ""},
-            "v2 tables unchanged, from nothing",
-        ),
-        (
-            "paper:2",
-            {"source": "tables.csv", "table_diff": "", "warm_from": "paper:1"},
-            "paper v2 tables.csv, warm from v1",
-        ),
+        (4, origin("/data/tables.csv", "models:/m/3"), "+3 -2", "v4 tables.csv +3 -2, warm from v3"),
+        (1, origin("meta-dlrm-2021"), "", "v1 meta-dlrm-2021, from nothing"),
+        (2, origin("s3://team/tables/"), "unchanged", "v2 tables unchanged, from nothing"),
     ],
 )
-def test_a_version_is_named_for_what_it_is(version, tags, name):
-    assert version_name(version, tags) == name
+def test_a_version_is_named_for_what_it_is(version, made_of, diff, name):
+    assert version_name(f"models:/m/{version}", made_of, diff) == name
 
 
 def test_the_difference_counts_tables_added_removed_and_changed():

@@ -8,7 +8,7 @@ from prefect.logging import disable_run_logger
 from dreamshard.recipes import MeasureConfig
 from flows import evaluate
 from flows.runtime.testbed_pool import TestbedReference
-from storage.mlflow_store import champions, registry
+from storage.mlflow_store import registry
 from storage.run_records import training_effort
 from storage.store import Store, open_store
 
@@ -36,7 +36,7 @@ def test_a_candidate_does_not_compete_with_the_champion_that_it_already_is(
     store, monkeypatch, iteration, training, rival
 ):
     monkeypatch.setattr(training_effort, "read_origin", lambda *_: SimpleNamespace(topology="a test"))
-    monkeypatch.setattr(champions, "champion_of", lambda *_: "1")
+    monkeypatch.setattr(registry, "champion", lambda *_: "1")
     monkeypatch.setattr(registry, "version_tags", lambda *_: {"training": "t", "iteration": "2"})
     with disable_run_logger():
         assert evaluate.champion_to_beat.fn(store, training, iteration) == rival

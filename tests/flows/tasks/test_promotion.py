@@ -10,17 +10,18 @@ from prefect.logging import disable_run_logger
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
+from dreamshard.names import number_of
 from dreamshard.placement import Placement
 from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingConfig, save_placer
+from dreamshard.training import TrainingConfig
 from flows import evaluate, promote
 from flows.decisions.contestants import champion_name
 from flows.decisions.version_in_use import version_in_use
 from flows.placing.placers import choose
 from flows.reports import evaluation_plan, report_pages
 from flows.reports.evaluation_report import make_report
-from storage.mlflow_store import alias_changes, champions, registration, registry, runs, versions
+from storage.mlflow_store import aliases, registration, registry, runs, versions
 from storage.run_records import lineage, report_store, training_effort
 from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.settings import Settings
@@ -40,18 +41,17 @@ class Team:
 
     def __init__(self, home: Path):
         self.settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)})).settings
-        self.placer, self.runs = home / "placer", {}
-        save_placer(make_placer(start_training(POOL, TrainingConfig(), seed=0)), self.placer)
+        self.placer, self.runs = make_placer(start_training(POOL, TrainingConfig(), seed=0)), {}
 
     def version(self, source: str = OWN, setting: lineage.Setting = RANKS) -> str:
-        number = str(len(self.runs) + 1)
+        training = f"training-{len(self.runs) + 1}"
         origin = lineage.Origin(recipe="smoke", source=source, dataset="d", tasks="t", setting=setting)
-        training_effort.begin(open_store(), f"training-{number}", origin)
+        training_effort.begin(open_store(), training, origin)
         with runs.chain(self.settings, "retrain") as run:
-            self.runs[number] = run
-            tags = {"training": f"training-{number}", "iteration": 1} | lineage.tags(origin)
-            assert registration.register_placer(self.settings, self.placer, run, tags=tags) == number
-        return number
+            tags = {"training": training, "iteration": 1, "dataset": "d"} | lineage.tags(origin, None)
+            version = registration.register_placer(self.settings, self.placer, run, origin.topology, tags=tags)
+        self.runs[version] = run
+        return version
 
     def promote(
         self,
@@ -71,14 +71,14 @@ class Team:
             candidate_ms: its cost on each task.
             in_use_ms: cost of the plan in use; None where there is none.
         """
-        training = f"training-{version}"
+        training = registry.version_tags(self.settings, version)["training"]
         with disable_run_logger():
             rival = evaluate.champion_to_beat.fn(open_store(), training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
         costs |= {} if in_use_ms is None else {IN_USE: in_use_ms}
         rows = [row(f"test-{t}", placer, ms or candidate_ms[t]) for t in range(3) for placer, ms in costs.items()]
-        key = f"{version} over {rival}"
+        key = f"{training} over {rival and number_of(rival)}"
         report = make_report(
             key,
             rows,
@@ -98,8 +98,8 @@ class Team:
             return promote.decide_standing.fn(open_store(), self.runs[version], version, training, key, tryout=tryout)
 
     @property
-    def aliases(self) -> dict[str, str]:
-        return registry.aliases(self.settings)
+    def champion(self) -> str | None:
+        return registry.champion(self.settings)
 
 
 def row(task: str, placer: str, ms: float) -> EvaluationRow:
@@ -125,7 +125,7 @@ def champion(team: Team) -> Callable[[str], str]:
 
     def make(source: str = OWN) -> str:
         version = team.version(source)
-        alias_changes.set_alias(team.settings, version, "champion", "for the test")
+        aliases.set_alias(team.settings, version, "champion", "for the test")
         return version
 
     return make
@@ -134,7 +134,7 @@ def champion(team: Team) -> Callable[[str], str]:
 def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by_hand(team: Team, champion):
     first, second = champion(), team.version()
     assert team.promote(second)["alias"] == "champion"
-    alias_changes.make_champion(team.settings, "previous", "slow in production", "ann")
+    aliases.make_champion(team.settings, "previous", "slow in production", "ann")
     for _night in range(2):
         outcome = team.promote(second)
         assert outcome["alias"] == "challenger"
@@ -142,12 +142,12 @@ def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by
         assert (
             f"`dreamshard promote {second}` uses it again; its figures: beats the champion: +33.3%" in outcome["reason"]
         )
-        assert team.aliases["champion"] == first
+        assert team.champion == first
     third = team.version()
     assert team.promote(third)["alias"] == "champion", "a new training competes as ever"
     assert team.promote(second)["alias"] == "challenger"
-    alias_changes.make_champion(team.settings, second, "mended", "ann")
-    assert team.aliases["champion"] == second
+    aliases.make_champion(team.settings, second, "mended", "ann")
+    assert team.champion == second
     fourth = team.version()
     assert team.promote(fourth)["alias"] == "champion"
     assert team.promote(second)["alias"] == "champion", "an evaluation took it out this time, so one may bring it back"
@@ -159,21 +159,24 @@ def test_a_version_that_predicts_badly_is_not_promoted_in_silence_but_a_person_m
     assert (outcome["alias"], outcome["prediction_error"]) == ("challenger", 0.82)
     assert "82% off on held-out placements" in outcome["reason"]
     assert f"`dreamshard promote {candidate}`" in outcome["reason"]
-    assert team.aliases["champion"] == in_use
+    assert team.champion == in_use
     assert team.promote(team.version(), error=0.19)["alias"] == "champion"
-    alias_changes.make_champion(team.settings, candidate, "it places well", "ann")
-    assert team.aliases["champion"] == candidate
+    aliases.make_champion(team.settings, candidate, "it places well", "ann")
+    assert team.champion == candidate
 
 
 def test_a_recipes_own_tables_do_not_take_the_place_of_tables_that_somebody_named(team: Team, champion):
     named, own = champion(NAMED), team.version(OWN)
     outcome = team.promote(own)
     assert outcome["alias"] == "challenger"
-    for word in (f"trained on {OWN}", f"version {named} was trained on {NAMED}", f"`dreamshard promote {own}`"):
+    for word in (
+        f"trained on {OWN}",
+        f"version {number_of(named)} was trained on {NAMED}",
+        f"`dreamshard promote {own}`",
+    ):
         assert word in outcome["reason"]
-    assert team.aliases["champion"] == named
+    assert team.champion == named
     assert team.promote(team.version(NAMED))["alias"] == "champion"
-    assert registry.version_tags(team.settings, own)["source"] == OWN
 
 
 @pytest.mark.parametrize("candidate", [OWN, NAMED])
@@ -189,7 +192,7 @@ def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team
         patch.setattr(registry, "describe", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
         with pytest.raises(OSError, match="away"):
             team.promote(version)
-    assert team.aliases["champion"] == version
+    assert team.champion == version
     team.promote(version)
     assert runs.has_file(team.settings, team.runs[version], "comparison_report.html")
     assert "Held-out tasks on a machine" in registry.find(team.settings, version).description
@@ -207,76 +210,70 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
 
 def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on_ranks(fresh: Team):
     ranks, model = "a machine x2, 2 ranks · 2 devices", "simulated rtx2080ti · 4 devices"
-    assert fresh.promote(fresh.version(NAMED))["standing"] == "champion"
-    outcome = fresh.promote(fresh.version(NAMED, MODEL))
-    assert (outcome["alias"], outcome["standing"]) == ("none", f"champion of {model}")
+    first, second = fresh.version(NAMED), fresh.version(NAMED, MODEL)
+    assert fresh.promote(first)["standing"] == f"champion of {ranks}"
+    outcome = fresh.promote(second)
+    assert (outcome["alias"], outcome["standing"]) == ("champion", f"champion of {model}")
     assert outcome["reason"].startswith("first champion: ")
-    assert outcome["note"] == f"`champion` stays version 1, of {ranks}; `dreamshard promote 2` gives it to this version"
-    assert fresh.aliases == {"champion": "1"}
-    third = fresh.promote(fresh.version(NAMED, MODEL))
-    assert third["reason"].startswith("beats the champion: +33.3% measured cost saved")
-    assert "champion version 2" in third["reason"], "the champion of its own hardware"
-    assert champions.champions(fresh.settings) == {ranks: "1", model: "3"}
+    assert f"`dreamshard promote {second}` makes it mean this one" in outcome["note"]
+    assert fresh.champion == first
+    third = fresh.version(NAMED, MODEL)
+    outcome = fresh.promote(third)
+    assert outcome["reason"].startswith("beats the champion: +33.3% measured cost saved")
+    assert "champion version 1" in outcome["reason"], "the champion of its own hardware"
+    assert registry.champions(fresh.settings) == {first, third}
+    promote.replace_champion(open_store(), third, "we plan for it")
+    assert fresh.champion == third
 
-    tried = fresh.promote(fresh.version(NAMED), tryout=True)
+    fourth = fresh.version(NAMED)
+    tried = fresh.promote(fourth, tryout=True)
     assert (tried["alias"], tried["standing"]) == ("none", "a try-out")
-    assert "`dreamshard promote 4`" in tried["note"]
-    assert registry.version_tags(fresh.settings, "4")["tryout"] == "yes"
-    assert champions.champions(fresh.settings) == {ranks: "1", model: "3"}
-    assert [each.version for each in lineage.versions(open_store()) if each.is_tryout] == ["4"]
+    assert f"`dreamshard promote {fourth}`" in tried["note"]
+    assert registry.champions(fresh.settings) == {first, third}
+    assert [each.version for each in lineage.versions(open_store()) if each.is_tryout] == [fourth]
 
-    promote.replace_champion(open_store(), "3", "we plan for it")
-    assert fresh.aliases == {"champion": "3", "previous": "1"}
-    kept = fresh.promote(fresh.version(NAMED))
-    assert kept["standing"] == f"champion of {ranks}"
-    assert ", which " in kept["note"], "a person chose version 3"
-    champions.set_home_setting(fresh.settings, "cluster", 2)
-    registry.client(fresh.settings).set_registered_model_tag(fresh.settings.registered_model, "home_since", "9999")
-    outcome = fresh.promote("5")
-    assert (outcome["alias"], fresh.aliases["champion"]) == ("champion", "5")
-    assert "it was version 3, of simulated rtx2080ti" in outcome["note"]
+
+def test_a_measured_champion_takes_over_from_a_simulated_one(fresh: Team):
+    assert fresh.promote(fresh.version(NAMED, MODEL))["note"] == ""
+    measured = fresh.version(NAMED)
+    assert fresh.promote(measured)["note"] == ""
+    assert fresh.champion == measured
 
 
 def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone_sees(
     fresh: Team, caplog: pytest.LogCaptureFixture
 ):
     unclear = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.8))
-    assert (unclear["alias"], unclear["standing"]) == ("champion", "provisional champion")
+    assert (unclear["alias"], unclear["standing"]) == (
+        "champion",
+        "provisional champion of a machine x2, 2 ranks · 2 devices",
+    )
     figures = "+5.0% measured cost saved (95 % interval -51.9% to +61.9%, 3 held-out tasks) against dim_greedy"
     note = f"provisional: not yet shown to be cheaper than a rule of thumb ({figures}, the best rule of thumb)"
     assert figures in unclear["reason"]
     assert versions.version(fresh.settings, "1")["standing"] == "champion, provisional"
     chosen = choose(open_store(), None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
-    assert chosen.caveat == f"dreamshard champion is {note}"
+    assert chosen.caveat == f"champion is {note}"
     priced = choose(open_store(), "dim_greedy", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
     assert priced.caveat == chosen.caveat, "it predicts what the rule's placement costs"
     caplog.clear()
     registry.load_placer("champion", fresh.settings)
     assert caplog.text == "", "commands say it themselves"
     registry.load_placer("champion")
-    assert f"version 1 is {note}" in caplog.text
+    assert f"/1 is {note}" in caplog.text
     config = RECIPES["smoke"]
     assert note in version_in_use(open_store(), replace(config, testbed="cluster")).sentence()
 
     still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))
     assert still["alias"] == "challenger", "no better shown than the provisional champion is"
     shown = fresh.promote(fresh.version(NAMED), candidate_ms=(1.1, 1.6, 1.3))
-    assert shown["standing"] == "champion"
+    assert shown["standing"].startswith("champion of")
     assert shown["reason"].startswith(
         "replaces version 1, a provisional champion, without costing more on the mean: +33.3%"
     )
     assert versions.version(fresh.settings, "3")["standing"] == "champion"
     assert versions.version(fresh.settings, "1")["standing"] == "previous"
     assert choose(open_store(), "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
-
-
-def test_a_measured_champion_takes_the_alias_from_a_simulated_one_but_a_recipes_own_tables_do_not(fresh: Team):
-    assert fresh.promote(fresh.version(NAMED, MODEL))["alias"] == "champion"
-    outcome = fresh.promote(fresh.version(OWN))
-    assert outcome["standing"] == "champion of a machine x2, 2 ranks · 2 devices"
-    assert f"version 1 was trained on {NAMED}" in outcome["note"]
-    assert fresh.promote(fresh.version(NAMED))["alias"] == "champion"
-    assert fresh.aliases == {"champion": "3", "previous": "1"}
 
 
 @pytest.mark.parametrize(("in_use_ms", "is_cheaper"), [(0.5, True), (3.0, False), (None, False)])

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from prefect.logging import disable_run_logger
 
+from dreamshard.names import in_words
 from dreamshard.testbeds.base import MeasurementError
-from dreamshard.training import save_placer
 from flows import reference
 from storage.mlflow_store import reference_series, registration, registry, runs, versions
 from storage.mlflow_store.reference_series import ReferencePoint
@@ -23,13 +23,12 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
 
 
 @pytest.fixture
-def version(store: Store, tmp_path) -> str:
+def version(store: Store) -> str:
     """The only registered version."""
-    save_placer(learnt_placer(), tmp_path / "placer")
     origin = lineage.Origin(recipe="smoke", source="t.csv", dataset="d", tasks="t", setting=MODEL)
     with runs.chain(store.settings, "retrain") as run:
-        tags = {"training": "t", "iteration": 1, **lineage.tags(origin)}
-        return registration.register_placer(store.settings, tmp_path / "placer", run, tags=tags)
+        tags = {"training": "t", "iteration": 1, **lineage.tags(origin, None)}
+        return registration.register_placer(store.settings, learnt_placer(), run, origin.topology, tags=tags)
 
 
 def test_a_version_that_cannot_be_measured_says_so_until_it_can(store: Store, version: str, monkeypatch):
@@ -37,16 +36,15 @@ def test_a_version_that_cannot_be_measured_says_so_until_it_can(store: Store, ve
         raise MeasurementError("rank 3 hung")
 
     monkeypatch.setattr(reference, "_score", hangs)
-    run, config = registry.run_of(store.settings, version), SimpleNamespace()
+    run, config = registry.run_of(store.settings, version), SimpleNamespace(tasks=SimpleNamespace(mode="pool"))
     with disable_run_logger():
         sentence = reference.score_version(store, run, version, config, None)
-    assert sentence.startswith(f"version {version} was not measured on reference tasks (rank 3 hung), so it has no ")
+    assert sentence.startswith(f"{in_words(version)} was not measured on reference tasks (rank 3 hung), so it has no ")
     assert versions.version(store.settings, version)["reference_failure"] == sentence
     point = ReferencePoint(
         key="k-1",
         name="a set",
         dataset="d",
-        tasks="t",
         batch_size=2048,
         evaluation="e",
         metrics={"reference_cost_ms": 2.0},
@@ -54,7 +52,7 @@ def test_a_version_that_cannot_be_measured_says_so_until_it_can(store: Store, ve
     reference_series.log_point(store.settings, version, point)
     (measured,) = versions.versions(store.settings)
     assert (measured["reference_failure"], measured["reference_cost_ms"]) == (None, 2.0)
-    assert (measured["reference_set"], measured["reference_batch_size"]) == ("k-1", "2048")
+    assert (measured["reference_set"], measured["reference_batch_size"]) == ("k-1", 2048)
 
 
 def test_the_error_is_left_out_where_the_version_predicts_costs_of_another_batch():

@@ -24,7 +24,7 @@ def model(tmp_path_factory):
 
 
 def answer(model, **fields):
-    [plan] = model.predict(None, [{"num_devices": 2, "memory_gb": 1.0, "tables": TABLES, "budget_ms": 0.0, **fields}])
+    [plan] = model.predict([{"num_devices": 2, "memory_gb": 1.0, "tables": TABLES, "budget_ms": 0.0, **fields}])
     return plan
 
 
@@ -53,37 +53,8 @@ def test_a_version_of_autoshard_is_answered_by_its_name_and_predicts_no_cost_of_
     assert plan["predicted"]["overall_ms"] is None
 
 
-USERS = TABLES[0]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"batch_size": 0}, "inputs[0].batch_size: Input should be greater than or equal to 1"),
-        ({"num_devices": "2"}, "inputs[0].num_devices: Input should be a valid integer, got '2'"),
-        ({"memory_gb": float("nan")}, "inputs[0].memory_gb: Input should be"),
-        ({"memory_gb": 1e-5}, "table 'users' of inputs[0] needs"),
-        ({"devices": 2}, "inputs[0].devices: Extra inputs are not permitted"),
-        ({"precision": "int4"}, "inputs[0].precision: Input should be 'fp32', 'fp16', 'bf16' or 'int8', got 'int4'"),
-        ({"tables": []}, "inputs[0].tables: List should have at least 1 item"),
-        (
-            {"tables": [USERS | {"name": str(t)} for t in range(4097)]},
-            "inputs[0].tables: List should have at most 4096",
-        ),
-        ({"tables": [{"name": "users", "dim": 64, "pooling_factor": 1.0}]}, "inputs[0].tables[0].rows: Field required"),
-        ({"tables": [USERS | {"dim": 63}]}, "inputs[0].tables[0].dim: Input should be a multiple of 4, got 63"),
-        ({"tables": [USERS | {"bins": [0.5] * 17}]}, "but add up to 8.5"),
-        ({"tables": [USERS, USERS]}, "inputs[0].tables[1]: table 'users' is also at inputs[0].tables[0]"),
-    ],
-)
-def test_a_wrong_field_is_named(model, wrong, named):
-    with pytest.raises(MlflowException) as refused:
+@pytest.mark.parametrize("wrong", [{"memory_gb": 1e-5}, {"tables": [TABLES[0], TABLES[0]]}])
+def test_what_no_type_tells_is_an_error_of_the_request(model, wrong):
+    with pytest.raises(MlflowException, match=r"inputs\[0\]") as refused:
         answer(model, **wrong)
-    assert named in str(refused.value)
     assert refused.value.get_http_status_code() == 400
-
-
-def test_a_field_with_an_endless_name_is_named_in_brief(model):
-    with pytest.raises(MlflowException, match=r"xxx\.\.\.: Extra inputs are not permitted") as raised:
-        answer(model, **{"x" * 2_000: 1})
-    assert len(str(raised.value)) < 500

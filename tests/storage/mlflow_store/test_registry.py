@@ -1,3 +1,5 @@
+"""Versions in a real registry: how they are named, which is in use, and that they place as they were trained."""
+
 import shutil
 from pathlib import Path
 
@@ -8,33 +10,47 @@ from mlflow.exceptions import MlflowException
 
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import load_placer
-from storage.mlflow_store import registration, registry, runs, versions
-from storage.mlflow_store.alias_changes import ChampionChange, make_champion, set_alias
-from storage.mlflow_store.alias_history import history
-from storage.mlflow_store.experiment import EXPERIMENT
+from dreamshard.training import TrainedPlacer
+from storage.mlflow_store import aliases, registration, registry, runs, versions
+from storage.mlflow_store.aliases import ChampionChange, make_champion, set_alias
+from storage.mlflow_store.topology import Topology
 from storage.settings import Settings
 from tests.helpers.samples import columns_of
 
-
-def register(settings: Settings, folder: Path, overall_ms: float = 3.0, **more) -> str:
-    with runs.chain(settings, "retrain") as run:
-        return registration.register_placer(settings, folder, run, metrics={"eval_overall_ms": overall_ms}, **more)
+MODELLED = Topology(testbed="simulated", hardware="simulated h100", num_devices=2)
+MEASURED = Topology(testbed="cluster", hardware="NVIDIA H200 x16", num_devices=16, devices_per_host=8)
+FIRST, SECOND = (f"models:/dreamshard-simulated-h100-2/{number}" for number in (1, 2))
+RANKS = "models:/dreamshard-nvidia-h200-x16-2x8/1"
 
 
 @pytest.fixture
-def registered(mlflow_settings: Settings, placer_folder: Path, tables: Tables) -> Settings:
-    """A home with version 1."""
-    register(mlflow_settings, placer_folder, tags={"training": "first"}, pool=tables)
+def register(mlflow_settings: Settings, placer: TrainedPlacer):
+    """A function that registers a version and returns it."""
+
+    def make(topology: Topology = MODELLED, algorithm="dreamshard", **given) -> str:
+        own = mlflow_settings.of(algorithm)
+        with runs.chain(own, "retrain") as run:
+            return registration.register_placer(own, placer, run, topology, **given)
+
+    return make
+
+
+@pytest.fixture
+def registered(mlflow_settings: Settings, register, tables: Tables) -> Settings:
+    """A home with one version, of simulated devices."""
+    assert register(tags={"training": "first"}, pool=tables, metrics={"eval_overall_ms": 3.0}) == FIRST
     return mlflow_settings
 
 
-def test_a_version_places_as_the_placer_that_was_registered(registered: Settings, placer_folder: Path, tables: Tables):
+def aliases_of(settings: Settings, name: str = FIRST) -> dict[str, str]:
+    return dict(registry.line_of(settings, name).aliases)
+
+
+def test_a_version_places_as_the_placer_that_was_registered(registered: Settings, placer, tables: Tables):
     task = PlacementTask(tables, 2, 10**6)
-    loaded, saved = registry.load_placer("1", registered), load_placer(placer_folder)
-    assert torch.equal(loaded.place(task).device, saved.place(task).device)
-    placement = saved.place(task)
-    assert torch.equal(loaded.predict(task, placement).phases_ms(), saved.predict(task, placement).phases_ms())
+    loaded, placement = registry.load_placer(FIRST, registered), placer.place(task)
+    assert torch.equal(loaded.place(task).device, placement.device)
+    assert torch.equal(loaded.predict(task, placement).phases_ms(), placer.predict(task, placement).phases_ms())
 
 
 def test_nothing_in_a_version_is_pickled(registered: Settings):
@@ -43,128 +59,109 @@ def test_nothing_in_a_version_is_pickled(registered: Settings):
     assert not kinds & {".pkl", ".pickle", ".pt", ".pth", ".bin", ".cloudpickle"}
 
 
-def test_an_alias_moves_and_the_former_champion_stays_known(registered: Settings, placer_folder: Path):
-    set_alias(registered, "1", "champion", "the first")
-    second = register(registered, placer_folder)
-    set_alias(registered, second, "challenger", "0.3 % worse")
-    assert registry.aliases(registered) == {"champion": "1", "challenger": "2"}
-    set_alias(registered, second, "champion", "3.1 % better")
-    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
+def test_an_alias_moves_and_the_former_champion_stays_known(registered: Settings, register):
+    set_alias(registered, FIRST, "champion", "the first")
+    assert register() == SECOND
+    set_alias(registered, SECOND, "challenger", "0.3 % worse")
+    assert aliases_of(registered) == {"champion": FIRST, "challenger": SECOND}
+    for reason in ("3.1 % better", "again"):
+        set_alias(registered, SECOND, "champion", reason, provisional="few tasks")
+        assert aliases_of(registered) == {"champion": SECOND, "previous": FIRST}
     tags = registry.version_tags(registered, "champion")
-    assert (tags["alias"], tags["reason"]) == ("champion", "3.1 % better")
-    set_alias(registered, second, "champion", "again")
-    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
+    assert (tags["reason"], tags["decided_by"]) == ("again", aliases.BY_EVALUATION)
+    assert "few tasks" in registry.provisional_note(tags)
+    assert aliases.REPLACED not in registry.version_tags(registered, "previous"), "an evaluation decided"
 
 
-def test_a_version_made_champion_by_hand_is_undone_with_previous_and_says_who_why_and_when(
-    registered: Settings, placer_folder: Path
-):
-    assert make_champion(registered, "1", "to begin", "ann") == ChampionChange(version="1", former=None)
-    register(registered, placer_folder)
-    set_alias(registered, "2", "challenger", "0.3 % worse")
-    assert make_champion(registered, "2", "a hunch", "ann") == ChampionChange(version="2", former="1")
-    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
-    assert registry.version_tags(registered, "1")["alias"] == "previous"
-    assert make_champion(registered, "previous", "it was wrong", "bob") == ChampionChange(version="1", former="2")
-    assert registry.aliases(registered) == {"champion": "1", "previous": "2"}
+def test_a_version_made_champion_by_hand_is_undone_with_previous(registered: Settings, register):
+    where = str(MODELLED)
+    assert make_champion(registered, FIRST, "to begin", "ann") == ChampionChange(
+        version=FIRST, former=None, topology=where
+    )
+    register()
+    assert make_champion(registered, "2", "a hunch", "ann") == ChampionChange(
+        version=SECOND, former=FIRST, topology=where
+    )
+    assert aliases.REPLACED in registry.version_tags(registered, FIRST)
+    assert make_champion(registered, "previous", "it was wrong", "bob").version == FIRST
+    assert aliases_of(registered) == {"champion": FIRST, "previous": SECOND}
     tags = registry.version_tags(registered, "1")
-    assert (tags["reason"], tags["decided_by"]) == ("it was wrong", "bob")
+    assert (tags["reason"], tags["decided_by"], aliases.REPLACED in tags) == ("it was wrong", "bob", False)
     assert tags["decided_at"].endswith(" UTC")
-    changes = history(tags)
-    assert [(change.alias, change.by, change.replaced_by) for change in changes] == [
-        ("champion", "ann", None),
-        ("previous", "ann", "2"),
-        ("champion", "bob", None),
-    ]
-    assert changes[-1].at == tags["decided_at"]
-    lines = versions.version(registered, "1")["tags"]["history"].splitlines()
-    assert [line.partition(" UTC ")[2] for line in lines] == [
-        "champion, by ann: to begin",
-        "previous, by ann: replaced by version 2",
-        "champion, by bob: it was wrong",
-    ]
-    assert make_champion(registered, "champion", "again", "bob").former == "1"
+    make_champion(registered, "champion", "again", "bob")
     assert registry.version_tags(registered, "1") == tags
 
 
-def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, placer_folder: Path):
-    set_alias(registered, "1", "champion", "the first")
-    register(registered, placer_folder)
-    shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{_model_of(registered, '2')}*")))
-    with pytest.raises(ValueError, match="version 2 of dreamshard cannot be read"):
-        make_champion(registered, "2", "a hunch", "ann")
-    assert registry.aliases(registered) == {"champion": "1"}
+def test_a_try_out_has_no_standing_until_it_is_promoted(registered: Settings):
+    aliases.set_tryout(registered, FIRST, "only looked at")
+    assert registry.champion(registered, MODELLED) is None
+    assert versions.versions(registered)[0]["standing"] == "try-out"
+    make_champion(registered, FIRST, "it is good", "ann")
+    assert registry.champion(registered) == FIRST
+    assert registry.TRYOUT not in registry.version_tags(registered, FIRST)
 
 
-def _model_of(settings: Settings, version: str) -> str:
-    return runs.client(settings).get_model_version(settings.registered_model, version).source.removeprefix("models:/")
+def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, register):
+    set_alias(registered, FIRST, "champion", "the first")
+    register()
+    shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{registry.model_of(registered, SECOND)}*")))
+    with pytest.raises(ValueError, match=f"files of {SECOND} cannot be read"):
+        make_champion(registered, SECOND, "a hunch", "ann")
+    assert aliases_of(registered) == {"champion": FIRST}
 
 
-def test_versions_compare_side_by_side_under_the_same_names(registered: Settings, placer_folder: Path):
-    register(registered, placer_folder, 2.0)
-    set_alias(registered, "2", "champion", "better")
-    figures = {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")}
-    registration.log_model_metrics(
-        registered, registry.run_of(registered, "2"), registry.model_of(registered, "2"), figures
-    )
-    newest, oldest = versions.versions(registered)
-    assert list(newest) == list(oldest)
-    assert (newest["version"], newest["aliases"], newest["reason"]) == ("2", "champion", "better")
-    assert (newest["eval_overall_ms"], oldest["eval_overall_ms"]) == (2.0, 3.0)
-    assert (newest["eval_gain_over_random"], oldest["eval_gain_over_random"]) == (0.2, None)
-    tracking = runs.client(registered)
-    found = tracking.search_logged_models([tracking.get_experiment_by_name(EXPERIMENT).experiment_id])
-    assert all("eval_overall_ms" in {metric.key for metric in model.metrics} for model in found)
+def test_each_topology_has_a_champion_and_measured_costs_take_over_from_modelled_ones(registered: Settings, register):
+    set_alias(registered, FIRST, "champion", "the first")
+    assert register(MEASURED) == RANKS
+    set_alias(registered, RANKS, "champion", "the first of its kind")
+    assert registry.champions(registered) == {FIRST, RANKS}
+    assert (registry.champion(registered, MODELLED), registry.champion(registered, MEASURED)) == (FIRST, RANKS)
+    assert registry.champion(registered) == RANKS
+    set_alias(registered, FIRST, "champion", "again")
+    assert registry.resolve(registered, "1") == RANKS, "modelled costs do not take over from measured ones"
+    make_champion(registered, FIRST, "a plan for other devices", "ann")
+    assert registry.resolve(registered, "1") == FIRST, "a person may choose"
 
 
-def test_versions_of_all_algorithms_are_listed_newest_first(registered: Settings, placer_folder: Path):
-    register(registered.of("paper"), placer_folder)
-    assert [row["version"] for row in versions.versions(registered)] == ["paper:1", "1"]
-    with pytest.raises(ValueError, match=r"no version 'paper:2' of dreamshard-paper .* version paper:1"):
-        versions.version(registered, "paper:2")
-    with pytest.raises(ValueError, match=r"no champion yet of dreamshard at .*`dreamshard promote 1`"):
-        versions.version(registered, "champion")
-    with pytest.raises(ValueError, match=r"no champion yet of autoshard .*`dreamshard run --algorithm autoshard`"):
-        versions.version(registered, "autoshard")
+def test_each_algorithm_has_champions_of_its_own_and_a_uri_finds_any_version(registered: Settings, register):
+    set_alias(registered, FIRST, "champion", "the first")
+    paper = registered.of("paper")
+    version = register(algorithm="paper", tags={"training": "second"})
+    set_alias(paper, version, "champion", "the first")
+    assert version == registry.champion(paper) == "models:/paper-simulated-h100-2/1"
+    assert registry.champion(registered) == FIRST
+    assert registry.tags_by_version(paper).keys() == {version}
+    for own in (registered, paper):
+        assert registry.version_tags(own, version)["training"] == "second"
+        assert registry.version_tags(own, "models:/paper-simulated-h100-2@champion")["training"] == "second"
+        assert registry.referenced_keys(own) == {"first", "second"}
+    assert registry.version_link(version).startswith("#/models/paper-simulated-h100-2/versions/1?")
+    assert [row["reference"] for row in versions.versions(registered)] == [version, FIRST]
+
+
+def test_a_version_is_found_by_its_tags(registered: Settings):
+    assert registry.find_version(registered, {"training": "first"}) == FIRST
+    assert registry.find_version(registered, {"training": "second"}) is None
 
 
 def test_before_the_first_run_there_are_no_versions_and_no_database_is_made(tmp_path: Path):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
     assert versions.versions(settings) == []
+    with pytest.raises(ValueError, match=r"no champion at .*train one with"):
+        registry.load_placer("champion", settings)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_version_is_found_by_its_tags(registered: Settings):
-    assert registry.find_version(registered, {"training": "first"}) == "1"
-    assert registry.find_version(registered, {"training": "second"}) is None
-
-
-def test_an_empty_registry_says_what_to_do(mlflow_settings: Settings):
-    assert versions.versions(mlflow_settings) == []
-    assert registry.champion(mlflow_settings) is None
-    with pytest.raises(ValueError, match=r"no champion yet of .*train one with"):
-        registry.load_placer("champion", mlflow_settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("champion", "champion yet"), ("7", "version '7'"), ("best", "version 'best'")]
-)
-def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: str, said: str):
-    set_alias(registered, "1", "challenger", "to show it")
-    with pytest.raises(ValueError, match=rf"there is no {said} of .*version 1 \(challenger\)"):
+@pytest.mark.parametrize("name", ["champion", "7", "best", "models:/dreamshard-simulated-h100-2/7", "models:/other/1"])
+def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: str):
+    with pytest.raises(ValueError, match=f"registered: {FIRST}"):
         registry.load_placer(name, registered)
 
 
 def test_lost_files_of_a_version_are_one_clear_error(registered: Settings):
     shutil.rmtree(registered.home / "mlartifacts")
-    with pytest.raises(ValueError, match="version 1"):
-        registry.load_placer("1", registered)
-
-
-def test_a_folder_without_a_placer_does_not_become_a_version(mlflow_settings: Settings, tmp_path: Path):
-    with pytest.raises(ValueError, match="holds no readable model"):
-        register(mlflow_settings, tmp_path)
-    assert versions.versions(mlflow_settings) == []
+    with pytest.raises(ValueError, match=f"files of {FIRST} cannot be read"):
+        registry.load_placer(FIRST, registered)
 
 
 REQUEST = {
@@ -177,12 +174,13 @@ REQUEST = {
 }
 
 
-def test_mlflows_own_model_places_every_column_once(registered: Settings):
+def test_mlflows_own_model_has_a_signature_and_places_every_column_once(registered: Settings):
     runs.client(registered)
-    model = mlflow.pyfunc.load_model("models:/dreamshard/1")
+    model = mlflow.pyfunc.load_model(FIRST)
+    assert "num_devices" in str(model.metadata.signature.inputs)
     (plan,) = model.predict([REQUEST])
     assert columns_of(plan["shards"]) == {"a": list(range(16)), "b": list(range(32))}
-    assert plan["placer"] == "dreamshard"
-    with pytest.raises(MlflowException, match="num_devices: Input should be greater") as caught:
-        model.predict([REQUEST | {"num_devices": 0}])
-    assert caught.value.get_http_status_code() == 400
+    for wrong in ({"num_devices": 0}, {"memory_gb": 1e-5}, {"precision": "int4"}, {"devices": 2}, {"tables": []}):
+        with pytest.raises(MlflowException) as caught:
+            model.predict([REQUEST | wrong])
+        assert caught.value.get_http_status_code() == 400

@@ -1,0 +1,104 @@
+"""Versions as rows: from tags, parameters and metrics in MLflow, and what joins them in the lake."""
+
+import json
+
+import pytest
+
+from dreamshard.measured_on import MeasuredOn
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import TrainedPlacer
+from storage import notebook
+from storage.lake import catalog, schemas
+from storage.lake.parquet_files import read_parquet
+from storage.mlflow_store import registration, registry, runs, versions
+from storage.mlflow_store.aliases import set_alias
+from storage.mlflow_store.topology import Topology
+from storage.run_records import table_estimates
+from storage.run_records.lineage import MEASURED_ON
+from storage.store import Store
+from tests.helpers.samples import make_evaluation, make_sample
+
+HARDWARE = Topology(testbed="simulated", hardware="simulated H100", num_devices=2)
+FIRST, SECOND = (f"models:/dreamshard-simulated-h100-2/{number}" for number in (1, 2))
+
+
+@pytest.fixture
+def registered(mlflow_settings, placer: TrainedPlacer, version: str, task: PlacementTask) -> Store:
+    """Version 1 of training `first`, the champion, and version 2 of training `second`, which says more about itself."""
+    measured = json.dumps(MeasuredOn.of(make_sample(task, [1, 0, 1])).to_json())
+    said = {"source": "tables.csv", "tables": "4", "warm_from": "1", "memory_gb": "0.5", "tables_per_task": "all"}
+    for training, parameters in (("first", {}), ("second", said)):
+        with runs.chain(mlflow_settings, "retrain") as run:
+            runs.log_params(mlflow_settings, run, {"tasks": training, "iterations": 2, **parameters})
+            runs.log_metrics(mlflow_settings, run, {"eval_overall_ms": 3.0}, tasks=training)
+            runs.log_metrics(mlflow_settings, run, {"eval_overall_ms": 9.0}, tasks="other")
+            tags = {
+                "training": training,
+                "evaluation": "of it",
+                "dataset": version,
+                "iteration": 2,
+                MEASURED_ON: measured,
+            }
+            registration.register_placer(
+                mlflow_settings, placer, run, HARDWARE, metrics={"gain_over_champion": 0.25}, tags=tags
+            )
+    set_alias(mlflow_settings, FIRST, "champion", "the first")
+    return Store(mlflow_settings)
+
+
+def rows(store: Store, sql: str) -> list[dict]:
+    versions.write_versions(store.settings)
+    return catalog.query(store.settings, sql)
+
+
+def test_versions_are_rows_that_say_what_they_are(registered: Store):
+    first, second = rows(registered, "from versions order by version")
+    assert (first["model"], first["version"], first["aliases"]) == ("dreamshard-simulated-h100-2", 1, "champion")
+    assert (first["reason"], first["is_default"], first["devices"]) == ("the first", True, 2)
+    assert (second["source"], second["tables"], second["warm_from"], second["memory_gb"]) == ("tables.csv", 4, 1, 0.5)
+    assert (second["tables_per_task"], second["iterations"], second["eval_overall_ms"]) == ("all", 2, 3.0)
+    assert (second["gain_over_champion"], second["aliases"]) == (0.25, "")
+    assert registered.settings.home.exists()
+    assert notebook.view("versions", registered.settings.home)["version"].tolist() == [1, 2]
+
+
+def test_the_lake_has_the_registry_as_it_was_when_it_was_written(registered: Store):
+    assert catalog.query(registered.settings, "from versions") == []
+    versions.write_versions(registered.settings)
+    (path,) = (registered.settings.lake_root / "versions").iterdir()
+    before = path.stat().st_mtime_ns
+    versions.write_versions(registered.settings)
+    assert path.stat().st_mtime_ns == before
+    set_alias(registered.settings, SECOND, "champion", "better")
+    versions.write_versions(registered.settings)
+    assert read_parquet(path).schema.names == schemas.VERSIONS.names
+    assert read_parquet(path).column("aliases").to_pylist() == ["previous", "champion"]
+
+
+def test_a_candidate_is_the_version_that_it_became(registered: Store, task: PlacementTask, version: str):
+    where = {"dataset_version": version, "testbed": "simulated", "hardware": "simulated H100"}
+    evaluated = [make_evaluation(task, "dreamshard", 4.0), make_evaluation(task, "champion 1", 5.0)]
+    write = registered.lake.write_evaluation
+    write(evaluated, {"champion 1": FIRST}, "again", **where, candidates={"dreamshard": ("second", 2)})
+    write(evaluated[:1], {}, "later", **where, candidates={"dreamshard": ("second", 3)})
+    found = rows(registered, "select run_key, placer, model, model_version from evaluations order by all")
+    model = "dreamshard-simulated-h100-2"
+    assert [tuple(row.values()) for row in found] == [
+        ("again", "champion 1", model, 1),
+        ("again", "dreamshard", model, 2),
+        ("later", "dreamshard", None, None),
+    ]
+
+
+def test_tables_never_measured_alone_are_estimated_by_the_champion(registered: Store):
+    for version in (FIRST, SECOND):
+        table_estimates.write_estimates(registered, version, registry.version_tags(registered.settings, version))
+    versions.write_versions(registered.settings)
+    estimated = notebook.view("table_costs", registered.settings.home)
+    assert sorted(estimated["table_name"]) == ["a", "b/c", "d", "e"]
+    assert set(estimated["origin"]) == {"estimated"}
+    assert set(estimated["model_version"]) == {1}
+    assert (estimated["compute_ms"] > 0).all()
+    set_alias(registered.settings, SECOND, "champion", "better")
+    versions.write_versions(registered.settings)
+    assert set(notebook.view("table_costs", registered.settings.home)["model_version"]) == {2}
