@@ -59,7 +59,7 @@ _SHARDING = (
     "and columns are predicted, not measured."
 )
 _VERSIONS = (
-    "Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, published rivals; gains are over "
+    "Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, rivals; gains are over "
     "the first."
 )
 _VERSION = (
