@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dreamshard.names import SIMULATED, in_words, is_simulated
 from dreamshard.recipes import Recipe
-from dreamshard.testbeds.__init__ import is_testbed
+from dreamshard.testbeds import is_testbed
 from storage.mlflow_store import registry
 from storage.mlflow_store.topology import Topology
 from storage.store import Store
