@@ -121,7 +121,7 @@ def find(settings: Settings, name: str) -> ModelVersion:
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
-    what = wanted.in_words if wanted.name in ALIASES or wanted.is_number else f"version {name!r}"
+    what = f"{wanted.in_words} yet" if wanted.name in ALIASES else f"version {name!r}"
     versions = [uri for algorithm in ALGORITHMS for uri in tags_by_version(settings.of(algorithm))]
     option = "" if settings.algorithm == DEFAULT_ALGORITHM else f" --algorithm {settings.algorithm}"
     advice = f"registered: {', '.join(versions)}" if versions else f"train one with `dreamshard run{option}`"

@@ -182,7 +182,7 @@ def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favour
 
 
 def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
-    failed_with(shared_dreamshard("compare", "1", "7", *SMALL, home=home), "no version 7", ONE)
+    failed_with(shared_dreamshard("compare", "1", "7", *SMALL, home=home), "no version '7'", ONE)
     failed_with(shared_dreamshard("compare", "1", "magic", *SMALL, home=home), "'magic'", "dim_greedy", "neuroshard")
     failed_with(shared_dreamshard("compare", "1", "champion", *SMALL, home=home), "version 1 alone")
     failed_with(shared_dreamshard("compare", "dim_greedy", "random", *SMALL, home=home), "no version is among")
@@ -209,12 +209,12 @@ def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard)
     full = shared_dreamshard("models", "challenger", home=home).stdout
     assert "no better" in full
     assert json.loads(shared_dreamshard("models", "2", "--json", home=home).stdout)["eval_overall_ms"] == 2
-    failed_with(shared_dreamshard("models", "9", home=home), "no version 9", TWO)
+    failed_with(shared_dreamshard("models", "9", home=home), "no version '9'", TWO)
 
 
 def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home, compared, shared_dreamshard):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(home)})
-    failed_with(shared_dreamshard("promote", "9", home=home), "no version 9", ONE, TWO)
+    failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", ONE, TWO)
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
     assert "version 1 is kept as `previous`" in done.stdout
     assert registry.line_of(settings, ONE).aliases == {"champion": TWO, "previous": ONE}

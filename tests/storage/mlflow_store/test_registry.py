@@ -147,7 +147,7 @@ def test_a_version_is_found_by_its_tags(registered: Settings):
 def test_before_the_first_run_there_are_no_versions_and_no_database_is_made(tmp_path: Path):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
     assert versions.versions(settings) == []
-    with pytest.raises(ValueError, match=r"no champion at .*train one with"):
+    with pytest.raises(ValueError, match=r"no champion yet at .*train one with"):
         registry.load_placer("champion", settings)
     assert list(tmp_path.iterdir()) == []
 
