@@ -1,7 +1,10 @@
-"""What a rival measures is on disk at once, and is not measured again."""
+"""Which champion a candidate has to beat; what a rival measures is on disk at once, and is not measured again."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
+from prefect.logging import disable_run_logger
 
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig
@@ -9,6 +12,8 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
 from flows import evaluate
 from flows.decisions.rivals import RivalInputs
+from storage.mlflow_store import registry
+from storage.run_records import training_effort
 from storage.run_records.trainings import TestbedReference
 from storage.store import open_store
 from tests.helpers.tables import pool_of
@@ -62,3 +67,15 @@ def test_an_interrupted_rival_measures_only_what_is_missing_and_another_budget_i
         ready.measure(task, placements[0])
     assert len(measured) == 4
     assert len(store.lake.read_cost_samples()) == 4
+
+
+@pytest.mark.parametrize(("iteration", "training", "rival"), [(2, "t", None), (3, "t", "1"), (2, "u", "1")])
+def test_a_candidate_does_not_compete_with_the_champion_that_it_already_is(
+    monkeypatch, tmp_path, iteration, training, rival
+):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    monkeypatch.setattr(training_effort, "read_origin", lambda *_: SimpleNamespace(topology="a test"))
+    monkeypatch.setattr(registry, "champion", lambda *_: "1")
+    monkeypatch.setattr(registry, "version_tags", lambda *_: {"training": "t", "iteration": "2"})
+    with disable_run_logger():
+        assert evaluate.champion_to_beat.fn(open_store(), training, iteration) == rival

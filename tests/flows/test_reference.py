@@ -12,7 +12,7 @@ from storage.mlflow_store import reference_series, registration, registry, runs,
 from storage.mlflow_store.reference_series import ReferencePoint
 from storage.run_records import lineage
 from storage.store import Store, open_store
-from tests.flows.tasks.test_promotion import MODEL, row
+from tests.flows.test_promote import MODEL, row
 from tests.helpers.trained import learnt_placer
 
 
