@@ -65,23 +65,6 @@ def load(store: Store, key: str, name: str) -> TrainingState:
         return load_state(Path(scratch))
 
 
-def require(store: Store, key: str, name: str, command: str) -> None:
-    """Raise ValueError unless the previous step has saved its state."""
-    if not _file(store, key, name).exists():
-        raise ValueError(
-            f"the previous step has not been run for training {key}, so there is nothing to continue from; run {command}"
-        )
-
-
-def require_trained(key: str, iteration: int) -> None:
-    """Raise ValueError if the training has finished no iteration."""
-    if iteration == 0:
-        raise ValueError(
-            f"training {key} has finished no iteration, so it has no placer to evaluate or promote; "
-            "run `dreamshard train` with the same options first"
-        )
-
-
 def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> TrainedPlacer:
     """The placer at the end of the iteration, with `budget_ms` for its search if it searches."""
     state = load(store, key, iteration_name(iteration))

@@ -66,7 +66,7 @@ class Team:
         self.prefect, self.mlflow = found["Prefect"].removesuffix("/v2/deployments"), found["MLflow"]
         self.environment = environment | {"PREFECT_API_URL": f"{self.prefect}/api", "MLFLOW_TRACKING_URI": self.mlflow}
         for name in workers:
-            own = {"DREAMSHARD_HOME": str(folder / name), "DREAMSHARD_HOST": name}
+            own = {"DREAMSHARD_HOME": str(folder / name)}
             (folder / name).mkdir()
             started(ending, folder / name, folder / f"{name}.log", self.environment | own, "worker", "--queue", name)
 
