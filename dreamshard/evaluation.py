@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 import torch
 
-from dreamshard.cost_model.prediction_metrics import mean_relative_error, rank_correlations
+from dreamshard.cost_model import mean_relative_error, rank_correlations
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer

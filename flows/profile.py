@@ -8,7 +8,7 @@ from typing import Any
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from dreamshard.cost_model.exchange_law import Topology
+from dreamshard.cost_model.exchanges import Topology
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.exchange_design import exchanges_for
 from dreamshard.placement import Placement

@@ -14,7 +14,8 @@ from torch import Tensor
 from dreamshard.autoshard.networks import DEVICE_INPUTS, AutoShardPolicy, ComputeCostNetwork
 from dreamshard.cost_model import Normaliser
 from dreamshard.placement import Placement
-from dreamshard.policy.mdp import Episode, legal_devices, masked_log_softmax
+from dreamshard.policy.mdp import legal_devices, masked_log_softmax
+from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
 _LEAST_REFERENCE = 0.01
@@ -48,11 +49,20 @@ class Episodes:
     @torch.no_grad()
     def of(cls, tasks: Sequence[PlacementTask], network: ComputeCostNetwork, normaliser: Normaliser) -> "Episodes":
         """One episode per task; all tasks have the same numbers of tables and devices."""
-        each = [Episode.of(task, network, normaliser) for task in tasks]
-        names = ("order", "features", "latents", "table_bytes", "capacity_bytes", "allowed")
-        stacked = {name: torch.stack([getattr(episode, name) for episode in each]) for name in names}
-        mean_ms = network.compute_ms(stacked["latents"]).sum(dim=1) / tasks[0].num_devices
-        return cls(reference_ms=mean_ms.clamp(min=_LEAST_REFERENCE * float(network.unit_ms)), **stacked)
+        features = torch.stack([normaliser(task.tables) for task in tasks])
+        latents = network.encode(features)
+        alone_ms = network.compute_ms(latents)  # [B, T]
+        order = torch.argsort(alone_ms, dim=1, descending=True, stable=True)
+        rows = torch.arange(len(tasks))[:, None]
+        return cls(
+            order,
+            features[rows, order],
+            latents[rows, order],
+            torch.stack([task.table_bytes for task in tasks])[rows, order],
+            (alone_ms.sum(dim=1) / tasks[0].num_devices).clamp(min=_LEAST_REFERENCE * float(network.unit_ms)),
+            torch.stack([task.capacity_bytes for task in tasks]),
+            torch.stack([allowed_devices(task) for task in tasks])[rows, order],
+        )
 
     def __getitem__(self, chosen: slice | Int[Tensor, " N"]) -> "Episodes":
         return Episodes(*(getattr(self, field.name)[chosen] for field in fields(self)))

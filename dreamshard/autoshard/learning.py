@@ -7,8 +7,9 @@ from torch import Tensor
 from dreamshard.autoshard.episodes import Episodes, Rollout, rollout
 from dreamshard.autoshard.networks import AutoShardPolicy, ComputeCostNetwork
 from dreamshard.autoshard.vtrace import vtrace
+from dreamshard.cost_model import gradient_step
 from dreamshard.policy.mdp import masked_entropy, masked_log_softmax
-from dreamshard.policy.reinforce import UpdateFigures, gradient_step
+from dreamshard.policy.reinforce import UpdateFigures
 
 _VALUE_WEIGHT = 0.5  # of the loss of the value estimate
 _MAX_GRADIENT_NORM = 40.0
@@ -35,7 +36,7 @@ def actor_critic_updates(
     for first in range(0, len(taken.reward), batch):
         part = slice(first, first + batch)
         loss, entropy = actor_critic_loss(policy, episodes[part], taken[part], entropy_weight)
-        gradient_step(policy, optimizer, loss, max_norm=_MAX_GRADIENT_NORM)
+        gradient_step(policy, optimizer, loss, "policy", _MAX_GRADIENT_NORM)
         figures.append(UpdateFigures(float(loss.detach()), float(taken.reward[part].mean()), entropy))
     return figures
 

@@ -67,15 +67,12 @@ class ComputeCostNetwork(CostNetwork):
         compute = self.compute_ms(sums)[..., None]
         return torch.cat([compute, compute.new_zeros(*compute.shape[:-1], 3)], dim=-1)
 
-    def first_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> Float[Tensor, " T"]:
-        """Compute of each table alone."""
-        return self.compute_ms(latents)
-
     def draw(self, data: CostData, batch: int, generator: torch.Generator) -> Int[Tensor, " B"]:
         """Shards with tables, drawn with replacement."""
         return torch.randint(int((data.assignment.sum(dim=2) > 0).sum()), (batch,), generator=generator)
 
-    def fitted_data(self, data: CostData) -> ShardCosts:
+    @staticmethod
+    def shards(data: CostData) -> ShardCosts:
         """Every device of the samples that held a table."""
         held = data.assignment.flatten(0, 1)  # [S D, P]
         has_tables = held.sum(dim=1) > 0
@@ -89,14 +86,16 @@ class ComputeCostNetwork(CostNetwork):
         return error.square().mean()
 
     @torch.no_grad()
-    def prepare(self, data: CostData, *, first: bool) -> None:
-        """Set `unit_ms` before the first fit."""
+    def prepare(self, data: CostData, *, first: bool) -> ShardCosts:
+        """The shards; sets `unit_ms` before the first fit."""
+        shards = self.shards(data)
         if first:
-            self.unit_ms.fill_(float(self.fitted_data(data).compute_ms.mean().clamp(min=1e-9)))
+            self.unit_ms.fill_(float(shards.compute_ms.mean().clamp(min=1e-9)))
+        return shards
 
     def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"], tuple[str, ...]]:
         """Compute of shards."""
-        shards = self.fitted_data(data)
+        shards = self.shards(data)
         compute_ms = self.compute_ms(shards.held @ self.encode(shards.features))
         return compute_ms, shards.compute_ms, ("",) * len(compute_ms)
 

@@ -1,16 +1,12 @@
 """The cost model: what a device's tables cost, predicted from their features.
 
-features             inputs of networks for a table
-cost_data            measured placements as tensors
-cost_network         the interface of cost networks; their fit and error
-work_ratios          effects of other precisions, optimizers and batch sizes
-paper                DreamShard's own network
-structured           the default network
-structured_formula   its latent columns, inputs and weights, which its compiled form shares
-exchange_model       costs of all-to-alls of any number of devices and hosts
-exchange_law         its law and curves
-compiled             the cost of a device as a compiled function
-prediction_metrics   errors of predictions
+features        inputs of networks for a table; effects of other precisions, optimizers and batch sizes
+cost_data       measured placements as tensors
+cost_network    the interface of cost networks; their fit and error
+paper           DreamShard's own network
+structured      the default network
+exchanges       costs of all-to-alls of any number of devices and hosts
+compiled        the cost of a device as a compiled function
 """
 
 from dreamshard.cost_model.cost_data import CostData
@@ -18,9 +14,11 @@ from dreamshard.cost_model.cost_network import (
     CostNetwork,
     PredictionError,
     TrainingDivergedError,
-    fit,
+    gradient_step,
+    mean_relative_error,
     mlp,
     prediction_error,
+    rank_correlations,
     shard_latents,
     shard_sums,
 )
@@ -39,9 +37,11 @@ __all__ = [
     "StructuredCostNetwork",
     "TableNetwork",
     "TrainingDivergedError",
-    "fit",
+    "gradient_step",
+    "mean_relative_error",
     "mlp",
     "prediction_error",
+    "rank_correlations",
     "shard_latents",
     "shard_sums",
 ]

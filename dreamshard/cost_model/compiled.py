@@ -11,12 +11,11 @@ Numbers are float64 and functions are those of libm, so that results are the sam
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dreamshard.cost_model import structured_formula as formula
 from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.roofline import Floats as Floats
@@ -29,6 +28,12 @@ ALL_TO_ALL, ROWS, COPIES, HOSTS = range(4)
 CURVE_POINTS = 1024
 _LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curve: from 0.02 to 3e20
 _CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
+
+# The structured network
+WIDE_DIMS = (32.5, 64.5)  # dims above which the fused operator gives a row 16 and 32 threads
+BOUND = 1.5  # the correction changes a device's work by a factor of at most e^1.5 either way
+LEAST_WORK, LEAST_SQUARE, LEAST_SUM = 1e-6, 1e-12, 1e-3  # added before a logarithm or a quotient
+COUNT_SHIFT = 1.0  # subtracted from half the logarithm of the number of tables
 
 
 class DeviceLaw(NamedTuple):
@@ -68,38 +73,6 @@ class DeviceLaw(NamedTuple):
 def curve_points() -> Floats:
     """Values at which curves are given."""
     return _CURVE_VALUES.copy()
-
-
-def network_law(weights: formula.StructuredWeights, num_devices: int, curves: Floats) -> DeviceLaw:
-    """The mean of a structured network's members; `curves` lacks the all-to-all, which its weights have."""
-    layout = weights.layout
-
-    def array(value: Any) -> Floats:
-        return np.ascontiguousarray(value.detach().double().numpy())
-
-    scale = np.tile(array(weights.scale_ms), layout.members) / layout.members  # [P]
-    launch = np.log1p(np.exp(array(weights.launch)))
-    latency, own, largest, received = array(weights.comm_ms).sum(axis=0)
-    share = (num_devices - 1) / num_devices
-    curves = curves.copy()
-    curves[ALL_TO_ALL] = largest * share * curve_points()
-    return DeviceLaw(
-        law=NETWORK,
-        width=layout.size + layout.dims,
-        tables=layout.size + layout.count,
-        own_ms=float(own * share - received / num_devices),
-        total_ms=float(received / num_devices),
-        fixed_ms=float(latency),
-        curves=curves,
-        hidden_weight=np.ascontiguousarray(array(weights.hidden_weight).transpose(1, 0, 2)).reshape(
-            formula.CORRECTION_INPUTS, -1
-        ),
-        hidden_bias=array(weights.hidden_bias).reshape(-1),
-        output_weight=array(weights.output_weight) / formula.BOUND,
-        scale_ms=scale,
-        launch_ms=(launch * scale).reshape(-1, 2).sum(axis=0),
-        figures=np.zeros(0),
-    )
 
 
 def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats) -> DeviceLaw:
@@ -212,8 +185,8 @@ def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
     shared = np.empty(6)
     for i in range(4):
         column = size - 1 if i == 0 else size - 5 + i  # count, distinct, dims, lookups
-        shared[i] = 0.5 * math.log(max(load[column], 0.0) + formula.LEAST_SUM)
-    shared[0] -= formula.COUNT_SHIFT
+        shared[i] = 0.5 * math.log(max(load[column], 0.0) + LEAST_SUM)
+    shared[0] -= COUNT_SHIFT
     shared[4], shared[5] = min(max(load[size - 6], 0.0), 1.0), min(max(load[size - 5], 0.0), 1.0)
     for x in range(6):  # over all pairs at once, so that the loop becomes vector instructions
         for unit in range(pairs * hidden):
@@ -221,8 +194,8 @@ def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
     forward, backward = law.launch_ms[0], law.launch_ms[1]
     for p in range(pairs):
         work, square = max(load[p], 0.0), max(load[pairs + p], 0.0)
-        log_work = 0.5 * math.log(work + formula.LEAST_WORK)
-        concentration = 2 * math.sqrt(square + formula.LEAST_SQUARE) / (work + formula.LEAST_WORK)
+        log_work = 0.5 * math.log(work + LEAST_WORK)
+        concentration = 2 * math.sqrt(square + LEAST_SQUARE) / (work + LEAST_WORK)
         output = 0.0
         for h in range(hidden):
             unit = p * hidden + h
@@ -236,7 +209,7 @@ def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
 
 
 _REACH, _POINTS = 8.0, 16_384
-_CORRECTIONS = np.exp(formula.BOUND * np.tanh(np.linspace(-_REACH, _REACH, _POINTS + 1)))
+_CORRECTIONS = np.exp(BOUND * np.tanh(np.linspace(-_REACH, _REACH, _POINTS + 1)))
 
 
 @jit

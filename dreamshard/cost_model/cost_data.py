@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.work_ratios import work_ratios
+from dreamshard.cost_model.features import Normaliser, work_ratios
 from dreamshard.costs import PHASES, CostSample
 from dreamshard.measured_on import MeasuredOn, StepSetting
 

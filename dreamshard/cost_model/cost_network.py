@@ -7,24 +7,27 @@ zero vector.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
+import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from dreamshard.cost_model.compiled import DeviceLaw, first_ms
+from dreamshard.cost_model.compiled import DeviceLaw
 from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.prediction_metrics import mean_relative_error, rank_correlation, rank_correlations
-from dreamshard.cost_model.work_ratios import work_ratios
+from dreamshard.cost_model.features import Normaliser, work_ratios
 from dreamshard.costs import ExchangeSample
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+
+_LEAST_MEASURED = 1e-9  # keeps the relative error of a cost of 0 finite
 
 
 class TrainingDivergedError(RuntimeError):
@@ -86,13 +89,6 @@ class CostNetwork(nn.Module, ABC):
         """The slowest device's sum of phases."""
         return self.phases_ms(sums).sum(dim=-1).max(dim=-1).values
 
-    def first_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> Float[Tensor, " T"]:
-        """Cost of each table on the first of empty devices, in whose descending order the MDP places them.
-
-        It includes the all-to-all, so a wide table comes early, while there is still a choice.
-        """
-        return torch.from_numpy(first_ms(self.law(num_devices), latents.double().numpy()))
-
     def law(self, num_devices: int) -> DeviceLaw:
         """Costs of devices of whole tables and columns, as arrays for compiled functions.
 
@@ -101,26 +97,49 @@ class CostNetwork(nn.Module, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no compiled form")
 
-    def draw(self, data: CostData, batch: int, generator: torch.Generator) -> Int[Tensor, "..."]:
-        """What one step of the fit uses, in the form that `losses` takes: indices of samples, each at most once."""
-        size = len(data.task_names)
-        return torch.randperm(size, generator=generator)[: min(batch, size)]
+    def fit(
+        self,
+        data: CostData,
+        optimizer: torch.optim.Optimizer,
+        *,
+        steps: int,
+        batch: int,
+        generator: torch.Generator,
+        first: bool,
+    ) -> float:
+        """Learn from samples; returns the mean loss.
 
-    @abstractmethod
-    def loss(self, data: Any, chosen: Int[Tensor, "..."]) -> Float[Tensor, ""]:
-        """The training loss on what `draw` chose of what `fitted_data` returned."""
-
-    def fitted_data(self, data: CostData) -> Any:
-        """Everything about the samples that is constant during a fit."""
-        return data
-
-    def prepare(self, data: CostData, *, first: bool) -> None:
-        """Set what has a closed form; called before each fit, with `first` before the first fit of an untrained network.
+        Args:
+            data: measured placements.
+            optimizer: of the parameters; its steps are those of a fit by gradients, each on `batch` draws of `data`.
+            steps: of the optimizer.
+            batch: draws per step.
+            generator: draws.
+            first: whether the network is untrained.
 
         Raises:
+            TrainingDivergedError: the loss is not finite.
             ValueError: samples differ in their devices, and the network serves one number of devices at a time.
         """
+        fitted, total = self.prepare(data, first=first), 0.0
+        for _ in range(steps):
+            loss = self.loss(fitted, self.draw(data, batch, generator))
+            gradient_step(self, optimizer, loss, "cost network", self.max_gradient_norm)
+            total += float(loss.detach())
+        return total / max(steps, 1)
+
+    def prepare(self, data: CostData, *, first: bool) -> Any:
+        """What `loss` takes of the samples; called before each fit, with `first` before that of an untrained network."""
         self._check_one_layout(data)
+        return data
+
+    def draw(self, data: CostData, batch: int, generator: torch.Generator) -> Int[Tensor, "..."]:
+        """What one step of the fit uses, in the form that `loss` takes."""
+        raise NotImplementedError
+
+    def loss(self, data: Any, chosen: Int[Tensor, "..."]) -> Float[Tensor, ""]:
+        """The training loss on what `draw` chose of what `prepare` returned."""
+        raise NotImplementedError
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         """Take the cost of all-to-alls alone from samples of one hardware; ignored by a network that cannot."""
@@ -134,7 +153,7 @@ class CostNetwork(nn.Module, ABC):
         return self
 
     def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"], tuple[str, ...]]:
-        """Predicted and measured milliseconds of the overall cost, and the task of each; raises like `prepare`."""
+        """Predicted and measured milliseconds of the overall cost, and the task of each; raises like `fit`."""
         self._check_one_layout(data)
         return self.overall_ms(data.sums(self.encode)), data.overall_ms, data.task_names
 
@@ -147,47 +166,57 @@ class CostNetwork(nn.Module, ABC):
             )
 
 
-def fit(
-    network: CostNetwork,
-    optimizer: torch.optim.Optimizer,
-    data: CostData,
-    *,
-    steps: int,
-    batch: int,
-    generator: torch.Generator,
-) -> float:
-    """Take `steps` optimizer steps on batches drawn from `data`; returns the mean loss.
+def gradient_step(
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss: Float[Tensor, ""], what: str, max_norm: float = math.inf
+) -> None:
+    """Take one optimizer step on the loss of `what`, with the gradient's norm clipped to `max_norm`.
 
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    batches = [network.draw(data, batch, generator) for _ in range(steps)]
-    constant, total = network.fitted_data(data), torch.zeros(())
-    for chosen in batches:
-        loss = network.loss(constant, chosen)
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        if math.isfinite(network.max_gradient_norm):
-            nn.utils.clip_grad_norm_(network.parameters(), network.max_gradient_norm)
-        optimizer.step()
-        total += loss.detach()
-    mean_loss = float(total) / max(steps, 1)
-    if not math.isfinite(mean_loss):
+    if not torch.isfinite(loss):
         raise TrainingDivergedError(
-            f"the cost network's loss became {mean_loss}; the last checkpoint is intact: look for extreme cost samples, or "
-            "lower the learning rate"
+            f"the {what}'s loss became {float(loss.detach())}; the last checkpoint is intact: look for extreme cost samples, "
+            "or lower the learning rate"
         )
-    return mean_loss
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    if math.isfinite(max_norm):
+        nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+    optimizer.step()
 
 
 @torch.no_grad()
 def prediction_error(network: CostNetwork, data: CostData) -> PredictionError:
     """Error of the overall cost on `data`; a rank correlation that is not defined counts as 0."""
     predicted, measured, names = network.predicted(data)
-    ranks = rank_correlations(predicted.numpy(), measured.numpy(), names)
-    ranks = ranks or [rank_correlation(predicted, measured)]
+    ranks = rank_correlations(predicted, measured, names) or [_rank_correlation(predicted, measured)]
     defined = [0.0 if math.isnan(rank) else rank for rank in ranks]
     return PredictionError(mean_relative_error(predicted, measured), sum(defined) / len(defined))
+
+
+def mean_relative_error(predicted: ArrayLike, measured: ArrayLike) -> float:
+    """Mean absolute error relative to the measured value (MAPE, as a fraction); NaN for no values."""
+    expected = np.asarray(measured, np.float64)
+    if expected.size == 0:
+        return math.nan
+    errors = np.abs(np.asarray(predicted, np.float64) - expected) / np.maximum(expected, _LEAST_MEASURED)
+    return float(errors.mean())
+
+
+def rank_correlations(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> list[float]:
+    """Spearman's among the values of each name that has at least 3, since ranks of fewer mean little; NaN for constants."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, name in enumerate(names):
+        groups.setdefault(name, []).append(index)
+    sides = np.asarray(predicted), np.asarray(measured)
+    return [_rank_correlation(*(side[group] for side in sides)) for group in groups.values() if len(group) > 2]
+
+
+def _rank_correlation(*sides: ArrayLike) -> float:
+    if any(np.unique(np.asarray(side)).size < 2 for side in sides):
+        return math.nan
+    return float(scipy.stats.spearmanr(*sides).statistic)
 
 
 def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:
@@ -210,3 +239,9 @@ def mlp(sizes: tuple[int, ...]) -> nn.Sequential:
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def take_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
+    """Give tensors the shapes of the state that is about to be loaded, whose sizes are what was learned."""
+    for name, own in [*module.named_buffers(recurse=False), *module.named_parameters(recurse=False)]:
+        own.data = torch.empty_like(state_dict.get(prefix + name, own))

@@ -2,7 +2,8 @@
 
 The first 21 columns are DreamShard's (dim, rows, pooling factor, size, 17 access-count bins); the others are logarithms
 and figures of reuse. A `Normaliser` is fitted on the training pool and saved with the model, so that a table has the same
-features in every task; DreamShard as published normalises per task, so that it has not.
+features in every task; DreamShard as published normalises per task, so that it has not. `work_ratios` tells what other
+settings of a step change.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.hardware.links import VECTOR_BYTES
+from dreamshard.hardware.loads import OFFSET_BYTES, SECTOR_BYTES
+from dreamshard.measured_on import StepSetting
+from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Tables
 
 PAPER_FEATURES = ("dim", "rows", "pooling_factor", "size", *(f"bin_{j}" for j in range(NUM_BINS)))
 PHYSICAL_FEATURES = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
@@ -24,6 +28,14 @@ NormaliserScope = Literal["pool", "task"]
 _RAW = [0, *range(4, len(FEATURES))]  # columns that the authors' program leaves as they are: dim and the bins
 _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
+
+# What a lookup takes besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
+# take as long. Fitted to the presets' kernels on V100, A100, H100, H200 and B200, dim 16 and mixed dims.
+FORWARD_LOOKUP_BYTES = 192
+BACKWARD_LOOKUP_BYTES = 512
+
+FORWARD, BACKWARD, DISTINCT_ROWS, BATCH = range(4)
+"""Columns of `work_ratios`."""
 
 
 def features(tables: Tables) -> Float[Tensor, "T F"]:
@@ -80,3 +92,36 @@ class Normaliser:
         """Normalised features of any tables, in the pool or not; with the scope `task`, of the tables of one task."""
         own = self.of_task(tables)
         return (features(tables) - own.mean) / own.std
+
+
+def work_ratios(tables: Tables, fitted: StepSetting, wanted: StepSetting) -> Float[Tensor, "T 4"]:
+    """How another precision, optimizer or batch size changes what each table does: in a step of `wanted`, over `fitted`.
+
+    A cost network is fitted to steps of one setting. For another one each table's work is scaled by the ratio of the bytes
+    that the fused operator moves for it, and its communication by the ratio of batches, since pooled vectors are always
+    fp32.
+
+    Returns:
+        `[T, 4]`: bytes moved by the forward and by the backward pass, bytes of distinct rows, and samples.
+    """
+    ratios = _loads(tables, wanted) / _loads(tables, fitted).clamp(min=1e-9)
+    return ratios.float()
+
+
+def _loads(tables: Tables, setting: StepSetting) -> Float[Tensor, "T 4"]:
+    """Bytes of the forward pass, of the backward pass and of distinct rows, and samples; in float64.
+
+    Distinct rows of another batch size are scaled in proportion, up to the table's rows.
+    """
+    dim, rows = tables.dim.double(), tables.rows.double()  # [T]
+    lookups = tables.pooling_factor.double() * setting.batch_size
+    distinct = tables.unique_rows.double() / tables.lookups.double().clamp(min=1)
+    unique = torch.minimum(torch.minimum(lookups * distinct, rows), lookups)
+    row_bytes = (dim * BYTES_PER_WEIGHT[setting.precision] / SECTOR_BYTES).ceil() * SECTOR_BYTES
+    state_bytes = SECTOR_BYTES if BYTES_PER_ROW_STATE[setting.optimizer] else 0
+    vector_bytes = dim * VECTOR_BYTES
+    forward = lookups * (row_bytes + FORWARD_LOOKUP_BYTES) + setting.batch_size * vector_bytes
+    backward = lookups * (vector_bytes + BACKWARD_LOOKUP_BYTES) + 2 * unique * (row_bytes + state_bytes)
+    backward = backward + setting.batch_size * OFFSET_BYTES  # a table without lookups has its offsets
+    samples = torch.full_like(dim, setting.batch_size)
+    return torch.stack([forward, backward, (unique * row_bytes).clamp(min=1e-9), samples], dim=1)

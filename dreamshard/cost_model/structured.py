@@ -8,166 +8,206 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dreamshard.cost_model import structured_formula as formula
-from dreamshard.cost_model.compiled import CURVE_POINTS, DeviceLaw, network_law
+from dreamshard.cost_model.compiled import (
+    ALL_TO_ALL,
+    BOUND,
+    COUNT_SHIFT,
+    CURVE_POINTS,
+    LEAST_SQUARE,
+    LEAST_SUM,
+    LEAST_WORK,
+    NETWORK,
+    WIDE_DIMS,
+    DeviceLaw,
+    Floats,
+    computes_ms,
+    curve_points,
+)
 from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.cost_network import CostNetwork
-from dreamshard.cost_model.exchange_model import ExchangeModel
-from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normaliser
-from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
-from dreamshard.cost_model.work_ratios import BACKWARD, BATCH, DISTINCT, FORWARD
+from dreamshard.cost_model.cost_network import CostNetwork, TrainingDivergedError, take_shapes
+from dreamshard.cost_model.exchanges import ExchangeModel, comm_inputs
+from dreamshard.cost_model.features import (
+    BACKWARD,
+    BATCH,
+    DISTINCT_ROWS,
+    FEATURES,
+    FORWARD,
+    PHYSICAL_FEATURES,
+    Normaliser,
+)
 from dreamshard.costs import ExchangeSample
 from dreamshard.tasks import PlacementTask
 
+WIDE, DISTINCT, DIMS, LOOKUPS, COUNT = slice(-6, -4), -4, -3, -2, -1
+"""Columns of a latent after the work of each pair of a member and a phase, and its square: whether the table is wider than
+each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims, tens of lookups per sample, tables."""
+
+_LOGS = [COUNT, DISTINCT, DIMS, LOOKUPS]  # in the order of the correction's inputs
+_SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a pair's work and its concentration
 _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
 _COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
+_EXPONENTS = -15, 8  # least and greatest of a table's work
+_ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _HUBER = 0.05  # relative error above which the loss grows linearly
 _LOSS_SCALE = 10.0
-_COMM = [1, 2]  # of PHASES: forward_comm, backward_comm
-_OUTLIER = 2.5  # medians of the absolute error, above which a sample counts less
 
 
 @dataclass(frozen=True)
-class _FitData:
-    """What is constant during a fit, once communication is fitted.
+class FitData:
+    """What is constant during a fit, of the `N` devices with tables.
 
     Errors are relative to the device's cost, at least a fifth of the slowest's, so that idle ones count little.
 
     Attributes:
         inputs: the exponent of a table's work is linear in them.
         raw_work: of each table before the exponent; of each pair if these differ.
-        samples: for each sample and device, 1 for the tables that it has; inputs of the correction that all pairs share; and
-            relative errors: per unit of forward and backward compute, of no compute, and of communication.
+        assignment: 1 for the tables of each device.
+        shared: inputs of the correction that all pairs share.
+        per_unit: relative error per unit of forward and backward compute.
+        idle_error: without any compute.
+        comm_error: of communication.
     """
 
     inputs: Float[Tensor, "P Z"]
     raw_work: Float[Tensor, "P _"]
-    samples: Float[Tensor, "S D _"]
+    assignment: Float[Tensor, "N P"]
+    shared: Float[Tensor, "X N"]
+    per_unit: Float[Tensor, "2 N"]
+    idle_error: Float[Tensor, "2 N"]
+    comm_error: Float[Tensor, " N"]
 
 
 class StructuredCostNetwork(CostNetwork):
-    """An ensemble of `members` structured predictors, evaluated together; the prediction is their mean.
+    """An ensemble of `M` structured predictors, evaluated together; the prediction is their mean.
 
     Compute, per phase: each table does work `pooling x dim x exp(linear(log dim, log rows, log pooling, their squares,
     reuse))`; a device costs `launch + sum of work x exp(correction)`. A small net bounded to +-1.5 gives the correction
     from the logarithm of the sum, its concentration on few tables, the number of tables, lookups and distinct bytes, and
     whether a table is wider than 32 and than 64: the fused operator gives every row as many threads as the widest needs,
     so narrow tables cost more beside a wide one. The weights of wide tables begin at 0, so that they have no effect
-    before a sample has shown one. Communication, the same for all members: linear in `formula.comm_inputs`, with the
-    weights `comm_ms` of the placements that it was fitted to; `for_task` has those of any task's devices and hosts.
+    before a sample has shown one. Communication, the same for all members: linear in `comm_inputs`, by `exchanges`.
+
+    A *pair* is one member's forward or backward compute. `compiled._network_ms` is the formula in compiled code, and
+    `loss_and_gradient` its gradient; a state that is loaded decides the numbers of members and hidden units.
     """
 
     mean: Tensor
     std: Tensor
     scale_ms: Tensor
-    comm_ms: Tensor
+    log_scale: nn.Parameter
+    slope: nn.Parameter
+    launch: nn.Parameter
+    hidden_weight: nn.Parameter
+    hidden_bias: nn.Parameter
+    output_weight: nn.Parameter
 
     def __init__(self, normaliser: Normaliser, members: int = 4, hidden: int = 16) -> None:
         super().__init__()
-        self.members, self.hidden = members, hidden
-        self.layout = LatentLayout(members)
-        self.latent_size = self.layout.size
         self.register_buffer("mean", normaliser.mean[_COLUMNS].clone())  # [Z] to undo the normalisation
         self.register_buffer("std", normaliser.std[_COLUMNS].clone())
-        self.log_scale = nn.Parameter(torch.zeros(members, 2))
-        self.slope = nn.Parameter(0.01 * torch.randn(members, 2, len(_COLUMNS) + 3))
-        self.launch = nn.Parameter(torch.full((members, 2), -4.0))
-        drawn = torch.randn(members, 2, formula.CORRECTION_INPUTS - len(formula.WIDE_DIMS), hidden) / math.sqrt(6)
-        of_wide = torch.zeros(members, 2, len(formula.WIDE_DIMS), hidden)
-        self.hidden_weight = nn.Parameter(torch.cat([drawn, of_wide], dim=2))
-        self.hidden_bias = nn.Parameter(0.1 * torch.randn(members, 2, hidden))
-        self.output_weight = nn.Parameter(0.01 * torch.randn(members, 2, hidden))
-        self.register_buffer("comm_ms", torch.zeros(2, 4))
         self.register_buffer("scale_ms", torch.ones(2))
+        drawn = torch.randn(members, 2, _SHARED, hidden) / math.sqrt(6)
+        of_wide = torch.zeros(members, 2, len(WIDE_DIMS), hidden)
+        weights = {
+            "log_scale": torch.zeros(members, 2),
+            "slope": 0.01 * torch.randn(members, 2, len(_COLUMNS) + 3),
+            "launch": torch.full((members, 2), -4.0),
+            "hidden_weight": torch.cat([drawn, of_wide], dim=2),
+            "hidden_bias": 0.1 * torch.randn(members, 2, hidden),
+            "output_weight": 0.01 * torch.randn(members, 2, hidden),
+        }
+        for name, value in weights.items():
+            self.register_parameter(name, nn.Parameter(value, requires_grad=False))
         self.exchanges = ExchangeModel()
-        self.task_comm_ms: Tensor | None = None  # instead of `comm_ms`, in a copy for one task
+        self.task_comm_ms: Tensor | None = None  # in a copy for one task
+        self.register_load_state_dict_pre_hook(take_shapes)  # type: ignore[no-untyped-call]
 
-    def weights(self) -> StructuredWeights:
-        """The weights by pair, as views of the parameters."""
-        parameters = (self.launch, self.hidden_weight, self.hidden_bias, self.output_weight)
-        launch, weight, bias, output = (parameter.flatten(0, 1) for parameter in parameters)
-        comm_ms = self.comm_ms if self.task_comm_ms is None else self.task_comm_ms
-        return StructuredWeights(self.layout, launch, weight, bias, output, self.scale_ms, comm_ms)
+    @property
+    def pairs(self) -> int:
+        """`2M`."""
+        return self.launch.numel()
 
-    def work_inputs(self, normalised: Float[Tensor, "*B F"]) -> tuple[Float[Tensor, "*B Z"], Float[Tensor, "*B"]]:
-        """Inputs that the exponent of a table's work is linear in, and its work before it (hundreds of pooled weights)."""
-        z, logs = normalised[..., _COLUMNS], self._logs(normalised)
-        return torch.cat([z, 0.3 * z[..., :3].square()], dim=-1), (logs[..., 0] + logs[..., 2]).exp() / 100
+    @property
+    def latent_size(self) -> int:  # type: ignore[override]
+        """`L`."""
+        return 2 * self.pairs + _SHARED
 
-    def _logs(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B Z"]:
-        return normalised[..., _COLUMNS] * self.std + self.mean
+    @property
+    def comm_ms(self) -> Float[Tensor, "2 4"]:
+        """Weights of `comm_inputs`, forward and backward: of the task, or of the placements that it was fitted to."""
+        return self.exchanges.fitted_ms if self.task_comm_ms is None else self.task_comm_ms
 
     def encode(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
     ) -> Float[Tensor, "*B L"]:
-        """Columns of `LatentLayout`."""
-        inputs, raw_work = self.work_inputs(normalised)
-        work = self._work(inputs, self._by_pair(raw_work, ratios))  # [*B, 2M]
+        """Work and squared work of each pair, and `WIDE` to `COUNT`."""
+        inputs, raw_work = self._work_inputs(normalised, ratios)
+        work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [*B, 2M]
         dim, _rows, pooling, _reuse, unique, _hot = self._logs(normalised).unbind(-1)
-        wide = (dim.unsqueeze(-1) > torch.tensor(formula.WIDE_DIMS).log()).to(dim.dtype)  # [*B, 2]
+        wide = (dim.unsqueeze(-1) > torch.tensor(WIDE_DIMS).log()).to(dim.dtype)  # [*B, 2]
         shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
         if ratios is not None:
-            shared = shared * ratios[..., [DISTINCT, BATCH, BATCH]]
+            shared = shared * ratios[..., [DISTINCT_ROWS, BATCH, BATCH]]
         return torch.cat([work, work.square(), wide, shared, torch.ones_like(shared[..., :1])], dim=-1)
 
-    def _by_pair(self, raw_work: Float[Tensor, "*B"], ratios: Float[Tensor, "*B 4"] | None) -> Float[Tensor, "*B _"]:
-        """The same for all pairs unless there are ratios."""
-        if ratios is None:
-            return raw_work[..., None]
-        return raw_work[..., None] * ratios[..., [FORWARD, BACKWARD] * self.members]
+    def _work_inputs(
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None
+    ) -> tuple[Float[Tensor, "*B Z"], Float[Tensor, "*B _"]]:
+        """Inputs that the exponent of a table's work is linear in, and its work before it (hundreds of pooled weights)."""
+        z, logs = normalised[..., _COLUMNS], self._logs(normalised)
+        work = (logs[..., :1] + logs[..., 2:3]).exp() / 100
+        if ratios is not None:
+            work = work * ratios[..., [FORWARD, BACKWARD]].tile(self.pairs // 2)
+        return torch.cat([z, 0.3 * z[..., :3].square()], dim=-1), work
 
-    def _work(self, inputs: Float[Tensor, "*B Z"], raw_work: Float[Tensor, "*B _"]) -> Float[Tensor, "*B M2"]:
-        exponent = inputs @ self.slope.flatten(0, 1).T + self.log_scale.flatten()
-        return raw_work * exponent.clamp(formula.LEAST_EXPONENT, formula.MOST_EXPONENT).exp()
+    def _logs(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B Z"]:
+        return normalised[..., _COLUMNS] * self.std + self.mean
 
-    def _compute(
-        self, work: Float[Tensor, "M2 N"], square: Float[Tensor, "M2 N"], shared: Float[Tensor, "6 N"]
-    ) -> Float[Tensor, "M2 N"]:
-        """Of devices with tables in units of `scale_ms`, from their summed work and squared work."""
-        weights = self.weights()
-        own = torch.stack([formula.work_input(work), formula.concentration_input(work, square)], dim=1)  # [2M, 2, N]
-        own_weight, shared_weight = weights.hidden_weight.split([own.shape[1], len(shared)], dim=1)
-        shared_weight = shared_weight.mT.flatten(0, 1)  # [2M H, 6]
-        hidden = torch.addmm(weights.hidden_bias.reshape(-1, 1), shared_weight, shared).view(len(work), self.hidden, -1)
-        hidden = torch.baddbmm(hidden, own_weight.mT, own).relu()  # [2M, H, N]
-        output = torch.bmm(weights.output_weight[:, None, :], hidden).squeeze(1) / formula.BOUND
-        launch = nn.functional.softplus(weights.launch)[:, None]
-        return launch + work * (formula.BOUND * output.tanh()).exp()
-
-    def member_phases_ms(
-        self, sums: Float[Tensor, "*B D L"], comm_ms: Float[Tensor, "*B D 2"] | None = None
-    ) -> Float[Tensor, "*B D M 4"]:
-        """Milliseconds as each member predicts them; communication as given, else by `comm_ms` of the network."""
-        layout, batch = self.layout, sums.shape[:-1]
-        flat = sums.reshape(-1, layout.size)  # [N, L]
-        work, square, shared = flat[:, layout.work].T, flat[:, layout.squares].T, formula.shared_inputs(flat).T
-        compute = self._compute(work, square, shared) * (flat[:, layout.count] > formula.ONE_TABLE)  # [2M, N]
-        compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms  # [*B, D, M, 2]
-        if comm_ms is None:
-            comm_ms = formula.comm_inputs(sums[..., layout.dims]) @ self.weights().comm_ms.T  # [*B, D, 2]
-        comm = comm_ms.unsqueeze(-2).expand(*batch, self.members, 2)
-        return torch.cat([compute[..., :1], comm, compute[..., 1:]], dim=-1)
-
-    def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
-        """The mean over the members."""
-        return self.member_phases_ms(sums).mean(dim=-2)
-
-    def loss(self, data: _FitData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-        """Huber's loss of the relative errors of compute by phase, and of the whole cost, over all members."""
-        samples = data.samples.index_select(0, chosen).flatten(0, 1)  # [N, _]
-        assignment, shared, per_unit, idle_error, comm_error = samples.split([len(data.inputs), 6, 2, 2, 1], dim=1)
-        work = self._work(data.inputs, data.raw_work)  # [P, 2M]
-        total, square = (assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2M, N]
-        compute = self._compute(total, square, shared.T).view(self.members, 2, -1)  # [M, 2, N]
-        error = torch.addcmul(idle_error.T, compute, per_unit.T)
-        return _LOSS_SCALE * (_huber(error) / 2 + _huber(error.sum(dim=1) + comm_error.T))
+    def _exponents(self, inputs: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B M2"]:
+        return inputs @ self.slope.flatten(0, 1).T + self.log_scale.flatten()
 
     @torch.no_grad()
-    def law(self, num_devices: int) -> DeviceLaw:
-        return network_law(self.weights(), num_devices, np.zeros((4, CURVE_POINTS)))
+    def law(self, num_devices: int, curves: Floats | None = None) -> DeviceLaw:
+        """The mean of the members; `curves` of other collectives than the all-to-all."""
+
+        def array(value: Tensor) -> Floats:
+            return value.double().contiguous().numpy()
+
+        scale = array(self.scale_ms).repeat(self.pairs // 2).reshape(2, -1).T.ravel() / (self.pairs // 2)  # [2M]
+        launch = array(nn.functional.softplus(self.launch.double())).ravel()
+        latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
+        share, size = (num_devices - 1) / num_devices, self.latent_size
+        curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves.copy()
+        curves[ALL_TO_ALL] = largest * share * curve_points()
+        return DeviceLaw(
+            law=NETWORK,
+            width=size + DIMS,
+            tables=size + COUNT,
+            own_ms=own * share - received / num_devices,
+            total_ms=received / num_devices,
+            fixed_ms=latency,
+            curves=curves,
+            hidden_weight=array(self.hidden_weight.flatten(0, 1).transpose(0, 1).flatten(1)),
+            hidden_bias=array(self.hidden_bias.flatten()),
+            output_weight=array(self.output_weight.flatten(0, 1)) / BOUND,
+            scale_ms=scale,
+            launch_ms=(launch * scale).reshape(-1, 2).sum(axis=0),
+            figures=np.zeros(0),
+        )
+
+    @torch.no_grad()
+    def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
+        """The mean over the members; communication by `comm_ms`."""
+        return self._phases_ms(sums, comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)
+
+    def _phases_ms(self, sums: Float[Tensor, "*B D L"], comm_ms: Float[Tensor, "*B D 2"]) -> Float[Tensor, "*B D 4"]:
+        loads = sums.reshape(-1, self.latent_size).double().numpy()
+        compute = torch.from_numpy(computes_ms(self.law(1), loads)).to(sums.dtype).view(comm_ms.shape)
+        return torch.cat([compute[..., :1], comm_ms, compute[..., 1:]], dim=-1)
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         self.exchanges.learn_exchanges(samples)
@@ -191,89 +231,114 @@ class StructuredCostNetwork(CostNetwork):
     @torch.no_grad()
     def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"], tuple[str, ...]]:
         sums = data.sums(self.encode)
-        phases_ms = self.member_phases_ms(sums, self._data_comm_ms(data, sums[..., self.layout.dims])).mean(dim=-2)
+        phases_ms = self._phases_ms(sums, self.exchanges.placed_ms(data, sums[..., DIMS]))
         return phases_ms.sum(dim=-1).max(dim=-1).values, data.overall_ms, data.task_names
 
-    def prepare(self, data: CostData, *, first: bool) -> None:
-        """Calibrate compute before the first fit, and fit communication before each."""
+    @torch.no_grad()
+    def fit(
+        self,
+        data: CostData,
+        optimizer: torch.optim.Optimizer,
+        *,
+        steps: int,
+        batch: int,
+        generator: torch.Generator,
+        first: bool,
+    ) -> float:
+        """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`."""
         sums = data.sums(self.encode)
+        self.exchanges.learn_placements(data, sums[..., DIMS])
         if first:
             self.calibrate(sums, data.phases_ms)
-        self.fit_communication(data, sums[..., self.layout.dims])
+        fitted, parameters = self.fit_data(data, sums), list(self.parameters())
 
-    @torch.no_grad()
+        def objective(weights: Floats) -> tuple[float, Floats]:
+            vector_to_parameters(torch.from_numpy(weights).float(), parameters)
+            loss, gradient = self.loss_and_gradient(fitted)
+            return loss, parameters_to_vector(gradient).double().numpy()
+
+        found = scipy.optimize.minimize(
+            objective,
+            parameters_to_vector(parameters).double().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": _ITERATIONS},
+        )
+        if not math.isfinite(found.fun):
+            raise TrainingDivergedError(
+                f"the cost network's loss became {found.fun}; the last checkpoint is intact: look for extreme cost samples"
+            )
+        vector_to_parameters(torch.from_numpy(found.x).float(), parameters)
+        return float(found.fun)
+
     def calibrate(self, sums: Float[Tensor, "S D L"], phases_ms: Float[Tensor, "S D 4"]) -> None:
         """Set the scale of each compute phase from measured costs, so that training starts near them."""
         predicted, measured = self.phases_ms(sums)[..., _COMPUTE], phases_ms[..., _COMPUTE]
         self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1)).clamp(min=1e-9)
 
-    @torch.no_grad()
-    def fit_communication(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
-        """Fit both all-to-alls of each topology among the samples, and what all-to-alls cost on any other."""
-        fits, widths = {}, {}
-        for (num_devices, devices_per_host), chosen in data.by_layout().items():
-            shape = self.exchanges.topology(num_devices, devices_per_host)
-            if num_devices > 1 and shape not in fits:
-                held = dims[chosen, :num_devices]
-                fits[shape] = fitted_communication(held, data.phases_ms[chosen, :num_devices])
-                widest = held.amax(dim=1) * (num_devices - 1) / num_devices
-                widths[shape] = float(widest.min()), float(widest.max())
-        self.exchanges.learn_placements(fits, widths, data.batch_size)
-        self.comm_ms.copy_(next(iter(fits.values()), torch.zeros(2, 4)))
+    def fit_data(self, data: CostData, sums: Float[Tensor, "S D L"]) -> FitData:
+        """What a fit to samples of these latent sums needs."""
+        inputs, raw_work = self._work_inputs(data.features, data.ratios)
+        device_ms = data.phases_ms.sum(-1)  # [S, D]
+        scale_ms = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
+        comm_ms = self.exchanges.placed_ms(data, sums[..., DIMS]).sum(dim=-1) - data.phases_ms[..., 1:3].sum(dim=-1)
+        held = sums[..., COUNT] > 0.5
+        logs = 0.5 * (sums[held][:, _LOGS] + LEAST_SUM).log()  # [N, 4]
+        logs[:, 0] -= COUNT_SHIFT
+        return FitData(
+            inputs,
+            raw_work,
+            data.assignment[held],
+            torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], dim=1).T.contiguous(),
+            (self.scale_ms / scale_ms[held][:, None]).T.contiguous(),
+            (-data.phases_ms[held][:, _COMPUTE] / scale_ms[held][:, None]).T.contiguous(),
+            (comm_ms / scale_ms)[held],
+        )
 
     @torch.no_grad()
-    def _data_comm_ms(self, data: CostData, dims: Float[Tensor, "S D"]) -> Float[Tensor, "S D 2"]:
-        """Communication of measured placements, by the weights of each one's task."""
-        comm_ms = torch.zeros(*dims.shape, 2)
-        for (num_devices, devices_per_host), chosen in data.by_layout().items():
-            shape = self.exchanges.topology(num_devices, devices_per_host)
-            inputs = formula.comm_inputs(dims[chosen], num_devices)  # [N, D, 4]
-            totals = (100 * dims[chosen].sum(dim=1)).tolist()
-            weights = self.exchanges.fit_ms(shape, max(totals))
-            if weights is None:
-                each = [self.exchanges.weights_ms(shape, total) for total in totals]
-                weights = torch.stack([self.comm_ms if own is None else own for own in each])  # [N, 2, 4]
-            comm_ms[chosen] = inputs @ weights.mT
-        return comm_ms
+    def loss_and_gradient(self, data: FitData) -> tuple[float, list[Tensor]]:
+        """Huber's loss of the relative errors of compute by phase and of the whole cost, and its gradient by parameter."""
+        hidden_weight, output_weight = self.hidden_weight.flatten(0, 1), self.output_weight.flatten(0, 1)
+        exponent = self._exponents(data.inputs)  # [P, 2M]
+        clamped = exponent.clamp(*_EXPONENTS)
+        work = data.raw_work * clamped.exp()
+        total, square = (data.assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2M, N]
+        total_work, root = total + LEAST_WORK, (square + LEAST_SQUARE).sqrt()
+        concentration = 2 * root / total_work
+        own = torch.stack([0.5 * total_work.log(), concentration], dim=1)
+        inputs = torch.cat([own, data.shared.expand(len(own), -1, -1)], dim=1)  # [2M, X, N]
+        hidden = torch.baddbmm(self.hidden_bias.flatten(0, 1)[..., None], hidden_weight.mT, inputs).relu()  # [2M, H, N]
+        bounded = (torch.bmm(output_weight[:, None], hidden)[:, 0] / BOUND).tanh()  # [2M, N]
+        correction = (BOUND * bounded).exp()
+        compute = nn.functional.softplus(self.launch.view(-1, 1)) + total * correction
+        error = data.idle_error + compute.view(-1, 2, compute.shape[1]) * data.per_unit  # [M, 2, N]
+        whole = error.sum(dim=1) + data.comm_error  # [M, N]
+        loss = _LOSS_SCALE * (_huber(error) / 2 + _huber(whole))
 
-    @torch.no_grad()
-    def fitted_data(self, data: CostData) -> _FitData:
-        inputs, raw_work = self.work_inputs(data.features)
-        sums, phases_ms = data.assignment @ self.encode(data.features, data.ratios), data.phases_ms
-        device_ms = phases_ms.sum(-1)
-        scale_ms = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))[..., None]  # [S, D, 1]
-        comm_ms = self._data_comm_ms(data, sums[..., self.layout.dims]) - phases_ms[..., 1:3]
-        present = sums[..., self.layout.count, None] > formula.ONE_TABLE
-        samples = [
-            data.assignment,
-            formula.shared_inputs(sums),
-            present * self.scale_ms / scale_ms,
-            -phases_ms[..., _COMPUTE] / scale_ms,
-            comm_ms.sum(dim=-1, keepdim=True) / scale_ms,
-        ]
-        return _FitData(inputs, self._by_pair(raw_work, data.ratios), torch.cat(samples, dim=-1))
+        # The chain rule, backwards
+        by_error = _huber_slope(error) / 2 + _huber_slope(whole)[:, None]
+        by_compute = (_LOSS_SCALE * by_error * data.per_unit).flatten(0, 1)  # [2M, N]
+        by_output = by_compute * total * correction * (1 - bounded.square())
+        by_hidden = output_weight[..., None] * by_output[:, None] * (hidden > 0)  # [2M, H, N]
+        by_log, by_concentration = torch.bmm(hidden_weight[:, :2], by_hidden).unbind(dim=1)  # [2M, N]
+        by_total = by_compute * correction + (0.5 * by_log - by_concentration * concentration) / total_work
+        by_square = by_concentration / (root * total_work)
+        by_work, by_squared = (data.assignment.T @ torch.cat([by_total, by_square]).T).chunk(2, dim=1)  # [P, 2M]
+        by_exponent = (by_work + 2 * work * by_squared) * work * (exponent == clamped)
+        gradient = {
+            "log_scale": by_exponent.sum(dim=0),
+            "slope": by_exponent.T @ data.inputs,
+            "launch": by_compute.sum(dim=1) * self.launch.flatten().sigmoid(),
+            "hidden_weight": torch.bmm(inputs, by_hidden.mT),
+            "hidden_bias": by_hidden.sum(dim=2),
+            "output_weight": torch.bmm(hidden, by_output[..., None]),
+        }
+        return float(loss), [gradient[name].view_as(own) for name, own in self.named_parameters()]
 
 
 def _huber(error: Float[Tensor, "*B"]) -> Float[Tensor, ""]:
     return nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=_HUBER)
 
 
-def fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "2 4"]:
-    """Weights of `comm_inputs`: non-negative least squares of the error relative to the sample's overall cost.
-
-    Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured with
-    long tails.
-    """
-    inputs = formula.comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
-    overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
-    weight = 1 / overall.flatten().double().numpy()
-    fitted = torch.zeros(2, 4)
-    for row, phase in enumerate(_COMM):
-        measured = phases_ms[..., phase].flatten().double().numpy()
-        trust = np.ones_like(weight)
-        for _ in range(3):
-            solution = scipy.optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
-            error = np.abs(inputs @ solution - measured) * weight
-            trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
-        fitted[row] = torch.from_numpy(solution).float()
-    return fitted
+def _huber_slope(error: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    return (error / _HUBER).clamp(-1, 1) / error.numel()

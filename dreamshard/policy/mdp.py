@@ -1,7 +1,8 @@
-"""The estimated MDP: place one table after another; the cost network predicts what each device costs. No hardware is touched.
+"""The estimated MDP and the policy network that places in it (arXiv 2210.02023). No hardware is touched.
 
-A rollout is one compiled loop. A step changes one device, so only that device is evaluated again. `log_probs` recomputes
-all steps of recorded rollouts in one batch, with gradients.
+The policy places one table after another; the cost network predicts what each device costs. A rollout is one compiled loop.
+A step changes one device, so only that device is evaluated again. `log_probs` recomputes all steps of recorded rollouts in
+one batch, with gradients.
 """
 
 from dataclasses import dataclass
@@ -13,16 +14,51 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, jit, phases_ms
-from dreamshard.policy.policy_network import COST_COLUMNS, PolicyNetwork
+from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, mlp
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, first_ms, jit, phases_ms
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+COST_COLUMNS = 3
+"""Predicted milliseconds of a device that the policy sees: forward compute, backward compute, one all-to-all."""
+
+_LATENT = 32
 _NO_ROOM = np.iinfo(np.int64).min
+
+
+class PolicyNetwork(nn.Module):
+    """Scores devices by their tables and their predicted costs (`models.py` of the authors' program).
+
+    A device's latent is the sum of its tables' latents, which a table MLP computes. Its predicted milliseconds go through
+    3-64-32 with ReLU after both layers. One linear layer turns both into the device's score; softmax over the legal devices
+    is the policy. The table that is being placed has no influence on the scores.
+
+    The score is a sum of a part for the tables and a part for the costs, and the former is a sum over tables, so a step of
+    the MDP changes one device's score by one number for its table and one for its new costs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = TableNetwork()
+        self.cost = nn.Sequential(*mlp((COST_COLUMNS, 64, _LATENT)), nn.ReLU())
+        self.score = nn.Linear(2 * _LATENT, 1)
+
+    def table_scores(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
+        """Each table's part of the score of the device that holds it."""
+        scores: Tensor = self.table(features)[..., :-1] @ self.score.weight[0, :_LATENT]
+        return scores
+
+    def empty_score(self) -> Float[Tensor, ""]:
+        """The tables' part of the score of a device without tables."""
+        return self.table.empty() @ self.score.weight[0, :_LATENT]
+
+    def cost_scores(self, costs: Float[Tensor, "*B 3"]) -> Float[Tensor, "*B"]:
+        """The part of a device's score for its costs, and the bias."""
+        scores: Tensor = self.cost(costs) @ self.score.weight[0, _LATENT:] + self.score.bias
+        return scores
 
 
 @dataclass(frozen=True)
@@ -30,13 +66,15 @@ class Episode:
     """A task before its first table is placed; tables in the order of placing.
 
     Attributes:
-        order: `[T]` index of each table in the task: descending predicted cost on the first of empty devices.
+        order: `[T]` index of each table in the task: descending predicted cost on the first of empty devices. It includes
+            the all-to-all, so a wide table comes early, while there is still a choice.
         features: `[T, F]` normalised.
         latents: `[T, L]` of the cost network.
         table_bytes: `[T]`.
         capacity_bytes: `[D]` room for tables on each device; 0 if none may be there.
         allowed: `[T, D]` devices that may hold each table.
         network: with the communication of the task's devices.
+        law: its costs of devices.
     """
 
     order: Int[Tensor, " T"]
@@ -46,17 +84,18 @@ class Episode:
     capacity_bytes: Int[Tensor, " D"]
     allowed: Bool[Tensor, "T D"]
     network: CostNetwork
+    law: DeviceLaw
 
     @classmethod
     @torch.no_grad()
     def of(cls, task: PlacementTask, network: CostNetwork, normaliser: Normaliser) -> "Episode":
         """The episode of a task."""
         network, features = network.for_task(task), normaliser(task.tables)
-        ratios = network.ratios(task)
-        latents = network.encode(features, ratios)  # [T, L]
-        order = torch.argsort(network.first_ms(latents, task.num_devices), descending=True, stable=True)
+        latents = network.encode(features, network.ratios(task))  # [T, L]
+        law = network.law(task.num_devices)
+        order = torch.from_numpy(first_ms(law, latents.double().numpy())).argsort(descending=True, stable=True)
         table_bytes, allowed = task.table_bytes[order], allowed_devices(task)[order]
-        return cls(order, features[order], latents[order], table_bytes, task.capacity_bytes, allowed, network)
+        return cls(order, features[order], latents[order], table_bytes, task.capacity_bytes, allowed, network, law)
 
 
 @dataclass(frozen=True)
@@ -65,7 +104,7 @@ class Rollout:
 
     Attributes:
         device: `[B, T]` of each table, in the task's own order.
-        overall_ms: `[B]` predicted cost of the finished placements.
+        loads: `[B, D, L]` latents summed over each device.
         feasible: `[B]` whether no device is over capacity.
         actions: `[B, T]` devices in the order of placing.
         costs: `[B, T, D, 3]` of the devices before each step, as the policy saw them; empty unless recorded.
@@ -73,7 +112,7 @@ class Rollout:
     """
 
     device: Int[Tensor, "B T"]
-    overall_ms: Float[Tensor, " B"]
+    loads: Float[Tensor, "B D L"]
     feasible: Bool[Tensor, " B"]
     actions: Int[Tensor, "B T"]
     costs: Float[Tensor, "R T D 3"]
@@ -109,7 +148,7 @@ def rollout(
     costs = np.empty((recorded, num_tables, num_devices, COST_COLUMNS), np.float32)
     legal = np.empty((recorded, num_tables, num_devices), np.bool_)
     _place(
-        episode.network.law(num_devices),
+        episode.law,
         _scorer(policy, episode),
         episode.latents.double().numpy(),
         episode.table_bytes.numpy(),
@@ -127,7 +166,7 @@ def rollout(
     device[:, episode.order] = taken
     return Rollout(
         device,
-        episode.network.overall_ms(torch.from_numpy(loads).float()),
+        torch.from_numpy(loads).float(),
         (torch.from_numpy(used_bytes) <= episode.capacity_bytes).all(dim=1),
         taken,
         torch.from_numpy(costs),

@@ -1,15 +1,13 @@
 """Improve a policy by REINFORCE on the estimated MDP."""
 
-import math
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from dreamshard.cost_model import TrainingDivergedError
-from dreamshard.policy.mdp import Episode, log_probs, rollout
-from dreamshard.policy.policy_network import PolicyNetwork
+from dreamshard.cost_model import gradient_step
+from dreamshard.policy.mdp import Episode, PolicyNetwork, log_probs, rollout
 
 
 class UpdateFigures(NamedTuple):
@@ -49,26 +47,6 @@ def policy_gradient_loss(
     return -(advantage.detach() * log_prob).mean() - entropy_weight * entropy.mean()
 
 
-def gradient_step(
-    policy: nn.Module, optimizer: torch.optim.Optimizer, loss: Float[Tensor, ""], *, max_norm: float = math.inf
-) -> None:
-    """Take one optimizer step on `loss`, with the gradient's norm clipped to `max_norm`.
-
-    Raises:
-        TrainingDivergedError: the loss is not finite.
-    """
-    if not torch.isfinite(loss):
-        raise TrainingDivergedError(
-            f"the policy's loss became {float(loss.detach())}; the last checkpoint is intact: look at the cost network's "
-            "predictions, or lower the learning rate"
-        )
-    optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    if math.isfinite(max_norm):
-        torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
-    optimizer.step()
-
-
 def update(
     policy: PolicyNetwork,
     optimizer: torch.optim.Optimizer,
@@ -84,6 +62,7 @@ def update(
     """
     taken = rollout(policy, episode, episodes, generator, record=True)
     log_prob, entropy = log_probs(policy, episode, taken)
-    loss = policy_gradient_loss(log_prob, entropy, taken.overall_ms, taken.feasible, entropy_weight)
-    gradient_step(policy, optimizer, loss)
-    return UpdateFigures(float(loss.detach()), -float(taken.overall_ms.mean()), float(entropy.detach().mean()))
+    overall_ms = episode.network.overall_ms(taken.loads)
+    loss = policy_gradient_loss(log_prob, entropy, overall_ms.detach(), taken.feasible, entropy_weight)
+    gradient_step(policy, optimizer, loss, "policy")
+    return UpdateFigures(float(loss.detach()), -float(overall_ms.mean()), float(entropy.detach().mean()))

@@ -19,12 +19,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from dreamshard.cost_model import FEATURES, Normaliser
+from dreamshard.cost_model import FEATURES, Normaliser, gradient_step
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer
 from dreamshard.policy.mdp import legal_devices, masked_entropy, masked_log_softmax
-from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
+from dreamshard.policy.reinforce import policy_gradient_loss
 from dreamshard.search.baselines import packed
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
@@ -131,7 +131,7 @@ def train_rnn(
         if known.sum() > 1 or (known.any() and not known.all()):
             root = torch.where(known, cost, cost[known].max()).sqrt()
             loss = policy_gradient_loss(taken.log_prob[used], taken.entropy[used], root, known, _ENTROPY_WEIGHT)
-            gradient_step(policy, optimizer, loss, max_norm=1.0)
+            gradient_step(policy, optimizer, loss, "RNN's policy", max_norm=1.0)
     return RnnPlacer(policy, normaliser, measured, seed)
 
 

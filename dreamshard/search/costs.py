@@ -35,11 +35,10 @@ from dreamshard.cost_model.compiled import (
     DeviceLaw,
     Floats,
     curve_points,
-    network_law,
     roofline_law,
 )
-from dreamshard.cost_model.exchange_law import Topology
-from dreamshard.cost_model.structured import StructuredCostNetwork
+from dreamshard.cost_model.exchanges import Topology
+from dreamshard.cost_model.structured import DIMS, StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import (
@@ -163,7 +162,7 @@ class NetworkCosts:
         own = replace(tables, pooling_factor=tables.pooling_factor * shards.batch_share.to(tables.pooling_factor.dtype))
         alone = replace(self.task, tables=own, memory_bytes=2**62, constraints=UNCONSTRAINED)
         latents = self.network.encode(self.normaliser(own), self.network.ratios(alone)).clone()
-        latents[:, self.network.layout.dims] *= shards.is_any(*ON_ONE_DEVICE)
+        latents[:, DIMS] *= shards.is_any(*ON_ONE_DEVICE)
         return latents
 
     @torch.no_grad()
@@ -182,7 +181,7 @@ class NetworkCosts:
             curves[COPIES] = self.collectives_ms(CollectiveLoad(nothing, points, nowhere)).sum(axis=1)
             busiest = np.concatenate([points[:, None], nowhere[:, 1:]], axis=1)
             curves[HOSTS] = self.collectives_ms(CollectiveLoad(nothing, nothing, busiest)).sum(axis=1)
-        return network_law(self.network.weights(), self.task.num_devices, curves)
+        return self.network.law(self.task.num_devices, curves)
 
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """See `SearchCosts`."""
@@ -229,7 +228,7 @@ class NetworkCosts:
         times = np.zeros((_POINTS, 2))
         for i, dims in enumerate(grid if shape.num_devices > 1 else ()):
             weights = self.network.exchanges.weights_ms(shape, float(dims) * shape.num_devices)
-            weights = self.network.weights().comm_ms if weights is None else weights  # [2, 4]
+            weights = self.network.comm_ms if weights is None else weights  # [2, 4]
             times[i] = (weights[:, 0] + weights[:, 1:].sum(dim=1) * (share * dims / _HUNDRED)).clamp(min=0).numpy()
 
         def milliseconds(dims: Figures) -> Figures:

@@ -21,8 +21,7 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
-from dreamshard.policy.mdp import Episode, rollout
-from dreamshard.policy.policy_network import PolicyNetwork
+from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
 from dreamshard.search.annealing import alone_ms, greedy
 from dreamshard.search.baselines import packed
 from dreamshard.search.columns import allowed_parts

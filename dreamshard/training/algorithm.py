@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dreamshard.autoshard import AutoShardPlacer
-from dreamshard.cost_model import CostData, CostNetwork, Normaliser, fit, prediction_error
+from dreamshard.cost_model import CostData, CostNetwork, Normaliser, prediction_error
 from dreamshard.costs import CostSample, ExchangeSample, feasible
 from dreamshard.files.foreign import InputError
 from dreamshard.files.text import gib
@@ -195,14 +195,13 @@ class TrainingAlgorithm(ABC):
         held_out = (
             None if first or not fresh else prediction_error(network, CostData.of(fresh, state.normaliser, setting))
         )
-        network.prepare(data, first=first)
-        loss = fit(
-            network,
-            state.cost_optimizer,
+        loss = network.fit(
             data,
+            state.cost_optimizer,
             steps=config.cost_steps,
             batch=config.cost_batch,
             generator=state.generator,
+            first=first,
         )
         return CostFit(loss, held_out.mape if held_out else None, held_out.spearman if held_out else None)
 

@@ -18,8 +18,7 @@ from dreamshard.files.foreign import InputError
 from dreamshard.names import Algorithm
 from dreamshard.placement import Placement
 from dreamshard.policy import mdp
-from dreamshard.policy.mdp import Episode
-from dreamshard.policy.policy_network import PolicyNetwork
+from dreamshard.policy.mdp import Episode, PolicyNetwork
 from dreamshard.policy.reinforce import UpdateFigures, update
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables

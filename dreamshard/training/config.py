@@ -14,7 +14,8 @@ class TrainingConfig:
 
     Attributes:
         iterations: rounds, each of measuring `placements_per_iteration` placements and learning.
-        cost_steps: optimizer steps of the cost network per round, each on `cost_batch` samples.
+        cost_steps: optimizer steps of a published cost network per round, each on `cost_batch` samples; dreamshard's own
+            is fitted to all samples at once.
         policy_updates: optimizer steps of the policy per round, each on `episodes` rollouts; AutoShard takes three times
             as many.
         entropy_weight: of the entropy bonus.

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dreamshard.cost_model import CostData
-from dreamshard.cost_model.prediction_metrics import mean_relative_error, rank_correlations
+from dreamshard.cost_model import CostData, mean_relative_error, rank_correlations
 from dreamshard.costs import CostSample
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dreamshard.cost_model import PaperCostNetwork
-from dreamshard.policy.policy_network import PolicyNetwork
+from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.tables import Tables
 
 SHAPES = {

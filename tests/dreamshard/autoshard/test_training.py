@@ -35,7 +35,7 @@ def test_proposals_are_legal_and_have_names_of_their_own():
 def test_each_device_with_tables_is_a_sample_of_forward_and_backward_compute():
     proposals = propose(begin(), tiny_tasks())
     samples = [simulated().measure(*proposal) for proposal in proposals]
-    data = ComputeCostNetwork().fitted_data(CostData.of(samples, learnt("autoshard").normaliser))
+    data = ComputeCostNetwork.shards(CostData.of(samples, learnt("autoshard").normaliser))
     holding = [(s, d) for s in samples for d in range(s.task.num_devices) if (s.placement.device == d).any()]
     assert data.held.sum(dim=1).tolist() == [int((s.placement.device == d).sum()) for s, d in holding]
     expected = [float(s.costs.forward_compute_ms[d] + s.costs.backward_compute_ms[d]) for s, d in holding]

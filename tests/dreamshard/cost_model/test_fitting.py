@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dreamshard.cost_model import CostData, Normaliser, PaperCostNetwork, TrainingDivergedError, fit, prediction_error
+from dreamshard.cost_model import CostData, Normaliser, PaperCostNetwork, TrainingDivergedError, prediction_error
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer
 from dreamshard.task_sets.sampling import sample_tasks, split_tables
@@ -93,17 +93,9 @@ def test_a_hundred_placements_are_enough_to_predict_tables_never_seen():
 def test_a_loss_that_is_no_number_ends_training():
     state = start_training(TRAIN, TrainingConfig(cost_steps=2), seed=0)
     data = CostData.of(measured(TRAIN, 2, 1, seed=1), state.normaliser)
-    with torch.no_grad():
-        next(iter(state.cost_network.parameters())).fill_(float("nan"))
+    next(iter(state.cost_network.parameters())).data.fill_(float("nan"))
     with pytest.raises(TrainingDivergedError, match="last checkpoint is intact"):
-        fit(
-            state.cost_network,
-            state.cost_optimizer,
-            data,
-            steps=2,
-            batch=2,
-            generator=torch.Generator().manual_seed(0),
-        )
+        state.cost_network.fit(data, state.cost_optimizer, steps=2, batch=2, generator=state.generator, first=False)
 
 
 def test_ranks_are_compared_within_a_task():

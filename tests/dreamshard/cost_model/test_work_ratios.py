@@ -7,15 +7,16 @@ import torch
 from torch.nn import functional
 
 from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork
-from dreamshard.cost_model.work_ratios import (
+from dreamshard.cost_model.features import (
     BACKWARD,
     BACKWARD_LOOKUP_BYTES,
     BATCH,
-    DISTINCT,
+    DISTINCT_ROWS,
     FORWARD,
     FORWARD_LOOKUP_BYTES,
     work_ratios,
 )
+from dreamshard.cost_model.structured import DIMS
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
@@ -34,7 +35,7 @@ def test_half_precision_halves_the_bytes_of_rows_and_nothing_else():
     gradients, sort, updates = 10 * 64 * 4, 10 * BACKWARD_LOOKUP_BYTES, 2 * 8 * 64 * 4
     expected = (gradients + sort + updates / 2) / (gradients + sort + updates)
     assert float(ratios[BACKWARD]) == pytest.approx(expected, rel=0.01)
-    assert float(ratios[DISTINCT]) == pytest.approx(0.5)
+    assert float(ratios[DISTINCT_ROWS]) == pytest.approx(0.5)
     assert float(ratios[BATCH]) == 1
 
 
@@ -48,7 +49,7 @@ def test_a_batch_of_half_the_samples_is_half_the_work():
 def test_state_per_row_is_more_work_in_the_backward_pass_alone():
     ratios = work_ratios(pool_of(9), FP32, replace(FP32, optimizer="rowwise_adagrad"))
     assert (ratios[:, BACKWARD] > 1).all()
-    assert (ratios[:, [FORWARD, DISTINCT, BATCH]] == 1).all()
+    assert (ratios[:, [FORWARD, DISTINCT_ROWS, BATCH]] == 1).all()
 
 
 def test_a_table_without_lookups_has_finite_ratios():
@@ -90,18 +91,33 @@ def test_samples_of_two_settings_fit_together():
     assert torch.allclose(data.ratios[-8:, BATCH], torch.tensor(2048 / setting.batch_size))
 
 
-def test_the_loss_is_huber_s_of_the_predictions_of_each_setting():
+def test_the_loss_is_huber_s_of_the_predictions_and_has_the_gradient_that_it_returns():
     tables, placement = pool_of(8), Placement.whole(torch.arange(8) % 2, 2)
     tasks = [roomy_task(tables), replace(roomy_task(tables), precision="fp16")]
     data = CostData.of([simulated(0.0).measure(task, placement) for task in tasks], Normaliser.fit(tables), FP32)
-    network = StructuredCostNetwork(Normaliser.fit(tables))
-    network.prepare(data, first=True)
+    torch.manual_seed(0)
+    network = StructuredCostNetwork(Normaliser.fit(tables), members=1)
+    sums = data.sums(network.encode)
+    network.exchanges.learn_placements(data, sums[..., DIMS])
+    network.calibrate(sums, data.phases_ms)
+    network.output_weight.data.normal_()
+    fitted = network.double().fit_data(data, data.sums(network.encode))
+    loss, gradient = network.loss_and_gradient(fitted)
+
     measured = data.phases_ms
-    predicted = network.member_phases_ms(data.sums(network.encode))  # [S, D, M, 4]
     device_ms = measured.sum(-1)
     scale = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
-    error = (predicted - measured[:, :, None]) / scale[..., None, None]
+    error = (network.phases_ms(data.sums(network.encode)) - measured) / scale[..., None]
     terms = error[..., [0, 3]], error.sum(-1)
     phases, whole = (functional.smooth_l1_loss(each, torch.zeros_like(each), beta=0.05) for each in terms)
-    expected = 10 * (phases / 2 + whole)
-    assert torch.allclose(network.loss(network.fitted_data(data), torch.tensor([0, 1])), expected, rtol=1e-4)
+    assert loss == pytest.approx(10 * float(phases / 2 + whole), rel=1e-4)
+
+    for parameter, slope in zip(network.parameters(), gradient, strict=True):
+        at, values = parameter.data.flatten(), slope.flatten()
+        for i in {0, len(at) // 2, int(values.abs().argmax())}:
+            before, sides = float(at[i]), []
+            for step in (-1e-6, 1e-6):
+                at[i] = before + step
+                sides.append(network.loss_and_gradient(fitted)[0])
+            at[i] = before
+            assert float(values[i]) == pytest.approx((sides[1] - sides[0]) / 2e-6, rel=1e-3, abs=1e-7)

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from dreamshard.cost_model import TrainingDivergedError
-from dreamshard.policy.mdp import Episode, rollout
-from dreamshard.policy.policy_network import PolicyNetwork
+from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
 from dreamshard.policy.reinforce import policy_gradient_loss, update
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of
@@ -53,7 +52,7 @@ def test_the_policy_learns_to_place_cheaper():
 
     def mean_cost():
         drawn = rollout(policy, start, 64, torch.Generator().manual_seed(1))
-        return float(drawn.overall_ms.mean())
+        return float(start.network.overall_ms(drawn.loads).mean())
 
     before = mean_cost()
     for _ in range(40):
@@ -70,7 +69,7 @@ def test_the_reward_is_minus_the_predicted_cost():
     drawn = rollout(policy, start, 8, torch.Generator().manual_seed(5))
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
     figures = update(policy, optimizer, start, 8, 0.0, torch.Generator().manual_seed(5))
-    assert figures.reward == pytest.approx(-float(drawn.overall_ms.mean()), rel=1e-4)
+    assert figures.reward == pytest.approx(-float(start.network.overall_ms(drawn.loads).mean()), rel=1e-4)
 
 
 def test_a_policy_that_is_no_number_ends_training_before_it_is_stepped():

@@ -1,12 +1,12 @@
 """What a cost network knows of all-to-alls of any number of devices and hosts."""
 
+import numpy as np
 import pytest
 import torch
 
 from dreamshard.cost_model import CostData, Normaliser
-from dreamshard.cost_model.exchange_law import Topology
-from dreamshard.cost_model.exchange_model import ExchangeModel
-from dreamshard.cost_model.structured import StructuredCostNetwork
+from dreamshard.cost_model.exchanges import ExchangeModel, Topology, fit_link, law_ms, through
+from dreamshard.cost_model.structured import DIMS, StructuredCostNetwork
 from dreamshard.exchange_design import designed_exchanges, device_counts
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement
@@ -20,6 +20,7 @@ V100 = PRESETS["v100"]
 
 BATCH = 65_536
 POOL = pool_of(24)
+SIZES = np.geomspace(1e4, 1e9, 12)
 
 
 def bed(noise: float = 0.0) -> SimulatedTestbed:
@@ -43,7 +44,7 @@ def placements(num_devices: int, count: int = 12, noise: float = 0.0):
 def network(*samples, learnt=()) -> StructuredCostNetwork:
     found = StructuredCostNetwork(Normaliser.fit(POOL))
     found.learn_exchanges(learnt)
-    found.fit_communication(data := data_of(samples), data.sums(found.encode)[..., found.layout.dims])
+    found.exchanges.learn_placements(data := data_of(samples), data.sums(found.encode)[..., DIMS])
     return found
 
 
@@ -98,9 +99,7 @@ def test_shards_and_exchanges_predict_placements():
 def test_hosts_of_a_task_decide_how_much_crosses_the_network():
     learnt = [*exchanges(2, 4, 8), *exchanges(16, devices_per_host=8), *exchanges(16, devices_per_host=2)]
     found = network(*placements(4), learnt=learnt)
-    wide, narrow, default = (
-        found.for_task(task(16, devices_per_host=hosts)).weights().comm_ms for hosts in (8, 2, None)
-    )
+    wide, narrow, default = (found.for_task(task(16, devices_per_host=hosts)).comm_ms for hosts in (8, 2, None))
     assert (narrow[:, 2] > 1.3 * wide[:, 2]).all()
     assert torch.equal(default, wide)  # the hardware's own
 
@@ -108,7 +107,7 @@ def test_hosts_of_a_task_decide_how_much_crosses_the_network():
 def test_weights_are_never_negative():
     model = ExchangeModel()
     model.learn_exchanges(exchanges(8, 16, noise=0.3))
-    model.learn_placements({}, {}, BATCH)
+    model.batch_size = torch.tensor(BATCH)
     for shape in (Topology(8, 8), Topology(16, 8), Topology(64, 8)):
         assert all((model.weights_ms(shape, dims) >= 0).all() for dims in (1.0, 100.0, 1e4, 1e6))
 
@@ -127,3 +126,40 @@ def test_designed_exchanges_grow_to_what_matters_and_are_unequal_twice():
     assert {exchange.devices_per_host for exchange in designed} == {2}
     assert device_counts(1) == []
     assert device_counts(8) == [2, 4, 8]
+
+
+def test_hosts_of_none_are_the_hardwares_or_one_for_all():
+    assert Topology.of(64, None, 8) == Topology(64, 8)
+    assert Topology.of(64, 4, 8) == Topology(64, 4)
+    assert Topology.of(4, None, 8) == Topology(4, 4)
+    assert Topology.of(64, None, None) == Topology(64, 64)
+    assert Topology(64, 8).peers == (7, 56)
+
+
+def test_a_law_fitted_to_few_devices_holds_for_more():
+    def true_ms(shape: Topology) -> np.ndarray:
+        return 0.02 + 0.001 * shape.peers[0] + 4e-9 * SIZES * shape.peers[0] / (shape.num_devices - 1)
+
+    few = [Topology(2, 2), Topology(4, 4), Topology(6, 6)]
+    each = [shape for shape in few for _ in SIZES]
+    host = fit_link(each, 0, np.tile(SIZES, 3), np.concatenate([true_ms(shape) for shape in few]))
+    found = [law_ms(np.stack([host, 0 * host]), Topology(8, 8), size) for size in SIZES]
+    assert found == pytest.approx(true_ms(Topology(8, 8)), rel=0.01)
+
+
+def test_the_slower_of_host_and_network_counts():
+    weights = np.zeros((2, 4))
+    weights[0, 2], weights[1, 2] = 1.0, 10.0
+    assert law_ms(weights, Topology(2, 2), 6.0) == 6.0
+    assert law_ms(weights, Topology(4, 2), 6.0) == pytest.approx(10.0 * 6.0 * 2 / 3)
+    assert law_ms(weights, Topology(101, 100), 100.0) == pytest.approx(99.0)
+
+
+def test_a_curve_never_falls_and_meets_what_was_measured():
+    measured = 0.02 + 1e-8 * SIZES**0.9
+    curve = through(SIZES[::-1].copy(), measured[::-1].copy())
+    assert [curve(size) for size in SIZES] == pytest.approx(measured)
+    noisy = through(SIZES, measured * (1 + 0.3 * np.sin(np.arange(len(SIZES)))))
+    found = [noisy(size) for size in np.geomspace(1e3, 1e10, 200)]
+    assert (np.diff(found) >= -1e-12).all()
+    assert min(found) >= 0
