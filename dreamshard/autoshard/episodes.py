@@ -14,7 +14,10 @@ from torch import Tensor
 from dreamshard.autoshard.networks import DEVICE_INPUTS, AutoShardPolicy, ComputeCostNetwork
 from dreamshard.cost_model import Normaliser
 from dreamshard.placement import Placement
+from dreamshard.placer import OrderedPlacer
 from dreamshard.policy.mdp import legal_devices, masked_log_softmax
+from dreamshard.search.baselines import packed
+from dreamshard.search.packing import PlacementLimits
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
@@ -169,3 +172,31 @@ def random_sets(task: PlacementTask, name: str, generator: torch.Generator) -> t
             device.append(d)
     part = replace(task, tables=task.tables.select(chosen), name=name)
     return part, Placement.whole(device, task.num_devices)
+
+
+@dataclass(frozen=True)
+class AutoShardPlacer(OrderedPlacer):
+    """A trained policy and cost network; places by the policy's greedy choices alone."""
+
+    cost_network: ComputeCostNetwork
+    policy: AutoShardPolicy
+    normaliser: Normaliser
+    name: str = "autoshard"
+
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """The policy's placement of whole tables.
+
+        If the policy runs out of room, tables are packed (`baselines.packed`). Constraints that it does not know (tables to
+        be together or apart) are met by moving as few tables as are in the way.
+
+        Raises:
+            NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
+        """
+        taken = rollout(self.policy, self.cost_network, Episodes.of([task], self.cost_network, self.normaliser), None)
+        device: Tensor | None = taken.device[0]
+        if not task.constraints.places_freely:
+            alone_ms = self.cost_network.compute_ms(self.cost_network.encode(self.normaliser(task.tables)))
+            device = PlacementLimits.of(task).repaired(taken.device[0], alone_ms)
+        elif float(taken.reward[0]) < 0:
+            device = None
+        return Placement.whole(packed(task) if device is None else device, task.num_devices)

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
 from tests.helpers.trained import learnt_placer
 
@@ -36,14 +34,3 @@ def test_constraints_are_met():
     )
     task = replace(roomy_task(tables_of([10, 20, 30, 40, 50, 60]), 4), constraints=constraints)
     assert violation(task, learnt_placer("autoshard").place(task)) == ""
-
-
-def test_predictions_are_of_each_devices_compute_and_zero_without_tables():
-    task, placer = roomy_task(pool_of(6), 3), learnt_placer("autoshard")
-    device = torch.tensor([0, 0, 0, 2, 2, 2])
-    predicted = placer.predict_compute_ms(task, Placement.whole(device, 3))
-    alone = PlacementTask(task.tables.select([3, 4, 5]), 1, task.memory_bytes)
-    assert predicted[1] == 0
-    assert predicted[2] == pytest.approx(
-        float(placer.predict_compute_ms(alone, Placement.whole(torch.zeros(3, dtype=torch.int64), 1))[0])
-    )

@@ -1,4 +1,4 @@
-"""Training AutoShard: its proposals, its samples, and the placements of a short run."""
+"""Training AutoShard: its proposals, its samples, V-trace, and the placements of a short run."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dreamshard.autoshard import ComputeCostNetwork
+from dreamshard.autoshard.learning import vtrace
 from dreamshard.cost_model import CostData
 from dreamshard.shards import violation
 from dreamshard.task_sets.sampling import sample_tasks
@@ -40,6 +41,28 @@ def test_each_device_with_tables_is_a_sample_of_forward_and_backward_compute():
     assert data.held.sum(dim=1).tolist() == [int((s.placement.device == d).sum()) for s, d in holding]
     expected = [float(s.costs.forward_compute_ms[d] + s.costs.backward_compute_ms[d]) for s, d in holding]
     assert data.compute_ms.tolist() == pytest.approx(expected)
+
+
+def test_a_perfect_estimate_leaves_no_advantage():
+    rewards = torch.tensor([[0.0, 0.0, 0.8]])
+    target = vtrace(torch.zeros(1, 3), torch.zeros(1, 3), rewards, torch.full((1, 3), 0.8), discount=1.0)
+    assert torch.allclose(target.values, torch.full((1, 3), 0.8))
+    assert torch.allclose(target.advantages, torch.zeros(1, 3))
+
+
+def test_targets_are_those_of_the_definition():
+    generator = torch.Generator().manual_seed(0)
+    behaviour, learner, rewards, values = (torch.randn(4, 6, generator=generator) for _ in range(4))
+    discount = 0.9
+    target = vtrace(behaviour, learner, rewards, values, discount)
+    weight = (learner - behaviour).exp().clamp(max=1)
+    after = torch.cat([values[:, 1:], torch.zeros(4, 1)], dim=1)
+    delta = weight * (rewards + discount * after - values)
+    for s in range(6):
+        expected = values[:, s].clone()
+        for t in range(s, 6):  # equation 1 of Espeholt et al. 2018
+            expected += discount ** (t - s) * weight[:, s:t].prod(dim=1) * delta[:, t]
+        assert torch.allclose(target.values[:, s], expected, atol=1e-5)
 
 
 @pytest.mark.slow
