@@ -1,4 +1,4 @@
-"""Actor-critic with V-trace (Espeholt et al. 2018, arXiv 1802.01561): AutoShard's policy learns from an older copy's episodes."""
+"""Actor-critic with V-trace (Espeholt et al. 2018, arXiv 1802.01561): the policy learns from an older copy's episodes."""
 
 from typing import NamedTuple
 

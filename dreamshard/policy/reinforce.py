@@ -62,7 +62,8 @@ def update(
     """
     taken = rollout(policy, episode, episodes, generator, record=True)
     log_prob, entropy = log_probs(policy, episode, taken)
-    overall_ms = episode.network.overall_ms(taken.loads)
-    loss = policy_gradient_loss(log_prob, entropy, overall_ms.detach(), taken.feasible, entropy_weight)
+    with torch.no_grad():
+        overall_ms = episode.network.overall_ms(taken.loads)
+    loss = policy_gradient_loss(log_prob, entropy, overall_ms, taken.feasible, entropy_weight)
     gradient_step(policy, optimizer, loss, "policy")
     return UpdateFigures(float(loss.detach()), -float(overall_ms.mean()), float(entropy.detach().mean()))

@@ -16,5 +16,5 @@ def plain(tables: Tables, ms_per_widest_hundred_dims: float = 0.0) -> tuple[Stru
         for parameter in network.parameters():
             parameter.zero_()
         network.launch.fill_(-50.0)
-        network.comm_ms[:, 2] = ms_per_widest_hundred_dims
+        network.task_comm_ms = torch.tensor([0.0, 0.0, ms_per_widest_hundred_dims, 0.0]).expand(2, 4)
     return network, normaliser

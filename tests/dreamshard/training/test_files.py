@@ -77,7 +77,7 @@ CORRUPTIONS = {
     "other features": lambda folder: change_config(folder, features=["dim"]),
     "a tensor missing": leave_out_a_tensor,
     "a tensor of another shape": reshape_a_tensor,
-    "an exchange buffer missing": lambda folder: leave_out_a_tensor(folder, "cost_network.exchanges.shares"),
+    "an exchange buffer missing": lambda folder: leave_out_a_tensor(folder, "cost_network.exchanges.points"),
 }
 
 
