@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import scipy
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, validation_problem, yaml_content
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, reading, yaml_content
 from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_DEVICE, SHARDING_TYPES, ShardingType, most_ranges
 
 
@@ -289,10 +289,8 @@ def parse_constraints(
     content = yaml_content(text, source, _PROBLEM, _ADVICE) or {}  # JSON is YAML
     if not isinstance(content, dict):
         raise ValueError(f"{source} holds no constraints; give one per line, for example `reserve_gb: 8`")
-    try:
+    with reading(source, "is wrong", _ADVICE):
         file = _File.model_validate(content)
-    except ValidationError as error:
-        raise ValueError(f"{source} is wrong at {validation_problem(error)}") from error
     if isinstance(content.get("memory_gb"), list) and len(file.memory_bytes_of) != num_devices:
         raise ValueError(
             f"{source} gives memory_gb for {len(file.memory_bytes_of)} devices; give one size for each of {num_devices}"

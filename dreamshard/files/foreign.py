@@ -6,13 +6,10 @@ Whatever damaged content makes a library raise becomes one sentence. An unreacha
 import json
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 from pydantic import ValidationError
 
@@ -81,30 +78,6 @@ def yaml_content(text: str | bytes, source: object, problem: str, advice: str) -
     """The value of a YAML text, of plain types only; arguments and errors as for `reading`."""
     with reading(source, problem, advice):
         return yaml.safe_load(text)
-
-
-def file_bytes(path: Path, problem: str, advice: str) -> bytes:
-    """The content of a file; arguments and errors as for `reading`."""
-    with reading(path, problem, advice):
-        return path.read_bytes()
-
-
-def parquet_columns(file: str | Path, required: Sequence[str], advice: str) -> pa.Table:
-    """All columns of a Parquet file, memory-mapped.
-
-    Args:
-        file: to read.
-        required: names of columns without which nothing is read.
-        advice: as for `reading`.
-
-    Raises:
-        ValueError: it is no Parquet file, is damaged, or lacks a column.
-    """
-    with reading(file, "cannot be read as Parquet", advice), pq.ParquetFile(str(file), memory_map=True) as opened:
-        names = opened.schema_arrow.names
-        if missing := [name for name in required if name not in names]:
-            raise InputError(f"{file} has no column {', '.join(missing)} (it has {brief(names)}), {advice}")
-        return opened.read()
 
 
 def brief(value: object) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model import FEATURES
 from dreamshard.files import atomic
-from dreamshard.files.foreign import InputError, file_bytes, json_content, reading
+from dreamshard.files.foreign import InputError, reading
 
 _FORMAT = 3
 _WEIGHTS = "weights.safetensors"
@@ -42,15 +42,16 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ValueError: `folder` holds no readable model, or one of another format or with other features.
     """
     folder = atomic.complete_folder(folder)
-    config, content = read_config(folder), file_bytes(folder / _WEIGHTS, *_UNREADABLE)
+    config = read_config(folder)
     with reading(folder, *_UNREADABLE):
-        return load(content), config
+        return load((folder / _WEIGHTS).read_bytes()), config
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config that `write_model` wrote; raises like `read_model`."""
     folder = atomic.complete_folder(folder)
-    config = json_content(file_bytes(folder / _CONFIG, *_UNREADABLE), folder, *_UNREADABLE)
+    with reading(folder, *_UNREADABLE):
+        config = json.loads((folder / _CONFIG).read_bytes())
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("features") != list(FEATURES):
         raise InputError(
             f"the model in {folder} has a format or features other than this version's, so its predictions would be "

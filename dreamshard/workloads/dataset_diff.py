@@ -7,17 +7,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 import pydantic
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
 from dreamshard.tables import Tables
 
-Kind = Literal["added", "removed", "resized", "drifted"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS = ("added", "removed", "resized", "drifted")
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -27,7 +24,7 @@ class DriftThresholds:
 
     Attributes:
         pooling: relative change of a table's pooling factor, 0.1 for 10 %.
-        reuse: distance of a table's reuse histograms (`reuse_distance`).
+        reuse: share of a table's distinct rows that change their bin.
         share: changed share of the tables for the whole dataset to count as changed, 1 for all.
 
     Raises:
@@ -46,14 +43,14 @@ class TableChange:
     Pairs are before and after; 0 if the table does not exist.
 
     Attributes:
-        kind: of change; a resized table may have drifted too.
-        reuse: distance of the reuse histograms, 0 to 1; 0 for an added or removed table.
+        kind: one of `KINDS`; a resized table may have drifted too.
+        reuse: share of the distinct rows that change their bin (total variation distance), 0 to 1.
         weight: the larger of the changed shares of work (pooling factor x dim) and of memory (rows x dim), relative to
             the earlier dataset.
     """
 
     name: str
-    kind: Kind
+    kind: str
     rows: tuple[int, int]
     dim: tuple[int, int]
     pooling_factor: tuple[float, float]
@@ -153,40 +150,27 @@ def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresho
     return DatasetDiff(changes=tuple(changes), num_before=len(before), num_after=len(after), thresholds=limits)
 
 
-def reuse_distance(before: Float[Tensor, " 17"], after: Float[Tensor, " 17"]) -> float:
-    """Total variation distance of two reuse histograms: the share of distinct rows that change their bin, 0 to 1.
-
-    The distance of an unused table (all zeros) to a used one is 1.
-    """
-    p, q = before.double(), after.double()
-    return 0.5 * float((p - q).abs().sum() + (p.sum() - q.sum()).abs())
-
-
-def _reaches(change: float, threshold: float) -> bool:
-    """Whether there is a change of at least the threshold."""
-    return change > 0 and change >= threshold
-
-
 def _change(
     name: str, old: Tables | None, new: Tables | None, limits: DriftThresholds, work: float, memory: float
 ) -> TableChange | None:
     """The change of one table, or None; `work` and `memory` are of the whole earlier dataset."""
     pair = [(0, 0, 0.0) if t is None else (int(t.rows), int(t.dim), float(t.pooling_factor)) for t in (old, new)]
     rows, dim, pooling = zip(*pair, strict=True)
-    reuse = 0.0 if old is None or new is None else reuse_distance(old.bins[0], new.bins[0])
-    moved = abs(pooling[1] - pooling[0])
-    drift = moved / pooling[0] if pooling[0] > 0 else (math.inf if moved else 0.0)
-    kind: Kind
-    if old is None or new is None:
-        kind = "added" if old is None else "removed"
-    elif rows[0] != rows[1] or dim[0] != dim[1]:
-        kind = "resized"
-    elif _reaches(drift, limits.pooling) or _reaches(reuse, limits.reuse):
-        kind = "drifted"
-    else:
-        return None
+    reuse, kind = 0.0, "added" if old is None else "removed"
+    if old is not None and new is not None:
+        p, q = old.bins[0].double(), new.bins[0].double()
+        reuse = 0.5 * float((p - q).abs().sum() + (p.sum() - q.sum()).abs())
+        moved = abs(pooling[1] - pooling[0])
+        drift = moved / pooling[0] if pooling[0] > 0 else (math.inf if moved else 0.0)
+        kind = "drifted" if rows[0] == rows[1] and dim[0] == dim[1] else "resized"
+        if kind == "drifted" and not (_reaches(drift, limits.pooling) or _reaches(reuse, limits.reuse)):
+            return None
     of_table = (pooling[0] * dim[0], pooling[1] * dim[1])
     changed_work = max(abs(of_table[1] - of_table[0]), reuse * max(of_table)) / work
-    changed_memory = abs(rows[1] * dim[1] - rows[0] * dim[0]) / memory
-    weight = max(changed_work, changed_memory)
+    weight = max(changed_work, abs(rows[1] * dim[1] - rows[0] * dim[0]) / memory)
     return TableChange(name=name, kind=kind, rows=rows, dim=dim, pooling_factor=pooling, reuse=reuse, weight=weight)
+
+
+def _reaches(change: float, threshold: float) -> bool:
+    """Whether there is a change of at least the threshold."""
+    return change > 0 and change >= threshold

@@ -168,17 +168,14 @@ def _tensors(path: Path, name: str) -> RecordedFile:
         )
     if int(offsets[0]) != 0 or int(offsets[-1]) != len(indices):
         raise ValueError(
-            f"{name} has offsets from {int(offsets[0])} to {int(offsets[-1])} for {len(indices)} indices, so it is cut or "
-            "mixed up; download it again"
+            f"{name} has offsets from {int(offsets[0])} to {int(offsets[-1])} for {len(indices)} indices; download it again"
         )
     for t in range(num_tables):
         of_table = offsets[t * batch_size : (t + 1) * batch_size + 1]
         wrong = torch.nonzero((of_table.diff() != lengths[t]) | (lengths[t] < 0)).flatten()
         if len(wrong):
-            b = int(wrong[0])
             raise ValueError(
-                f"{name} has length {int(lengths[t, b])} at table {t}, sample {b}, but the offsets there are "
-                f"{int(of_table[b])} to {int(of_table[b + 1])}, so it is damaged; create it again"
+                f"{name} has other lengths than offsets at table {t}, sample {int(wrong[0])}; create it again"
             )
 
     def segment(t: int, samples: int) -> Lookups:

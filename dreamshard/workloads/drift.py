@@ -59,27 +59,22 @@ def drifts_of(tables: Tables, *, seed: int, most_lookups: int) -> tuple[Drift, .
         most_lookups: of all drifted tables together; the tables are taken in random order until they are used up.
     """
     generator = np.random.default_rng([seed, 5])
-    found = _drawn(
-        tables,
-        generator,
-        len(tables),
-        most_lookups,
-        lambda: (generator.uniform(1.0, 1.3), np.exp(0.15 * np.clip(generator.standard_normal(), -2, 2))),
-    )
+
+    def draw() -> tuple[float, float]:
+        return generator.uniform(1.0, 1.3), np.exp(0.15 * np.clip(generator.standard_normal(), -2, 2))
+
+    found = _drawn(tables, generator, len(tables), most_lookups, draw)
     return tuple(found[t] for t in sorted(found))
 
 
 def additions_to(tables: Tables, count: int, *, seed: int, most_lookups: int) -> tuple[Drift, ...]:
     """New features: each resembles a table of the model, with 30 to 90 % of its rows and up to twice its lookups."""
     generator = np.random.default_rng([seed, 6])
-    found = _drawn(
-        tables,
-        generator,
-        count,
-        most_lookups,
-        lambda: (generator.uniform(0.3, 0.9), np.exp(generator.uniform(-0.7, 0.7))),
-    )
-    return tuple(found.values())
+
+    def draw() -> tuple[float, float]:
+        return generator.uniform(0.3, 0.9), np.exp(generator.uniform(-0.7, 0.7))
+
+    return tuple(_drawn(tables, generator, count, most_lookups, draw).values())
 
 
 def _drawn(

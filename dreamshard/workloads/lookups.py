@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.files import atomic
-from dreamshard.files.foreign import InputError, parquet_columns, reading
+from dreamshard.files.foreign import InputError, reading
 from dreamshard.tables import NUM_BINS, Tables
 
 UNUSED_S = 30 * 86_400.0
@@ -164,10 +164,12 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
-    samples = parquet_columns(path, ["indices"], "so it holds no lookups; remove it and ingest again").column("indices")
+    advice = "so its table cannot be measured; remove it and ingest again"
+    with reading(path, "cannot be read as Parquet", advice):
+        samples = pq.read_table(path, columns=["indices"], memory_map=True).column("indices")
     if not pa.types.is_list(samples.type) or samples.type.value_type not in (pa.int32(), pa.int64()):
         raise ValueError(f"{path} has indices of type {samples.type}, not list<int32 or int64>; write them as such")
-    with reading(path, "cannot be read as lookups", "so its table cannot be measured; remove it and ingest again"):
+    with reading(path, "cannot be read as lookups", advice):
         array = samples.chunk(0) if samples.num_chunks == 1 else samples.combine_chunks()
         array.validate()
         if array.null_count or array.values.null_count:

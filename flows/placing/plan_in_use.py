@@ -51,13 +51,13 @@ def read_any_plan(
     Raises:
         ValueError: the file is missing, or no plan.
     """
-    from dreamshard.files.foreign import file_bytes, json_content
+    from dreamshard.files.foreign import json_content
     from dreamshard.plan import parse_plan, read_plan
 
     if not path.is_file():
         read_plan(path)  # says so
     problem, advice = "is not a plan", "so nothing can be compared with it; give the plan in use as JSON"
-    text = file_bytes(path, problem, advice)
+    text = path.read_bytes()
     content = json_content(text, path, problem, advice)
     if not isinstance(content, dict) or not content or "shards" in content:
         return parse_plan(text, str(path)), {}

@@ -100,7 +100,7 @@ def test_a_corrupt_state_is_one_error_that_names_the_folder(tmp_path, corruption
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"absent/config.json holds no readable model"):
+    with pytest.raises(ValueError, match=r"absent holds no readable model"):
         load_placer(tmp_path / "absent")
 
 

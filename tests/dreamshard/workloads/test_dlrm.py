@@ -91,10 +91,10 @@ def test_a_file_of_other_things_is_refused(tmp_path, content):
         ({"indices": INDICES.double()}, "indices of type torch.float64"),
         ({"lengths": LENGTHS.flatten()}, r"lengths of .* shape \[6\]"),
         ({"lengths": LENGTHS[:1]}, "7 offsets for lengths of shape"),
-        ({"lengths": torch.tensor([[2, -1, 2], [0, 1, 1]])}, "length -1 at table 0, sample 1"),
-        ({"lengths": torch.tensor([[2, 0, 1], [1, 0, 1]])}, "length 1 at table 1, sample 0, but the offsets"),
+        ({"lengths": torch.tensor([[2, -1, 2], [0, 1, 1]])}, "at table 0, sample 1"),
+        ({"lengths": torch.tensor([[2, 0, 1], [1, 0, 1]])}, "at table 1, sample 0"),
         ({"offsets": torch.tensor([0, 2, 2, 3, 3, 4, 6])}, "offsets from 0 to 6 for 5 indices"),
-        ({"offsets": torch.tensor([0, 2, 1, 3, 3, 4, 5])}, "length 0 at table 0, sample 1, but the offsets"),
+        ({"offsets": torch.tensor([0, 2, 1, 3, 3, 4, 5])}, "at table 0, sample 1"),
     ],
 )
 def test_inconsistent_lookups_are_refused_with_the_place(tmp_path, wrong, message):
