@@ -21,7 +21,7 @@ from dreamshard.workloads.functions import call, guarded
 from dreamshard.workloads.lookups import check_indices, index_dtype
 from dreamshard.workloads.model_tables import ModelTables
 from dreamshard.workloads.opening import chosen_tables, zipf_fingerprint, zipf_table
-from dreamshard.workloads.table_list import ListedTable, ModelTable
+from dreamshard.workloads.table_list import ModelTable
 
 _END = object()
 
@@ -132,7 +132,7 @@ def workload_of(model: ModelTables | RecordedModel, config: WorkloadConfig | Non
     recorded = model.lookups if isinstance(model, RecordedModel) else {}
     tables = model.model.tables if isinstance(model, RecordedModel) else model.tables
     sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), tables.pooling_factor.tolist(), strict=True)
-    chosen = chosen_tables(config, [ListedTable(*each) for each in sizes])
+    chosen = chosen_tables(config, [ModelTable(*each) for each in sizes])
 
     def table(position: int) -> WorkloadTable:
         entry = chosen[position]

@@ -27,7 +27,7 @@ from dreamshard.workloads.lookups import (
     write_lookups,
 )
 from dreamshard.workloads.opening import change_token, open_workload
-from dreamshard.workloads.table_list import ListedTable, fill_missing_columns, list_tables, read_tables
+from dreamshard.workloads.table_list import ModelTable, fill_missing_columns, list_tables, read_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     Workload,
@@ -39,10 +39,10 @@ from dreamshard.workloads.workload import (
 
 __all__ = [
     "META_WORKLOADS",
-    "ListedTable",
     "LookupFiles",
     "LookupSource",
     "Lookups",
+    "ModelTable",
     "Workload",
     "WorkloadConfig",
     "WorkloadTable",

@@ -17,7 +17,7 @@ import torch
 from dreamshard.files.digests import json_digest
 from dreamshard.tables import NUM_BINS
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.table_list import ListedTable
+from dreamshard.workloads.table_list import ModelTable
 from dreamshard.workloads.workload import DATA, Workload, WorkloadConfig, choose_tables, table_dims
 from dreamshard.workloads.zipf import scatter
 
@@ -129,12 +129,12 @@ def open_meta(config: WorkloadConfig) -> Workload:
     )
 
 
-def listed_population(config: WorkloadConfig) -> list[ListedTable]:
+def listed_population(config: WorkloadConfig) -> list[ModelTable]:
     """The tables that the config asks for; `t0012` is at position 12 of the population."""
     tables = population(config.source)
     dims = table_dims(config, len(tables.rows))
     chosen = choose_tables(config, tables.rows, dims, tables.shares).tolist()
-    return [ListedTable(f"t{t:04}", int(tables.rows[t]), int(dims[t])) for t in chosen]
+    return [ModelTable(f"t{t:04}", int(tables.rows[t]), int(dims[t])) for t in chosen]
 
 
 def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:

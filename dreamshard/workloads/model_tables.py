@@ -128,7 +128,7 @@ def read_configs(
     Raises:
         ValueError: the file is missing or no list, or a line is wrong, which the message names.
     """
-    details = check_records(list_records(path), ModelTable)
+    details = check_records(list_records(path))
     return model_tables(details, pooling_factors=pooling_factors, defaults=defaults)
 
 

@@ -28,7 +28,7 @@ from dreamshard.workloads.criteo import open_criteo
 from dreamshard.workloads.dlrm import open_arrays, open_dlrm
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype, read_lookups
 from dreamshard.workloads.meta import open_meta
-from dreamshard.workloads.table_list import ListedTable, list_tables
+from dreamshard.workloads.table_list import ModelTable, list_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     Workload,
@@ -100,7 +100,7 @@ def change_token(source: str) -> str:
     return json_digest([found.file, addresses.file_token(found.file), found.beside])
 
 
-def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list[ListedTable]:
+def chosen_tables(config: WorkloadConfig, listed: Sequence[ModelTable]) -> list[ModelTable]:
     """The tables of a list that the config asks for, with the dims it asks for, or their own as multiples of 4.
 
     A table's dim and lookups depend on its line alone, not on its place in the list.
@@ -115,7 +115,7 @@ def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list
     return [replace(listed[t], dim=int(dims[t])) for t in chosen]
 
 
-def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:
+def zipf_table(table: ModelTable, batch_size: int, seed: int) -> WorkloadTable:
     """A table of a list with Zipf lookups.
 
     Samples have `pooling_factor` lookups, rounded so that the mean holds; one if the list gives none.
@@ -135,7 +135,7 @@ def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:
     return WorkloadTable(table.name, rows, table.dim, Lookups(indices.to(index_dtype(rows)), torch.from_numpy(offsets)))
 
 
-def zipf_fingerprint(table: ListedTable, batch_size: int, seed: int) -> str:
+def zipf_fingerprint(table: ModelTable, batch_size: int, seed: int) -> str:
     """The fingerprint of `zipf_table` for the same arguments."""
     return json_digest(["zipf", ALPHA, table.name, table.rows, table.dim, table.pooling_factor, batch_size, seed])
 
@@ -179,7 +179,7 @@ def _find(source: str) -> _Found:
     return _Found(file, reader, {listed: addresses.file_token(listed)} if addresses.is_file(listed) else {})
 
 
-def _open_listed(config: WorkloadConfig, listed: Sequence[ListedTable], files: Mapping[str, str]) -> Workload:
+def _open_listed(config: WorkloadConfig, listed: Sequence[ModelTable], files: Mapping[str, str]) -> Workload:
     """Tables of a list: lookups recorded beside a folder's list, or Zipf lookups of as many samples."""
     chosen = chosen_tables(config, listed)
     file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}

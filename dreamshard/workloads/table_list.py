@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import pyarrow.parquet as pq
 import pydantic
@@ -59,12 +59,22 @@ Features = Annotated[
 ]
 _AS_PRINTED = BeforeValidator(lambda value: value.rpartition(".")[2].lower() if isinstance(value, str) else value)
 """TorchRec prints values as `FP16` or `DataType.FP16`."""
-_LISTED = ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=_LISTED)
-class ListedTable:
-    """One table of a list, with columns as in `Tables`; None if the list gives no value.
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True))
+class ModelTable:
+    """One table of a list or a model; None if lookups are not known.
+
+    Attributes:
+        name: in the model, unique within its module.
+        dim: need not be a multiple of 4.
+        pooling_factor: this, `lookups`, `unique_rows` and `bins` are as in `Tables`.
+        features: names of the features that look it up.
+        module_path: of its collection within the model, as in `named_modules`; empty for the model itself.
+        precision: type of the weights.
+        is_weighted: whether its lookups have weights.
+        optimizer: fused into the backward pass; None if the model does not say.
+        collection: class of the module that holds it, with its package; empty where that is not known.
 
     Raises:
         ValidationError: a value is out of range.
@@ -77,32 +87,7 @@ class ListedTable:
     lookups: Count | None = None
     unique_rows: Count | None = None
     bins: Bins | None = None
-
-    def __post_init__(self) -> None:
-        if self.unique_rows is not None and self.unique_rows > min(self.rows, self.lookups or self.rows):
-            raise ValueError(f"unique_rows is {self.unique_rows}, more than the table's rows or lookups")
-
-    @property
-    def path(self) -> str:
-        """What names the table within its list or model."""
-        return self.name
-
-
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=_LISTED)
-class ModelTable(ListedTable):
-    """One table of a model; its dim need not be a multiple of 4.
-
-    Attributes:
-        name: in the model, unique within its module.
-        features: names of the features that look it up.
-        module_path: of its collection within the model, as in `named_modules`; empty for the model itself.
-        precision: type of the weights.
-        is_weighted: whether its lookups have weights.
-        optimizer: fused into the backward pass; None if the model does not say.
-        collection: class of the module that holds it, with its package; empty where that is not known.
-    """
-
-    features: Features
+    features: Features = ()
     module_path: str = ""
     precision: Annotated[Precision, _AS_PRINTED] = "fp32"
     pooling: Annotated[Pooling, _AS_PRINTED] = "sum"
@@ -110,13 +95,14 @@ class ModelTable(ListedTable):
     optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
     collection: str = ""
 
+    def __post_init__(self) -> None:
+        if self.unique_rows is not None and self.unique_rows > min(self.rows, self.lookups or self.rows):
+            raise ValueError(f"unique_rows is {self.unique_rows}, more than the table's rows or lookups")
+
     @property
     def path(self) -> str:
         """Module path and name."""
         return f"{self.module_path}.{self.name}" if self.module_path else self.name
-
-
-Row = TypeVar("Row", bound=ListedTable)
 
 
 def read_tables(path: str | Path, defaults: Tables | None = None) -> Tables:
@@ -134,9 +120,9 @@ def read_tables(path: str | Path, defaults: Tables | None = None) -> Tables:
     return fill_missing_columns(list_tables(path), defaults)
 
 
-def list_tables(path: str | Path) -> list[ListedTable]:
+def list_tables(path: str | Path) -> list[ModelTable]:
     """Read a list of tables in a format of `read_tables`, with nothing filled in; raises like it."""
-    return check_records(list_records(path), ListedTable)
+    return check_records(list_records(path))
 
 
 def list_records(path: str | Path) -> list[Record]:
@@ -154,14 +140,14 @@ def list_records(path: str | Path) -> list[Record]:
     return list(records)
 
 
-def check_records(records: Sequence[Record], kind: type[Row]) -> list[Row]:
-    """Check records from any origin, as rows of this kind.
+def check_records(records: Sequence[Record]) -> list[ModelTable]:
+    """Check records from any origin.
 
     Raises:
         ValueError: a record is wrong or a name occurs twice, and the message names the position; or all tables together
             are too large to be counted.
     """
-    tables = [_parsed(kind, where, record) for where, record in records]
+    tables = [_parsed(where, record) for where, record in records]
     first_at: dict[str, str] = {}
     for table, (where, _) in zip(tables, records, strict=True):
         if first_at.setdefault(table.path, where) != where:
@@ -175,7 +161,7 @@ def check_records(records: Sequence[Record], kind: type[Row]) -> list[Row]:
     return tables
 
 
-def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None = None) -> Tables:
+def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None = None) -> Tables:
     """Complete `Tables` from a list.
 
     Args:
@@ -190,12 +176,12 @@ def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None 
     return Tables(tuple(table.name for table in complete), **tensors)
 
 
-def lacking(listed: Sequence[ListedTable]) -> tuple[str, ...]:
+def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:
     """Columns of `FILLABLE` that some of the tables lack."""
     return tuple(name for name in FILLABLE if any(getattr(table, name) is None for table in listed))
 
 
-def with_ingested(listed: Sequence[Row], ingested: Tables | None) -> list[Row]:
+def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with what their list lacks taken from the ingested table of equal name, size and pooling factor."""
     position = {} if ingested is None else {name: t for t, name in enumerate(ingested.names)}
     return [
@@ -204,7 +190,7 @@ def with_ingested(listed: Sequence[Row], ingested: Tables | None) -> list[Row]:
     ]
 
 
-def _merged(table: Row, ingested: Tables, t: int) -> Row:
+def _merged(table: ModelTable, ingested: Tables, t: int) -> ModelTable:
     pooling = float(ingested.pooling_factor[t])
     same_size = (table.rows, padded_dim(table.dim)) == (int(ingested.rows[t]), int(ingested.dim[t]))
     given = pooling if table.pooling_factor is None else table.pooling_factor
@@ -219,7 +205,10 @@ def _merged(table: Row, ingested: Tables, t: int) -> Row:
     )
 
 
-def _parsed(kind: type[Row], where: str, record: Mapping[str, Any]) -> Row:
+_TABLE = TypeAdapter(ModelTable)
+
+
+def _parsed(where: str, record: Mapping[str, Any]) -> ModelTable:
     """One record as a row; empty values are missing ones, and a table's only feature is called as it is by default."""
     given = {key: value for key, value in record.items() if value is not None and str(value).strip()}
     bins = [given.pop(column, None) for column in _BINS]
@@ -227,7 +216,7 @@ def _parsed(kind: type[Row], where: str, record: Mapping[str, Any]) -> Row:
         given["bins"] = bins
     given["features"] = given.get("features") or (str(given.get("name", "")),)
     with reading(where, "is wrong", "correct that value"):
-        return TypeAdapter(kind).validate_python(given)
+        return _TABLE.validate_python(given)
 
 
 def _check_columns(columns: Iterable[str], where: str) -> None:
@@ -274,7 +263,7 @@ def _json_records(file: Path) -> list[Record]:
     return [(f"{file}, table {i + 1}", entry) for i, entry in enumerate(content)]
 
 
-def _fill(table: Row, defaults: Tables | None) -> Row:
+def _fill(table: ModelTable, defaults: Tables | None) -> ModelTable:
     batch, pooling, lookups = DEFAULT_BATCH, table.pooling_factor, table.lookups
     if defaults is not None and float(defaults.pooling_factor.sum()):
         batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))

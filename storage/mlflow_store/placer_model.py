@@ -27,7 +27,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import load_placer
-from dreamshard.workloads import ListedTable, fill_missing_columns, read_tables
+from dreamshard.workloads import fill_missing_columns, read_tables
 from dreamshard.workloads.table_list import check_records
 
 _PRECISIONS, _OPTIMIZERS = (
@@ -108,7 +108,7 @@ class PlacerModel(PythonModel):
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
         records = [(f"{where}.tables[{t}]", table.model_dump()) for t, table in enumerate(request.tables)]
         return PlacementTask(
-            fill_missing_columns(check_records(records, ListedTable), self.pool),
+            fill_missing_columns(check_records(records), self.pool),
             request.num_devices,
             round(request.memory_gb * 2**30),
             request.precision,  # type: ignore[arg-type]  # its pattern

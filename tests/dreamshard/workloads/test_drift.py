@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamshard.workloads import ListedTable, statistics
+from dreamshard.workloads import ModelTable, statistics
 from dreamshard.workloads.drift import Drift, additions_to, drifted, drifts_of
 from dreamshard.workloads.opening import zipf_table
 from tests.helpers.tables import pool_of
 
-TABLE = zipf_table(ListedTable("clicks", 5000, 16, 6.0), 512, 0)
+TABLE = zipf_table(ModelTable("clicks", 5000, 16, 6.0), 512, 0)
 
 
 def drift(rows: float = 1.0, pooling: float = 1.0) -> Drift:
