@@ -23,10 +23,9 @@ from dreamshard.tables import (
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.table_list import (
     ModelTable,
-    check_records,
     fill_missing_columns,
     lacking,
-    list_records,
+    list_tables,
     with_ingested,
 )
 
@@ -120,16 +119,14 @@ def read_configs(
     """The tables of a list, with what it says of features, types and modules.
 
     Args:
-        path: a list as for `read_tables`, and optionally TorchRec's `feature_names`, `data_type`, `pooling`, and
-            `module_path`, `is_weighted`, `optimizer`. In CSV, `a+b` are two features.
+        path: a list as for `list_tables`.
         pooling_factors: as for `model_tables`, instead of the file's own.
         defaults: as for `model_tables`.
 
     Raises:
         ValueError: the file is missing or no list, or a line is wrong, which the message names.
     """
-    details = check_records(list_records(path))
-    return model_tables(details, pooling_factors=pooling_factors, defaults=defaults)
+    return model_tables(list_tables(path), pooling_factors=pooling_factors, defaults=defaults)
 
 
 def model_tables(

@@ -121,12 +121,11 @@ def read_tables(path: str | Path, defaults: Tables | None = None) -> Tables:
 
 
 def list_tables(path: str | Path) -> list[ModelTable]:
-    """Read a list of tables in a format of `read_tables`, with nothing filled in; raises like it."""
-    return check_records(list_records(path))
+    """Read a list of tables in a format of `read_tables`, with nothing filled in; raises like it.
 
-
-def list_records(path: str | Path) -> list[Record]:
-    """The records of a list of tables, unchecked; raises like `read_tables`."""
+    The list may also have TorchRec's `feature_names` (`a+b` in CSV), `data_type`, `pooling`, and `module_path`,
+    `is_weighted`, `optimizer`.
+    """
     file = Path(path)
     readers = {".csv": _csv_records, ".parquet": _parquet_records, ".json": _json_records}
     if file.suffix not in readers:
@@ -137,7 +136,7 @@ def list_records(path: str | Path) -> list[Record]:
     if not records:
         raise ValueError(f"{file} lists no tables, so there is nothing to place; add one line per table")
     _check_columns(records[0][1], records[0][0])
-    return list(records)
+    return check_records(records)
 
 
 def check_records(records: Sequence[Record]) -> list[ModelTable]:
