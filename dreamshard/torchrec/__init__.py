@@ -6,14 +6,12 @@ plans     a placement as a `ShardingPlan`, as JSON, and back
 batches   lookups counted in sample batches, and a person's own functions as a source of tables
 """
 
-from dreamshard.torchrec.batches import ModelSource, RecordedModel, open_model, record, workload_of
+from dreamshard.torchrec.batches import open_model, record, workload_of
 from dreamshard.torchrec.models import discover, tables_of
 from dreamshard.torchrec.plans import current_plan, from_json, load_plan, sharding_plan, to_json
 from dreamshard.torchrec.ways import narrowed, refuse_plain
 
 __all__ = [
-    "ModelSource",
-    "RecordedModel",
     "current_plan",
     "discover",
     "from_json",

@@ -5,7 +5,7 @@ of lookups are left out, since they do not change which rows are read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -26,37 +26,10 @@ from dreamshard.workloads.table_list import ModelTable
 _END = object()
 
 
-@dataclass(frozen=True)
-class RecordedModel:
-    """A model with the lookups that were counted in batches.
-
-    Attributes:
-        model: its tables have the statistics of the lookups.
-        lookups: by name of the table in `model`.
-    """
-
-    model: ModelTables
-    lookups: Mapping[str, Lookups]
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """A model that was opened as a source.
-
-    Attributes:
-        token: identity of its tables and lookups.
-        notes: what of the model was not used, and what was assumed.
-    """
-
-    workload: Workload
-    token: str
-    notes: tuple[str, ...]
-
-
 def record(
     model: ModelTables, batches: Iterable[Any], *, num_batches: int | None = None, num_samples: int | None = None
-) -> RecordedModel:
-    """Count the lookups of a model's tables in batches, which together count as one.
+) -> ModelTables:
+    """The model with the lookups of its tables counted in batches, which together count as one.
 
     Args:
         batches: of `KeyedJaggedTensor`, or of anything that holds some: with a `sparse_features`, a tuple, a dict, an object.
@@ -94,32 +67,29 @@ def record(
     notes = [f"lookups were counted in {kept} samples of {count} batches, as one batch"]
     if unused:
         notes.append(f"no table looks up {shown(list(unused))} of the batches")
-    return RecordedModel(replace(model, tables=tables, lookup_notes=tuple(notes)), lookups)
+    return replace(model, tables=tables, lookup_notes=tuple(notes), lookups=lookups)
 
 
-def open_model(config: WorkloadConfig) -> ModelSource:
+def open_model(config: WorkloadConfig) -> Workload:
     """The model that `config.source` makes, with lookups from `config.batches`, or else Zipf lookups.
 
     Raises:
         ValueError: a function is missing or raises an error, or what it returns has no tables or lookups.
     """
     model = tables_of(call(config.source, "there is no model"))
-    opened: ModelTables | RecordedModel = model
     if config.batches is not None:
         samples = config.batch_size if config.num_batches is None else None
         batches = _read(call(config.batches, "there are no batches"), config.batches)
-        opened = record(model, batches, num_batches=config.num_batches, num_samples=samples)
-    workload = workload_of(opened, config)
-    token = json_digest([workload.fingerprint(t) for t in range(workload.num_tables)])
-    notes = opened.model.notes if isinstance(opened, RecordedModel) else opened.notes
+        model = record(model, batches, num_batches=config.num_batches, num_samples=samples)
     kinds = {detail.precision for detail in model.details} | {d.optimizer for d in model.details if d.optimizer}
+    notes = model.notes
     if kinds - {"fp32", "sgd"}:
         left_out = ", ".join(sorted(kinds))
         notes += (f"a data set keeps no types of weights and no optimizers ({left_out}): training takes the recipe's",)
-    return ModelSource(workload, token, notes)
+    return replace(workload_of(model, config), notes=notes)
 
 
-def workload_of(model: ModelTables | RecordedModel, config: WorkloadConfig | None = None) -> Workload:
+def workload_of(model: ModelTables, config: WorkloadConfig | None = None) -> Workload:
     """The tables of a model with the lookups that were recorded, or else Zipf lookups.
 
     Args:
@@ -129,8 +99,7 @@ def workload_of(model: ModelTables | RecordedModel, config: WorkloadConfig | Non
         ValueError: the model has fewer tables than the config asks for.
     """
     config = config or WorkloadConfig(source="a model", dim=None)
-    recorded = model.lookups if isinstance(model, RecordedModel) else {}
-    tables = model.model.tables if isinstance(model, RecordedModel) else model.tables
+    recorded, tables = model.lookups, model.tables
     sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), tables.pooling_factor.tolist(), strict=True)
     chosen = chosen_tables(config, [ModelTable(*each) for each in sizes])
 

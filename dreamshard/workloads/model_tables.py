@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from dreamshard.tables import (
     parent_name,
 )
 from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.lookups import Lookups
 from dreamshard.workloads.table_list import (
     ModelTable,
     fill_missing_columns,
@@ -41,6 +42,7 @@ class ModelTables:
         model_notes: what of the model was not used, for people.
         lookup_notes: where lookups are from, and what was assumed of them.
         filled_in: columns that the model or list itself does not say for all tables.
+        lookups: by name in `tables`, if they were recorded in batches.
     """
 
     tables: Tables
@@ -48,6 +50,7 @@ class ModelTables:
     model_notes: tuple[str, ...] = ()
     lookup_notes: tuple[str, ...] = ()
     filled_in: tuple[str, ...] = ()
+    lookups: Mapping[str, Lookups] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.details)

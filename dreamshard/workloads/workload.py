@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from dreamshard.files.digests import json_digest
 from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.workloads.lookups import WorkloadTable
 
@@ -91,12 +92,19 @@ class Workload:
         table: reads the table at a position with its lookups; may be called in any order and from threads.
         fingerprint: 16 hexadecimal digits for the table at a position, which change with everything that `table`
             depends on except code. Generated lookups are not drawn for it, and files are not decoded.
+        notes: what of a model was not used, and what was assumed.
     """
 
     description: str
     names: tuple[str, ...]
     table: Callable[[int], WorkloadTable]
     fingerprint: Callable[[int], str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def token(self) -> str:
+        """Identity of all tables and their lookups."""
+        return json_digest([self.fingerprint(t) for t in range(self.num_tables)])
 
     @property
     def num_tables(self) -> int:

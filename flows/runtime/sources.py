@@ -4,12 +4,8 @@ import importlib
 from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from dreamshard.workloads import Workload, WorkloadConfig, change_token, is_function, known_as, open_workload
-
-if TYPE_CHECKING:
-    from dreamshard.torchrec import ModelSource
 
 
 def with_absolute_paths(workload: WorkloadConfig) -> WorkloadConfig:
@@ -58,7 +54,7 @@ def opened_source(workload: WorkloadConfig, token: str) -> Workload:
             f"{workload.source} or its batches gave other tables in this process than where the ingestion began; make the "
             "functions return the same each time"
         )
-    return model.workload
+    return model
 
 
 def close() -> None:
@@ -82,6 +78,6 @@ def torchrec_bridge() -> ModuleType:
 
 
 @lru_cache(maxsize=1)
-def _model(workload: WorkloadConfig) -> "ModelSource":
-    opened: ModelSource = torchrec_bridge().open_model(workload)
+def _model(workload: WorkloadConfig) -> Workload:
+    opened: Workload = torchrec_bridge().open_model(workload)
     return opened

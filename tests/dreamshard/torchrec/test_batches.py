@@ -39,7 +39,7 @@ def test_features_of_a_table_are_looked_up_together_sample_by_sample():
 
 
 def test_all_statistics_are_those_of_the_joint_lookups():
-    tables = record(model_tables([USER, ITEM]), [keyed(**BATCH)]).model.tables
+    tables = record(model_tables([USER, ITEM]), [keyed(**BATCH)]).tables
     assert tables.names == ("user", "item")
     assert tables.dim.tolist() == [16, 8]
     assert tables.pooling_factor.tolist() == [1.0, 2.0]
@@ -71,7 +71,7 @@ class TwoInputs:
     ],
 )
 def test_batches_that_hold_keyed_jagged_tensors_are_read(batch):
-    assert record(model_tables([USER, ITEM]), [batch]).model.tables.lookups.tolist() == [3, 6]
+    assert record(model_tables([USER, ITEM]), [batch]).tables.lookups.tolist() == [3, 6]
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def config(source, batches=None, **options):
 
 def test_a_models_tables_have_the_lookups_of_its_batches(functions):
     opened = open_model(config(*functions))
-    item, word = map(statistics, opened.workload.tables())
-    assert opened.workload.names == ("item", "word")
+    item, word = map(statistics, opened.tables())
+    assert opened.names == ("item", "word")
     assert (int(item.rows), int(item.dim), int(item.lookups), int(item.unique_rows)) == (50, 8, 6, 2)
     assert item.bins[0, 1:3].tolist() == [0.5, 0.5]  # row 2 twice, row 1 four times
     assert float(word.pooling_factor) == 1.0
@@ -66,7 +66,7 @@ def test_a_models_tables_have_the_lookups_of_its_batches(functions):
 def test_identities_change_with_lookups_and_with_nothing_else(functions):
     first, again, more = (open_model(config(*functions, num_batches=n)) for n in (1, 1, 2))
     assert first.token == again.token != more.token
-    assert first.workload.fingerprint(0) == again.workload.fingerprint(0) != more.workload.fingerprint(0)
+    assert first.fingerprint(0) == again.fingerprint(0) != more.fingerprint(0)
 
 
 @pytest.mark.parametrize(
