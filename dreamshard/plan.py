@@ -111,6 +111,7 @@ class Plan:
             "costs_of": self.costs_of.to_json() if self.costs_of else None,
             "differs_in": list(self.differs_in),
             "warning": self.warning or None,
+            "not_measured": self.not_measured,
             "shards": [shard.to_json() for shard in self.shards],
             **({"rows": dict(self.rows)} if self.rows else {}),
             **({"moves": [dict(step) for step in self.moves]} if self.moves else {}),
@@ -129,7 +130,13 @@ class Plan:
     @property
     def is_by_columns(self) -> bool:
         """Whether every table is whole or split by columns, in device memory."""
-        return all(shard.sharding_type is None and shard.cached_share is None for shard in self.shards)
+        return not self.not_measured
+
+    @property
+    def not_measured(self) -> list[str]:
+        """Tables sharded in ways that no training measures, or cached: their costs are predicted, not measured."""
+        others = (each for each in self.shards if each.sharding_type is not None or each.cached_share is not None)
+        return list(dict.fromkeys(shard.table for shard in others))
 
     def by_table(self) -> dict[str, list[Shard]]:
         """Shards of each table in the order of columns; tables in the order of the plan."""

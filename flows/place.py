@@ -1,7 +1,6 @@
 """Places the tables of a list or a model under constraints, as the command `place` does."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
@@ -10,11 +9,10 @@ from prefect.context import FlowRunContext
 from dreamshard.files.digests import digest
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
-from flows.placing.given_limits import file_or_text
-from flows.placing.plan_page import plan_page, prediction_sentence
-from flows.placing.plan_view import plan_html
-from flows.placing.request import PlaceRequest, check
+from flows.placing.pages import plan_page, prediction_sentence, view_of
+from flows.placing.request import check
 from flows.placing.request import place as place_request
+from flows.reports.plan_view.page import plan_html
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from storage.filesystem import writing
@@ -24,23 +22,17 @@ from storage.store import Store, open_store
 @deployed("place")
 def place(options: PlaceOptions) -> dict[str, Any]:
     """Tables and constraints -> plan in the store, and a page on what it costs and moves."""
-    given = {
-        "tables": Path(options.tables),
-        "constraints": file_or_text(options.constraints),
-        "current": Path(options.current) if options.current else None,
-        "current_tables": Path(options.current_tables) if options.current_tables else None,
-    }
-    return place_tables(open_store(), PlaceRequest(**{**vars(options), **given}))
+    return place_tables(open_store(), options)
 
 
 @retried_task("place tables")
-def place_tables(store: Store, request: PlaceRequest) -> dict[str, Any]:
-    """Request -> plan in the store, named by the tables and its own digest, and pages; returns the flow's outcome.
+def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
+    """Options -> plan in the store, named by the tables and its own digest, and pages; returns the flow's outcome.
 
     Beside the plan is a page of HTML of the same name; Prefect shows one in Markdown, which names both.
 
     Raises:
-        ValueError: the request is wrong, for example its constraints contradict each other; before anything is placed.
+        ValueError: the options are wrong, for example their constraints contradict each other; before anything is placed.
         NoPlacementError: no placement was found that respects the constraints.
     """
     notes: list[str] = []
@@ -49,13 +41,13 @@ def place_tables(store: Store, request: PlaceRequest) -> dict[str, Any]:
         notes.append(sentence)
         announce(sentence)
 
-    checked = check(store, request, note)
+    checked = check(store, options, note)
     placed = place_request(store, checked, note)
     plan, text = placed.plan, placed.plan.to_json()
     name = re.sub(r"[^\w.-]+", "-", checked.task.name)
     target = store.plans / f"{name}-{digest(text)}.json"
     html = target.with_suffix(".html")
-    for path, content in ((html, plan_html(checked, placed)), (target, text)):
+    for path, content in ((html, plan_html(view_of(checked, placed))), (target, text)):
         with writing(path) as file:
             file.write(content.encode())
     sentence = prediction_sentence(plan, placed.placement)

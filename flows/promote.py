@@ -122,8 +122,7 @@ def decide_standing(
         store, version
     ):  # an error may have prevented it
         mlflow_tracking.log_report(store, version, report, page, f"{place.words}: {decision.reason}")
-    written_links.publish_links(store, run, version)
-    report_pages.publish_evaluation(report, page, decision.reason)
+    report_pages.publish_evaluation(page, decision.reason)
     return outcome
 
 

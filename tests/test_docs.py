@@ -6,9 +6,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-import typer.main
 
-from flows.cli.app import app
+from flows.cli.app import COMMANDS, load
 from storage.lake import catalog
 from storage.settings import Settings
 
@@ -41,7 +40,7 @@ def test_every_relative_link_leads_to_a_file(page):
 
 @each_page
 def test_every_dreamshard_command_has_the_options_that_a_page_gives_it(page):
-    commands = typer.main.get_command(app).commands
+    commands = {name: load(name) for part in COMMANDS.values() for name in part}
     calls = re.findall(r"""(?<![\w./"])(?<!from )dreamshard ([a-z][a-z-]*)((?: [^\n#]*)?)""", "\n".join(code(page)))
     for name, rest in calls:
         assert name in commands, f"dreamshard {name}"

@@ -6,7 +6,7 @@ emulated    one device that stands for all
 cluster     a rank per device; layout says which is which
 ranks       the ranks' loop of jobs and their driver, on this host or torchrun's; ray_ranks on Ray
 jobs        what ranks measure
-step        a training step, timed: its collectives, and its operators of fbgemm (operators)
+step        a training step, timed; operators of fbgemm and exchange of pooled vectors
 device      clock, memory, cold caches
 """
 

@@ -30,9 +30,10 @@ from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: 
 from torch.multiprocessing import ProcessExitedException, start_processes  # type: ignore[attr-defined] # the same
 
 from dreamshard.testbeds.device import Device, DoesNotFitError, device_model
+from dreamshard.testbeds.exchange import Team, Teams, measure_exchange
 from dreamshard.testbeds.jobs import DeviceType, ExchangeJob, Job
 from dreamshard.testbeds.layout import Gpu, Layout, Rank
-from dreamshard.testbeds.step import Team, Teams, measure_exchange, measure_sharding
+from dreamshard.testbeds.step import measure_sharding
 
 HOST = "DREAMSHARD_HOST"
 """Environment variable: names this host; for several hosts of one name."""

@@ -4,17 +4,17 @@ import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from pydantic.fields import FieldInfo
 
+from flows.cli import terminal
 from flows.forms.flat import flattened, option_parameters
 from flows.forms.options import ARGUMENT, RecipeOptions, StageOptions
 from flows.runtime.environment import prepare
-
-if TYPE_CHECKING:
-    from storage.store import Store
+from storage.settings import Settings
+from storage.store import Store, open_store
 
 Result = TypeVar("Result")
 
@@ -22,29 +22,8 @@ HomeOption = Annotated[
     Path | None,
     typer.Option("--home", help="Where everything is kept.", envvar="DREAMSHARD_HOME", show_default=".dreamshard"),
 ]
-HardwareOption = Annotated[
-    str | None,
-    typer.Option("--hardware", help="What the plan is for: a preset, e.g. h100, or a file of your own (.yaml, .json)."),
-]
-BatchOption = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-size",
-        min=1,
-        max=2**31 - 1,
-        help="Training samples per step of all devices.",
-        show_default="as measured",
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
-TraceOption = Annotated[
-    Path | None, typer.Option("--trace", help="File for a time line of what was measured (chrome://tracing, Perfetto).")
-]
-
 _BOUNDS = (("min", "ge"), ("min", "gt"), ("max", "le"))
-
-debug = False
-"""Whether the command line has `--debug`; `app.main` sets it."""
 
 
 def with_options(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -62,7 +41,7 @@ def shared_options(options: RecipeOptions) -> str:
     return typed
 
 
-def enter(home: Path | None, *, existing: bool = False, shared: bool = True, reads_only: bool = False) -> "Store":
+def enter(home: Path | None, *, existing: bool = False, shared: bool = True, reads_only: bool = False) -> Store:
     """Prepare the environment for the home, and open the store.
 
     Args:
@@ -74,14 +53,10 @@ def enter(home: Path | None, *, existing: bool = False, shared: bool = True, rea
     Raises:
         ValueError: home or store cannot be written, or the home does not exist and should.
     """
-    folder = prepare(home, log_level="INFO" if debug else "CRITICAL")
-    from storage.settings import Settings
-    from storage.store import open_store
-
+    folder = prepare(home, log_level="INFO" if terminal.debug else "CRITICAL")
     if existing and not folder.is_dir() and not {"MLFLOW_TRACKING_URI", "DREAMSHARD_STORE"} & set(os.environ):
         raise ValueError(
-            f"there is no home {folder}, so there is nothing to look at; check --home or DREAMSHARD_HOME, or make it with "
-            "`dreamshard run`"
+            f"there is no home {folder}; check --home or DREAMSHARD_HOME, or make it with `dreamshard run`"
         )
     settings = Settings.from_environment(os.environ if shared else {**os.environ, "DREAMSHARD_STORE": ""})
     return open_store(settings, reads_only=reads_only)

@@ -1,20 +1,14 @@
 """`dreamshard models`: versions side by side, or one in full."""
 
-import json
-import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markdown import Markdown
-from rich.table import Table
 
-from dreamshard.files.text import without_passwords
 from dreamshard.names import ALGORITHMS, DEFAULT_ALGORITHM, in_words
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
-
-if TYPE_CHECKING:
-    from storage.settings import Settings
+from storage.mlflow_store import versions
 
 KEY_METRICS = (
     "reference_cost_ms",
@@ -45,8 +39,8 @@ SHOWN = 5
 """Newest versions shown; more do not fit a terminal."""
 
 _COMPARABLE = (
-    "Figures are comparable between versions of the same hardware and devices only: reference_cost_ms where reference_set is "
-    "the same, eval_overall_ms where the dataset is."
+    "Figures are comparable between versions of the same hardware and devices only: reference_cost_ms if reference_set is "
+    "the same, eval_overall_ms if the dataset is."
 )
 
 
@@ -61,10 +55,9 @@ def models(
 ) -> None:
     """Versions side by side, with the champion of each hardware; with VERSION one of them in full."""
     settings = enter(home, existing=True, reads_only=True).settings
-    from storage.mlflow_store import versions
-
     if version is not None:
-        _show_version(settings, versions.version(settings, version), as_json=as_json)
+        found = versions.version(settings, version)
+        terminal.print_json(found) if as_json else _show_version(found)
         return
     rows = versions.versions(settings)
     if as_json:
@@ -78,8 +71,7 @@ def models(
     metrics = [name for name in KEY_METRICS if name in rows[0]]
     columns = {in_words(entry["reference"]): entry for entry in reversed(shown)}
     names = ["standing", "created_at", *FACTS, *metrics]
-    short = {head: entry | {"commit": (entry["commit"] or "")[:12] or None} for head, entry in columns.items()}
-    table = [{"": name} | {head: entry[name] or None for head, entry in short.items()} for name in names]
+    table = [{"": name} | {head: entry[name] or None for head, entry in columns.items()} for name in names]
     terminal.print_table([row for row in table if any(value is not None for value in list(row.values())[1:])])
     _show_champions(rows)
     for head, entry in columns.items():
@@ -106,45 +98,9 @@ def _option(algorithm: str) -> str:
     return "" if algorithm == DEFAULT_ALGORITHM else f" with --algorithm {algorithm}"
 
 
-def _show_version(settings: "Settings", version: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        terminal.print_json(version)
-        return
+def _show_version(version: dict[str, Any]) -> None:
+    """Its fields and tags, and its description."""
     description, tags = version.pop("description"), version.pop("tags")
     terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
-    table = Table(show_header=False)
-    table.add_column(overflow="fold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in (version | tags).items():
-        if value not in (None, ""):
-            table.add_row(name, _readable(value))
-    terminal.OUT.print(table)
-    terminal.OUT.print(Markdown(_with_full_links(settings, description), hyperlinks=False))
-
-
-def _with_full_links(settings: "Settings", description: str) -> str:
-    """Links to MLflow's pages with the address of the server; without one, their texts alone."""
-    if settings.tracking_uri.startswith("http"):
-        server = without_passwords(settings.tracking_uri)
-        return description.replace("](#/", f"]({server.rstrip('/')}/#/")
-    return re.sub(r"\[([^\]]+)\]\(#/[^)]*\)", r"\1 (on MLflow's pages)", description)
-
-
-def _readable(value: Any) -> str:
-    """A value for people; of JSON, one line per field."""
-    text = terminal.shown(value)
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return text
-    return "\n".join(_lines(content)) if isinstance(content, dict) else text
-
-
-def _lines(content: dict[str, Any], indent: str = "") -> list[str]:
-    lines = []
-    for name, value in content.items():
-        if isinstance(value, dict):
-            lines += [f"{indent}{name}:", *_lines(value, indent + "  ")] if value else []
-        elif value not in (None, "", []):
-            lines.append(f"{indent}{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
-    return lines
+    terminal.show_fields({name: value for name, value in (version | tags).items() if value not in (None, "")})
+    terminal.OUT.print(Markdown(description, hyperlinks=False))

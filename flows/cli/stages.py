@@ -1,81 +1,128 @@
-"""One command per stage: it runs the stage's flow in this process on what is in the home."""
+"""`dreamshard run` and `watch`, and one command per stage: each runs a flow in this process on the home."""
 
-from collections.abc import Callable
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.cli import outcomes, terminal
-from flows.cli.command_options import (
-    HomeOption,
-    JsonOption,
-    TraceOption,
-    enter,
-    shared_options,
-    with_options,
-)
+import typer
+from prefect.client.orchestration import get_client
+
+import flows.compare
+import flows.evaluate
+import flows.ingest
+import flows.profile
+import flows.promote
+import flows.retrain
+import flows.train
+import flows.watch
+from dreamshard.names import in_words
+from dreamshard.workloads import is_function, list_file
+from flows.cli import terminal
+from flows.cli.command_options import HomeOption, JsonOption, enter, shared_options, with_options
+from flows.decisions import comparison, contestants
+from flows.forms.configuration import configure
 from flows.forms.options import (
     CompareOptions,
     EvaluateOptions,
     IngestOptions,
     PromoteOptions,
     RecipeOptions,
+    RetrainingOptions,
+    RetrainOptions,
     StageOptions,
+    WatchOptions,
 )
+from flows.reports import report_tables
+from flows.runtime.testbed_pool import check_testbed
+from storage.run_records import report_store
+
+
+@with_options
+def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
+    store = enter(home)
+    configure(options)  # fail before the server starts
+    started = time.monotonic()
+    outcome = _flow(flows.retrain.retrain, options, quiet=as_json)
+    report = report_store.load(store.evaluations, outcome["evaluation"])
+    if as_json:
+        summary = report_tables.summary_json(report)
+        terminal.print_json({**outcome, "summary": summary, "best_baseline": report.reference})
+        return
+    terminal.print_table(report_tables.evaluation_table(report), title=report_tables.title(report))
+    _show_promotion(outcome)
+    terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.settings.home}:")
+    terminal.show_fields(outcome["where"])
+    task = store.lake.read_tasks(report.dataset, "test", report.tasks)[0]
+    own = options.source if options.source and (is_function(options.source) or list_file(options.source)) else None
+    tables = os.path.relpath(Path(own)) if own else "mlperf-dlrm-dcnv2"
+    room = (
+        f"--devices {task.num_devices} --memory-gb {task.memory_bytes / 2**30:g}"
+        if own
+        else "--devices 8 --memory-gb 40"
+    )
+    placer = "" if outcome["alias"] == "champion" and not outcome["note"] else f" --placer {outcome['version']}"
+    query = 'sql "select hardware, avg(overall_ms) from cost_samples group by 1"'
+    _show_next("models", query, f"place {tables} {room}{placer}")
+
+
+@with_options
+def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show whether tables changed since the last training, and which retraining that would start."""
+    enter(home)
+    once = WatchOptions(**options.given(), start=False)
+    outcome = _flow(flows.watch.watch, once, quiet=as_json, numbered=False)
+    table = outcome.pop("table")
+    if as_json:
+        terminal.print_json(outcome)
+        return
+    terminal.say(f"{outcome['source']}: {outcome['sentence']}")
+    if table:
+        terminal.print_table(table)
+    terminal.say(outcome["in_use"])
+    terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")
 
 
 @with_options
 def ingest(options: IngestOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Read tables and their lookups into the home, so that `train` can measure and learn."""
     enter(home)
-    from flows.ingest import ingest
-
-    _run(ingest, options, as_json, f"train{shared_options(options)}")
+    _stage(flows.ingest.ingest, options, as_json, f"train{shared_options(options)}")
 
 
 @with_options
-def profile(
-    options: StageOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
-) -> None:
+def profile(options: StageOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Measure the placements of the next training iteration."""
     enter(home)
-    from flows.profile import profile
-
-    _run(profile, options, as_json, f"train{shared_options(options)}", trace=trace)
+    _stage(flows.profile.profile, options, as_json, f"train{shared_options(options)}")
 
 
 @with_options
 def train(options: StageOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Train the cost network and the policy: all iterations that are left."""
     enter(home)
-    from flows.train import train
-
-    _run(train, options, as_json, f"evaluate{shared_options(options)}")
+    _stage(flows.train.train, options, as_json, f"evaluate{shared_options(options)}")
 
 
 @with_options
-def evaluate(
-    options: EvaluateOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
-) -> None:
+def evaluate(options: EvaluateOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
     enter(home)
-    from flows.evaluate import evaluate
-
-    _run(evaluate, options, as_json, f"promote{shared_options(options)}", trace=trace)
+    _stage(flows.evaluate.evaluate, options, as_json, f"promote{shared_options(options)}")
 
 
 @with_options
 def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Compare any versions and other placers on the same tasks, held out for all of them."""
     store = enter(home, existing=True)
-    from flows.compare import compare
-    from flows.decisions import comparison, contestants
-    from flows.forms.configuration import configure
-    from flows.runtime.testbed_pool import check_testbed
-
     who = contestants.resolve(store, options.versions, with_rivals=options.rivals)  # fail before the server starts
     filled, _ = comparison.with_sizes_of_versions(store, options, list(filter(None, who.values())))
     check_testbed(store, configure(filled))
-    _run(compare, options, as_json, "models", "promote VERSION")
+    _stage(flows.compare.compare, options, as_json, "models", "promote VERSION")
 
 
 @with_options
@@ -83,45 +130,22 @@ def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOptio
     """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
     store = enter(home, existing=options.version is not None)
     if options.version is None:
-        from flows.promote import promote
-
-        outcome = terminal.run_flow(promote, options, quiet=as_json, numbered=False)
+        outcome = _flow(flows.promote.promote, options, quiet=as_json, numbered=False)
     else:  # without a flow, which would first start a Prefect server
-        from flows.promote import replace_champion
-
-        outcome = replace_champion(store, options.version, options.reason or "")
+        outcome = flows.promote.replace_champion(store, options.version, options.reason or "")
     if as_json:
         terminal.print_json(outcome)
     elif options.version is not None:
-        outcomes.show_champion(outcome)
+        _show_champion(outcome)
     else:
-        outcomes.show_promotion(outcome)
-        outcomes.show_fields(outcome["where"])
-        outcomes.show_next("models", outcomes.place_example(outcome))
+        _show_promotion(outcome)
+        terminal.show_fields(outcome["where"])
+        _show_next("models")
 
 
-def _run(
-    flow: Callable[..., dict[str, Any]],
-    options: RecipeOptions,
-    as_json: bool,
-    *following: str,
-    trace: Path | None = None,
-) -> None:
-    """Run a stage and show its outcome and the commands that come next.
-
-    Args:
-        trace: file for a time line of what the stage measured.
-    """
-    from dreamshard.files import atomic
-    from flows.reports import trace_files
-    from storage.store import open_store
-
-    if trace is not None:
-        atomic.check_output(trace, "timeline", "--trace")
-    outcome = terminal.run_flow(flow, options, quiet=as_json, numbered=False)
-    if trace is not None:
-        num_placements = trace_files.write(open_store(), outcome, trace)
-        terminal.note(f"wrote the time lines of {num_placements} placements to {trace}")
+def _stage(flow: Callable[..., dict[str, Any]], options: RecipeOptions, as_json: bool, *following: str) -> None:
+    """Run a stage and show its outcome and the commands that come next."""
+    outcome = _flow(flow, options, quiet=as_json, numbered=False)
     if as_json:
         terminal.print_json(outcome)
         return
@@ -129,5 +153,55 @@ def _run(
     outcome.pop("notes", None)  # were announced
     if table:
         terminal.print_table(table, title=title)
-    outcomes.show_fields(outcome)
-    outcomes.show_next(*following)
+    terminal.show_fields(outcome)
+    _show_next(*following)
+
+
+def _flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: bool, **progress: bool) -> dict[str, Any]:
+    """Run a flow with its options in this process, with progress bars, and return its outcome."""
+    for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
+        logging.getLogger(name).setLevel(logging.ERROR)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of the server too: it must outlive a Ctrl-C
+    with terminal.ERR.status("waiting for Prefect's server"):
+        get_client(sync_client=True)  # starts the temporary server, if no other is configured
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        with terminal.progress_bars(quiet=quiet, **progress):
+            return flow(**vars(options))
+    except KeyboardInterrupt:
+        terminal.note("interrupted; finished work is kept, and the same command continues from it")
+        raise typer.Exit(130) from None
+
+
+def _show_promotion(outcome: Mapping[str, Any]) -> None:
+    """The version that a promotion decided on, and why."""
+    terminal.say(f"{in_words(outcome['version'])} is {outcome['standing']}: {outcome['reason']}")
+    if outcome["note"]:
+        terminal.say(f"Note: {outcome['note']}")
+    terminal.say(f"Trained {outcome['effort']}")
+    error = outcome["prediction_error"]
+    held_out = "not known: no placement was held out" if error is None else f"{error:.1%} on held-out placements"
+    if outcome["is_predicted"]:
+        terminal.say(f"Prediction error: {held_out}")
+    else:
+        terminal.say("It predicts compute only, and no cost of a step")
+
+
+def _show_champion(change: Mapping[str, Any]) -> None:
+    """The champion that was set by hand, and how to undo it."""
+    version, former = change["version"], change["former"]
+    if version == former:
+        terminal.say(f"{in_words(version)} is the champion already; `champion` alone means it")
+    elif former is None:
+        terminal.say(f"{in_words(version)} is champion of {change['topology']}; there was none before")
+    else:
+        terminal.say(
+            f"{in_words(version)} is champion of {change['topology']}; {in_words(former)} is kept as `previous`"
+        )
+        terminal.say(f"Undo: {terminal.typed(f'promote {former}')}")
+
+
+def _show_next(*commands: str) -> None:
+    terminal.say("Next:")
+    for command in commands:
+        terminal.say(f"  {terminal.typed(command)}")

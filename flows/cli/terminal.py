@@ -1,21 +1,16 @@
 """Output of the command: progress bars and errors on stderr, tables and JSON on stdout."""
 
 import json
-import logging
 import os
 import shlex
-import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -30,10 +25,11 @@ from rich.table import Table
 from rich.text import Text
 
 _LINE_EVERY_S = 60.0
-_UNBOUNDED = 10_000  # columns
 _WIDEST_IN_PIPE = 200
-_NARROWEST = 12  # characters of a folded column
+_NARROWEST = 15  # characters of a column that is folded, with its border
 _FOUR_DIGITS = 10_000.0  # from here on, four digits would leave out units
+debug = False
+"""Whether the command line has `--debug`; `app.main` sets it."""
 OUT = Console() if sys.stdout.isatty() else Console(width=_WIDEST_IN_PIPE)
 ERR = Console(stderr=True)
 
@@ -46,7 +42,7 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
         quiet: show nothing.
         numbered: start each line with the stage's position in the chain.
     """
-    from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
+    from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening  # of Prefect's flows; other commands have none
 
     if quiet:
         yield
@@ -73,50 +69,22 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
             bars.update(rows[stage], completed=done, total=total, note=text, refresh=True)
         elif stage in STAGES and (done == total or time.monotonic() >= printed_at + _LINE_EVERY_S):
             position = f"[{list(STAGES).index(stage) + 1}/{len(STAGES)}] " if numbered else ""
-            line = f"{position}{stage}: {done} of {total} {text}".rstrip()
             printed_at = time.monotonic()
-            ERR.print(line, highlight=False, markup=False, soft_wrap=True)
+            note(f"{position}{stage}: {done} of {total} {text}".rstrip())
 
     with listening(show), bars if on_terminal else nullcontext():
         yield
 
 
-def run_flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: bool, **progress: bool) -> dict[str, Any]:
-    """Run a deployed flow with its options in this process, with progress bars, and return its outcome.
-
-    The flow must be imported before, since MLflow and Prefect set up their logging on import.
-    """
-    for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
-        logging.getLogger(name).setLevel(logging.ERROR)
-    from prefect.client.orchestration import get_client
-
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of the server too: it must outlive a Ctrl-C
-    with ERR.status("waiting for Prefect's server"):
-        get_client(sync_client=True)  # starts the temporary server, if no other is configured
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    try:
-        with progress_bars(quiet=quiet, **progress):
-            return flow(**vars(options))
-    except KeyboardInterrupt:
-        note("interrupted; finished work is kept, and the same command continues from it")
-        raise typer.Exit(130) from None
-
-
 def typed(command: str) -> str:
-    """`dreamshard COMMAND` as one types it in this folder: with the program's path and the home where needed."""
-    program, home = Path(sys.argv[0]), os.environ.get("DREAMSHARD_HOME", "")
-    is_on_path = program.name != "dreamshard" or shutil.which("dreamshard") == str(program.absolute())
-    is_default_home = not home or Path(home) == Path(".dreamshard").absolute()
-    name = "dreamshard" if is_on_path else os.path.relpath(program)
-    return f"{name} {command}{'' if is_default_home else f' --home {shlex.quote(home)}'}"
+    """`dreamshard COMMAND` as one types it, with the home if it is not the default one."""
+    home = os.environ.get("DREAMSHARD_HOME", "")
+    is_default = not home or Path(home) == Path(".dreamshard").absolute()
+    return f"dreamshard {command}{'' if is_default else f' --home {shlex.quote(home)}'}"
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
-    """Print a table, numbers aligned right.
-
-    In a terminal that is too narrow its longest columns are folded; where they would be narrower than 12 characters, and in
-    a pipe above 200, one block per row is printed.
-    """
+    """Print a table, numbers aligned right; if its columns would be too narrow to read, one block per row."""
     if not rows:
         OUT.print(f"{title}: none" if title else "no rows")
         return
@@ -127,35 +95,24 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
         table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(row.get(name))) for name in names))
-    needed = Console(width=_UNBOUNDED).measure(table).maximum
-    if needed <= OUT.width:
-        OUT.print(table, soft_wrap=True)
-        return
-    widest = _widest_column([_width([name, *(shown(row.get(name)) for row in rows)]) for name in names], OUT.width)
-    if widest is not None and OUT.is_terminal:
-        for column in table.columns:
-            column.max_width = widest
+    fits = Console(width=10_000).measure(table).maximum <= OUT.width
+    if fits or (OUT.is_terminal and OUT.width >= _NARROWEST * len(names)):
         OUT.print(table)
         return
     if title:
         OUT.print(title, style="bold")
     width = max(len(name) for name in names)
     for row in rows:
-        OUT.print()
+        say("")
         for name in names:
-            OUT.print(f"{name:<{width}}  {shown(row.get(name))}", highlight=False, markup=False, soft_wrap=True)
+            say(f"{name:<{width}}  {shown(row.get(name))}")
 
 
-def _width(texts: list[str]) -> int:
-    """Of a column, in characters."""
-    return max(cell_len(line) for text in texts for line in text.splitlines() or [""])
-
-
-def _widest_column(widths: Sequence[int], room: int) -> int | None:
-    """How wide columns may be so that all fit into `room` with their borders; None if they would be too narrow to read."""
-    room -= 3 * len(widths) + 1
-    fitting = (most for most in range(_NARROWEST, room + 1) if sum(min(width, most) for width in widths) <= room)
-    return max(fitting, default=None)
+def show_fields(fields: Mapping[str, Any]) -> None:
+    """One line per field."""
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        say(f"  {name.replace('_', ' '):<{width}}  {shown(value)}")
 
 
 def shown(value: Any) -> str:
@@ -176,22 +133,22 @@ def say(line: str) -> None:
     OUT.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def note(line: str) -> None:
+def note(line: str, style: str | None = None) -> None:
     """Print a line on stderr unchanged and unwrapped."""
-    ERR.print(line, highlight=False, markup=False, soft_wrap=True)
+    ERR.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def warn(sentence: str) -> None:
+    """Print a warning on stderr, on one line."""
+    note(f"warning: {' '.join(sentence.split())}", "yellow")
+
+
+def fail(sentence: str) -> None:
+    """Print an error on stderr, on one line."""
+    note(f"dreamshard: {' '.join(sentence.split())}", "red")
 
 
 def print_json(content: Any) -> None:
     """Print `content` as standard JSON on stdout; infinite numbers and NaN become null."""
     finite = json.loads(json.dumps(content, default=str), parse_constant=lambda _: None)
     sys.stdout.write(json.dumps(finite, indent=2) + "\n")
-
-
-def warn(sentence: str) -> None:
-    """Print a warning on stderr, on one line."""
-    ERR.print(f"warning: {' '.join(sentence.split())}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-
-
-def fail(sentence: str) -> None:
-    """Print an error on stderr, on one line."""
-    ERR.print(f"dreamshard: {' '.join(sentence.split())}", style="red", highlight=False, markup=False, soft_wrap=True)

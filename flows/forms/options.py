@@ -289,6 +289,16 @@ class PlaceOptions(PlanOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Explained:
+    current: Annotated[str, _field("Plan", "PLAN.json of dreamshard, or TorchRec's own plan as JSON."), ARGUMENT]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions(PlanOptions, _Explained):
+    """A plan to explain."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PruneOptions:
     """Files to remove."""
 

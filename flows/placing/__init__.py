@@ -1,5 +1,10 @@
-"""Placing tables that a person names: what the command `place` and the flow `place` share.
+"""Placing tables that a person names: the parts that the command `place` and the flow `place` share.
 
-Nothing here imports Prefect, MLflow or torch before it is needed, so that commands start at once. Sentences for people go to
-a function `note`, which the command prints and the flow logs.
+models     the tables of a list or of a TorchRec model
+request    what a person asks for, checked as a whole, then placed
+placers    placers by name or by hardware
+moving     from the plan in use to the new one, in sentences
+pages      the plan as a page of Markdown and of HTML
+
+Sentences for people go to a function `note`, which the command prints and the flow logs.
 """

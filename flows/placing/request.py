@@ -1,71 +1,32 @@
 """A request to place tables: checked as a whole first, then placed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flows.placing.given_limits import constraints_of, memory_bytes_of
-from flows.placing.placers import choose, is_without_costs
+from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding, read_constraints
+from dreamshard.files.foreign import file_bytes, json_content
+from dreamshard.files.text import gib
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.accelerator import hardware as hardware_of
+from dreamshard.moving import InUse, MovePrice
+from dreamshard.placement import SHARDING_TYPES, Placement
+from dreamshard.plan import Plan, make_plan, parse_plan, read_plan, with_origin
+from dreamshard.search import DreamShardPlacer
+from dreamshard.search.changes import Predictor
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import TABLES_SHARE
+from dreamshard.workloads.model_tables import ModelTables
+from flows.forms.options import PlaceOptions
+from flows.placing.models import read_model
+from flows.placing.moving import Transition, transition
+from flows.placing.placers import choose, trained_for
+from flows.runtime.sources import torchrec_bridge
+from storage.store import Store
 
-if TYPE_CHECKING:
-    from dreamshard.hardware.accelerator import AcceleratorSpec
-    from dreamshard.moving import InUse
-    from dreamshard.placement import Placement
-    from dreamshard.plan import Plan
-    from dreamshard.tables import Optimizer, Precision
-    from dreamshard.tasks import PlacementTask
-    from dreamshard.workloads.model_tables import ModelTables
-    from flows.placing.placers import Predictor
-    from flows.placing.transition import Transition
-    from storage.store import Store
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlaceRequest:
-    """What a person asks for.
-
-    Attributes:
-        tables: a list's path, `model.py:make_model`, or a bundled list's name.
-        num_devices: `D`.
-        memory_gb: GiB for tables on each device; None for most of what the hardware has.
-        hardware: a preset or a file; None where that is not said.
-        placer: by name; None for the best.
-        budget_ms: work of the search: as much as an idle core does in this time; None for the placer's own.
-        constraints: path of a file, or its text.
-        sharding: ways to shard; None for every way, or whole tables and columns by placers without costs.
-        reserve_gb: of each device's room, kept free; None for the constraints'.
-        cache: whether tables may be in host memory.
-        current: path of the plan in use; None for none.
-        current_tables: list of the tables when that plan was made; None for the same.
-        steps_until_next: training steps over which a gain counts.
-        move_gb_per_s: GB/s at which tables move.
-        precision: of the weights; None for the model's.
-        optimizer: None for the model's.
-        batch_size: training samples per step of all devices; None for what was measured.
-        devices_per_host: None for the hardware's.
-        ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None where the plan is not for TorchRec, or not yet.
-    """
-
-    tables: Path
-    num_devices: int
-    memory_gb: float | None = None
-    hardware: str | None = None
-    placer: str | None = None
-    budget_ms: float | None = None
-    constraints: Path | str | None = None
-    sharding: str | None = None
-    reserve_gb: float | None = None
-    cache: bool = False
-    current: Path | None = None
-    current_tables: Path | None = None
-    steps_until_next: float = 100_000
-    move_gb_per_s: float = 10
-    precision: "Precision | None" = None
-    optimizer: "Optimizer | None" = None
-    batch_size: int | None = None
-    devices_per_host: int | None = None
-    ranks: str | None = None
+Note = Callable[[str], None]
+"""Gets sentences for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,18 +34,20 @@ class CheckedRequest:
     """A request whose tables, constraints and plan in use have been read.
 
     Attributes:
-        request: as given.
-        spec: the hardware; None where it is not said.
+        options: as given.
+        spec: the hardware; None if it is not said.
         task: to be placed.
         model: the tables, and all that their list or model says of them.
-        in_use: what the plan in use holds; None without one.
+        plan: in use; None without one.
+        in_use: what it holds of the task's tables.
     """
 
-    request: PlaceRequest
-    spec: "AcceleratorSpec | None"
-    task: "PlacementTask"
-    model: "ModelTables"
-    in_use: "InUse | None"
+    options: PlaceOptions
+    spec: AcceleratorSpec | None
+    task: PlacementTask
+    model: ModelTables
+    plan: Plan | None
+    in_use: InUse | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,99 +57,177 @@ class Placed:
     Attributes:
         plan: as it is written.
         placement: that the plan holds.
-        predictor: of its costs; None where nothing can predict.
-        predicted_by: what the predictor is called; empty without one.
+        predictor: of its costs; None if nothing can predict.
+        predicted_by: name of the predictor; empty without one.
         way: from the plan in use; None without one.
     """
 
-    plan: "Plan"
-    placement: "Placement"
-    predictor: "Predictor | None"
+    plan: Plan
+    placement: Placement
+    predictor: Predictor | None
     predicted_by: str
-    way: "Transition | None"
+    way: Transition | None
 
 
-def check(store: "Store", request: PlaceRequest, note: Callable[[str], None]) -> CheckedRequest:
-    """Read what the request names.
-
-    Args:
-        store: with the tables that were ingested.
-        request: to be checked.
-        note: gets sentences for people.
-
-    Raises:
-        ValueError: something does not exist, or no placement can be legal; the message says what.
-    """
-    from dreamshard.hardware.accelerator import hardware as hardware_of
-    from flows.placing.model_tables import read_model, task_of
-    from flows.placing.plan_in_use import read_in_use
-
-    spec = hardware_of(request.hardware) if request.hardware else None
-    model = read_model(store, request.tables, note)
-    default = "columns" if is_without_costs(request.placer) else "auto"
-    task = task_of(
-        model,
-        request.num_devices,
-        memory_bytes_of(request.memory_gb, spec, note),
-        request.precision,
-        request.optimizer,
-        name=request.tables.name,
-        devices_per_host=request.devices_per_host,
-        batch_size=request.batch_size,
-        constraints=constraints_of(
-            request.constraints,
-            model.tables.names,
-            request.num_devices,
-            sharding=request.sharding or default,
-            reserve_gb=request.reserve_gb,
-            cache=request.cache,
-        ),
-        ranks=request.ranks,
-        note=note,
-    )
-    rows_before = None
-    if request.current_tables is not None:
-        earlier = read_model(store, request.current_tables, note).tables
-        rows_before = dict(zip(earlier.names, earlier.rows.tolist(), strict=True))
-    in_use = read_in_use(request.current, task, rows_before, note) if request.current else None
-    return CheckedRequest(request=request, spec=spec, task=task, model=model, in_use=in_use)
-
-
-def place(store: "Store", checked: CheckedRequest, note: Callable[[str], None]) -> Placed:
-    """Choose the placer, place, and weigh the plan against the one in use.
+def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = None) -> CheckedRequest:
+    """Read what the options name. Devices and memory are by default those of the plan in use, then of the version.
 
     Args:
         store: with the registry.
-        checked: what to place.
+        options: as given.
         note: gets sentences for people.
+        ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None if the plan is not for TorchRec, or not yet.
+
+    Raises:
+        ValueError: something does not exist or is not known, or no placement can be legal.
+    """
+    spec = hardware_of(options.hardware) if options.hardware else None
+    trained = {} if spec else trained_for(store, options.placer or "champion")
+    memory_bytes = _memory_bytes(options.memory_gb or trained.get("memory_gb"), spec, note)
+    model = read_model(store, Path(options.tables), note)
+    plan: Plan | None = None
+    rows: Mapping[str, int] = {}
+    if options.current:
+        plan, rows = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.num_devices)
+    num_devices = options.num_devices or (plan.num_devices if plan else trained.get("num_devices"))
+    if num_devices is None:
+        raise ValueError("the number of devices is unknown; give it (--devices)")
+    per_host = options.devices_per_host or (plan.devices_per_host if plan else None)
+    if num_devices == trained.get("num_devices"):
+        per_host = per_host or trained.get("devices_per_host")
+    constraints = _constraints(options, model.tables.names, num_devices, plan)
+    if ranks is not None or any(detail.collection for detail in model.details):
+        constraints, notes = torchrec_bridge().narrowed(
+            constraints, model.by_name, device_type=ranks or "cuda", widen=ranks is None
+        )
+        for sentence in notes:
+            note(sentence)
+    task = model.task(
+        num_devices,
+        memory_bytes,
+        precision=options.precision,
+        optimizer=options.optimizer,
+        name=Path(options.tables).name,
+        devices_per_host=per_host,
+        batch_size=options.batch_size,
+        constraints=constraints,
+    )
+    if options.current_tables:
+        earlier = read_model(store, Path(options.current_tables), note).tables
+        rows = dict(zip(earlier.names, earlier.rows.tolist(), strict=True))
+    if plan is not None and not (plan.rows or rows):
+        note(
+            f"warning: {options.current} does not say how many rows its tables have, so a table whose rows have changed "
+            "counts as the same; give the list as it was with --current-tables"
+        )
+    in_use = None if plan is None else InUse.of(plan, task, rows)
+    return CheckedRequest(options=options, spec=spec, task=task, model=model, plan=plan, in_use=in_use)
+
+
+def place(store: Store, checked: CheckedRequest, note: Note) -> Placed:
+    """Choose the placer, place, and weigh the plan against the one in use.
 
     Raises:
         ValueError: there is no such placer.
         NoPlacementError: none was found that respects the constraints.
     """
-    from dreamshard.plan import make_plan, with_origin
-    from dreamshard.search import DreamShardPlacer
-    from flows.placing.transition import transition
-
-    request, task, spec, in_use = checked.request, checked.task, checked.spec, checked.in_use
-    chosen = choose(store, request.placer, task, spec, request.hardware or "", note=note)
+    options, task, spec = checked.options, checked.task, checked.spec
+    chosen = choose(store, options.placer, task, spec, options.hardware or "", note=note)
     if chosen.why:
         note(chosen.why)
-    per_host = request.devices_per_host or (spec.devices_per_node if spec else None)
-    placement = chosen.place(task, request.budget_ms).on_hosts_of(per_host)
+    per_host = options.devices_per_host or (spec.devices_per_node if spec else None)
+    placement = chosen.place(task, options.budget_ms).on_hosts_of(per_host)
     oracle, way = chosen.predictor, None
-    if in_use is not None:
-        way = transition(task, in_use, placement, oracle, request.steps_until_next, request.move_gb_per_s)
+    if checked.in_use is not None:
+        price = MovePrice(steps_until_next=options.steps_until_next, bytes_per_s=1e9 * options.move_gb_per_s)
+        way = transition(task, checked.in_use, placement, oracle, price)
         placement = way.placement
     plan = make_plan(task, placement, chosen.name, oracle.predict(task, placement) if oracle else None)
     if oracle is not None:
         knows = isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task)
         hardware = spec.name if spec else None
         plan = with_origin(
-            plan, task, chosen.costs_of, hardware=hardware, called=request.hardware, knows_topology=knows
+            plan, task, chosen.costs_of, hardware=hardware, called=options.hardware, knows_topology=knows
         )
     plan = replace(plan, warning="; ".join(filter(None, (plan.warning, chosen.caveat))))
     if way is not None:
         plan = replace(plan, moves=tuple(step.to_json() for step in way.steps))
     predicted_by = "" if oracle is None else chosen.predicted_by or chosen.name
     return Placed(plan=plan, placement=placement, predictor=oracle, predicted_by=predicted_by, way=way)
+
+
+def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:
+    """Room for tables on each device: as given, else most of what the hardware has; constraints may say otherwise.
+
+    Raises:
+        ValueError: neither is given.
+    """
+    if memory_gb is not None:
+        given = round(memory_gb * 2**30)
+        if spec is not None and given > spec.memory_bytes:
+            note(f"--memory-gb {memory_gb:g} is more than the {gib(spec.memory_bytes)} that {spec.name} has in all")
+        return given
+    if spec is None:
+        raise ValueError(
+            "neither hardware nor memory is given, so the room for tables on each device is unknown; give one of them "
+            "(--hardware, --memory-gb)"
+        )
+    memory_bytes = round(TABLES_SHARE * spec.memory_bytes)
+    note(f"{gib(memory_bytes)} for tables on each device, {TABLES_SHARE:.1%} of what {spec.name} has (--memory-gb)")
+    return memory_bytes
+
+
+def file_or_text(given: str | None) -> Path | str | None:
+    """Constraints from a field that takes both: one word that ends as a file's name does is a path, all else the text."""
+    if given is None or not given.strip():
+        return None
+    is_path = len(given.split()) == 1 and given.strip().endswith((".yaml", ".yml", ".json"))
+    return Path(given.strip()) if is_path else given
+
+
+def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int, plan: Plan | None) -> Constraints:
+    """What the plan must respect: the options, and what the file or text says if an option says nothing.
+
+    Without `--sharding`, tables are whole or split by columns, or sharded as in the plan in use.
+    """
+    if options.sharding:
+        types = parse_sharding(options.sharding)
+    else:
+        used = {shard.sharding_type for shard in plan.shards} if plan else set()
+        types = tuple(each for each in SHARDING_TYPES if each in {*UNCONSTRAINED.sharding_types, *used})
+    constraints = Constraints(sharding_types=types)
+    given = file_or_text(options.constraints)
+    if isinstance(given, Path):
+        constraints = read_constraints(given, tables, num_devices, constraints)
+    elif given is not None:
+        constraints = parse_constraints(given, tables, num_devices, constraints)
+    if options.reserve_gb is not None:
+        constraints = replace(constraints, reserve_bytes=round(options.reserve_gb * 2**30))
+    return replace(constraints, caching=True) if options.cache else constraints
+
+
+def read_any_plan(
+    path: Path, tables: Tables, devices_per_host: int | None = None, num_devices: int | None = None
+) -> tuple[Plan, Mapping[str, int]]:
+    """A plan of dreamshard's or TorchRec's, and the rows of its tables as far as TorchRec's file says.
+
+    Args:
+        path: of JSON.
+        tables: of the model.
+        devices_per_host: if the file does not say.
+        num_devices: the fewest, if the file does not say how many there are.
+
+    Raises:
+        ValueError: the file is missing, or no plan.
+    """
+    if not path.is_file():
+        return read_plan(path), {}  # says so
+    problem, advice = "is not a plan", "so nothing can be compared with it; give the plan in use as JSON"
+    text = file_bytes(path, problem, advice)
+    content = json_content(text, path, problem, advice)
+    if not isinstance(content, dict) or not content or "shards" in content:
+        return parse_plan(text, str(path)), {}
+    plan = torchrec_bridge().current_plan(text, tables, devices_per_host=devices_per_host, name=str(path))
+    if content.get("world_size") is None:
+        plan = replace(plan, num_devices=max(plan.num_devices, num_devices or 0))
+    return plan, {each["name"]: each["rows"] for each in content.get("tables") or ()}

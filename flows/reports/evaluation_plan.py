@@ -1,22 +1,21 @@
-"""One placement of an evaluation as a page: the candidate's beside what it has to beat, as they were measured."""
+"""One placement of an evaluation as a page: the candidate's beside the one that it has to beat, as they were measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from prefect.artifacts import create_link_artifact
-from prefect.context import FlowRunContext
+import torch
 
+from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.explain import table_shares
-from dreamshard.files.text import without_passwords
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import columns_of
 from dreamshard.tasks import PlacementTask
 from flows.reports import report_tables
-from flows.reports.plan_view.data import PlanView, Side
+from flows.reports.plan_view.page import plan_html
+from flows.reports.plan_view.view import PlanView, Side
 from flows.reports.plots import rows_of_shown_task
-from flows.reports.timeline import costs_of
 from storage.mlflow_store import runs
 from storage.run_records import checkpoints
 from storage.run_records.report_store import IN_USE, EvaluationReport, MeasuredRow
@@ -26,40 +25,21 @@ FILE = "placement_page.html"
 """Name of the page on an evaluation's run and on its version's."""
 
 
-def log_placement(store: Store, run: str, report: EvaluationReport, *, linked: bool = True) -> None:
-    """Log the page on a run, if there is one; in a flow run, an artifact links to it, if `linked`, on MLflow's pages."""
-    page = placement_html(store, report)
-    if page is None:
-        return
-    runs.log_text(store.settings, run, FILE, page)
-    server = without_passwords(store.settings.tracking_uri).rstrip("/")
-    if linked and server.startswith("http") and FlowRunContext.get() is not None:
-        create_link_artifact(
-            f"{server}/{runs.artifact_link(store.settings, run, FILE)}",
-            link_text="one placement, device by device and table by table",
-            key="dreamshard-placement",
-            description="The candidate's placement of a held-out task beside the one that it has to beat, on MLflow's pages.",
-        )
-
-
-def placement_html(store: Store, report: EvaluationReport) -> str | None:
-    """The page of the shown task; None where nothing is to be shown, as in `placement_view`, or no step is predicted."""
+def log_placement(store: Store, run: str, report: EvaluationReport) -> None:
+    """Log the page of the shown task on a run, unless the candidate's placement did not fit or no step is predicted."""
     tasks = store.lake.read_tasks(report.dataset, "test", report.tasks)
     predictor = checkpoints.placer(store, str(report.training), int(report.iteration or 0), None)
     view = placement_view(report, tasks, predictor) if isinstance(predictor, DreamShardPlacer) else None
-    if view is None:
-        return None
-    from flows.reports.plan_view.page import plan_html
-
-    return plan_html(view)
+    if view is not None:
+        runs.log_text(store.settings, run, FILE, plan_html(view))
 
 
 def placement_view(
     report: EvaluationReport, tasks: Sequence[PlacementTask], predictor: DreamShardPlacer
 ) -> PlanView | None:
-    """What the page shows: devices as measured, shares of tables by the candidate's cost network.
+    """The figures of the page: devices as measured, shares of tables by the candidate's cost network.
 
-    None where the candidate's placement did not fit, or the report is from before shards were named.
+    None if the candidate's placement did not fit.
 
     Args:
         report: of an evaluation of a training.
@@ -75,13 +55,19 @@ def placement_view(
     rival = next(
         name for name in (IN_USE, *report.versions, report.reference) if name in rows and name != report.candidate
     )
+    measured = report.hardware if report.measured_on is None else str(MeasuredOn.from_json(report.measured_on))
+    gain = report_tables.gain_text(report.gain(report.candidate, report.reference))
     return PlanView(
         title=task.name,
         task=task,
         side=side,
         before=_side(task, rows[rival], rival, predictor),
         costs="measured",
-        facts=tuple(_facts(report, shown.task).items()),
+        facts=(
+            ("measured on", measured),
+            ("training", f"{report.training}, iteration {report.iteration}"),
+            (f"gain over {report.reference}, all tasks", gain),
+        ),
         notes=(
             "Devices were measured; the share of each table in a device's phase is estimated by the candidate's cost "
             "network. The bars are of one repeat, so their sums may differ from the mean in the reports.",
@@ -89,54 +75,37 @@ def placement_view(
     )
 
 
-def _facts(report: EvaluationReport, task: str) -> Mapping[str, str]:
-    measured = None if report.measured_on is None else MeasuredOn.from_json(report.measured_on)
-    gain = report.gain(report.candidate, report.reference)
-    return {
-        "measured on": report.hardware if measured is None else str(measured),
-        "training": f"{report.training}, iteration {report.iteration}",
-        **({"held-out task": task} if report.model is None else {}),
-        f"gain over {report.reference}, all tasks": report_tables.gain_text(gain),
-    }
-
-
 def _side(task: PlacementTask, row: MeasuredRow, name: str, predictor: DreamShardPlacer) -> Side | None:
-    """A measured placement; None where it did not fit, or its shards are not known."""
-    placement = placement_of(task, row)
-    if placement is None or not row.fits:
+    """A measured placement; None if it did not fit."""
+    if not row.fits:
         return None
-    placement = placement.on_hosts_of(task.devices_per_host)
-    shares = table_shares(task, placement, predictor).scaled_to(costs_of(row.devices))
-    return Side.of(name, task, placement, shares)
+    placement = placement_of(task, row).on_hosts_of(task.devices_per_host)
+    costs = DeviceCosts.from_phases(torch.tensor([[device[phase] for phase in PHASES] for device in row.devices]))
+    return Side.of(name, task, placement, table_shares(task, placement, predictor).scaled_to(costs))
 
 
-def placement_of(task: PlacementTask, row: MeasuredRow) -> Placement | None:
-    """Where a row put the task's tables; None where shards have no names and are not the tables themselves."""
-    names = task.tables.names
-    if not row.tables or row.tables == names:
-        return Placement.whole(row.device, task.num_devices) if len(row.device) == len(names) else None
-    dims = task.tables.dim.tolist()
-    starts: dict[int, list[tuple[int, int]]] = {}  # first column and place in the row, of each table
-    for i, name in enumerate(row.tables):
-        t, start = _table_of(name, names, dims)
-        starts.setdefault(t, []).append((start, i))
+def placement_of(task: PlacementTask, row: MeasuredRow) -> Placement:
+    """The placement of the task's tables, some of which the row may place as column shards."""
+    names, dims = task.tables.names, task.tables.dim.tolist()
+    shards: dict[str, list[tuple[int, int]]] = {name: [] for name in names}  # first column and device
+    for shard, device in zip(row.tables, row.device, strict=True):
+        table, start = _table_of(shard, names, dims)
+        shards[table].append((start, device))
     tables = []
-    for t in range(len(names)):
-        found = sorted(starts.get(t, []))
-        ends = [*(start for start, _ in found), dims[t]]
-        tables.append(TableSharding.by_columns(tuple(pairwise(ends)), [row.device[i] for _, i in found]))
+    for name, dim in zip(names, dims, strict=True):
+        found = sorted(shards[name])
+        ends = (*(start for start, _ in found), dim)
+        tables.append(TableSharding.by_columns(tuple(pairwise(ends)), [device for _, device in found]))
     return Placement(tuple(tables), task.num_devices, task.num_devices)
 
 
-def _table_of(shard: str, names: Sequence[str], dims: Sequence[int]) -> tuple[int, int]:
-    """Number of the table that a shard is of, itself perhaps some columns of a table, and the shard's first column in it."""
+def _table_of(shard: str, names: Sequence[str], dims: Sequence[int]) -> tuple[str, int]:
+    """The table that a shard is of, itself perhaps some columns of a table, and the shard's first column in it."""
     if shard in names:
-        return names.index(shard), 0
+        return shard, 0
     parent, start = columns_of(shard)
-    for t, name in enumerate(names):
+    for name, dim in zip(names, dims, strict=True):
         own, first = columns_of(name)
-        if own == parent and first <= start < first + dims[t]:
-            return t, start - first
-    raise ValueError(
-        f"the report measured {shard!r}, which is of no table of its task, so the placement cannot be shown; evaluate again"
-    )
+        if own == parent and first <= start < first + dim:
+            return name, start - first
+    raise ValueError(f"the report measured {shard!r}, which is of no table of its task; evaluate again")

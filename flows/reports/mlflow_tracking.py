@@ -195,7 +195,7 @@ def log_report(store: Store, version: str, report: EvaluationReport, page: str, 
     about = f"{name}; {decision}\n\n{shown}\n\n{report_tables.title(report)}:\n\n{table}{note}"
     registry.describe(settings, version, about)
     runs.describe(settings, run, f"{name}\n\n{shown} · [Version]({registry.version_link(version)})")
-    evaluation_plan.log_placement(store, run, report, linked=False)  # the evaluation's run has one
+    evaluation_plan.log_placement(store, run, report)
     _log_page(store, run, REPORT, page)
 
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from flows.reports.timeline import PHASE_COLOURS, costs_of, plot_timeline
+from flows.reports import PHASE_COLOURS
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport, MeasuredRow
 
@@ -15,14 +15,9 @@ COST, ERROR, REWARD = "#4c72b0", "#dd8452", "#55a868"
 
 
 def plots(report: EvaluationReport, history: Sequence[Metrics]) -> dict[str, Figure]:
-    """The plots by file name; without a timeline where none of the placements shown fitted."""
-    costs = {row.placer: costs_of(row.devices) for row in rows_of_shown_task(report) if row.fits}
-    timelines = {"timeline": plot_timeline(costs)} if costs else {}
-    return timelines | {
-        "placement": plot_placements(report),
-        **({"predicted_vs_measured": plot_predictions(report)} if report.is_predicted else {}),
-        "learning_curve": plot_learning(history),
-    }
+    """The plots by file name."""
+    predictions = {"predicted_vs_measured": plot_predictions(report)} if report.is_predicted else {}
+    return {"placement": plot_placements(report), **predictions, "learning_curve": plot_learning(history)}
 
 
 def rows_of_shown_task(report: EvaluationReport) -> list[MeasuredRow]:
@@ -44,11 +39,12 @@ def plot_placements(report: EvaluationReport) -> Figure:
     axes: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
     shown = rows_of_shown_task(report)
     for axis, row in zip(axes, shown, strict=True):
-        devices = range(len(row.devices))
-        bottom = [0.0 for _ in devices]
+        bottom = [0.0 for _ in row.devices]
         for phase, colour in PHASE_COLOURS.items():
             heights = [device[phase] for device in row.devices]
-            axis.bar(devices, heights, bottom=bottom, width=0.7, color=colour, label=phase.replace("_", " "))
+            axis.bar(
+                range(len(heights)), heights, bottom=bottom, width=0.7, color=colour, label=phase.replace("_", " ")
+            )
             bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
         axis.axhline(max(bottom), color="#444444", linewidth=1, linestyle="--")
         measured = f"slowest device {max(bottom):.3g} ms" if row.fits else "did not fit"
@@ -67,30 +63,31 @@ def plot_predictions(report: EvaluationReport) -> Figure:
     """Predicted against measured cost of every placement that was evaluated."""
     figure = Figure(figsize=(6.5, 5), layout="constrained")
     axis = figure.subplots()
-    points: dict[str, list[tuple[float, float]]] = {line.placer: [] for line in report.placers}
-    for row in report.rows:
-        if row.overall_ms is not None and row.predicted_ms is not None:
-            points[row.placer].append((row.overall_ms, row.predicted_ms))
-    for number, (placer, costs) in enumerate(points.items()):
-        own = placer == report.candidate
+    costs = []
+    for number, line in enumerate(report.placers):
+        own = line.placer == report.candidate
+        points = [
+            (row.overall_ms, row.predicted_ms)
+            for row in report.rows
+            if row.placer == line.placer and row.overall_ms is not None and row.predicted_ms is not None
+        ]
+        costs += [cost for point in points for cost in point]
         axis.scatter(
-            [measured for measured, _ in costs],
-            [predicted for _, predicted in costs],
+            [measured for measured, _ in points],
+            [predicted for _, predicted in points],
             s=46 if own else 18,
             marker="*" if own else "o",
             color="black" if own else f"C{number}",
             zorder=3 if own else 2,
-            label=placer,
+            label=line.placer,
         )
-    values = [cost for costs in points.values() for pair in costs for cost in pair] or [1.0]
-    ends = [0.95 * min(values), 1.05 * max(values)]
-    axis.fill_between(
-        ends, [0.95 * end for end in ends], [1.05 * end for end in ends], color="#eeeeee", label="5 % off"
-    )
+    ends = [0.95 * min(costs, default=1.0), 1.05 * max(costs, default=1.0)]
+    low, high = ([share * end for end in ends] for share in (0.95, 1.05))
+    axis.fill_between(ends, low, high, color="#eeeeee", label="5 % off")
     axis.plot(ends, ends, color="grey", linewidth=0.8)
     error = report.placer(report.candidate).predicted_mape
     axis.set(xlabel="measured ms", ylabel="predicted ms", xlim=ends, ylim=ends, aspect="equal")
-    off = "none fits" if error is None else f"{100 * error:.1f} % off on the mean"
+    off = "none fits" if error is None else f"{100 * error:.1f} % off on average"
     axis.set_title(f"Held-out placements: {off}", fontsize=11)
     axis.legend(fontsize="small", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axis.spines[["top", "right"]].set_visible(False)
@@ -101,20 +98,20 @@ def plot_learning(history: Sequence[Metrics]) -> Figure:
     """By iteration: cost of the placements measured, held-out error of the cost network, reward of the policy."""
     figure = Figure(figsize=(7, 6.5), layout="constrained")
     axes: Sequence[Axes] = figure.subplots(3, 1, sharex=True)
-    _curve(axes[0], history, "measured_cost_ms", "mean measured\ncost, ms", COST)
-    _curve(axes[1], history, "cost_heldout_mape", "cost network, error on\nnew placements, %", ERROR, 100)
-    _curve(axes[2], history, "policy_reward", "policy reward", REWARD)
+    curves = {
+        "measured_cost_ms": ("mean measured\ncost, ms", COST, 1),
+        "cost_heldout_mape": ("cost network, error on\nnew placements, %", ERROR, 100),
+        "policy_reward": ("policy reward", REWARD, 1),
+    }
+    for axis, (name, (label, colour, scale)) in zip(axes, curves.items(), strict=True):
+        known = [(step, scale * entry[name]) for step, entry in enumerate(history, start=1) if name in entry]
+        axis.plot([step for step, _ in known], [value for _, value in known], color=colour, marker="o")
+        axis.set_ylabel(label)
+        axis.grid(axis="y", color="#eeeeee")
+        axis.spines[["top", "right"]].set_visible(False)
     axes[1].set_ylim(bottom=0)
     axes[2].set_xlabel("iteration")
     axes[2].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[2].set_xlim(0.5, len(history) + 0.5)
-    figure.suptitle("Training; the error is taken before the new placements are learnt from", fontsize=11)
+    figure.suptitle("Training; the error is taken before the new placements are learned from", fontsize=11)
     return figure
-
-
-def _curve(axis: Axes, history: Sequence[Metrics], name: str, label: str, colour: str, scale: float = 1.0) -> None:
-    known = [(step, scale * entry[name]) for step, entry in enumerate(history, start=1) if name in entry]
-    axis.plot([step for step, _ in known], [value for _, value in known], color=colour, marker="o")
-    axis.set_ylabel(label)
-    axis.grid(axis="y", color="#eeeeee")
-    axis.spines[["top", "right"]].set_visible(False)

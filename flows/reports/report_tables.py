@@ -8,40 +8,26 @@ from dreamshard.evaluation import PairedComparison
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.rivals import MEASURING
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import EvaluationReport
+from storage.run_records.report_store import EvaluationReport, PlacerFigures
 
 Table = list[dict[str, Any]]
 
 
 def title(report: EvaluationReport) -> str:
     """What the tables of a report show, what its intervals are over, and whose network predicts."""
-    by = f"; all predicted by {report.candidate}" if report.training is not None and report.is_predicted else ""
+    setting, by = "", ""
+    if report.measured_on is not None:
+        measured = MeasuredOn.from_json(report.measured_on)
+        hosts = f", {measured.devices_per_host} per host" if measured.devices_per_host else ""
+        step = measured.setting
+        setting = (
+            f"{measured.num_devices} devices{hosts}, {step.precision}, {step.optimizer}, batch {step.batch_size}; "
+        )
+    if report.training is not None and report.is_predicted:
+        by = f"; all predicted by {report.candidate}"
     if report.model is None:
-        return f"Held-out tasks on {report.hardware} ({_setting(report)}95 % intervals, paired by task{by})"
-    return f"This model on {report.hardware} ({_setting(report)}95 % intervals over {intervals_over(report)}{by})"
-
-
-def predicted_by(report: EvaluationReport, placer: str) -> str:
-    """The placer whose network predicts the costs of another one's placements.
-
-    In an evaluation of a training that is the candidate. In a comparison each version predicts its own, and the version
-    that was named first all others, so that predictions of two versions are not of one network.
-    """
-    if report.training is not None or not report.versions:
-        return report.candidate
-    return placer if placer in report.versions else next(iter(report.versions))
-
-
-def _setting(report: EvaluationReport) -> str:
-    """Devices and setting of the measurements, as they begin a note; empty where a report does not say."""
-    if report.measured_on is None:
-        return ""
-    measured = MeasuredOn.from_json(report.measured_on)
-    hosts = f", {measured.devices_per_host} per host" if measured.devices_per_host else ""
-    setting = measured.setting
-    return (
-        f"{measured.num_devices} devices{hosts}, {setting.precision}, {setting.optimizer}, batch {setting.batch_size}; "
-    )
+        return f"Held-out tasks on {report.hardware} ({setting}95 % intervals, paired by task{by})"
+    return f"This model on {report.hardware} ({setting}95 % intervals over {intervals_over(report)}{by})"
 
 
 def intervals_over(report: EvaluationReport) -> str:
@@ -53,65 +39,58 @@ def intervals_over(report: EvaluationReport) -> str:
 
 def evaluation_table(report: EvaluationReport) -> Table:
     """The evaluation of a training: one row per placer, cheapest last."""
-    if report.model is not None:
-        return [
-            {
-                "placer": line.placer,
-                "measured ms": milliseconds(line.overall_ms),
-                "predicted ms": predicted(line.predicted_ms),
-                f"{report.candidate} saves": gain_text(report.gain(report.candidate, line.placer)),
-                "on variants": gain_text(report.variant_gain(report.candidate, line.placer)),
-                "tables": "split" if report.splits_columns(line.placer) else "whole",
-                "legal": "yes" if line.fits else "no",
-                "place ms": f"{line.place_ms:.2f}",
+    rows = []
+    for line in report.placers:
+        if report.model is not None:
+            gains = {
+                f"{report.candidate} saves": report.gain(report.candidate, line.placer),
+                "on variants": report.variant_gain(report.candidate, line.placer),
             }
-            for line in report.placers
-        ]
-    return [
-        {
-            "placer": line.placer,
-            "measured ms": milliseconds(line.overall_ms),
-            "predicted ms": predicted(line.predicted_ms),
-            "gain over random": gain_text(report.gain(line.placer, "random")),
-            f"gain over {report.reference}": gain_text(report.gain(line.placer, report.reference)),
-            "tables": "split" if report.splits_columns(line.placer) else "whole",
-            "legal": "yes" if line.fits else "no",
-            "place ms": f"{line.place_ms:.2f}",
-        }
-        for line in report.placers
-    ]
+        else:
+            gains = {f"gain over {other}": report.gain(line.placer, other) for other in ("random", report.reference)}
+        predicted = {"predicted ms": "" if line.predicted_ms is None else f"{line.predicted_ms:.3f}"}
+        rows.append(_row(report, line, predicted | _texts(gains)))
+    return rows
 
 
 def comparison_table(report: EvaluationReport) -> Table:
     """A comparison of versions: one row per placer, cheapest last; gains are over the placer that was named first."""
-    return [
-        {
-            "placer": line.placer,
-            "measured ms": milliseconds(line.overall_ms),
-            f"gain over {report.reference}": gain_text(report.gain(line.placer, report.reference)),
-            **(
-                {}
-                if report.model is None
-                else {"on variants": gain_text(report.variant_gain(line.placer, report.reference))}
-            ),
+    rows = []
+    for line in report.placers:
+        gains = {f"gain over {report.reference}": report.gain(line.placer, report.reference)}
+        if report.model is not None:
+            gains["on variants"] = report.variant_gain(line.placer, report.reference)
+        errors = {
             "prediction error": "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}",
             "rank correlation": "-" if line.predicted_spearman is None else f"{line.predicted_spearman:.3f}",
-            "tables": "split" if report.splits_columns(line.placer) else "whole",
-            "legal": "yes" if line.fits else "no",
-            "place ms": f"{line.place_ms:.2f}",
         }
-        for line in report.placers
-    ]
+        rows.append(_row(report, line, _texts(gains) | errors))
+    return rows
+
+
+def _row(report: EvaluationReport, line: PlacerFigures, columns: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "placer": line.placer,
+        "measured ms": _milliseconds(line.overall_ms),
+        **columns,
+        "tables": "split" if report.splits_columns(line.placer) else "whole",
+        "legal": "yes" if line.fits else "no",
+        "place ms": f"{line.place_ms:.2f}",
+    }
+
+
+def _texts(gains: Mapping[str, PairedComparison | None]) -> dict[str, str]:
+    return {name: gain_text(gain) for name, gain in gains.items()}
 
 
 def learnt_sentence(report: EvaluationReport) -> str:
-    """What placers have learnt from, and what TorchRec's planner assumed; empty where there is nothing to say."""
+    """What placers have learned from, and what TorchRec's planner assumed; empty if there is nothing to say."""
     parts = []
     for placer, count in report.learnt_from.items():
         if placer == MEASURING:
             parts.append(f"{placer} measured {count} placements of its own")
         else:
-            parts.append(f"{placer} learnt from {count} measured placements")
+            parts.append(f"{placer} learned from {count} measured placements")
     if report.has_default_bandwidths:
         parts.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
     return f"{'; '.join(parts)}." if parts else ""
@@ -127,7 +106,7 @@ def pairs_table(report: EvaluationReport) -> Table:
 
 def costs_by_task(report: EvaluationReport) -> Table:
     """Measured costs: one row per task, one column per placer."""
-    costs = {(row.task, row.placer): milliseconds(row.overall_ms) for row in report.rows}
+    costs = {(row.task, row.placer): _milliseconds(row.overall_ms) for row in report.rows}
     names = [line.placer for line in report.placers]
     return [{"task": task} | {name: costs.get((task, name), "-") for name in names} for task in report.task_names]
 
@@ -140,7 +119,6 @@ def measured_rows(report: EvaluationReport) -> Table:
             "placer": row.placer,
             "overall_ms": math.inf if row.overall_ms is None else row.overall_ms,
             "predicted_ms": row.predicted_ms,
-            "predicted_by": None if row.predicted_ms is None else predicted_by(report, row.placer),
             "legal": row.fits,
             "place_ms": row.place_ms,
         }
@@ -157,7 +135,8 @@ def summary_json(report: EvaluationReport) -> Table:
             "predicted_ms": line.predicted_ms,
             "over_random": _gain_json(report.gain(line.placer, "random")),
             "over_best_baseline": _gain_json(report.gain(line.placer, report.reference)),
-            **({} if report.model is None else {"saved_by_candidate": _saved_json(report, line.placer)}),
+            "saved_by_candidate": _gain_json(report.gain(report.candidate, line.placer)),
+            "saved_on_variants": _gain_json(report.variant_gain(report.candidate, line.placer)),
             "splits_columns": report.splits_columns(line.placer),
             "legal": line.fits,
             "place_ms": line.place_ms,
@@ -168,12 +147,12 @@ def summary_json(report: EvaluationReport) -> Table:
 
 def evaluation_metrics(report: EvaluationReport) -> Metrics:
     """Figures of the candidate under the names that every version has in MLflow."""
-    candidate = report.placer(report.candidate)
+    candidate, over_random = report.placer(report.candidate), report.gain(report.candidate, "random")
     figures = {
         "eval_overall_ms": candidate.overall_ms,
-        "eval_gain_over_random": _mean(report.gain(report.candidate, "random")),
+        "eval_gain_over_random": None if over_random is None else over_random.mean_gain,
         **_gain_metrics("eval_gain_over_best_baseline", report.gain(report.candidate, report.reference)),
-        **_gain_metrics("eval_gain_over_torchrec", report.gains[report.candidate].get("torchrec_planner")),
+        **_gain_metrics("eval_gain_over_torchrec", report.gain(report.candidate, "torchrec_planner")),
         **_gain_metrics("eval_gain_on_variants", report.variant_gain(report.candidate, report.reference)),
         "eval_predicted_mape": candidate.predicted_mape,
         "eval_place_ms": candidate.place_ms,
@@ -201,16 +180,6 @@ def comparison_metrics(report: EvaluationReport, placer: str) -> Metrics:
     )
 
 
-def milliseconds(value: float | None) -> str:
-    """A measured cost."""
-    return "did not fit" if value is None else f"{value:.3f}"
-
-
-def predicted(value: float | None) -> str:
-    """A predicted cost; blank where nothing predicts it."""
-    return "" if value is None else f"{value:.3f}"
-
-
 def gain_text(gain: PairedComparison | None) -> str:
     """A paired gain with its 95 % interval, e.g. `+4.2 % (+2.0 to +6.3)`."""
     if gain is None:
@@ -224,6 +193,10 @@ def gain_text(gain: PairedComparison | None) -> str:
     return f"{100 * gain.mean_gain:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
 
 
+def _milliseconds(value: float | None) -> str:
+    return "did not fit" if value is None else f"{value:.3f}"
+
+
 def _gain_json(gain: PairedComparison | None) -> dict[str, Any] | None:
     if gain is None:
         return None
@@ -231,21 +204,8 @@ def _gain_json(gain: PairedComparison | None) -> dict[str, Any] | None:
     return figures if gain.num_repeats is None else figures | {"num_repeats": gain.num_repeats}
 
 
-def _saved_json(report: EvaluationReport, placer: str) -> dict[str, Any]:
-    return {
-        "on_model": _gain_json(report.gain(report.candidate, placer)),
-        "on_variants": _gain_json(report.variant_gain(report.candidate, placer)),
-    }
-
-
 def _gain_metrics(name: str, gain: PairedComparison | None) -> dict[str, float | None]:
-    if gain is None:
-        return {}
-    return {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
-
-
-def _mean(gain: PairedComparison | None) -> float | None:
-    return None if gain is None else gain.mean_gain
+    return {} if gain is None else {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
 
 
 def _known(figures: Mapping[str, float | None]) -> Metrics:

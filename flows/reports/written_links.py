@@ -1,35 +1,9 @@
-"""Where everything is that a chain has written: links on Prefect's pages, addresses for people."""
+"""Where everything is that a chain has written."""
 
-from prefect.artifacts import create_link_artifact
-from prefect.context import FlowRunContext
-
-from dreamshard.files.text import without_passwords
-from flows.reports.mlflow_tracking import PREFECT_RUN, REPORT
-from storage.mlflow_store import registry, runs
+from flows.reports.mlflow_tracking import PREFECT_RUN
+from storage.mlflow_store import runs
 from storage.run_records import checkpoints, report_store
 from storage.store import Store
-
-
-def publish_links(store: Store, run: str, version: str) -> None:
-    """MLflow's pages of the run, the version and its report as artifacts of this flow run.
-
-    Does nothing outside of one, or without a server of MLflow.
-    """
-    settings = store.settings
-    if FlowRunContext.get() is None or not settings.tracking_uri.startswith("http"):
-        return
-    server, name = (
-        without_passwords(settings.tracking_uri).rstrip("/"),
-        registry.version_tags(settings, version).get("name"),
-    )
-    report = runs.artifact_link(settings, registry.run_of(settings, version), f"{REPORT}.html")
-    links = {
-        "dreamshard-mlflow-run": (runs.run_address(settings, run), "MLflow run"),
-        "dreamshard-mlflow-version": (f"{server}/{registry.version_link(version)}", name or f"version {version}"),
-        "dreamshard-mlflow-report": (f"{server}/{report}", "Report in MLflow"),
-    }
-    for key, (link, text) in links.items():
-        create_link_artifact(link, text, key=key, description=f"[{text}]({link})")
 
 
 def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from prefect.utilities.schema_tools.validation import validate
 
 from flows.forms.options import PlaceOptions
 from flows.place import place, place_tables
-from flows.placing.given_limits import file_or_text
+from flows.placing.request import file_or_text
 from storage.store import Store, open_store
 
 TABLES = "name,rows,dim,pooling_factor\n" + "".join(f"t{t},100000,64,{5 + t}\n" for t in range(6))

@@ -33,6 +33,12 @@ def test_a_table_of_three_rows_is_updated_about_as_fast_as_its_lookups_can_be_so
     assert update_kernels_s(FIGURES, few) > 0.1 * update_kernels_s(FIGURES, many)
 
 
+def test_the_update_spreads_over_lookups_where_there_are_few_rows():
+    spread = update_kernels_s(FIGURES, loads_of(table(3, 10.0)))
+    twice = update_kernels_s(FIGURES, loads_of(table(3, 20.0)))
+    assert float(twice / spread) == pytest.approx(2, rel=0.05)
+
+
 def test_a_batch_of_a_tenth_of_the_resident_warps_gets_a_part_of_the_device():
     small = V100.resident_warps // 10
     few = forward_kernel_s(figures_of(V100, small), loads_of(table(10**6, 8.0, batch_size=small), small))
@@ -55,6 +61,11 @@ def test_half_precision_is_never_slower_and_moves_fewer_bytes_forward_and_backwa
     assert forward_kernel_s(FIGURES, half) < forward_kernel_s(FIGURES, full)
     assert update_kernels_s(FIGURES, half) < update_kernels_s(FIGURES, full)
     assert sort_kernels_s(FIGURES, half) == sort_kernels_s(FIGURES, full)
+
+
+def test_the_optimizers_state_is_read_and_written():
+    sgd, adagrad = (loads_of(table(10**7, 10.0), optimizer=name) for name in ("sgd", "rowwise_adagrad"))
+    assert update_kernels_s(FIGURES, adagrad) > 1.02 * update_kernels_s(FIGURES, sgd)
 
 
 def test_public_kernel_times_are_predicted_within_a_tenth():

@@ -61,6 +61,11 @@ def test_more_bytes_of_the_largest_sender_never_take_less(spec, num_devices):
     assert found[-1, 0] > 10 * found[0, 0]
 
 
+def test_a_link_twice_as_fast_moves_twice_the_bytes_in_the_same_time():
+    fast = replace(H100, link_bytes_per_s=2 * H100.link_bytes_per_s)
+    assert seconds(2e8, 8, fast) == pytest.approx(seconds(1e8, 8, H100))
+
+
 @pytest.mark.parametrize(("spec", "measured"), [(V100, A100), (RTX2080TI, L40S)])
 def test_a_link_without_measurements_never_reaches_its_datasheet(spec, measured):
     share = 1e9 * 7 / 8 / seconds(1e9, 8, spec) / spec.link_bytes_per_s
@@ -77,6 +82,11 @@ def test_devices_of_two_nodes_exchange_over_the_slower_network():
 def test_what_leaves_the_node_takes_a_share_of_the_network_and_a_message_for_each_far_device():
     expected = 1e9 * 56 / 64 / (NETWORK_SHARE * A100.network_bytes_per_s) + A100.network_latency_s + 56 * PEER_S
     assert seconds(1e9, 64, A100) == pytest.approx(expected)
+
+
+def test_two_nodes_of_a100_with_four_adapters_each_take_the_time_of_nccl_issue_1138():
+    four_adapters = replace(A100, network_bytes_per_s=4 * 25e9 / 8)  # 200 Gb/s each
+    assert seconds(4 * 2**30, 16, four_adapters) == pytest.approx(0.203, rel=0.15)
 
 
 def carried(num_devices: int = 16, per_host: int = 8, **what) -> Collectives:

@@ -88,6 +88,15 @@ def test_a_wide_table_idles_lanes_of_the_narrow_ones_beside_it():
     assert wide_ms > 2 * narrow_ms
 
 
+def test_reuse_is_cheaper_where_the_hot_rows_fit_the_cache():
+    options = {"rows": 10**6, "pooling": 50.0}
+    tables = tables_of([64] * 2, **options)
+    large = replace(RTX2080TI, l2_bytes=10 * RTX2080TI.l2_bytes)
+    small_cache = costs(tables, [0, 0], 1, RTX2080TI).forward_compute_ms.item()
+    large_cache = costs(tables, [0, 0], 1, large).forward_compute_ms.item()
+    assert large_cache < small_cache
+
+
 def test_tables_of_a_shard_share_the_cache():
     # Each table's rows fill the cache; together they miss, so reads per table cost more than alone.
     spec = replace(A100, launch_s=1e-12, l2_bytes=50 * BATCH // 2 * 256, warps_per_sm=1, num_sms=1, clock_hz=1e15)
@@ -111,3 +120,13 @@ def test_reads_of_all_bins_add_up_to_the_lookups():
     loads = table_loads(tables, BATCH, "fp32", "sgd")
     torch.testing.assert_close(loads[:, HOT_BYTES:].sum(dim=1), torch.full((3,), 2.0 * BATCH * 32, dtype=torch.float64))
     assert AGAIN_BYTES - HOT_BYTES == 17
+
+
+def test_moving_a_table_by_its_row_of_loads_gives_the_cost_of_the_new_placement():
+    tables = tables_of([4, 32, 64, 128, 16])
+    loads = table_loads(tables, BATCH, "fp32", "sgd")
+    sums = torch.stack([loads[:3].sum(dim=0), loads[3:].sum(dim=0)])  # [D, K]
+    sums[0] -= loads[1]
+    sums[1] += loads[1]
+    moved = costs(tables, [0, 1, 0, 1, 1], 2).phases_ms()[0]
+    torch.testing.assert_close(phase_costs(sums, BATCH, A100).phases_ms(), moved)

@@ -109,6 +109,12 @@ def test_what_ranks_on_the_cpu_cannot_shard_is_refused_by_name(cluster, task, sh
         cluster.measure(task, Placement((cached, *others), 2, 2))
 
 
+def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):
+    tables = tables_of_dims([128, 128], rows=500)
+    with pytest.raises(ValueError, match="device 0 would hold"):
+        cluster.measure(roomy_task(tables, memory_bytes=500 * 128 * 4), placement(0, 0))
+
+
 def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_up(cluster):
     large = tables_of_dims([4, 4], rows=2**44)
     pids = cluster.ranks.pids()

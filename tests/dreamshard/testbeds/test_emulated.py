@@ -9,6 +9,7 @@ import torch
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.links import NETWORK_SHARE, PEER_S
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.testbeds import emulated
 from dreamshard.testbeds.base import Testbed, TestbedSetup
@@ -107,6 +108,18 @@ def test_communication_follows_the_largest_sum_of_dims_over_the_links_of_the_tar
     assert sample.costs.backward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
 
 
+def test_more_devices_than_a_node_has_send_over_the_network():
+    where = placement(0, 9, 11, num_devices=12)
+    sample = bed_of().measure(roomy_task(TABLES, num_devices=12), where)
+    share = 128 * 4 * BATCH / 12
+    seconds = max(
+        7 * share / PLAIN.link_bytes_per_s + PLAIN.link_latency_s,
+        4 * share / (NETWORK_SHARE * PLAIN.network_bytes_per_s) + PLAIN.network_latency_s + 4 * PEER_S,
+    )
+    assert sample.costs.forward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 12, rel=1e-5)
+    assert (sample.costs.forward_compute_ms > 0).tolist() == [d in (0, 9, 11) for d in range(12)]
+
+
 def test_shards_without_room_are_a_sample_with_the_bytes_asked_and_free(monkeypatch):
     asked = 500 * 128 * 4 + 2 * 4 * BATCH * 128
     monkeypatch.setattr(Device, "free_bytes", lambda device: asked - 1)
@@ -134,6 +147,17 @@ def test_a_row_block_beyond_the_rows_looked_up_costs_less_than_the_first():
     bed = bed_of(batch_size=4096, lookups=EvenLookups(4096, per_sample=400))  # of the first 8 of 500 rows
     costs = bed.measure(sharded_task(1), sharded(ROW_WISE)).costs
     assert costs.forward_compute_ms[0] > 2 * costs.forward_compute_ms[1:].max()
+
+
+def test_tables_of_several_precisions_are_measured():
+    task = replace(sharded_task(2), precision_of={"table-1": "fp16"})
+    assert bed_of().measure(task, Placement.whole(torch.tensor([0, 0]), 4)).costs.forward_compute_ms[0] > 0
+
+
+def test_a_cache_over_host_memory_is_refused_on_the_cpu():
+    task = replace(sharded_task(1), constraints=replace(ANY_SHARDING, caching=True))
+    with pytest.raises(ValueError, match="'table-0' is in host memory with a cache"):
+        bed_of().measure(task, sharded(replace(WHOLE, cached_share=0.5)))
 
 
 @pytest.mark.cuda

@@ -79,6 +79,11 @@ def test_a_launchers_rank_without_its_gpu_is_an_error_and_not_a_rank_on_the_cpu(
             open_testbed(name, SETUP, launched(gpu, None))
 
 
+def test_more_devices_than_a_launcher_started_ranks_are_refused():
+    with pytest.raises(ValueError, match="4 devices are asked for, but there are 2 ranks, 1 per host on 2 hosts"):
+        open_testbed("cluster", replace(SETUP, num_devices=4), launched(None, None))
+
+
 def test_with_one_gpu_for_many_devices_auto_emulates_on_it_with_its_own_links(monkeypatch):
     without_gpus(monkeypatch, count=1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -9,12 +9,13 @@ from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import SHARDING_TYPES, Placement, ShardingType, TableSharding, even_columns
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds import step
+from dreamshard.testbeds import exchange
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
+from dreamshard.testbeds.exchange import Collectives, Team, Teams
 from dreamshard.testbeds.jobs import ShardingJob, sample_starts
 from dreamshard.testbeds.operators import EPSILON, LEARNING_RATE
-from dreamshard.testbeds.step import Collectives, Team, Teams, operators_of
+from dreamshard.testbeds.step import operators_of
 from dreamshard.workloads import Lookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -127,14 +128,14 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
     _, _, jobs = placed(SHARDING_TYPES)
     sizes: list = []
     monkeypatch.setattr(
-        step.dist,
+        exchange.dist,
         "all_to_all_single",
         lambda others, own, received, sent, group: sizes.append((sent, received, len(own), len(others))),
     )
     device = Device(TestbedSetup(num_devices=RANKS, batch_size=BATCH, lookups=lookups_of), torch.device("cpu"))
     reduced: list = []
-    for name in ("reduce_scatter_single", "all_gather_single"):
-        monkeypatch.setattr(step.dist, name, lambda out, given, group: reduced.append({len(out), len(given)}))
+    for name in ("_REDUCE_SCATTER", "_ALL_GATHER"):
+        monkeypatch.setattr(exchange, name, lambda out, given, group: reduced.append({len(out), len(given)}))
     for rank, job in enumerate(jobs):
         everyone = Team(rank, RANKS, None)
         teams = Teams(everyone, Team(rank % PER_HOST, PER_HOST, None), Team(rank // PER_HOST, RANKS // PER_HOST, None))

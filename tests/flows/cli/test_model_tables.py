@@ -12,7 +12,7 @@ from typer.testing import CliRunner  # noqa: E402
 from dreamshard.torchrec import load_plan  # noqa: E402
 from dreamshard.workloads import call, dataset_version  # noqa: E402
 from flows.cli.app import app  # noqa: E402
-from flows.placing.model_tables import read_model  # noqa: E402
+from flows.placing.models import read_model  # noqa: E402
 from storage.settings import Settings  # noqa: E402
 from storage.store import open_store  # noqa: E402
 from tests.helpers.tables import tables_of  # noqa: E402
@@ -82,6 +82,7 @@ def test_the_plan_of_a_model_has_only_ways_that_torchrecs_sharders_run(tmp_path)
     source, out = f"{tmp_path}/placed_model.py:make_odd", tmp_path / "plan.json"
     arguments = ["place", source, "--devices", "4", "--hardware", "h100", "--memory-gb", "4", "--devices-per-host", "2"]
     options = ["--format", "torchrec", "--out", str(out), "--budget-ms", "100", "--home", str(tmp_path / "home")]
+    options += ["--sharding", "auto"]
     done = CliRunner().invoke(app, [*arguments, *options])
     assert done.exit_code == 0, done.output
     plan = load_plan(out, call(source, "there is no model")).plan
@@ -101,30 +102,15 @@ def test_a_models_types_and_optimizer_are_counted_and_its_notes_shown(place):
     assert "filled in by a Zipf law" in done.stderr
 
 
-def test_lookups_of_a_model_are_those_of_the_data_set_that_has_its_tables(place, tmp_path):
+def test_what_a_list_lacks_is_as_ingested_last_before_the_first_champion(place, tmp_path):
     lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
-    ingested = tables_of([1000, 100], [8, 16], [5.0, 3.0], names=("word", "user"))
-    lake.write_dataset(ingested, dataset_version(ingested), "data of today")
-    other = tables_of([999, 100], [8, 16], [5.0, 3.0], names=("word", "user"))
-    lake.write_dataset(other, dataset_version(other), "another model")
-    done = place("placed_model.py:make_model")
-    assert f"taken from the same tables in data set {dataset_version(ingested)} (data of today)" in done.stderr
-
-
-def test_what_a_list_lacks_is_as_ingested_for_the_same_tables(place, tmp_path):
-    lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
-    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,100,16,3\n")
+    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,101,16,3\n")
     ingested = tables_of([1000, 100], [8, 16], [5.004, 3.0], names=("word", "user"))
     version = dataset_version(ingested)
     lake.write_dataset(ingested, version, "listed")
-    lake.write_dataset(other := tables_of([7], [8], [5.0], names=("word",)), dataset_version(other), "another model")
-    assert f"taken from the same tables in data set {version} (listed)" in place("listed.csv").stderr
-    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,7,8,5\nuser,100,16,99\n")
-    some = place("listed.csv").stderr
-    assert (
-        f"data set {dataset_version(other)} (another model) where it has them (1 of 2), else from its mean reuse"
-        in some
-    )
+    of = f"are from data set {version} (listed)"
+    assert f"those of 2 of 2 tables {of}" in place("placed_model.py:make_model").stderr
+    assert f"those of 1 of 2 tables {of}, the others have its mean reuse" in place("listed.csv").stderr
 
 
 @pytest.mark.parametrize(

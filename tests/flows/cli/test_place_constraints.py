@@ -80,6 +80,6 @@ def test_a_placement_that_violates_a_constraint_is_not_written(place, monkeypatc
         return Placement((first,) * len(task.tables), task.num_devices, task.num_devices)
 
     monkeypatch.setattr(RooflinePlacer, "found", wrong)
-    done, _, _ = place("pin: {t0: 2}", "--placer", "prior")
+    done, _, _ = place("pin: {t0: 2}", "--placer", "prior", "--sharding", "auto")
     assert done.exit_code == 1
     assert "prior found violates a constraint: table 't0' has a shard on device 0" in str(done.exception)

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from storage.mlflow_store import registry
+from storage.mlflow_store import versions as catalog
 from storage.run_records import lineage
 from storage.settings import Settings
 from tests.helpers.trained import learnt_placer
@@ -28,6 +29,9 @@ A100 = MeasuredOn(
 SIMULATED = MeasuredOn(
     testbed="simulated", hardware="simulated a100", num_devices=8, devices_per_host=8, setting=A100.setting
 )
+
+
+TRAINED = {"devices": "2", "devices_per_host": None, "memory_gb": "0.5"}
 
 
 @pytest.fixture
@@ -58,6 +62,7 @@ def place(place_tables, monkeypatch):
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
         monkeypatch.setattr(registry, "version_tags", lambda settings, name: tags[name])
         monkeypatch.setattr(registry, "tags_by_version", lambda settings: by_version)
+        monkeypatch.setattr(catalog, "version", lambda settings, name: TRAINED)
         done = place_tables(TABLES, *options)
         return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}, " ".join(done.stderr.split())
 
@@ -158,9 +163,14 @@ def test_a_rule_of_thumb_is_priced_on_the_hardware_that_is_asked_for(place):
     assert prior["predicted"]["overall_ms"] <= rule["predicted"]["overall_ms"]
 
 
-def test_without_hardware_the_memory_has_to_be_given_and_the_prior_has_no_figures(place):
-    done, _, _ = place("--devices", "2")
-    assert done.exit_code == 2
+def test_without_hardware_a_plan_is_for_the_devices_that_the_version_was_trained_for(place):
+    done, plan, _ = place()
+    assert done.exit_code == 0, done.exception
+    assert plan["num_devices"] == 2
+    assert max(device["memory_bytes"] for device in plan["predicted"]["devices"]) <= 2**29
+
+
+def test_the_prior_has_no_figures_without_hardware(place):
     done, _, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "prior")
     assert done.exit_code == 1
     assert "--hardware h100" in str(done.exception)

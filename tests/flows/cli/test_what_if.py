@@ -44,11 +44,9 @@ def test_mlperfs_model_on_three_clusters_and_a_file_of_ones_own(what_if, tmp_pat
     assert "more than" in small["infeasible"]
 
 
-@pytest.mark.parametrize(("name", "start"), [("out.png", b"\x89PNG"), ("out.html", b"<!doctype html>")])
-def test_the_table_says_why_a_cluster_does_not_fit_and_the_picture_shows_it(what_if, tmp_path, name, start):
-    done = what_if("h100:8,v100:2", "--out", str(tmp_path / name))
+def test_the_table_says_why_a_cluster_does_not_fit(what_if):
+    done = what_if("h100:8,v100:2")
     assert done.exit_code == 0, done.exception
     words = " ".join(done.stdout.split())
     assert "h100 x8" in words
     assert "v100 x2 does not fit: the 26 tables" in words
-    assert (tmp_path / name).read_bytes().startswith(start)

@@ -70,6 +70,6 @@ def test_a_placement_that_did_not_fit_is_named_and_not_drawn_as_a_prediction(rep
 
 def test_every_plot_has_its_file_name(report):
     history = [{"measured_cost_ms": 2.0, "policy_reward": 0.1}, {"measured_cost_ms": 1.5, "cost_heldout_mape": 0.1}]
-    assert set(plots(report, history)) == {"timeline", "placement", "predicted_vs_measured", "learning_curve"}
+    assert set(plots(report, history)) == {"placement", "predicted_vs_measured", "learning_curve"}
     error = plot_learning(history).axes[1].lines[0]
     assert (error.get_xdata().tolist(), error.get_ydata().tolist()) == ([2], [10.0])

@@ -1,0 +1,193 @@
+"""`dreamshard explain` and `what-if`: the reasons for a plan's cost, and the cost of a step on other clusters."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dreamshard.costs import PHASES
+from dreamshard.explain import Alternative, DeviceReason, TableReason
+from dreamshard.explain import explain as explained
+from dreamshard.files.text import gib
+from dreamshard.hardware.accelerator import hardware as hardware_of
+from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision
+from dreamshard.what_if import Cluster, Estimate
+from dreamshard.what_if import what_if as estimates_of
+from flows.cli import terminal
+from flows.cli.command_options import HomeOption, JsonOption, enter, with_options
+from flows.forms.options import ExplainOptions, PlaceOptions
+from flows.placing import request
+from flows.placing.models import read_model, setting_of
+from flows.placing.placers import choose
+
+_TOP = 3  # tables named per device
+_MOST_DEVICES = 4096
+
+
+@with_options
+def explain(
+    options: ExplainOptions,
+    shown: Annotated[int, typer.Option("--shown", min=1, help="Devices and tables to show, the slowest first.")] = 16,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain PLAN for TABLES: what makes each device slow, and what each table would cost elsewhere."""
+    store = enter(home, reads_only=True)
+    checked = request.check(store, PlaceOptions(**vars(options)), terminal.note)
+    task, spec = checked.task, checked.spec
+    chosen = choose(store, options.placer, task, spec, options.hardware or "", note=terminal.note)
+    if chosen.predictor is None or checked.plan is None:
+        raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
+    if chosen.predicted_by is not None:
+        terminal.note(f"{chosen.name} predicts no cost of a step; these are predicted by {chosen.predicted_by}")
+    if chosen.caveat:
+        terminal.warn(chosen.caveat)
+    placement = checked.plan.placement(task.tables)
+    explanation = explained(
+        task,
+        placement.on_hosts_of(task.devices_per_host or (spec.devices_per_node if spec else None)),
+        chosen.predictor,
+    )
+    if as_json:
+        terminal.print_json(asdict(explanation))
+        return
+    devices = sorted(explanation.devices, key=lambda reason: -reason.total_ms)
+    tables = explanation.tables
+    terminal.print_table(
+        [_device(reason) for reason in devices[:shown]], title=f"{len(devices)} devices, slowest first"
+    )
+    terminal.print_table(
+        [_table(reason) for reason in tables[:shown]],
+        title=f"{len(tables)} tables, by what their device would save without them; the step of {explanation.overall_ms:.3f} "
+        "ms if they were elsewhere",
+    )
+
+
+def _device(reason: DeviceReason) -> dict[str, Any]:
+    top = ", ".join(f"{each.table} {each.ms:.3f}" for each in reason.contributions[:_TOP])
+    more = len(reason.contributions) - _TOP
+    phases = {phase.replace("_", " "): f"{ms:.3f}" for phase, ms in reason.phases_ms.items()}
+    return {
+        "device": reason.device,
+        "total ms": f"{reason.total_ms:.3f}",
+        **phases,
+        "GiB": f"{reason.memory_bytes / 2**30:.3g}",
+        "tables that cost most": f"{top}, and {more} more" if more > 0 else top,
+    }
+
+
+def _table(reason: TableReason) -> dict[str, Any]:
+    cached = "" if reason.cached_share is None else f", {reason.cached_share:.0%} cached"
+    way = reason.next_way
+    return {
+        "table": reason.table,
+        "ms": f"{reason.ms:.3f}",
+        "sharded": f"{reason.sharding_type}{cached}",
+        "where": _where(reason.where),
+        "next best place": _alternative(reason.next_place, reason.bound),
+        "next best way": f"{way.sharding_type} on {_alternative(way, '')}" if way else reason.bound or "none",
+    }
+
+
+def _alternative(other: Alternative | None, bound: str) -> str:
+    return f"{_where(other.where)}: {other.overall_ms:.3f} ({other.extra_ms:+.3f})" if other else bound or "none"
+
+
+def _where(places: tuple[int, ...]) -> str:
+    return ", ".join(map(str, places)) if places else "all"
+
+
+def what_if(
+    tables: Annotated[Path, typer.Argument(help="As `place` takes them.")],
+    hardware: Annotated[
+        str,
+        typer.Option("--hardware", help="Clusters: presets or files with a number of devices, e.g. a100:8,my.yaml:64."),
+    ],
+    precision: Annotated[Precision | None, typer.Option(help="Type of the weights; by default the model's.")] = None,
+    optimizer: Annotated[Optimizer | None, typer.Option(help="Of the tables; by default the model's.")] = None,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=1, max=2**31 - 1, help="Training samples per step of all devices.")
+    ] = DEFAULT_BATCH,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone."""
+    store, clusters = enter(home, reads_only=True), parse_clusters(hardware)
+    model = read_model(store, tables, terminal.note)
+    precision, optimizer = setting_of(model, precision, optimizer, terminal.note)
+    settings: dict[str, Any] = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
+    estimates = estimates_of(model.tables, clusters, **settings)
+    if as_json:
+        terminal.print_json([_figures(estimate) | settings for estimate in estimates])
+        return
+    setting = f"{len(model)} tables, {precision}, {optimizer}, batch {batch_size:,}"
+    terminal.print_table(
+        [_row(estimate, estimates) for estimate in estimates],
+        title=f"Predicted training step, {tables.name}: {setting}",
+    )
+    for estimate in filter(lambda one: one.infeasible, estimates):
+        terminal.say(f"{_name(estimate.cluster)} does not fit: {estimate.infeasible}")
+
+
+def parse_clusters(text: str) -> list[Cluster]:
+    """The clusters of `a100:8,my.yaml:64`.
+
+    Raises:
+        ValueError: an entry has no number of devices, or names no hardware.
+    """
+    clusters = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, count = entry.rpartition(":")
+        if not name or not count.isdigit() or not 1 <= int(count) <= _MOST_DEVICES:
+            raise ValueError(
+                f"{entry!r} names no cluster; give hardware and 1 to {_MOST_DEVICES} devices, for example a100:8 or "
+                "my_cluster.yaml:64"
+            )
+        clusters.append(Cluster(called=name, spec=hardware_of(name), num_devices=int(count)))
+    if not clusters:
+        raise ValueError("--hardware names no cluster; give for example a100:8,h100:8")
+    return clusters
+
+
+def _name(cluster: Cluster) -> str:
+    return f"{Path(cluster.called).stem} x{cluster.num_devices}"
+
+
+def _row(one: Estimate, estimates: list[Estimate]) -> dict[str, Any]:
+    """One cluster for people; the cheapest step is 1.00."""
+    fits, room = not one.infeasible, gib(one.cluster.table_bytes)
+    least = min((other.overall_ms for other in estimates if not other.infeasible), default=0.0)
+    phases = {phase.replace("_", " "): ms for phase, ms in zip(PHASES, one.phases_ms, strict=True)}
+    return {
+        "cluster": _name(one.cluster),
+        "hosts": one.cluster.num_hosts,
+        "step ms": f"{one.overall_ms:.3f}" if fits else "-",
+        "relative": f"{one.overall_ms / least:.2f}" if fits else "-",
+        **{name: f"{ms:.3f}" if fits else "-" for name, ms in phases.items()},
+        "indices ms": f"{one.index_ms:.3f}" if fits else "-",
+        "balance": f"{one.balance:.0%}" if fits else "-",
+        "fullest device": f"{gib(one.largest_bytes)} of {room}" if fits else f"- of {room}",
+    }
+
+
+def _figures(estimate: Estimate) -> dict[str, Any]:
+    """One cluster for programs; the figures are null if nothing fits."""
+    cluster, fits = estimate.cluster, not estimate.infeasible
+    figures = {
+        "overall_ms": estimate.overall_ms,
+        **{f"{phase}_ms": ms for phase, ms in zip(PHASES, estimate.phases_ms, strict=True)},
+        "index_exchange_ms": estimate.index_ms,
+        "balance": estimate.balance,
+        "largest_memory_bytes": estimate.largest_bytes,
+        "shards": estimate.num_shards,
+    }
+    return {
+        "hardware": cluster.called,
+        "name": cluster.spec.name,
+        "num_devices": cluster.num_devices,
+        "num_hosts": cluster.num_hosts,
+        "memory_bytes": cluster.table_bytes,
+        **(figures if fits else dict.fromkeys(figures)),
+        "infeasible": estimate.infeasible or None,
+    }

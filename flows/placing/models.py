@@ -1,0 +1,102 @@
+"""Tables of a list or of a TorchRec model, to be placed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.workloads import bundled_lists, call, is_function
+from dreamshard.workloads.model_tables import ModelTables, read_configs
+from flows.runtime.sources import torchrec_bridge
+from storage.store import Store
+
+
+def read_model(store: Store, source: Path, note: Callable[[str], None]) -> ModelTables:
+    """The tables of a file, of a bundled list by its name, or of the model that `model.py:make_model` makes.
+
+    Lookups that the source does not give are those of the tables that the champion was trained on, or the newest tables
+    before the first champion; tables that were not among them get their mean reuse. `note` gets sentences on assumptions.
+
+    Raises:
+        ValueError: the function or the file is wrong, or there are no tables that can be planned.
+    """
+    version = _dataset(store)
+    known = store.lake.read_dataset(version) if version else None
+    if is_function(str(source)):
+        bridge = torchrec_bridge()
+        model: ModelTables = bridge.tables_of(call(str(source), "there is no model"), defaults=known)
+    else:
+        _check_name(source)
+        model = read_configs(bundled_lists().get(str(source), source), defaults=known)
+    for sentence in (*model.notes, *_origin(store, version, known, model)):
+        note(sentence)
+    return model
+
+
+def _dataset(store: Store) -> str | None:
+    """The data set that the champion was trained on; the newest before the first champion."""
+    if store.settings.has_registry:
+        from storage.mlflow_store import registry  # MLflow takes seconds, and a home without versions needs none
+
+        if (champion := registry.champion(store.settings)) is not None:
+            return registry.version_tags(store.settings, champion).get("dataset")
+    return next(reversed(store.lake.dataset_versions()), None)
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a name that is neither a bundled list's nor a file's.
+
+    Raises:
+        ValueError: the name is; the message lists the bundled ones.
+    """
+    lists = bundled_lists()
+    if path.suffix or path.is_file() or str(path) in lists:
+        return
+    near = get_close_matches(str(path), lists, n=1)
+    meant = f"did you mean {near[0]!r}? Or " if near else ""
+    raise ValueError(
+        f"there is no bundled list {str(path)!r}; {meant}give a .csv, .parquet or .json file, model.py:make_model, or one of "
+        f"{', '.join(lists)}"
+    )
+
+
+def _origin(store: Store, version: str | None, known: Tables | None, model: ModelTables) -> list[str]:
+    """A sentence on the origin of the columns that the source lacks, if it lacks any."""
+    if not model.filled_in:
+        return []
+    what = f"{', '.join(model.filled_in)} are not given"
+    if version is None or known is None:
+        return [
+            f"{what} and no tables are ingested in this home, so they are filled in by a Zipf law; `dreamshard ingest` "
+            "with --batches counts a model's"
+        ]
+    unique = dict(zip(known.names, known.unique_rows.tolist(), strict=True))
+    same = sum(
+        unique.get(name) == own for name, own in zip(model.tables.names, model.tables.unique_rows.tolist(), strict=True)
+    )
+    of = f"data set {version} ({store.lake.dataset_source(version)})"
+    return [f"{what}: those of {same} of {len(model)} tables are from {of}, the others have its mean reuse"]
+
+
+def setting_of(
+    model: ModelTables, precision: Precision | None, optimizer: Optimizer | None, note: Callable[[str], None]
+) -> tuple[Precision, Optimizer]:
+    """One type of weights and one optimizer for all tables: as given, else as the model has them."""
+    others = [name for name, detail in model.by_name.items() if detail.precision != model.precision]
+    if others and precision is None:
+        note(f"types of weights differ; {', '.join(others[:5])} count as {model.precision} too, as most tables are")
+    return precision or model.precision, optimizer or model.optimizer
+
+
+def located(model: ModelTables, source: Path, module_path: str | None) -> tuple[ModelTables | None, str | None]:
+    """The model if it is known where its tables are, and the module path that is left to say where a list's are.
+
+    A list need not say in which module its tables are.
+    """
+    if is_function(str(source)):
+        return model, module_path
+    if module_path is None:
+        return (model if any(detail.module_path for detail in model.details) else None), None
+    details = tuple(replace(detail, module_path=detail.module_path or module_path) for detail in model.details)
+    return replace(model, details=details), None
