@@ -108,7 +108,7 @@ def test_the_setting_of_the_team_is_trained_with_and_ends_with_a_champion(server
     assert outcome["testbed"].startswith("simulated")
     artifacts = {each["key"]: each for each in api(servers, "artifacts/filter")}
     assert artifacts["dreamshard-progress"]["data"] == 100.0
-    assert "size_greedy" in artifacts["dreamshard-evaluation"]["data"]
+    assert "size_greedy" in artifacts["dreamshard-report"]["data"]
     assert servers.mlflow in artifacts["dreamshard-report"]["data"]
 
 
