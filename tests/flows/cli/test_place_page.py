@@ -30,7 +30,6 @@ def test_a_page_that_cannot_be_written_is_refused_before_placing(place_tables, t
     missing = tmp_path / "missing" / "plan.html"
     done: Result = place_tables(LISTED, "--devices", "2", "--hardware", "a100", "--html", str(missing))
     assert done.exit_code == 1
-    assert "the page cannot be written" in str(done.exception)
     assert "--html" in str(done.exception)
     assert done.stdout == ""
 
