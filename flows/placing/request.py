@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding, read_constraints
-from dreamshard.files.foreign import file_bytes, json_content
+from dreamshard.files.foreign import json_content
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
@@ -223,7 +223,7 @@ def read_any_plan(
     if not path.is_file():
         return read_plan(path), {}  # says so
     problem, advice = "is not a plan", "so nothing can be compared with it; give the plan in use as JSON"
-    text = file_bytes(path, problem, advice)
+    text = path.read_bytes()
     content = json_content(text, path, problem, advice)
     if not isinstance(content, dict) or not content or "shards" in content:
         return parse_plan(text, str(path)), {}
