@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from storage.filesystem import FileInfo, list_file_infos, read_json, remove
 from storage.lake import catalog, drifted_tables
-from storage.lake.parquet_files import partition_value, read_parquet
+from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry
 from storage.run_records import training_effort
 from storage.settings import RESULTS, Settings, home_registry
@@ -184,8 +184,5 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
 
 
 def _dataset(info: FileInfo) -> str:
-    """The dataset version in the path of a file: the folder's name, of tasks that of the folder above."""
-    folder = info.path.parent
-    if folder.parent.parent.name == "tasks":
-        folder = folder.parent
-    return partition_value(folder)
+    """The dataset version in the path of a file."""
+    return next(part.partition("=")[2] for part in info.path.parts if part.startswith("dataset_version="))

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from dreamshard.files import atomic
 from storage.filesystem import AnyPath, list_files
-from storage.lake import derived_views, schemas
+from storage.lake import schemas
 from storage.settings import Settings
 
 VIEWS = (
@@ -43,6 +42,7 @@ _CONFIG: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "python_enable_replacements": False,  # names of views never mean variables of this program
 }
+_HIVE = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
 _DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+\"?(\w+)\"?\s*;?\s*", re.IGNORECASE)
 
 
@@ -132,7 +132,7 @@ def _readable(sql: str) -> str:
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath) -> None:
-    """Create all views over the lake in `root`.
+    """Create all views over the lake in `root`: of its files, and of an empty table with the columns of each dataset.
 
     Raises:
         ValueError: a file is damaged; the message names it.
@@ -140,53 +140,17 @@ def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath) -> None:
     if not isinstance(root, Path):
         connection.register_filesystem(root.fs)
     try:
-        rows = {name: _rows(connection, root, name) for name in _SOURCES}
-        for name in VIEWS:
-            if name in rows and name != "evaluations":
-                connection.execute(f"create view {name} as {rows[name]}")
-        evaluations = derived_views.EVALUATIONS.format(rows=rows["evaluations"])
-        connection.execute(f"create view evaluations as {evaluations}")
-        connection.execute(f"create view evaluated_devices as {derived_views.EVALUATED_DEVICES}")
-        connection.execute(f"create view placements as {derived_views.PLACEMENTS}")
-        costs = derived_views.TABLE_COSTS.format(estimates=rows["table_estimates"])
-        connection.execute(f"create view table_costs as {costs}")
+        connection.execute("create schema empty; create schema lake")
+        for name, schema in schemas.DATASETS.items():
+            connection.from_arrow(schema.empty_table()).create(f"empty.{name}")
+            rows = f"from empty.{name}"
+            if list_files(root / name, "**/*.parquet"):
+                files = f"{root / name}/**/*.parquet".replace("'", "''")
+                rows += f" union all by name from read_parquet('{files}', {_HIVE})"
+            connection.execute(f"create view lake.{name} as {rows}")
+        connection.execute(Path(__file__).with_name("views.sql").read_text(encoding="utf-8"))
     except duckdb.Error as error:
         raise ValueError(
             f"DuckDB cannot read the lake in {root} ({_reason(error)}); remove the file that it names, and run the stage "
             "that writes it again"
         ) from error
-
-
-_SOURCES: dict[str, tuple[str, pa.Schema, tuple[str, ...], str]] = {
-    "versions": ("versions", schemas.VERSIONS, (), ""),
-    "tables": ("tables", schemas.TABLES, ("dataset_version",), f"where created_at > timestamp '{schemas.LONG_AGO}'"),
-    "tasks": ("tasks", schemas.TASKS, ("dataset_version", "split"), ""),
-    "cost_samples": ("cost_samples", schemas.COST_SAMPLES, ("testbed", "dataset_version"), "where device = 0"),
-    "device_costs": ("cost_samples", schemas.DEVICE_COSTS, ("testbed", "dataset_version"), ""),
-    "shard_costs": ("shard_costs", schemas.SHARD_COSTS, ("hardware",), ""),
-    "exchange_samples": ("exchange_samples", schemas.EXCHANGE_SAMPLES, (), ""),
-    "evaluations": ("evaluations", schemas.EVALUATIONS, ("testbed", "dataset_version"), ""),
-    "table_estimates": ("table_estimates", schemas.TABLE_ESTIMATES, (), ""),
-}
-"""Name -> dataset, columns, those that its folders are named by, and condition on its rows.
-
-The row of device 0 carries the whole sample. Datasets that never count as the newest hold tables of reference tasks, which
-are nobody's own: they are read by their version only.
-"""
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, root: AnyPath, name: str) -> str:
-    """A query of the rows of a dataset's files; of no rows if it has none."""
-    dataset, schema, folders, condition = _SOURCES[name]
-    if not list_files(root / dataset, "**/*.parquet"):
-        kinds = connection.from_arrow(schema.empty_table()).types
-        empty = (f'cast(null as {kind}) as "{column}"' for column, kind in zip(schema.names, kinds, strict=True))
-        return f"select {', '.join(empty)} where false"
-    files = f"{root / dataset}/**/*.parquet".replace("'", "''")
-    columns = {column: f'"{column}"' for column in schema.names}
-    # Values of folders come from file names, so that DuckDB opens only the files that a condition asks for.
-    for depth, column in enumerate(reversed(folders), start=2):
-        columns[column] = f"url_decode(split_part(filename, '/', -{depth}))"
-    selected = ", ".join(f'{value} as "{column}"' for column, value in columns.items())
-    source = f"read_parquet('{files}', hive_partitioning = false, union_by_name = true, filename = true)"
-    return f"select {selected} from {source} {condition}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dreamshard.tables import Tables
 from storage.filesystem import AnyPath, list_files
 from storage.lake import rows
-from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_parquet
+from storage.lake.parquet_files import content_id, hive_folder, read_parquet_files, write_parquet
 
 FOLDER = "drifted"
 
@@ -46,4 +46,4 @@ def with_lookups(root: AnyPath, pool: pa.Table, names: Sequence[str]) -> set[str
 
 
 def _folder(root: AnyPath, version: str) -> AnyPath:
-    return partition(root / FOLDER, version)
+    return hive_folder(root / FOLDER, dataset_version=version)

@@ -1,6 +1,6 @@
 """All-to-alls measured by themselves, which serve every training on the same hardware.
 
-    exchange_samples/<links>/<content>.parquet
+    exchange_samples/links=<links>/<content>.parquet
 
 A file holds exchanges that were measured in a row; writing the same ones again adds nothing.
 """
@@ -13,7 +13,7 @@ import torch
 from dreamshard.costs import Exchange, ExchangeSample
 from storage.filesystem import AnyPath, list_files
 from storage.lake import schemas
-from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_rows
+from storage.lake.parquet_files import content_id, hive_folder, read_parquet_files, write_rows
 from storage.lake.rows import Row, now
 
 _OF_SAMPLE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")
@@ -49,7 +49,7 @@ def read_exchanges(root: AnyPath, links: str | None, versions: Mapping[str, str]
 
 
 def _folder(root: AnyPath, links: str) -> AnyPath:
-    return partition(root / "exchange_samples", links)
+    return hive_folder(root / "exchange_samples", links=links)
 
 
 def _to_row(sample: ExchangeSample) -> Row:

@@ -1,16 +1,16 @@
 """The lake: append-only Parquet datasets, each file written atomically and named by its content.
 
     lookups/<content>.parquet                                          one table's batch, shared by datasets
-    tables/<dataset version>/tables.parquet                            one row per table
-    drifted/<dataset version>/<content>.parquet                        one row per table derived from one of the dataset's
-    tasks/<dataset version>/<split>/<task set>.parquet                 one row per task
-    cost_samples/<testbed>/<dataset version>/<run>.<iteration>.<content>.parquet          one row per device
+    tables/dataset_version=.../tables.parquet                          one row per table
+    drifted/dataset_version=.../<content>.parquet                      one row per table derived from one of the dataset's
+    tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
+    cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
     sample_buffer/...                                                  samples of an unfinished iteration
-    shard_costs/<hardware>/<key>.<repeats>.parquet                     one row: a shard measured by itself
-    exchange_samples/<links>/<content>.parquet                         one row per all-to-all measured by itself
-    evaluations/<testbed>/<dataset version>/<run>.parquet              one row per placer and task
+    shard_costs/hardware=.../<key>.<repeats>.parquet                   one row: a shard measured by itself
+    exchange_samples/links=.../<content>.parquet                       one row per all-to-all measured by itself
+    evaluations/testbed=.../dataset_version=.../<run>.parquet          one row per placer and task
 
-A folder is named by a value of its files (`parquet_files.partition`); every file has all columns.
+Hive folders: a column that a folder is named by is not in its files.
 
 Writing the same content again adds nothing; a repeated evaluation replaces the previous one. A killed writer leaves at most
 a `.tmp` file, which no reader opens. SQL queries belong in `catalog`, new cost samples in `sample_buffer`.
@@ -36,7 +36,7 @@ from storage.filesystem import AnyPath, list_files
 from storage.lake import drifted_tables, rows, schemas
 from storage.lake.parquet_files import (
     content_id,
-    partition,
+    hive_folder,
     read_parquet,
     read_parquet_files,
     write_parquet,
@@ -247,15 +247,15 @@ class Lake:
             rows.evaluation_to_row(row, model_versions.get(row.placer), origin, trained.get(row.placer))
             for row in measured
         ]
-        folder = partition(self.root / "evaluations", testbed, dataset_version)
+        folder = hive_folder(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
         write_rows(folder / f"{quote(run_key, safe='')}.parquet", content, schemas.EVALUATIONS)
         return [row["evaluation_id"] for row in content]
 
     def _dataset_path(self, version: str) -> AnyPath:
-        return partition(self.root / "tables", version) / "tables.parquet"
+        return hive_folder(self.root / "tables", dataset_version=version) / "tables.parquet"
 
     def _tasks_path(self, version: str, split: str, key: str) -> AnyPath:
-        return partition(self.root / "tasks", version, split) / f"{quote(key, safe='')}.parquet"
+        return hive_folder(self.root / "tasks", dataset_version=version, split=split) / f"{quote(key, safe='')}.parquet"
 
     def _read_dataset_rows(self, version: str) -> pa.Table:
         path = self._dataset_path(version)

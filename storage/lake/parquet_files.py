@@ -11,11 +11,15 @@ import pyarrow.parquet as pq
 from dreamshard.files.digests import json_digest
 from storage.filesystem import AnyPath, read_files, writing
 
+HIVE_COLUMNS = ("dataset_version", "split", "testbed", "hardware", "links")
+"""Columns that folders are named by; files in them do not hold these."""
+
 _ROWS_PER_GROUP = 122_880  # DuckDB hands one group to a thread: a third faster than with pyarrow's default of a million
 
 
 def write_parquet(target: AnyPath, table: pa.Table) -> None:
-    """Write `table` to `target`, which appears completely or not at all; its pages have checksums."""
+    """Write `table`, without the columns of its Hive folders, to `target`, which appears completely or not at all."""
+    table = table.drop_columns([name for name in _hive_values(target) if name in table.column_names])
     with writing(target) as file:
         pq.write_table(
             table,
@@ -49,7 +53,9 @@ def read_parquet(source: AnyPath, columns: list[str] | None = None) -> pa.Table:
 
 
 def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = None) -> list[pa.Table]:
-    """Read many files, remote ones in parallel; those removed since they were listed are skipped.
+    """Read many files, remote ones in parallel, with the columns that their folders are named by.
+
+    Files that were removed since they were listed are skipped.
 
     Raises:
         ValueError: one cannot be read, or lacks a column; the message names the file.
@@ -61,14 +67,20 @@ def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = N
     for source, content in zip(sources, contents, strict=True):
         if content is None:
             continue
+        of_folders = _hive_values(source)
+        wanted = None if columns is None else [name for name in columns if name not in of_folders]
         try:
-            tables.append(pq.read_table(content, columns=columns, partitioning=None, page_checksum_verification=True))
+            table = pq.read_table(content, columns=wanted, partitioning=None, page_checksum_verification=True)
         except FileNotFoundError:
             continue
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
                 f"{source} cannot be read as Parquet ({error}); remove it and run the stage that writes it again"
             ) from error
+        for name, value in of_folders.items():
+            if columns is None or name in columns:
+                table = table.append_column(name, pa.array([value] * len(table), pa.string()))
+        tables.append(table)
     return tables
 
 
@@ -78,18 +90,15 @@ def _texts(schema: pa.Schema) -> list[str]:
     return plain + [f"{field.name}.list.element" for field in schema if field.type == pa.list_(pa.string())]
 
 
-def partition(root: AnyPath, *values: str) -> AnyPath:
-    """`root/value/...`, with everything but letters, digits and `_.-~` escaped.
-
-    The files have these columns themselves, so that a folder called `name=value` would give readers each column a second
-    time, and perhaps as a number.
-    """
-    return root.joinpath(*(quote(value, safe="") for value in values))
+def hive_folder(root: AnyPath, **values: str) -> AnyPath:
+    """`root/name=value/...`, with everything but letters, digits and `_.-~` of a value escaped."""
+    return root.joinpath(*(f"{name}={quote(value, safe='')}" for name, value in values.items()))
 
 
-def partition_value(folder: AnyPath) -> str:
-    """The value that a folder of `partition` is named by."""
-    return unquote(folder.name)
+def _hive_values(file: AnyPath) -> dict[str, str]:
+    """The columns that the folders of a file are named by."""
+    pairs = (part.partition("=") for part in file.parts[:-1])
+    return {name: unquote(value) for name, _, value in pairs if name in HIVE_COLUMNS}
 
 
 def content_id(content: Any) -> str:

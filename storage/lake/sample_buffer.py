@@ -18,7 +18,7 @@ from storage.filesystem import list_files, remove
 from storage.lake import rows as records
 from storage.lake import schemas
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_parquet, write_rows
+from storage.lake.parquet_files import content_id, hive_folder, read_parquet_files, write_parquet, write_rows
 
 FOLDER = "sample_buffer"
 
@@ -56,7 +56,7 @@ def append_measurements(lake: Lake, prefix: str, measurements: pa.Table) -> None
         prefix: run and iteration, with which the file's name begins.
     """
     first = measurements.slice(0, 1).to_pylist()[0]
-    folder = partition(lake.root / "cost_samples", first["testbed"], first["dataset_version"])
+    folder = hive_folder(lake.root / "cost_samples", testbed=first["testbed"], dataset_version=first["dataset_version"])
     files = read_parquet_files(list_files(folder, f"{prefix}.*.parquet"), ["sample_id"])
     known = [sample for table in files for sample in table.column("sample_id").to_pylist()]
     is_known = pc.is_in(measurements.column("sample_id"), pa.array(known, pa.string()))

@@ -200,7 +200,7 @@ SHARD_COSTS = pa.schema(
 
 EXCHANGE_SAMPLES = pa.schema(
     [
-        ("exchange_id", _TEXT),
+        *_columns(_TEXT, "exchange_id", "links"),
         *_columns(_TEXT, "testbed", "hardware"),
         ("versions", _TEXT),  # JSON object: library to version
         *_columns(_INT, "num_devices", "devices_per_host"),  # null: as many per host as the hardware has
@@ -215,3 +215,15 @@ EXCHANGE_SAMPLES = pa.schema(
     ]
 )
 """One row per all-to-all measured by itself."""
+
+DATASETS = {
+    "versions": VERSIONS,
+    "tables": TABLES,
+    "tasks": TASKS,
+    "cost_samples": MEASUREMENTS,
+    "shard_costs": SHARD_COSTS,
+    "exchange_samples": EXCHANGE_SAMPLES,
+    "evaluations": EVALUATIONS,
+    "table_estimates": TABLE_ESTIMATES,
+}
+"""Columns of the datasets that the catalog reads, by folder."""

@@ -1,6 +1,6 @@
 """Costs of single shards in the lake, which are read instead of measured again.
 
-    shard_costs/<hardware>/<key>.<repeats>.parquet
+    shard_costs/hardware=<hardware>/<key>.<repeats>.parquet
 
 The key is the hash of everything that the costs depend on, so a look-up opens at most one file and writing the same costs
 again changes nothing. Measurements of one shard with different numbers of repeats are kept side by side.
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from dreamshard.testbeds.base import ShardKey, ShardTiming
 from storage.filesystem import AnyPath, list_files
 from storage.lake import schemas
-from storage.lake.parquet_files import partition, read_parquet, write_rows
+from storage.lake.parquet_files import hive_folder, read_parquet, write_rows
 from storage.lake.rows import now
 
 
@@ -47,4 +47,4 @@ class LakeShardCache:
             write_rows(path, [row], schemas.SHARD_COSTS)
 
     def _folder(self, key: ShardKey) -> AnyPath:
-        return partition(self.root / "shard_costs", key.hardware)
+        return hive_folder(self.root / "shard_costs", hardware=key.hardware)

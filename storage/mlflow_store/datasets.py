@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.types import ColSpec, Schema
 
 from dreamshard.tables import Tables
-from storage.lake.parquet_files import partition
+from storage.lake.parquet_files import hive_folder
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 
@@ -24,7 +24,7 @@ _TRIES = 3
 def log_tables(settings: Settings, run: str, version: str, tables: Tables, source: str) -> None:
     """Log a dataset version as what a run trained on; its digest is the version."""
     profile = {"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}
-    uri = str(partition(settings.lake_root / "tables", version))
+    uri = str(hive_folder(settings.lake_root / "tables", dataset_version=version))
     _log_input(settings, run, _dataset(source, version, {"uri": uri}, _TABLES, profile), "training")
 
 

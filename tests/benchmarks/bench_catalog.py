@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from storage.lake import catalog, schemas
-from storage.lake.parquet_files import partition, write_parquet
+from storage.lake.parquet_files import hive_folder, write_parquet
 from storage.settings import Settings
 from storage.store import open_store
 
@@ -81,7 +81,7 @@ def rows(num_rows: int = 10_000_000) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as home:
         settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": home})).settings
         one = _measurements("simulated:0", "v0", DEVICES)
-        folder = partition(settings.lake_root / "cost_samples", "simulated:0", "v0")
+        folder = hive_folder(settings.lake_root / "cost_samples", testbed="simulated:0", dataset_version="v0")
         for i in range(SMALL_FILES):
             write_parquet(folder / f"run.{i}.parquet", one)
         sql = "select avg(overall_ms) from cost_samples"
@@ -93,7 +93,7 @@ def _write_rows(folder: Path, num_rows: int) -> None:
     for testbed in range(TESTBEDS):
         for version in range(VERSIONS):
             made = _measurements(f"simulated:{testbed}", f"v{version}", num_rows // (TESTBEDS * VERSIONS))
-            place = partition(folder, f"simulated:{testbed}", f"v{version}")
+            place = hive_folder(folder, testbed=f"simulated:{testbed}", dataset_version=f"v{version}")
             write_parquet(place / "run.parquet", made)
 
 

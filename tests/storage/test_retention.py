@@ -14,6 +14,7 @@ import torch
 
 from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask
+from dreamshard.training import TrainedPlacer
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage import retention
 from storage.filesystem import write_json
@@ -21,12 +22,14 @@ from storage.lake import catalog, drifted_tables
 from storage.lake.lake import EVALUATION, Lake
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store.topology import Topology
 from storage.run_records import lineage, training_effort
 from storage.settings import RESULTS, Settings
 from storage.store import Store, open_store
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 
+HARDWARE = Topology(testbed="simulated", hardware="simulated h100", num_devices=2)
 MONTHS_S = 200 * 24 * 3600.0
 ITERATIONS = 3
 
@@ -86,7 +89,7 @@ def train(store: Store, name: str, predecessor: str = "") -> str:
 
 
 @pytest.fixture
-def store(mlflow_settings: Settings, placer_folder: Path) -> Store:
+def store(mlflow_settings: Settings, placer: TrainedPlacer) -> Store:
     """Six trainings; the third is version 1, which went on from the second."""
     for name, predecessor in [
         ("first", ""),
@@ -100,7 +103,7 @@ def store(mlflow_settings: Settings, placer_folder: Path) -> Store:
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.chain(mlflow_settings, "retrain") as run:
-                registration.register_placer(mlflow_settings, placer_folder, run, tags=tags, pool=four_tables())
+                registration.register_placer(mlflow_settings, placer, run, HARDWARE, tags=tags, pool=four_tables())
     return Store(mlflow_settings)
 
 

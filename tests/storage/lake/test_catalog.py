@@ -38,7 +38,9 @@ def test_the_version_of_a_registered_contestant_is_kept_and_what_did_not_fit_is_
 ):
     costs = {"champion 3": 4.0, "dreamshard": 2.0, "random": float("inf")}
     rows = [make_evaluation(task, placer, overall_ms) for placer, overall_ms in costs.items()]
-    lake.write_evaluation(rows, {"champion 3": "3"}, "key", dataset_version=version, testbed="cluster", hardware="x")
+    lake.write_evaluation(
+        rows, {"champion 3": "models:/m/3"}, "key", dataset_version=version, testbed="cluster", hardware="x"
+    )
     found = catalog.query(settings, "select placer, model_version, overall_ms from evaluations order by placer")
     assert [tuple(row.values()) for row in found] == [
         ("champion 3", 3, 4.0),
@@ -82,7 +84,7 @@ def test_a_view_has_the_same_columns_before_and_after_the_first_file(
 
     empty = described()
     if view in OF_FILES:
-        derived = ["algorithm"] if view == "evaluations" else []
+        derived = ["model"] if view == "evaluations" else []
         assert [name for name, _ in empty] == [*getattr(schemas, view.upper()).names, *derived]
     if view == "placements":
         assert [name for name, _ in empty] == PLACEMENTS

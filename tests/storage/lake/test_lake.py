@@ -149,7 +149,7 @@ def test_an_evaluation_made_again_takes_the_place_of_the_one_before(lake: Lake, 
 
 @pytest.mark.parametrize("damage", ["cut", "text"])
 def test_a_damaged_file_is_named(lake: Lake, version: str, damage: str):
-    path = lake.root / "tables" / version / "tables.parquet"
+    path = lake.root / "tables" / f"dataset_version={version}" / "tables.parquet"
     path.write_bytes(path.read_bytes()[:100] if damage == "cut" else b"not Parquet at all")
     with pytest.raises(ValueError, match=r"tables\.parquet cannot be read as Parquet.*remove it"):
         lake.read_dataset(version)
