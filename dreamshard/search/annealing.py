@@ -31,7 +31,7 @@ from dreamshard.cost_model.compiled import (
 ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
-HOT, _COLD = 5e-2, 1e-4
+HOT, _COLD = 2e-2, 1e-4
 """First and last temperature, as shares of the start's cost."""
 _EVENNESS = 0.1  # weight of the devices' mean squared cost beside the overall cost
 _OVERFULL_WEIGHT = 2.0  # of the start's cost, for a device with twice the tables that it has room for
@@ -41,6 +41,9 @@ _BLOCK = 1 << 16  # changes whose random numbers are drawn at once
 _DRAWS = 8  # random numbers of a change
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
 _TRIED = 16  # devices on which greedy tries a table
+_SWEEPS = 6  # over all tables, in which each may change how it is spread
+_FULL = 0.97  # of all memory, above which spreading tables more costs
+_LIKELY = 0.7  # of a range's cost alone, by which a device's cost grows at least
 _OPTION_SHARE = 0.25  # of the changes, where tables have several options
 
 
@@ -324,6 +327,25 @@ def _uneven(own_ms: float, width: float, ms_per_width: float) -> float:
 
 
 @jit
+def _find_leaders(law: DeviceLaw, state: State, leaders: Ints) -> None:
+    """The three slowest devices, and the three widest: whatever two devices change, one of each three stays."""
+    leaders[:] = -1
+    for kind in range(2):
+        for d in range(len(state.own_ms)):
+            value = state.sums[d, law.width] if kind else state.own_ms[d]
+            at = 3
+            while at > 0:
+                other = leaders[kind, at - 1]
+                if other >= 0 and (state.sums[other, law.width] if kind else state.own_ms[other]) >= value:
+                    break
+                if at < 3:
+                    leaders[kind, at] = other
+                at -= 1
+            if at < 3:
+                leaders[kind, at] = d
+
+
+@jit
 def _exchange(
     menu: Menu,
     law: DeviceLaw,
@@ -332,6 +354,7 @@ def _exchange(
     other: int,
     device: int,
     target: int,
+    leaders: Ints,
     buffer: Floats,
     energy: float,
     squares: float,
@@ -372,10 +395,16 @@ def _exchange(
         buffer[0, c] = state.sums[device, c] - change
         buffer[1, c] = state.sums[target, c] + change
     slowest, widest = 0.0, max(buffer[0, column], buffer[1, column])
-    for d in range(len(state.own_ms)):
-        if d != device and d != target:
-            slowest = max(slowest, state.own_ms[d])
+    for i in range(3):
+        d = leaders[0, i]
+        if d >= 0 and d != device and d != target:
+            slowest = state.own_ms[d]
+            break
+    for i in range(3):
+        d = leaders[1, i]
+        if d >= 0 and d != device and d != target:
             widest = max(widest, state.sums[d, column])
+            break
     waits = _waits_ms(law, state, widest) + state.totals[_PRICE] + price + _OVERFULL_WEIGHT * reference * overfull
     weight = _EVENNESS / (len(state.own_ms) * reference)
     target_ms = device_ms(law, buffer[1])
@@ -474,6 +503,43 @@ def _reshard(
 
 
 @jit
+def _least_loaded(
+    menu: Menu,
+    law: DeviceLaw,
+    state: State,
+    table: int,
+    option: int,
+    places: Ints,
+    ms_per_width: float,
+    row_ms: Floats,
+    marks: NDArray[np.bool_],
+    part: float,
+) -> None:
+    """Devices for the ranges of an option: the least loaded without the table, the first of them by a random number."""
+    num_devices, old = len(state.own_ms), state.option[table]
+    count = menu.first_range[option + 1] - menu.first_range[option]
+    chance = part
+    for k in range(count):
+        best, least = 0, np.inf
+        if k == 0 and chance < 0.5:
+            best = int(2 * chance * num_devices)
+        else:
+            for d in range(num_devices):
+                if marks[d] and num_devices >= count:
+                    continue
+                load = state.own_ms[d] + ms_per_width * state.sums[d, law.width]
+                if menu.spread[old] == ON_DEVICES:
+                    for r in range(menu.first_range[old + 1] - menu.first_range[old]):
+                        if state.place[table, r] == d:
+                            load -= row_ms[menu.load[menu.first_range[old] + r]]
+                if load < least:
+                    best, least = d, load
+        places[k], marks[best] = best, True
+    for k in range(count):
+        marks[places[k]] = False
+
+
+@jit
 def _has_room(menu: Menu, state: State) -> bool:
     for d in range(len(state.used)):  # noqa: SIM110 - compiled code has no all()
         if state.used[d] > menu.capacity[d]:
@@ -498,6 +564,7 @@ def _anneal(
     option_share: float,
     by_width: Ints,
     rank: Ints,
+    row_ms: Floats,
 ) -> float:
     """Take or leave one change per row of `draws`; returns the lowest cost seen, whose state is in `best_*`."""
     num_tables, num_devices = menu.allowed.shape
@@ -514,24 +581,18 @@ def _anneal(
     for d in range(num_devices):
         squares += _uneven(state.own_ms[d], state.sums[d, law.width], ms_per_width)
     energy = _energy(law, state, squares, reference)
-    slowest, widest = 0, 0
-    stale = True
+    leaders, stale = np.zeros((2, 3), np.int64), True
     temperature, decay = hot * (cold / hot) ** (first / total), (cold / hot) ** (1 / total)
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
     num_changed = num_tables
     for i in range(len(draws)):
         u = draws[i]
         if stale:
-            slowest, widest = 0, 0
-            for d in range(1, num_devices):
-                if state.own_ms[d] > state.own_ms[slowest]:
-                    slowest = d
-                if state.sums[d, law.width] > state.sums[widest, law.width]:
-                    widest = d
+            _find_leaders(law, state, leaders)
             stale = False
         temperature *= decay
         threshold = energy - temperature * reference * math.log(max(u[0], 1e-300))
-        source = slowest if u[1] < _SLOWEST else (widest if u[1] < _WIDEST else -1)
+        source = leaders[0, 0] if u[1] < _SLOWEST else (leaders[1, 0] if u[1] < _WIDEST else -1)
         slot = -1
         if source >= 0 and state.held_ranges[source] > 0:
             slot = _nth_of(state, source, u[2])
@@ -561,12 +622,7 @@ def _anneal(
             elif menu.spread[new] == ON_ALL:
                 new_places[0] = 0
             else:
-                begin = _quick_device(state, u[6], u[7])
-                step = 1 + int(u[3] * max(num_devices - 1, 1))
-                for k in range(count):
-                    a = (begin + k * step) % num_devices
-                    b = (begin + k * step + 1 + k) % num_devices
-                    new_places[k] = a if state.own_ms[a] <= state.own_ms[b] or k == 0 else b
+                _least_loaded(menu, law, state, t, new, new_places, ms_per_width, row_ms, marks, u[3])
             if fits:
                 accepted, energy, squares = _reshard(
                     menu, law, state, t, new, new_places, touched, marks, kept_sums, kept_used, kept_own,
@@ -596,6 +652,7 @@ def _anneal(
                 other,
                 device,
                 target,
+                leaders,
                 buffer,
                 energy,
                 squares,
@@ -631,90 +688,118 @@ def _anneal(
 
 
 @jit
-def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, ms_per_width: float) -> bool:
-    """Put each table where the overall cost, and a tenth of the device's own, is least; False where one finds no room.
+def _fit_on_devices(
+    menu: Menu, law: DeviceLaw, state: State, t: int, option: int, places: Ints, ms_per_width: float, target: float
+) -> float:
+    """Choose a device for each range of an option; return the largest load of these, or infinity if one has no room.
 
-    A table takes the first of its options that has room. Among many devices only the least loaded are tried.
+    Without a target, a range goes where the slowest device and a tenth of its own cost are least: the longest first is then
+    nearly even. With one, it goes to the fullest device that stays within the target, so that gaps remain for larger ones.
+    Among many devices only the most promising are tried.
     """
     num_devices, columns = len(state.own_ms), menu.loads.shape[1]
-    buffer, places = np.zeros(columns), np.zeros(state.place.shape[1], np.int64)
-    tried, load = np.zeros(_TRIED, np.int64), np.zeros(num_devices)
-    for t in order:
-        done = False
-        for option in range(menu.first_option[t], menu.last_option[t]):
-            first, count = menu.first_range[option], menu.first_range[option + 1] - menu.first_range[option]
-            if menu.spread[option] != ON_DEVICES:
-                hosts = 1 if menu.spread[option] == ON_ALL else num_devices // menu.per_host
-                size = num_devices if menu.spread[option] == ON_ALL else menu.per_host
-                for k in range(count):
-                    best, least = -1, np.inf
-                    for h in range(hosts):
-                        fits, total = (
-                            _host_allowed(menu, t, h) if hosts > 1 or menu.spread[option] == ON_HOST else True,
-                            0.0,
-                        )
-                        for d in range(h * size, (h + 1) * size):
-                            fits = fits and state.used[d] + (k + 1) * menu.size[first + k] <= menu.capacity[d]
-                            total += state.own_ms[d]
-                        for j in range(k):
-                            total += (places[j] == h) * 1e9
-                        if fits and total < least:
-                            best, least = h, total
-                    places[k] = best
-                    if best < 0:
-                        break
-                done = places[count - 1] >= 0 and places[0] >= 0
-            else:
-                done = True
-                slowest, widest = 0.0, 0.0
-                for d in range(num_devices):
-                    slowest = max(slowest, state.own_ms[d])
-                    widest = max(widest, state.sums[d, law.width])
-                for k in range(count):
-                    row, size = menu.load[first + k], menu.size[first + k]
-                    found = 0
-                    for d in range(num_devices):
-                        taken = 0
-                        for j in range(k):
-                            taken += places[j] == d
-                        legal = _may_hold(menu, state, t, d, -1)
-                        fits = state.used[d] + (taken + 1) * size <= menu.capacity[d]
-                        load[d] = state.own_ms[d] + ms_per_width * state.sums[d, law.width] + 1e6 * taken
-                        if not (legal and fits):
-                            continue
-                        at = found
-                        while at > 0 and load[tried[at - 1]] > load[d]:
-                            if at < _TRIED:
-                                tried[at] = tried[at - 1]
-                            at -= 1
-                        if at < _TRIED:
-                            tried[at] = d
-                        found = min(found + 1, _TRIED)
-                    best, least = -1, np.inf
-                    for n in range(found):
-                        d = tried[n]
-                        for c in range(columns):
-                            buffer[c] = state.sums[d, c] + menu.loads[row, c]
-                        own = device_ms(law, buffer)
-                        wide = buffer[law.width]
-                        cost = max(slowest, own) + ms_per_width * max(widest, wide) + 0.1 * (own + ms_per_width * wide)
-                        cost += 1e6 * (load[d] >= 1e6)
-                        if cost < least:
-                            best, least = d, cost
-                    places[k] = best
-                    if best < 0:
-                        done = False
-                        break
-            if done:
-                put(menu, law, state, t, option, places)
-                if menu.spread[option] == ON_DEVICES:
-                    for k in range(count):
-                        state.own_ms[places[k]] = device_ms(law, state.sums[places[k]])
-                else:
-                    settle(law, state)
+    buffer, tried, key = np.zeros(columns), np.zeros(_TRIED, np.int64), np.zeros(num_devices)
+    slowest, widest, worst = 0.0, 0.0, 0.0
+    for d in range(num_devices):
+        slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, law.width])
+    first = menu.first_range[option]
+    for k in range(menu.first_range[option + 1] - first):
+        row, size = menu.load[first + k], menu.size[first + k]
+        likely = -np.inf
+        if target < np.inf:
+            alone = device_ms(law, menu.loads[row]) + ms_per_width * menu.loads[row, law.width]
+            likely = target - _LIKELY * alone
+        found = 0
+        for d in range(num_devices):
+            taken = 0
+            for j in range(k):
+                taken += places[j] == d
+            if not _may_hold(menu, state, t, d, -1) or state.used[d] + (taken + 1) * size > menu.capacity[d]:
+                continue
+            load = state.own_ms[d] + ms_per_width * state.sums[d, law.width]
+            key[d] = (-load if load <= likely else load) + 1e6 * taken
+            at = found
+            while at > 0 and key[tried[at - 1]] > key[d]:
+                if at < _TRIED:
+                    tried[at] = tried[at - 1]
+                at -= 1
+            if at < _TRIED:
+                tried[at] = d
+            found = min(found + 1, _TRIED)
+        best, least, best_load = -1, np.inf, np.inf
+        for n in range(found):
+            d = tried[n]
+            for c in range(columns):
+                buffer[c] = state.sums[d, c] + menu.loads[row, c]
+            own, wide = device_ms(law, buffer), buffer[law.width]
+            load = own + ms_per_width * wide
+            cost = max(slowest, own) + ms_per_width * max(widest, wide) + 0.1 * load + 1e6 * (key[d] >= 1e6)
+            if cost < least:
+                best, least, best_load = d, cost, load
+            if load <= target and target < np.inf and key[d] < 1e6:
+                best, best_load = d, load
                 break
-        if not done:
+        if best < 0:
+            return np.inf
+        places[k] = best
+        worst = max(worst, best_load)
+    return worst
+
+
+@jit
+def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints) -> bool:
+    """Choose a host for each range of an option that is on all devices of a host, or of all; whether there is room."""
+    num_devices, spread = len(state.own_ms), menu.spread[option]
+    size = num_devices if spread == ON_ALL else menu.per_host
+    first = menu.first_range[option]
+    for k in range(menu.first_range[option + 1] - first):
+        best, least = -1, np.inf
+        for h in range(num_devices // size):
+            fits, total = spread == ON_ALL or _host_allowed(menu, t, h), 0.0
+            for d in range(h * size, (h + 1) * size):
+                fits = fits and state.used[d] + (k + 1) * menu.size[first + k] <= menu.capacity[d]
+                total += state.own_ms[d]
+            for j in range(k):
+                total += (places[j] == h) * 1e9
+            if fits and total < least:
+                best, least = h, total
+        if best < 0:
             return False
+        places[k] = best
+    return True
+
+
+@jit
+def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, ms_per_width: float, target: float) -> bool:
+    """Put each table in its first option that has room within the target, or else in that of the least load.
+
+    A table whose first option is on single devices is spread only if it has no room otherwise.
+    """
+    places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
+    for t in order:
+        chosen, least = -1, np.inf
+        for spread in (False, True):
+            for option in range(menu.first_option[t], menu.last_option[t]):
+                is_spread = menu.spread[option] != ON_DEVICES
+                if is_spread != (spread or menu.spread[menu.first_option[t]] != ON_DEVICES) or (chosen >= 0 and least <= target):
+                    continue
+                if is_spread:
+                    worst = target if _fit_on_hosts(menu, state, t, option, places) else np.inf
+                else:
+                    worst = _fit_on_devices(menu, law, state, t, option, places, ms_per_width, target)
+                if worst < least:
+                    chosen, least = option, worst
+                    kept[:] = places
+            if chosen >= 0:
+                break
+        if chosen < 0:
+            return False
+        put(menu, law, state, t, chosen, kept)
+        if menu.spread[chosen] != ON_DEVICES:
+            settle(law, state)
+        else:
+            for k in range(menu.first_range[chosen + 1] - menu.first_range[chosen]):
+                state.own_ms[kept[k]] = device_ms(law, state.sums[kept[k]])
     return True
 
 
@@ -755,24 +840,104 @@ def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0, 
     by_width = np.lexsort((alone_ms(menu, law), menu.loads[rows, law.width]))
     share = _OPTION_SHARE if bool((menu.last_option - menu.first_option[:-1] > 1).any()) else 0.0
     rank = np.argsort(by_width)
+    row_ms = _alone(law, menu.loads, np.arange(len(menu.loads)))
     state = state_of(menu, law, option, place)
     for first in range(0, moves, _BLOCK):
         draws = generator.random((min(_BLOCK, moves - first), _DRAWS))
         best = _anneal(
-            menu, law, state, option, place, best, draws, first, moves, reference, hot, _COLD, share, by_width, rank
+            menu, law, state, option, place, best, draws, first, moves, reference, hot, _COLD, share, by_width, rank, row_ms
         )
     return Found(option, place, best)
 
 
-def greedy(menu: Menu, law: DeviceLaw, order: Ints) -> Found | None:
-    """A legal start: tables in an order, each where it costs least; None where one finds no room."""
-    state, num_devices = empty_state(menu), menu.allowed.shape[1]
-    total = float(menu.loads[menu.load[menu.first_range[menu.first_option[:-1]]], law.width].sum())
-    even = max(total / num_devices, 1e-9)
-    ms_per_width = float(curve_ms(law.curves, ALL_TO_ALL, even)) / even
-    if not _greedy(menu, law, state, order, ms_per_width):
+def greedy(menu: Menu, law: DeviceLaw, order: Ints, target_ms: float = math.inf) -> Found | None:
+    """A legal start: tables in an order, each where it costs least, or within a target; None if one finds no room.
+
+    The target is of a device's own cost and an all-to-all of its width.
+    """
+    state = empty_state(menu)
+    if not _greedy(menu, law, state, order, ms_per_width(menu, law), target_ms):
         return None
     return Found(state.option, state.place, float(overall_ms(law, state) + state.totals[_PRICE]))
+
+
+def ms_per_width(menu: Menu, law: DeviceLaw) -> float:
+    """Milliseconds of the all-to-all per unit of the widest device's width, if all are as wide."""
+    total = float(menu.loads[menu.load[menu.first_range[menu.first_option[:-1]]], law.width].sum())
+    even = max(total / menu.allowed.shape[1], 1e-9)
+    return float(curve_ms(law.curves, ALL_TO_ALL, even)) / even
+
+
+def spread_evenly(menu: Menu, law: DeviceLaw, option: Ints) -> tuple[Ints, float]:
+    """`[T]` options, from given ones on, that cost least if every device had the same share of all loads, and that cost.
+
+    One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
+    the option that costs least beside the others', until none does.
+    """
+    option = option.copy()
+    cost = _spread_evenly(menu, law, option, *_sums_of_options(menu))
+    return option, float(cost)
+
+
+@jit
+def _sums_of_options(menu: Menu) -> tuple[Floats, Floats]:
+    """`[O, L]` loads of all shards of each option, and `[O, 4]` bytes, dims of rows, bytes of copies and dims on hosts."""
+    options, columns = len(menu.spread), menu.loads.shape[1]
+    loads, carried = np.zeros((options, columns)), np.zeros((options, 4))
+    for o in range(options):
+        carried[o, 1], carried[o, 2] = menu.row_dims[o], menu.copy_bytes[o]
+        for r in range(menu.first_range[o], menu.first_range[o + 1]):
+            full = menu.blocks[r] - 1
+            for c in range(columns):
+                loads[o, c] += full * menu.loads[menu.load[r], c] + menu.loads[menu.last_load[r], c]
+            carried[o, 0] += full * menu.size[r] + menu.last_size[r]
+            carried[o, 3] += menu.host_dims[r]
+    return loads, carried
+
+
+@jit
+def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, loads: Floats, carried: Floats) -> float:
+    columns, num_devices = loads.shape[1], len(menu.capacity)
+    hosts, capacity = num_devices // menu.per_host, menu.capacity.sum()
+    total, totals, share = np.zeros(columns), np.zeros(4), np.zeros(columns)
+    for t in range(len(option)):
+        total += loads[option[t]]
+        totals += carried[option[t]]
+    best, changed = np.inf, True
+    for _ in range(_SWEEPS):
+        if not changed:
+            break
+        changed = False
+        for t in range(len(option)):
+            total -= loads[option[t]]
+            totals -= carried[option[t]]
+            least, chosen = np.inf, option[t]
+            for o in range(menu.first_option[t], menu.last_option[t]):
+                if menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
+                    continue
+                for c in range(columns):
+                    share[c] = (total[c] + loads[o, c]) / num_devices
+                share[law.tables] = max(share[law.tables], 1.0)
+                width = share[law.width]
+                cost = device_ms(law, share) + law.fixed_ms + law.total_ms * width * num_devices
+                cost += curve_ms(law.curves, ALL_TO_ALL, width)
+                cost += curve_ms(law.curves, ROWS, totals[1] + carried[o, 1])
+                cost += curve_ms(law.curves, COPIES, totals[2] + carried[o, 2])
+                cost += curve_ms(law.curves, HOSTS, (totals[3] + carried[o, 3]) / max(hosts, 1))
+                cost *= 1 + 10 * max((totals[0] + carried[o, 0]) / capacity - _FULL, 0.0)
+                if cost < least * (1 - 1e-9):
+                    least, chosen = cost, o
+            changed = changed or chosen != option[t]
+            option[t], best = chosen, least
+            total += loads[chosen]
+            totals += carried[chosen]
+    return best
+
+
+def slowest_ms(menu: Menu, law: DeviceLaw, found: Found, per_width_ms: float) -> float:
+    """The largest cost of a device on its own, with the all-to-all of its width: what `greedy` keeps within its target."""
+    state = state_of(menu, law, found.option, found.place)
+    return float((state.own_ms + per_width_ms * state.sums[:, law.width]).max())
 
 
 def alone_ms(menu: Menu, law: DeviceLaw) -> Floats:

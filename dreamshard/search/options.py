@@ -127,6 +127,18 @@ class Options:
         found[self.of_item[own]] = own
         return found
 
+    def first_within(self, menu: Menu, widest: int) -> Ints:
+        """`[I]` of the options from a menu's first ones on, the first without a wider range; the first one if there is none."""
+        first = menu.first_option[:-1].copy()
+        widths, starts = np.diff(self.ends, prepend=0), self.menu.first_range[:-1]
+        widths[starts] = self.ends[starts]
+        width = np.maximum.reduceat(widths, starts)  # [O]
+        for i in np.flatnonzero(width[first] > widest).tolist():
+            own = np.arange(first[i], menu.last_option[i])
+            narrow = own[(width[own] <= widest) & (menu.spread[own] == ON_DEVICES)]
+            first[i] = narrow[0] if len(narrow) and menu.spread[first[i]] == ON_DEVICES else first[i]
+        return first
+
     @property
     def are_whole(self) -> bool:
         """Whether every table may be whole."""

@@ -14,7 +14,6 @@ from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import (
-    HOT,
     ON_DEVICES,
     ON_HOST,
     Found,
@@ -23,7 +22,10 @@ from dreamshard.search.annealing import (
     anneal,
     balanced_ms,
     greedy,
+    ms_per_width,
     priced,
+    slowest_ms,
+    spread_evenly,
 )
 from dreamshard.search.baselines import no_room, packed, rule_placements
 from dreamshard.search.columns import packed_columns
@@ -32,11 +34,14 @@ from dreamshard.search.options import ALL, COLUMNS, WHOLE, Options
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
-_LONG = ((0, HOT), (1, HOT), (0, 2 * HOT), (2, HOT))
-"""Long searches: from which start, the best first, and the first temperature."""
+_MOST_LONG = 6  # long searches
+_AGREEMENT = 0.002  # between the best two of them, at which a further one would gain nothing
+_RANKS = (1, 0, 0)  # of the start of each long search, by its number
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
-_PREFIXES = 12  # numbers of tables that are spread together
-_SPLIT_SHARES = (0.5, 0.25, 0.1)  # of an even device's cost or width, from which on a table is split
+_TARGETS = 5  # bisections of the load that every device is to stay within
+_WIDEST_RANGES = (2**30, 64, 32)  # columns
+_MARGIN = 3  # numbers of devices to which wide tables keep
+_KEPT = 2  # placements of several targets, and sets of spread tables, from which the search goes on
 
 
 def default_moves(task: PlacementTask) -> int:
@@ -84,9 +89,8 @@ def search(
         menu = options.up_to(level)
         if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced_ms(menu, law):
             continue  # not even perfect balance would gain as much
-        others = _split_starts(options, law) if level == COLUMNS else _spread_starts(options, law, best)
-        starts_of_level = [best, *others]
-        other = _improved(menu, law, starts_of_level, moves)
+        others = _split_starts(options, menu, law, best) if level == COLUMNS else _spread_starts(options, law, best)
+        other = _improved(menu, law, [best, *others], moves)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
     plan, apart = (options.placement(best, joined=joined) for joined in (True, False))
@@ -109,88 +113,78 @@ def _checked(task: PlacementTask, plans: list[Placement]) -> list[Placement]:
     return legal
 
 
-def _by_width(task: PlacementTask, alone: Floats) -> Ints:
-    """`[T]` devices: the widest tables on the first ones, each with an even share of the cost of single tables.
+def _separated(menu: Menu, law: DeviceLaw, dim: Ints) -> list[Found]:
+    """Greedy placements in which tables wider than some number of columns keep to some of the devices.
 
     A kernel gives every row of a device as many threads as the widest needs, so narrow tables are cheap among themselves.
     """
-    order = np.lexsort((-alone, -task.tables.dim.numpy()))
-    before = np.cumsum(alone[order]) - alone[order] / 2
-    device = np.empty(len(order), np.int64)
-    device[order] = np.minimum((before / alone.sum() * task.num_devices).astype(np.int64), task.num_devices - 1)
-    return device
+    alone, num_devices, found = alone_ms(menu, law), menu.allowed.shape[1], []
+    for widest in _WIDEST_RANGES:
+        wide = dim > widest
+        if wide.any() and not wide.all():
+            least = int(np.ceil(alone[wide].sum() / alone.sum() * num_devices))
+            for count in range(least, min(least + _MARGIN, num_devices)):
+                allowed = menu.allowed & (~wide[:, None] | (np.arange(num_devices) < count))
+                if allowed.any(axis=1).all():
+                    order = np.lexsort((-alone, ~wide))
+                    found.append(greedy(menu._replace(allowed=allowed), law, order))
+    return [each for each in found if each is not None]
 
 
 def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -> Found:
-    """The best of long searches from the best results of short ones from every start."""
+    """The best of long searches from the best results of short ones; as many as it takes until two agree."""
     tried = [anneal(menu, law, each, moves // _TRIAL) if len(starts) > 1 else each for each in starts]
     ranked = sorted(tried, key=lambda each: each.cost_ms)
-    longs = (
-        anneal(menu, law, ranked[min(rank, len(ranked) - 1)], moves, seed, hot)
-        for seed, (rank, hot) in enumerate(_LONG, 1)
-    )
-    return min(longs, key=lambda each: each.cost_ms)
+    found: list[Found] = []
+    for seed in range(1, _MOST_LONG + 1):
+        start = ranked[_RANKS[seed % len(_RANKS)] % len(ranked)]
+        found = sorted([*found, anneal(menu, law, start, moves, seed)], key=lambda each: each.cost_ms)
+        if seed > 1 and found[1].cost_ms <= found[0].cost_ms * (1 + _AGREEMENT):
+            break
+    return found[0]
 
 
-def _split_starts(options: Options, law: DeviceLaw) -> list[Found]:
-    """Greedy placements with tables split that have more than a share of a device's cost or width."""
-    menu = options.up_to(COLUMNS)
-    first, num_devices = menu.first_option[:-1], menu.allowed.shape[1]
-    width = menu.loads[menu.load[menu.first_range[first]], law.width]
-    alone = alone_ms(menu, law)
-    share = np.maximum(width / max(width.sum(), 1e-12), alone / alone.sum()) * num_devices  # [I] of an even device
-    ranges = np.diff(menu.first_range)
-    found = []
-    for most in _SPLIT_SHARES:
-        chosen = first.copy()
-        for i in np.flatnonzero(share > most).tolist():
-            own = np.arange(first[i], menu.last_option[i])
-            enough = own[ranges[own] >= share[i] / most]
-            chosen[i] = enough[0] if len(enough) else own[-1]
-        start = greedy(menu._replace(first_option=np.append(chosen, menu.first_option[-1])), law, np.argsort(-share))
-        if start is not None and (chosen != first).any():
-            found.append(start)
-    return found
+def _split_starts(options: Options, menu: Menu, law: DeviceLaw, best: Found) -> list[Found]:
+    """Placements in which no range is wider than some number of columns, and all devices stay within a target.
+
+    A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
+    """
+    per_width, found = ms_per_width(menu, law), []
+    waits_ms = best.cost_ms - slowest_ms(menu, law, best, per_width)
+    for widest in _WIDEST_RANGES:
+        first = options.first_within(menu, widest)
+        own = menu._replace(first_option=np.append(first, menu.first_option[-1]))
+        order = np.argsort(-alone_ms(own, law) * np.diff(menu.first_range)[first], kind="stable")
+        low, high = balanced_ms(own, law) - waits_ms, best.cost_ms - waits_ms
+        for _ in range(_TARGETS):
+            target = (low + high) / 2
+            start = greedy(own, law, order, target)
+            if start is not None:
+                found.append(start)
+            if start is not None and slowest_ms(menu, law, start, per_width) <= target:
+                high = target
+            else:
+                low = target
+    return sorted(found, key=lambda each: each.cost_ms)[:_KEPT]
 
 
 def _spread_starts(options: Options, law: DeviceLaw, best: Found) -> list[Found]:
-    """Placements with more and more tables spread in one way, then in a second one besides: from whole tables on, and in the
-    best placement so far.
-
-    One table alone never pays for a collective that others could share, so they are spread together: those with the
-    smallest gradients are copied first, the most expensive are cut into rows first.
-    """
+    """Placements with tables spread as they would be if devices could be perfectly even, from several beginnings."""
     menu = options.up_to(ALL)
-    alone, hosts = alone_ms(menu, law), menu.allowed.shape[1] // menu.per_host
-    whole = Found(menu.first_option[:-1].copy(), best.place, np.inf)
-    starts: list[Found] = []
-    for anew, start in ((True, whole), (False, best)):
-        kinds: tuple[ShardingType, ...] = ("data_parallel", "row_wise", "table_row_wise", "grid_shard")
-        for kind in kinds:
-            able = options.first_of(kind)
-            items = np.flatnonzero(able >= 0)
-            order = np.argsort(
-                menu.copy_bytes[able[items]] if kind == "data_parallel" else -alone[items], kind="stable"
-            )
-            before = start
-            for count in (
-                np.unique(np.geomspace(1, len(items), _PREFIXES).round().astype(np.int64)) if len(items) else ()
-            ):
-                chosen = items[order[:count]]
-                option, place = before.option.copy(), before.place.copy()
-                option[chosen] = able[chosen]
-                if anew:
-                    of_menu = menu._replace(first_option=np.append(option, menu.first_option[-1]))
-                    first = np.where(menu.spread[option] != ON_DEVICES, -np.inf, -alone)
-                    trial = greedy(of_menu, law, np.argsort(first, kind="stable"))
-                else:
-                    first_host = np.arange(count)[:, None] if menu.spread[able[chosen[0]]] == ON_HOST else 0
-                    place[chosen] = (first_host + np.arange(place.shape[1])) % max(hosts, 1)
-                    trial = priced(menu, law, option, place)
-                if trial is not None and trial.cost_ms < start.cost_ms:
-                    start = trial
-        if start.cost_ms < np.inf and start is not best:
-            starts.append(start)
+    chosen: dict[bytes, tuple[float, Ints]] = {}
+    kinds: tuple[ShardingType, ...] = ("data_parallel", "row_wise", "table_row_wise", "grid_shard")
+    for kind in kinds:
+        able = options.first_of(kind)
+        option, cost_ms = spread_evenly(menu, law, np.where(able >= 0, able, menu.first_option[:-1]))
+        if (menu.spread[option] != ON_DEVICES).any() and cost_ms < best.cost_ms:
+            chosen[option.tobytes()] = cost_ms, option
+    starts = []
+    for _, option in sorted(chosen.values(), key=lambda each: each[0])[:_KEPT]:
+        of_menu = menu._replace(first_option=np.append(option, menu.first_option[-1]))
+        alone = np.where(menu.spread[option] != ON_DEVICES, -np.inf, -alone_ms(of_menu, law))
+        start = greedy(of_menu, law, np.argsort(alone, kind="stable"))
+        if start is not None:
+            starts += [start, *_split_starts(options, of_menu, law, start)]
     return starts
 
 
@@ -202,11 +196,12 @@ def _best_starts(
     alone = alone_ms(menu, law)
     by_cost = np.argsort(-alone, kind="stable")
     by_size = np.argsort(-menu.size[menu.first_range[menu.first_option[:-1]]], kind="stable")
-    by_origin = [] if caching else [[greedy(menu, law, by_cost)]]
+    dim = np.zeros(len(alone), np.int64)
+    np.maximum.at(dim, options.item, task.tables.dim.numpy())
+    by_origin = [] if caching else [[greedy(menu, law, by_cost)], _separated(menu, law, dim)]
     if options.are_whole and not caching:
         rules = [device.numpy() for device in rule_placements(task)]
-        for given in (starts, rules, [_by_width(task, alone[options.item])]):
-            by_origin.append([priced(menu, law, *options.whole(device)) for device in given])
+        by_origin += [[priced(menu, law, *options.whole(device)) for device in given] for given in (starts, rules)]
     legal = [[each for each in found if each is not None] for found in by_origin]
     best = [
         min(found, key=lambda each: each.cost_ms) for found in legal if found
