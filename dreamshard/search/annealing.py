@@ -43,7 +43,7 @@ _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped f
 _TRIED = 16  # devices on which greedy tries a table
 _SWEEPS = 6  # over all tables, in which each may change how it is spread
 _FULL = 0.97  # of all memory, above which spreading tables more costs
-_LIKELY = 0.7  # of a range's cost alone, by which a device's cost grows at least
+_SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
 _OPTION_SHARE = 0.25  # of the changes, where tables have several options
 
 
@@ -126,6 +126,14 @@ class State(NamedTuple):
     held_ranges: Ints
 
 
+class Target(NamedTuple):
+    """What each device is to stay within: its own cost, and its width."""
+
+    own_ms: float
+    width: float
+
+
+ANYTHING = Target(math.inf, math.inf)
 _WIDTH, _ROW_DIMS, _COPY_BYTES, _PRICE, _OVERFULL = range(5)
 
 
@@ -606,7 +614,11 @@ def _anneal(
         accepted, other = False, -1
         if options > 1 and (menu.spread[old] != ON_DEVICES or u[4] < option_share):
             new = menu.first_option[t] + int(u[5] * options)
-            if menu.spread[new] == ON_DEVICES and menu.spread[old] == ON_DEVICES and new == old:
+            if menu.spread[new] != ON_DEVICES or menu.spread[old] != ON_DEVICES:
+                chance = u[4] if menu.spread[old] != ON_DEVICES else u[4] / option_share
+                if chance * num_devices > _SPREAD_CHANGES:
+                    continue
+            elif new == old:
                 continue
             count = menu.first_range[new + 1] - menu.first_range[new]
             fits = True
@@ -689,26 +701,21 @@ def _anneal(
 
 @jit
 def _fit_on_devices(
-    menu: Menu, law: DeviceLaw, state: State, t: int, option: int, places: Ints, ms_per_width: float, target: float
+    menu: Menu, law: DeviceLaw, state: State, t: int, option: int, places: Ints, ms_per_width: float, target: Target
 ) -> float:
     """Choose a device for each range of an option; return the largest load of these, or infinity if one has no room.
 
-    Without a target, a range goes where the slowest device and a tenth of its own cost are least: the longest first is then
-    nearly even. With one, it goes to the fullest device that stays within the target, so that gaps remain for larger ones.
-    Among many devices only the most promising are tried.
+    Without a target, a range goes where the slowest device and a tenth of its own load are least. With one, loads are shares
+    of the target. Among many devices only the least loaded are tried.
     """
     num_devices, columns = len(state.own_ms), menu.loads.shape[1]
-    buffer, tried, key = np.zeros(columns), np.zeros(_TRIED, np.int64), np.zeros(num_devices)
+    buffer, tried, loads = np.zeros(columns), np.zeros(_TRIED, np.int64), np.zeros(num_devices)
     slowest, widest, worst = 0.0, 0.0, 0.0
     for d in range(num_devices):
         slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, law.width])
     first = menu.first_range[option]
     for k in range(menu.first_range[option + 1] - first):
         row, size = menu.load[first + k], menu.size[first + k]
-        likely = -np.inf
-        if target < np.inf:
-            alone = device_ms(law, menu.loads[row]) + ms_per_width * menu.loads[row, law.width]
-            likely = target - _LIKELY * alone
         found = 0
         for d in range(num_devices):
             taken = 0
@@ -716,10 +723,9 @@ def _fit_on_devices(
                 taken += places[j] == d
             if not _may_hold(menu, state, t, d, -1) or state.used[d] + (taken + 1) * size > menu.capacity[d]:
                 continue
-            load = state.own_ms[d] + ms_per_width * state.sums[d, law.width]
-            key[d] = (-load if load <= likely else load) + 1e6 * taken
+            loads[d] = _load(target, state.own_ms[d], state.sums[d, law.width], ms_per_width) + 1e6 * taken
             at = found
-            while at > 0 and key[tried[at - 1]] > key[d]:
+            while at > 0 and loads[tried[at - 1]] > loads[d]:
                 if at < _TRIED:
                     tried[at] = tried[at - 1]
                 at -= 1
@@ -732,18 +738,25 @@ def _fit_on_devices(
             for c in range(columns):
                 buffer[c] = state.sums[d, c] + menu.loads[row, c]
             own, wide = device_ms(law, buffer), buffer[law.width]
-            load = own + ms_per_width * wide
-            cost = max(slowest, own) + ms_per_width * max(widest, wide) + 0.1 * load + 1e6 * (key[d] >= 1e6)
+            load = _load(target, own, wide, ms_per_width)
+            cost = load + 1e6 * (loads[d] >= 1e6)
+            if target.own_ms == np.inf:
+                cost += 10 * (max(slowest, own) + ms_per_width * max(widest, wide))
             if cost < least:
                 best, least, best_load = d, cost, load
-            if load <= target and target < np.inf and key[d] < 1e6:
-                best, best_load = d, load
-                break
         if best < 0:
             return np.inf
         places[k] = best
         worst = max(worst, best_load)
     return worst
+
+
+@jit
+def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> float:
+    """What a device costs with the all-to-all of its width; with a target, its share of that."""
+    if target.own_ms == np.inf:
+        return own_ms + ms_per_width * width
+    return max(own_ms / target.own_ms, width / target.width)
 
 
 @jit
@@ -770,21 +783,22 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints) -
 
 
 @jit
-def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, ms_per_width: float, target: float) -> bool:
-    """Put each table in its first option that has room within the target, or else in that of the least load.
+def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, ms_per_width: float, target: Target) -> bool:
+    """Put each table in its first option that has room within the target, or in the one of the least load if none has.
 
     A table whose first option is on single devices is spread only if it has no room otherwise.
     """
     places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
+    most = np.inf if target.own_ms == np.inf else 1.0
     for t in order:
         chosen, least = -1, np.inf
         for spread in (False, True):
             for option in range(menu.first_option[t], menu.last_option[t]):
                 is_spread = menu.spread[option] != ON_DEVICES
-                if is_spread != (spread or menu.spread[menu.first_option[t]] != ON_DEVICES) or (chosen >= 0 and least <= target):
+                if is_spread != (spread or menu.spread[menu.first_option[t]] != ON_DEVICES) or (chosen >= 0 and least <= most):
                     continue
                 if is_spread:
-                    worst = target if _fit_on_hosts(menu, state, t, option, places) else np.inf
+                    worst = 0.0 if _fit_on_hosts(menu, state, t, option, places) else np.inf
                 else:
                     worst = _fit_on_devices(menu, law, state, t, option, places, ms_per_width, target)
                 if worst < least:
@@ -850,13 +864,10 @@ def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0, 
     return Found(option, place, best)
 
 
-def greedy(menu: Menu, law: DeviceLaw, order: Ints, target_ms: float = math.inf) -> Found | None:
-    """A legal start: tables in an order, each where it costs least, or within a target; None if one finds no room.
-
-    The target is of a device's own cost and an all-to-all of its width.
-    """
+def greedy(menu: Menu, law: DeviceLaw, order: Ints, target: Target = ANYTHING) -> Found | None:
+    """A legal start: tables in an order, each where it costs least, or within a target; None if one finds no room."""
     state = empty_state(menu)
-    if not _greedy(menu, law, state, order, ms_per_width(menu, law), target_ms):
+    if not _greedy(menu, law, state, order, ms_per_width(menu, law), target):
         return None
     return Found(state.option, state.place, float(overall_ms(law, state) + state.totals[_PRICE]))
 
@@ -868,42 +879,57 @@ def ms_per_width(menu: Menu, law: DeviceLaw) -> float:
     return float(curve_ms(law.curves, ALL_TO_ALL, even)) / even
 
 
-def spread_evenly(menu: Menu, law: DeviceLaw, option: Ints) -> tuple[Ints, float]:
-    """`[T]` options, from given ones on, that cost least if every device had the same share of all loads, and that cost.
+class Spread(NamedTuple):
+    """How tables are sharded: `[T]` options, the load of devices that share all loads evenly, and the cost of such."""
+
+    option: Ints
+    even: Target
+    cost_ms: float
+
+
+def spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target = ANYTHING) -> Spread:
+    """Options, from given ones on, that cost least if every device had the same share of all loads.
 
     One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
-    the option that costs least beside the others', until none does.
+    the option that costs least beside the others', until none does. Options with a range beyond the limit are left out.
     """
     option = option.copy()
-    cost = _spread_evenly(menu, law, option, *_sums_of_options(menu))
-    return option, float(cost)
+    cost_ms, own_ms, width = _spread_evenly(menu, law, option, limit, *_sums_of_options(menu, law))
+    return Spread(option, Target(float(own_ms), float(width)), float(cost_ms))
 
 
 @jit
-def _sums_of_options(menu: Menu) -> tuple[Floats, Floats]:
-    """`[O, L]` loads of all shards of each option, and `[O, 4]` bytes, dims of rows, bytes of copies and dims on hosts."""
+def _sums_of_options(menu: Menu, law: DeviceLaw) -> tuple[Floats, Floats, Floats]:
+    """`[O, L]` loads of all shards of each option; `[O, 4]` bytes, dims of rows, bytes of copies and dims on hosts; and `[O, 2]`
+    the largest range on one device alone: its own cost and its width.
+    """
     options, columns = len(menu.spread), menu.loads.shape[1]
-    loads, carried = np.zeros((options, columns)), np.zeros((options, 4))
+    loads, carried, largest = np.zeros((options, columns)), np.zeros((options, 4)), np.zeros((options, 2))
     for o in range(options):
         carried[o, 1], carried[o, 2] = menu.row_dims[o], menu.copy_bytes[o]
         for r in range(menu.first_range[o], menu.first_range[o + 1]):
-            full = menu.blocks[r] - 1
+            full, row = menu.blocks[r] - 1, menu.load[r]
             for c in range(columns):
-                loads[o, c] += full * menu.loads[menu.load[r], c] + menu.loads[menu.last_load[r], c]
+                loads[o, c] += full * menu.loads[row, c] + menu.loads[menu.last_load[r], c]
             carried[o, 0] += full * menu.size[r] + menu.last_size[r]
             carried[o, 3] += menu.host_dims[r]
-    return loads, carried
+            if menu.spread[o] == ON_DEVICES:
+                largest[o, 0] = max(largest[o, 0], device_ms(law, menu.loads[row]))
+                largest[o, 1] = max(largest[o, 1], menu.loads[row, law.width])
+    return loads, carried, largest
 
 
 @jit
-def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, loads: Floats, carried: Floats) -> float:
+def _spread_evenly(
+    menu: Menu, law: DeviceLaw, option: Ints, limit: Target, loads: Floats, carried: Floats, largest: Floats
+) -> tuple[float, float, float]:
     columns, num_devices = loads.shape[1], len(menu.capacity)
     hosts, capacity = num_devices // menu.per_host, menu.capacity.sum()
     total, totals, share = np.zeros(columns), np.zeros(4), np.zeros(columns)
     for t in range(len(option)):
         total += loads[option[t]]
         totals += carried[option[t]]
-    best, changed = np.inf, True
+    best, best_own, changed = np.inf, 0.0, True
     for _ in range(_SWEEPS):
         if not changed:
             break
@@ -911,33 +937,30 @@ def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, loads: Floats, carr
         for t in range(len(option)):
             total -= loads[option[t]]
             totals -= carried[option[t]]
-            least, chosen = np.inf, option[t]
+            least, least_own, chosen = np.inf, 0.0, option[t]
             for o in range(menu.first_option[t], menu.last_option[t]):
-                if menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
+                beyond = largest[o, 0] > limit.own_ms or largest[o, 1] > limit.width
+                if limit.own_ms == np.inf and menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
                     continue
                 for c in range(columns):
                     share[c] = (total[c] + loads[o, c]) / num_devices
                 share[law.tables] = max(share[law.tables], 1.0)
                 width = share[law.width]
-                cost = device_ms(law, share) + law.fixed_ms + law.total_ms * width * num_devices
+                own = device_ms(law, share)
+                cost = own + law.fixed_ms + law.total_ms * width * num_devices
                 cost += curve_ms(law.curves, ALL_TO_ALL, width)
                 cost += curve_ms(law.curves, ROWS, totals[1] + carried[o, 1])
                 cost += curve_ms(law.curves, COPIES, totals[2] + carried[o, 2])
                 cost += curve_ms(law.curves, HOSTS, (totals[3] + carried[o, 3]) / max(hosts, 1))
                 cost *= 1 + 10 * max((totals[0] + carried[o, 0]) / capacity - _FULL, 0.0)
+                cost *= 1e3 if beyond else 1.0  # unless there is no other
                 if cost < least * (1 - 1e-9):
-                    least, chosen = cost, o
+                    least, least_own, chosen = cost, own, o
             changed = changed or chosen != option[t]
-            option[t], best = chosen, least
+            option[t], best, best_own = chosen, least, least_own
             total += loads[chosen]
             totals += carried[chosen]
-    return best
-
-
-def slowest_ms(menu: Menu, law: DeviceLaw, found: Found, per_width_ms: float) -> float:
-    """The largest cost of a device on its own, with the all-to-all of its width: what `greedy` keeps within its target."""
-    state = state_of(menu, law, found.option, found.place)
-    return float((state.own_ms + per_width_ms * state.sums[:, law.width]).max())
+    return best / 1e3 if best > 1e3 * best_own else best, best_own, total[law.width] / num_devices
 
 
 def alone_ms(menu: Menu, law: DeviceLaw) -> Floats:
@@ -954,13 +977,29 @@ def _alone(law: DeviceLaw, loads: Floats, rows: Ints) -> Floats:
     return costs
 
 
-def balanced_ms(menu: Menu, law: DeviceLaw) -> float:
-    """Cost if every device had the same share of all loads, by the first option of each table: less than any that is real."""
-    first = menu.first_range[menu.first_option[:-1]]
-    share = menu.loads[menu.load[first]].sum(axis=0) / menu.allowed.shape[1]
+def balanced(menu: Menu, law: DeviceLaw) -> Target:
+    """Every device if all had the same share of all loads, by the first option of each table."""
+    share = _sums_of_first(menu) / menu.allowed.shape[1]
     share[law.tables] = max(share[law.tables], 1.0)
-    own = float(device_ms(law, share)) + law.fixed_ms + law.total_ms * share[law.width] * menu.allowed.shape[1]
-    return own + float(curve_ms(law.curves, ALL_TO_ALL, share[law.width]))
+    return Target(float(device_ms(law, share)), float(share[law.width]))
+
+
+def balanced_ms(menu: Menu, law: DeviceLaw) -> float:
+    """Cost if every device had the same share, without collectives of spread tables: less than any that is real."""
+    own_ms, width = balanced(menu, law)
+    waits_ms = law.fixed_ms + law.total_ms * width * menu.allowed.shape[1]
+    return own_ms + waits_ms + float(curve_ms(law.curves, ALL_TO_ALL, width))
+
+
+@jit
+def _sums_of_first(menu: Menu) -> Floats:
+    """`[L]` loads of all shards of the first options."""
+    total = np.zeros(menu.loads.shape[1])
+    for t in range(len(menu.last_option)):
+        option = menu.first_option[t]
+        for r in range(menu.first_range[option], menu.first_range[option + 1]):
+            total += (menu.blocks[r] - 1) * menu.loads[menu.load[r]] + menu.loads[menu.last_load[r]]
+    return total
 
 
 def priced(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> Found | None:

@@ -35,6 +35,8 @@ from dreamshard.tasks import PlacementTask
 MOVES_PER_MS = 500
 """Changes that an idle core tries in a millisecond; a budget of time stands for as many, whatever the machine."""
 
+_MORE_MOVES = 18_000
+
 Inference = Literal["search", "policy"]
 """How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
 
@@ -182,6 +184,10 @@ class RooflinePlacer(SearchingPlacer):
     def costs(self, task: PlacementTask) -> SearchCosts:
         """See `SearchingPlacer`."""
         return RooflineCosts.of(task, self.spec)
+
+    def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
+        """See `SearchingPlacer`: more than with a network, since a kernel's steps make many local optima."""
+        return super().moves(task, budget_ms) + (_MORE_MOVES if (budget_ms or self.budget_ms) is None else 0)
 
     def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
         """See `SearchingPlacer`: none besides greedy and the rules of thumb."""

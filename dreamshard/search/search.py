@@ -17,14 +17,16 @@ from dreamshard.search.annealing import (
     ON_DEVICES,
     ON_HOST,
     Found,
+    ANYTHING,
     Menu,
+    Spread,
+    Target,
     alone_ms,
     anneal,
+    balanced,
     balanced_ms,
     greedy,
-    ms_per_width,
     priced,
-    slowest_ms,
     spread_evenly,
 )
 from dreamshard.search.baselines import no_room, packed, rule_placements
@@ -38,10 +40,11 @@ _MOST_LONG = 6  # long searches
 _AGREEMENT = 0.002  # between the best two of them, at which a further one would gain nothing
 _RANKS = (1, 0, 0)  # of the start of each long search, by its number
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
-_TARGETS = 5  # bisections of the load that every device is to stay within
+_MARGINS = (0.7, 0.3, 0.12, 0.05, 0.02)  # above perfect balance, within which every device is to stay
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
 _MARGIN = 3  # numbers of devices to which wide tables keep
-_KEPT = 2  # placements of several targets, and sets of spread tables, from which the search goes on
+_LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
+_KEPT = 2  # placements with split tables from which the search goes on
 
 
 def default_moves(task: PlacementTask) -> int:
@@ -89,7 +92,7 @@ def search(
         menu = options.up_to(level)
         if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced_ms(menu, law):
             continue  # not even perfect balance would gain as much
-        others = _split_starts(options, menu, law, best) if level == COLUMNS else _spread_starts(options, law, best)
+        others = _split_starts(options, menu, law) if level == COLUMNS else _spread_starts(options, law, best, moves)
         other = _improved(menu, law, [best, *others], moves)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
@@ -144,48 +147,49 @@ def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -
     return found[0]
 
 
-def _split_starts(options: Options, menu: Menu, law: DeviceLaw, best: Found) -> list[Found]:
+def _split_starts(options: Options, menu: Menu, law: DeviceLaw) -> list[Found]:
     """Placements in which no range is wider than some number of columns, and all devices stay within a target.
 
     A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
     """
-    per_width, found = ms_per_width(menu, law), []
-    waits_ms = best.cost_ms - slowest_ms(menu, law, best, per_width)
+    found = []
     for widest in _WIDEST_RANGES:
         first = options.first_within(menu, widest)
         own = menu._replace(first_option=np.append(first, menu.first_option[-1]))
-        order = np.argsort(-alone_ms(own, law) * np.diff(menu.first_range)[first], kind="stable")
-        low, high = balanced_ms(own, law) - waits_ms, best.cost_ms - waits_ms
-        for _ in range(_TARGETS):
-            target = (low + high) / 2
-            start = greedy(own, law, order, target)
-            if start is not None:
-                found.append(start)
-            if start is not None and slowest_ms(menu, law, start, per_width) <= target:
-                high = target
-            else:
-                low = target
+        own_ms, width = balanced(own, law)
+        work = alone_ms(own, law) * np.diff(menu.first_range)[first]
+        order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
+        least = np.inf
+        for margin in _MARGINS:
+            start = greedy(own, law, order, Target(own_ms * (1 + margin), width * (1 + margin)))
+            if start is None or start.cost_ms > least:
+                break
+            least = start.cost_ms
+            found.append(start)
     return sorted(found, key=lambda each: each.cost_ms)[:_KEPT]
 
 
-def _spread_starts(options: Options, law: DeviceLaw, best: Found) -> list[Found]:
-    """Placements with tables spread as they would be if devices could be perfectly even, from several beginnings."""
+def _spread_starts(options: Options, law: DeviceLaw, best: Found, moves: int) -> list[Found]:
+    """Placements with tables spread as they would be if devices could be perfectly even, the others searched by columns."""
     menu = options.up_to(ALL)
-    chosen: dict[bytes, tuple[float, Ints]] = {}
+    chosen: dict[bytes, Spread] = {}
     kinds: tuple[ShardingType, ...] = ("data_parallel", "row_wise", "table_row_wise", "grid_shard")
     for kind in kinds:
-        able = options.first_of(kind)
-        option, cost_ms = spread_evenly(menu, law, np.where(able >= 0, able, menu.first_option[:-1]))
-        if (menu.spread[option] != ON_DEVICES).any() and cost_ms < best.cost_ms:
-            chosen[option.tobytes()] = cost_ms, option
-    starts = []
-    for _, option in sorted(chosen.values(), key=lambda each: each[0])[:_KEPT]:
-        of_menu = menu._replace(first_option=np.append(option, menu.first_option[-1]))
-        alone = np.where(menu.spread[option] != ON_DEVICES, -np.inf, -alone_ms(of_menu, law))
-        start = greedy(of_menu, law, np.argsort(alone, kind="stable"))
-        if start is not None:
-            starts += [start, *_split_starts(options, of_menu, law, start)]
-    return starts
+        able, limit = options.first_of(kind), ANYTHING
+        for share in _LIMITS:
+            each = spread_evenly(menu, law, np.where(able >= 0, able, menu.first_option[:-1]), limit)
+            if (menu.spread[each.option] != ON_DEVICES).any() and each.cost_ms < best.cost_ms:
+                chosen[each.option.tobytes()] = each
+            limit = Target(share * each.even.own_ms, share * each.even.width)
+    found: list[tuple[Found, Menu]] = []
+    for each in chosen.values():
+        last = np.where(menu.spread[each.option] == ON_DEVICES, options.up_to(COLUMNS).last_option, each.option + 1)
+        own = menu._replace(first_option=np.append(each.option, menu.first_option[-1]), last_option=last)
+        found += [(anneal(own, law, start, moves // _TRIAL), own) for start in _split_starts(options, own, law)]
+    if not found:
+        return []
+    start, own = min(found, key=lambda each: each[0].cost_ms)
+    return [_improved(own, law, [start], moves)]
 
 
 def _best_starts(
