@@ -3,6 +3,7 @@
 placers    the search by a trained network or a preset, greedy on a network, and a policy alone
 search     from starting placements to the best one found, level by level of how tables may be sharded
 annealing  the compiled search among the options of every table
+starting   greedy placements, and how tables are sharded if devices could be even
 options    the ways in which each table may be sharded, as arrays
 costs      a trained network and a preset's roofline as the search uses them
 columns    column shards by memory alone

@@ -40,9 +40,6 @@ _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a ra
 _BLOCK = 1 << 16  # changes whose random numbers are drawn at once
 _DRAWS = 8  # random numbers of a change
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
-_TRIED = 16  # devices on which greedy tries a table
-_SWEEPS = 6  # over all tables, in which each may change how it is spread
-_FULL = 0.97  # of all memory, above which spreading tables more costs
 _SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
 _OPTION_SHARE = 0.25  # of the changes, where tables have several options
 
@@ -126,14 +123,6 @@ class State(NamedTuple):
     held_ranges: Ints
 
 
-class Target(NamedTuple):
-    """What each device is to stay within: its own cost, and its width."""
-
-    own_ms: float
-    width: float
-
-
-ANYTHING = Target(math.inf, math.inf)
 _WIDTH, _ROW_DIMS, _COPY_BYTES, _PRICE, _OVERFULL = range(5)
 
 
@@ -274,7 +263,7 @@ def _waits_ms(law: DeviceLaw, state: State, widest: float) -> float:
 
 
 @jit
-def _may_hold(menu: Menu, state: State, table: int, device: int, leaving: int) -> bool:
+def may_hold(menu: Menu, state: State, table: int, device: int, leaving: int) -> bool:
     """Whether a range of the table may be there, memory aside; one of a table `leaving` does not keep it away."""
     if not menu.allowed[table, device]:
         return False
@@ -298,7 +287,8 @@ def _in_group(menu: Menu, table: int, group: int) -> bool:
 
 
 @jit
-def _host_allowed(menu: Menu, table: int, host: int) -> bool:
+def host_allowed(menu: Menu, table: int, host: int) -> bool:
+    """Whether a table may be on all devices of a host, memory aside."""
     for d in range(host * menu.per_host, (host + 1) * menu.per_host):  # noqa: SIM110 - compiled code has no all()
         if not menu.allowed[table, d]:
             return False
@@ -388,7 +378,7 @@ def _exchange(
         grown -= menu.size[other_number]
         if len(menu.price_ms):
             price += menu.price_ms[other_number, device] - menu.price_ms[other_number, target]
-        if not _may_hold(menu, state, other // width, device, table):
+        if not may_hold(menu, state, other // width, device, table):
             return False, energy, squares
     over_device = _overfull(menu, device, state.used[device] - grown)
     over_target = _overfull(menu, target, state.used[target] + grown)
@@ -396,7 +386,7 @@ def _exchange(
         return False, energy, squares
     overfull = state.totals[_OVERFULL] + over_device + over_target
     overfull -= _overfull(menu, device, state.used[device]) + _overfull(menu, target, state.used[target])
-    if not _may_hold(menu, state, table, target, other // width if other >= 0 else -1):
+    if not may_hold(menu, state, table, target, other // width if other >= 0 else -1):
         return False, energy, squares
     for c in range(menu.loads.shape[1]):
         change = menu.loads[row, c] - (menu.loads[back, c] if back >= 0 else 0.0)
@@ -481,7 +471,7 @@ def _reshard(
     _add_option(menu, state, table, old, -1)
     for r in range(new_count):
         if menu.spread[option] == ON_DEVICES:
-            legal = legal and _may_hold(menu, state, table, places[r], -1)
+            legal = legal and may_hold(menu, state, table, places[r], -1)
         _add_range(menu, law, state, table, r, option, places[r], 1)
     _add_option(menu, state, table, option, 1)
     for i in range(count):
@@ -630,7 +620,7 @@ def _anneal(
                     begin = second
                 for k in range(count):
                     new_places[k] = (begin + k) % hosts
-                    fits = fits and _host_allowed(menu, t, new_places[k])
+                    fits = fits and host_allowed(menu, t, new_places[k])
             elif menu.spread[new] == ON_ALL:
                 new_places[0] = 0
             else:
@@ -675,7 +665,7 @@ def _anneal(
         elif menu.spread[old] == ON_HOST:
             hosts = num_devices // menu.per_host
             target = int(u[6] * hosts)
-            if target != state.place[t, 0] and _host_allowed(menu, t, target):
+            if target != state.place[t, 0] and host_allowed(menu, t, target):
                 count = menu.first_range[old + 1] - menu.first_range[old]
                 for k in range(count):
                     new_places[k] = (target + k) % hosts
@@ -697,124 +687,6 @@ def _anneal(
                     best_option[t], best_place[t], is_changed[t] = state.option[t], state.place[t], False
                 num_changed = 0
     return best
-
-
-@jit
-def _fit_on_devices(
-    menu: Menu, law: DeviceLaw, state: State, t: int, option: int, places: Ints, ms_per_width: float, target: Target
-) -> float:
-    """Choose a device for each range of an option; return the largest load of these, or infinity if one has no room.
-
-    Without a target, a range goes where the slowest device and a tenth of its own load are least. With one, loads are shares
-    of the target. Among many devices only the least loaded are tried.
-    """
-    num_devices, columns = len(state.own_ms), menu.loads.shape[1]
-    buffer, tried, loads = np.zeros(columns), np.zeros(_TRIED, np.int64), np.zeros(num_devices)
-    slowest, widest, worst = 0.0, 0.0, 0.0
-    for d in range(num_devices):
-        slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, law.width])
-    first = menu.first_range[option]
-    for k in range(menu.first_range[option + 1] - first):
-        row, size = menu.load[first + k], menu.size[first + k]
-        found = 0
-        for d in range(num_devices):
-            taken = 0
-            for j in range(k):
-                taken += places[j] == d
-            if not _may_hold(menu, state, t, d, -1) or state.used[d] + (taken + 1) * size > menu.capacity[d]:
-                continue
-            loads[d] = _load(target, state.own_ms[d], state.sums[d, law.width], ms_per_width) + 1e6 * taken
-            at = found
-            while at > 0 and loads[tried[at - 1]] > loads[d]:
-                if at < _TRIED:
-                    tried[at] = tried[at - 1]
-                at -= 1
-            if at < _TRIED:
-                tried[at] = d
-            found = min(found + 1, _TRIED)
-        best, least, best_load = -1, np.inf, np.inf
-        for n in range(found):
-            d = tried[n]
-            for c in range(columns):
-                buffer[c] = state.sums[d, c] + menu.loads[row, c]
-            own, wide = device_ms(law, buffer), buffer[law.width]
-            load = _load(target, own, wide, ms_per_width)
-            cost = load + 1e6 * (loads[d] >= 1e6)
-            if target.own_ms == np.inf:
-                cost += 10 * (max(slowest, own) + ms_per_width * max(widest, wide))
-            if cost < least:
-                best, least, best_load = d, cost, load
-        if best < 0:
-            return np.inf
-        places[k] = best
-        worst = max(worst, best_load)
-    return worst
-
-
-@jit
-def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> float:
-    """What a device costs with the all-to-all of its width; with a target, its share of that."""
-    if target.own_ms == np.inf:
-        return own_ms + ms_per_width * width
-    return max(own_ms / target.own_ms, width / target.width)
-
-
-@jit
-def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints) -> bool:
-    """Choose a host for each range of an option that is on all devices of a host, or of all; whether there is room."""
-    num_devices, spread = len(state.own_ms), menu.spread[option]
-    size = num_devices if spread == ON_ALL else menu.per_host
-    first = menu.first_range[option]
-    for k in range(menu.first_range[option + 1] - first):
-        best, least = -1, np.inf
-        for h in range(num_devices // size):
-            fits, total = spread == ON_ALL or _host_allowed(menu, t, h), 0.0
-            for d in range(h * size, (h + 1) * size):
-                fits = fits and state.used[d] + (k + 1) * menu.size[first + k] <= menu.capacity[d]
-                total += state.own_ms[d]
-            for j in range(k):
-                total += (places[j] == h) * 1e9
-            if fits and total < least:
-                best, least = h, total
-        if best < 0:
-            return False
-        places[k] = best
-    return True
-
-
-@jit
-def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, ms_per_width: float, target: Target) -> bool:
-    """Put each table in its first option that has room within the target, or in the one of the least load if none has.
-
-    A table whose first option is on single devices is spread only if it has no room otherwise.
-    """
-    places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
-    most = np.inf if target.own_ms == np.inf else 1.0
-    for t in order:
-        chosen, least = -1, np.inf
-        for spread in (False, True):
-            for option in range(menu.first_option[t], menu.last_option[t]):
-                is_spread = menu.spread[option] != ON_DEVICES
-                if is_spread != (spread or menu.spread[menu.first_option[t]] != ON_DEVICES) or (chosen >= 0 and least <= most):
-                    continue
-                if is_spread:
-                    worst = 0.0 if _fit_on_hosts(menu, state, t, option, places) else np.inf
-                else:
-                    worst = _fit_on_devices(menu, law, state, t, option, places, ms_per_width, target)
-                if worst < least:
-                    chosen, least = option, worst
-                    kept[:] = places
-            if chosen >= 0:
-                break
-        if chosen < 0:
-            return False
-        put(menu, law, state, t, chosen, kept)
-        if menu.spread[chosen] != ON_DEVICES:
-            settle(law, state)
-        else:
-            for k in range(menu.first_range[chosen + 1] - menu.first_range[chosen]):
-                state.own_ms[kept[k]] = device_ms(law, state.sums[kept[k]])
-    return True
 
 
 class Found(NamedTuple):
@@ -839,10 +711,14 @@ def _fill(menu: Menu, law: DeviceLaw, state: State, option: Ints, place: Ints) -
     settle(law, state)
 
 
+def total_ms(law: DeviceLaw, state: State) -> float:
+    """Cost of a state, price included."""
+    return float(overall_ms(law, state) + state.totals[_PRICE])
+
+
 def cost_of(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> float:
     """Cost of a placement, price included."""
-    state = state_of(menu, law, option, place)
-    return float(overall_ms(law, state) + state.totals[_PRICE])
+    return total_ms(law, state_of(menu, law, option, place))
 
 
 def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0, hot: float = HOT) -> Found:
@@ -859,108 +735,24 @@ def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0, 
     for first in range(0, moves, _BLOCK):
         draws = generator.random((min(_BLOCK, moves - first), _DRAWS))
         best = _anneal(
-            menu, law, state, option, place, best, draws, first, moves, reference, hot, _COLD, share, by_width, rank, row_ms
+            menu,
+            law,
+            state,
+            option,
+            place,
+            best,
+            draws,
+            first,
+            moves,
+            reference,
+            hot,
+            _COLD,
+            share,
+            by_width,
+            rank,
+            row_ms,
         )
     return Found(option, place, best)
-
-
-def greedy(menu: Menu, law: DeviceLaw, order: Ints, target: Target = ANYTHING) -> Found | None:
-    """A legal start: tables in an order, each where it costs least, or within a target; None if one finds no room."""
-    state = empty_state(menu)
-    if not _greedy(menu, law, state, order, ms_per_width(menu, law), target):
-        return None
-    return Found(state.option, state.place, float(overall_ms(law, state) + state.totals[_PRICE]))
-
-
-def ms_per_width(menu: Menu, law: DeviceLaw) -> float:
-    """Milliseconds of the all-to-all per unit of the widest device's width, if all are as wide."""
-    total = float(menu.loads[menu.load[menu.first_range[menu.first_option[:-1]]], law.width].sum())
-    even = max(total / menu.allowed.shape[1], 1e-9)
-    return float(curve_ms(law.curves, ALL_TO_ALL, even)) / even
-
-
-class Spread(NamedTuple):
-    """How tables are sharded: `[T]` options, the load of devices that share all loads evenly, and the cost of such."""
-
-    option: Ints
-    even: Target
-    cost_ms: float
-
-
-def spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target = ANYTHING) -> Spread:
-    """Options, from given ones on, that cost least if every device had the same share of all loads.
-
-    One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
-    the option that costs least beside the others', until none does. Options with a range beyond the limit are left out.
-    """
-    option = option.copy()
-    cost_ms, own_ms, width = _spread_evenly(menu, law, option, limit, *_sums_of_options(menu, law))
-    return Spread(option, Target(float(own_ms), float(width)), float(cost_ms))
-
-
-@jit
-def _sums_of_options(menu: Menu, law: DeviceLaw) -> tuple[Floats, Floats, Floats]:
-    """`[O, L]` loads of all shards of each option; `[O, 4]` bytes, dims of rows, bytes of copies and dims on hosts; and `[O, 2]`
-    the largest range on one device alone: its own cost and its width.
-    """
-    options, columns = len(menu.spread), menu.loads.shape[1]
-    loads, carried, largest = np.zeros((options, columns)), np.zeros((options, 4)), np.zeros((options, 2))
-    for o in range(options):
-        carried[o, 1], carried[o, 2] = menu.row_dims[o], menu.copy_bytes[o]
-        for r in range(menu.first_range[o], menu.first_range[o + 1]):
-            full, row = menu.blocks[r] - 1, menu.load[r]
-            for c in range(columns):
-                loads[o, c] += full * menu.loads[row, c] + menu.loads[menu.last_load[r], c]
-            carried[o, 0] += full * menu.size[r] + menu.last_size[r]
-            carried[o, 3] += menu.host_dims[r]
-            if menu.spread[o] == ON_DEVICES:
-                largest[o, 0] = max(largest[o, 0], device_ms(law, menu.loads[row]))
-                largest[o, 1] = max(largest[o, 1], menu.loads[row, law.width])
-    return loads, carried, largest
-
-
-@jit
-def _spread_evenly(
-    menu: Menu, law: DeviceLaw, option: Ints, limit: Target, loads: Floats, carried: Floats, largest: Floats
-) -> tuple[float, float, float]:
-    columns, num_devices = loads.shape[1], len(menu.capacity)
-    hosts, capacity = num_devices // menu.per_host, menu.capacity.sum()
-    total, totals, share = np.zeros(columns), np.zeros(4), np.zeros(columns)
-    for t in range(len(option)):
-        total += loads[option[t]]
-        totals += carried[option[t]]
-    best, best_own, changed = np.inf, 0.0, True
-    for _ in range(_SWEEPS):
-        if not changed:
-            break
-        changed = False
-        for t in range(len(option)):
-            total -= loads[option[t]]
-            totals -= carried[option[t]]
-            least, least_own, chosen = np.inf, 0.0, option[t]
-            for o in range(menu.first_option[t], menu.last_option[t]):
-                beyond = largest[o, 0] > limit.own_ms or largest[o, 1] > limit.width
-                if limit.own_ms == np.inf and menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
-                    continue
-                for c in range(columns):
-                    share[c] = (total[c] + loads[o, c]) / num_devices
-                share[law.tables] = max(share[law.tables], 1.0)
-                width = share[law.width]
-                own = device_ms(law, share)
-                cost = own + law.fixed_ms + law.total_ms * width * num_devices
-                cost += curve_ms(law.curves, ALL_TO_ALL, width)
-                cost += curve_ms(law.curves, ROWS, totals[1] + carried[o, 1])
-                cost += curve_ms(law.curves, COPIES, totals[2] + carried[o, 2])
-                cost += curve_ms(law.curves, HOSTS, (totals[3] + carried[o, 3]) / max(hosts, 1))
-                cost *= 1 + 10 * max((totals[0] + carried[o, 0]) / capacity - _FULL, 0.0)
-                cost *= 1e3 if beyond else 1.0  # unless there is no other
-                if cost < least * (1 - 1e-9):
-                    least, least_own, chosen = cost, own, o
-            changed = changed or chosen != option[t]
-            option[t], best, best_own = chosen, least, least_own
-            total += loads[chosen]
-            totals += carried[chosen]
-    return best / 1e3 if best > 1e3 * best_own else best, best_own, total[law.width] / num_devices
 
 
 def alone_ms(menu: Menu, law: DeviceLaw) -> Floats:
@@ -977,37 +769,12 @@ def _alone(law: DeviceLaw, loads: Floats, rows: Ints) -> Floats:
     return costs
 
 
-def balanced(menu: Menu, law: DeviceLaw) -> Target:
-    """Every device if all had the same share of all loads, by the first option of each table."""
-    share = _sums_of_first(menu) / menu.allowed.shape[1]
-    share[law.tables] = max(share[law.tables], 1.0)
-    return Target(float(device_ms(law, share)), float(share[law.width]))
-
-
-def balanced_ms(menu: Menu, law: DeviceLaw) -> float:
-    """Cost if every device had the same share, without collectives of spread tables: less than any that is real."""
-    own_ms, width = balanced(menu, law)
-    waits_ms = law.fixed_ms + law.total_ms * width * menu.allowed.shape[1]
-    return own_ms + waits_ms + float(curve_ms(law.curves, ALL_TO_ALL, width))
-
-
-@jit
-def _sums_of_first(menu: Menu) -> Floats:
-    """`[L]` loads of all shards of the first options."""
-    total = np.zeros(menu.loads.shape[1])
-    for t in range(len(menu.last_option)):
-        option = menu.first_option[t]
-        for r in range(menu.first_range[option], menu.first_range[option + 1]):
-            total += (menu.blocks[r] - 1) * menu.loads[menu.load[r]] + menu.loads[menu.last_load[r]]
-    return total
-
-
 def priced(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> Found | None:
     """A placement with its cost; None if it is not legal."""
     state = state_of(menu, law, option, place)
     if not _is_legal(menu, state):
         return None
-    return Found(option, place, float(overall_ms(law, state) + state.totals[_PRICE]))
+    return Found(option, place, total_ms(law, state))
 
 
 @jit
@@ -1018,6 +785,6 @@ def _is_legal(menu: Menu, state: State) -> bool:
         option = state.option[t]
         if menu.spread[option] == ON_DEVICES:
             for r in range(menu.first_range[option + 1] - menu.first_range[option]):
-                if not _may_hold(menu, state, t, state.place[t, r], -1):
+                if not may_hold(menu, state, t, state.place[t, r], -1):
                     return False
     return True

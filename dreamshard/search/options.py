@@ -128,7 +128,7 @@ class Options:
         return found
 
     def first_within(self, menu: Menu, widest: int) -> Ints:
-        """`[I]` of the options from a menu's first ones on, the first without a wider range; the first one if there is none."""
+        """`[I]` the first of each item's options, from a menu's first one on, that has no wider range; or the first one."""
         first = menu.first_option[:-1].copy()
         widths, starts = np.diff(self.ends, prepend=0), self.menu.first_range[:-1]
         widths[starts] = self.ends[starts]

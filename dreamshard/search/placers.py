@@ -22,12 +22,13 @@ from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
-from dreamshard.search.annealing import alone_ms, greedy
+from dreamshard.search.annealing import alone_ms
 from dreamshard.search.baselines import packed
 from dreamshard.search.columns import allowed_parts
 from dreamshard.search.costs import NetworkCosts, RooflineCosts, SearchCosts
 from dreamshard.search.options import ALL, WHOLE, Options
 from dreamshard.search.search import default_moves, highest_level, search
+from dreamshard.search.starting import greedy
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.tasks import PlacementTask

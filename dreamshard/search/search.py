@@ -10,29 +10,15 @@ from contextlib import suppress
 
 import numpy as np
 
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints
+from dreamshard.cost_model.compiled import DeviceLaw, Ints
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import (
-    ON_DEVICES,
-    ON_HOST,
-    Found,
-    ANYTHING,
-    Menu,
-    Spread,
-    Target,
-    alone_ms,
-    anneal,
-    balanced,
-    balanced_ms,
-    greedy,
-    priced,
-    spread_evenly,
-)
+from dreamshard.search.annealing import ON_DEVICES, Found, Menu, alone_ms, anneal, priced
 from dreamshard.search.baselines import no_room, packed, rule_placements
 from dreamshard.search.columns import packed_columns
 from dreamshard.search.costs import SearchCosts
 from dreamshard.search.options import ALL, COLUMNS, WHOLE, Options
+from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, balanced_ms, greedy, spread_evenly
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
@@ -134,14 +120,18 @@ def _separated(menu: Menu, law: DeviceLaw, dim: Ints) -> list[Found]:
     return [each for each in found if each is not None]
 
 
+def _cost(found: Found) -> float:
+    return found.cost_ms
+
+
 def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -> Found:
     """The best of long searches from the best results of short ones; as many as it takes until two agree."""
     tried = [anneal(menu, law, each, moves // _TRIAL) if len(starts) > 1 else each for each in starts]
-    ranked = sorted(tried, key=lambda each: each.cost_ms)
+    ranked = sorted(tried, key=_cost)
     found: list[Found] = []
     for seed in range(1, _MOST_LONG + 1):
         start = ranked[_RANKS[seed % len(_RANKS)] % len(ranked)]
-        found = sorted([*found, anneal(menu, law, start, moves, seed)], key=lambda each: each.cost_ms)
+        found = sorted([*found, anneal(menu, law, start, moves, seed)], key=_cost)
         if seed > 1 and found[1].cost_ms <= found[0].cost_ms * (1 + _AGREEMENT):
             break
     return found[0]
@@ -166,7 +156,7 @@ def _split_starts(options: Options, menu: Menu, law: DeviceLaw) -> list[Found]:
                 break
             least = start.cost_ms
             found.append(start)
-    return sorted(found, key=lambda each: each.cost_ms)[:_KEPT]
+    return sorted(found, key=_cost)[:_KEPT]
 
 
 def _spread_starts(options: Options, law: DeviceLaw, best: Found, moves: int) -> list[Found]:
@@ -202,14 +192,14 @@ def _best_starts(
     by_size = np.argsort(-menu.size[menu.first_range[menu.first_option[:-1]]], kind="stable")
     dim = np.zeros(len(alone), np.int64)
     np.maximum.at(dim, options.item, task.tables.dim.numpy())
-    by_origin = [] if caching else [[greedy(menu, law, by_cost)], _separated(menu, law, dim)]
+    by_origin: list[Sequence[Found | None]] = []
+    if not caching:
+        by_origin += [[greedy(menu, law, by_cost)], _separated(menu, law, dim)]
     if options.are_whole and not caching:
         rules = [device.numpy() for device in rule_placements(task)]
         by_origin += [[priced(menu, law, *options.whole(device)) for device in given] for given in (starts, rules)]
     legal = [[each for each in found if each is not None] for found in by_origin]
-    best = [
-        min(found, key=lambda each: each.cost_ms) for found in legal if found
-    ]  # of each origin, so that they differ
+    best = [min(found, key=_cost) for found in legal if found]  # of each origin, so that they differ
     for level in range(WHOLE, most + 1):
         if not best:
             # smallest first leaves them in device memory where some tables must be cached

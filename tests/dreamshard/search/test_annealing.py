@@ -13,6 +13,7 @@ from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer, annealing
 from dreamshard.search.options import ALL, Options
+from dreamshard.search.starting import greedy
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of
@@ -38,7 +39,7 @@ def test_a_state_after_1000_changes_costs_what_it_costs_from_scratch(kind, const
     costs = PLACERS[kind]().costs(task)
     options = Options.of(task, costs.devices_per_host, costs.loads, ALL, caching=False)
     menu, law = options.menu, costs.law()
-    found = annealing.greedy(menu, law, np.argsort(-annealing.alone_ms(menu, law)))
+    found = greedy(menu, law, np.argsort(-annealing.alone_ms(menu, law)))
     state = annealing.state_of(menu, law, found.option, found.place)
     order = np.arange(len(menu.allowed))
     for seed in range(4):

@@ -1,0 +1,67 @@
+"""More ways to shard, or more memory, never cost more: lists of equal, unequal and tiny tables, on one to three hosts.
+
+A kernel's steps make many local optima, so that two searches differ by up to 2 %.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.search import RooflinePlacer
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.table_list import read_tables
+
+A100 = RooflinePlacer(PRESETS["a100"])
+NOISE = 1.02
+NARROWER = [
+    ("table_wise",),
+    ("table_wise", "column_wise"),
+    ("table_wise", "data_parallel"),
+    ("table_wise", "column_wise", "row_wise"),
+    ("table_wise", "column_wise", "data_parallel"),
+]
+
+
+def random_tables(count, seed):
+    generator = np.random.default_rng(seed)
+    rows = np.exp(generator.uniform(np.log(1e5), np.log(2e7), count)).astype(int)
+    return rows, generator.choice([16, 32, 64, 128], count), np.exp(generator.uniform(0, 4, count)).round(1)
+
+
+LISTS = {
+    "equal": (([4_000_000] * 10, [128] * 10, [20] * 10), 8, None),
+    "one giant": (([60_000_000] + [1_000_000] * 10, [256] + [64] * 10, [120] + [10] * 10), 8, None),
+    "tiny": (([5_000] * 200, [8, 16, 32, 64] * 50, [4] * 200), 8, None),
+    "two hosts": (random_tables(24, 0), 8, 4),
+    "three hosts": (random_tables(20, 1), 6, 2),
+}
+
+
+@pytest.fixture(params=LISTS, scope="module")
+def task(request, tmp_path_factory):
+    columns, num_devices, per_host = LISTS[request.param]
+    file = tmp_path_factory.mktemp("lists") / "tables.csv"
+    lines = [f"t{i},{','.join(map(str, each))}" for i, each in enumerate(zip(*columns, strict=True))]
+    file.write_text("\n".join(["name,rows,dim,pooling_factor", *lines]))
+    return PlacementTask(
+        read_tables(file), num_devices, 2**36, devices_per_host=per_host, batch_size=65_536, constraints=ANY_SHARDING
+    )
+
+
+def cost_ms(task):
+    return float(A100.predict(task, A100.place(task)).overall_ms())
+
+
+def test_every_way_to_shard_costs_no_more_than_fewer(task):
+    least = min(cost_ms(replace(task, constraints=Constraints(sharding_types=types))) for types in NARROWER)
+    assert cost_ms(task) <= NOISE * least
+
+
+def test_more_memory_costs_no_more(task):
+    even = int(task.table_bytes.sum()) // task.num_devices
+    costs = [cost_ms(replace(task, memory_bytes=int(even * share))) for share in (1.05, 1.5, 4)]
+    assert costs[1] <= NOISE * costs[0]
+    assert costs[2] <= NOISE * min(costs)
