@@ -41,11 +41,11 @@ def test_a_state_after_1000_changes_costs_what_it_costs_from_scratch(kind, const
     menu, law = options.menu, costs.law()
     found = greedy(menu, law, np.argsort(-annealing.alone_ms(menu, law)))
     state = annealing.state_of(menu, law, found.option, found.place)
-    order = np.arange(len(menu.allowed))
+    order, row_ms = np.arange(len(menu.allowed)), np.zeros(len(menu.loads))
     for seed in range(4):
         draws = np.random.default_rng(seed).random((1000, 8))
         best = found.option.copy(), found.place.copy()
-        annealing._anneal(menu, law, state, *best, 0.0, draws, 0, 1000, 1.0, 1e3, 1e3, 0.5, order, order)
+        annealing._anneal(menu, law, state, *best, 0.0, draws, 0, 1000, 1.0, 1e3, 1e3, 0.5, order, order, row_ms)
         fresh = annealing.state_of(menu, law, state.option, state.place)
         assert annealing.overall_ms(law, state) == pytest.approx(annealing.overall_ms(law, fresh), rel=1e-9)
         assert np.allclose(state.sums, fresh.sums)
