@@ -39,7 +39,17 @@ def test_a_plan_with_predictions_says_the_slowest_device_and_the_phases_of_each(
     assert made.overall_ms == 10.0
     assert made.devices[0]["backward_compute_ms"] == 4.0
     read = json.loads(made.to_json())
-    assert set(read) == {"num_devices", "placer", "predicted", "costs_of", "differs_in", "warning", "shards", "rows"}
+    assert set(read) == {
+        "num_devices",
+        "placer",
+        "predicted",
+        "costs_of",
+        "differs_in",
+        "warning",
+        "not_measured",
+        "shards",
+        "rows",
+    }
     assert read["predicted"]["devices"][1]["forward_comm_ms"] == 1.0
 
 
