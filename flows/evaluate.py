@@ -52,7 +52,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     with stage(store, "evaluate", options, progress="evaluate") as (run, _, training):
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, rivals_too=options.rivals, current=options.current)
-        mlflow_tracking.log_evaluation(store, run, key)
+        log_evaluation(store, run, key)
     report = report_store.load(store.evaluations, key)
     return {
         "evaluation": key,
@@ -61,6 +61,12 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
         "table": report_tables.evaluation_table(report),
         **notes_on(report),
     }
+
+
+@retried_task("log evaluation")
+def log_evaluation(store: Store, run: str, evaluation: str) -> None:
+    """An evaluation -> figures, plots and tables of its run in MLflow."""
+    mlflow_tracking.log_evaluation(store, run, evaluation)
 
 
 def notes_on(report: EvaluationReport) -> dict[str, str]:

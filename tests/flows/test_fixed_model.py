@@ -139,7 +139,7 @@ def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model, shar
     content = json.loads(plan.read_text())
     plan.write_text(json.dumps(content | {"shards": content["shards"][1:]}))
     options = ("--source", str(model.home / "model.csv"), "--devices", "4", "--current", str(plan))
-    failed_with(shared_dreamshard("run", *OPTIONS, *options, home=model.home), "give the plan in use for these tables")
+    failed_with(shared_dreamshard("run", *OPTIONS, *options, home=model.home), "give the plan in use")
 
 
 def test_a_model_that_drifted_is_trained_on_from_its_champion_and_both_are_compared(model: Model, shared_dreamshard):

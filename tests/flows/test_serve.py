@@ -41,7 +41,10 @@ def test_the_documented_server_answers_with_a_legal_placement(tmp_path: Path):
     command = [str(port) if word == "5001" else word for word in command]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     process = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, name: uri, "PATH": path}, start_new_session=True
+        command,
+        cwd=tmp_path,
+        env={**os.environ, name: uri, "PATH": path, "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT": "600"},
+        start_new_session=True,
     )
     try:
         address = f"http://127.0.0.1:{port}"
