@@ -89,9 +89,11 @@ def configured(store: Store, options: TaskOptions) -> tuple[Recipe, Sizes, str]:
         ValueError: nothing has been ingested, or not this version.
     """
     versions = store.lake.dataset_versions()
-    if options.dataset not in (None, *versions) or not versions:
+    if not versions:
+        raise ValueError("nothing has been ingested; run `dreamshard ingest`")
+    if options.dataset not in (None, *versions):
         raise ValueError(
-            f"there is no dataset {options.dataset or ''} in this home; run `dreamshard ingest`, or choose one of "
+            f"there is no dataset {options.dataset} in this home; run `dreamshard ingest`, or choose one of "
             f"{versions[-5:]}"
         )
     dataset = options.dataset or versions[-1]
