@@ -8,7 +8,7 @@ warm start.
 from typing import Any
 
 from dreamshard.sizing import with_batch_size
-from flows.evaluate import evaluate_placers
+from flows.evaluate import evaluate_placers, log_evaluation
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
@@ -41,7 +41,7 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             last = train_placer(store, run, training)
         with chain.stage("evaluate") as run:
             evaluation = evaluate_placers(store, training, last, current=options.current)
-            mlflow_tracking.log_evaluation(store, run, evaluation)
+            log_evaluation(store, run, evaluation)
         with chain.stage("promote"):
             return register_and_decide(
                 store,
