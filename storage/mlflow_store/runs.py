@@ -138,6 +138,8 @@ def _open(settings: Settings, name: str, labels: Mapping[str, str], tags: Mappin
             mlflow.set_tag(
                 DESCRIPTION, (error_sentence(error) if isinstance(error, Exception) else "interrupted")[:_LONGEST]
             )
+            if not isinstance(error, Exception):
+                mlflow.end_run("KILLED")
             raise
 
 

@@ -41,7 +41,7 @@ def staged(dreamshard_on_s3: Dreamshard, tmp_path_factory: pytest.TempPathFactor
     said["ingest"] = stage(dreamshard_on_s3, home, "ingest", *ingest)
     failed_with(dreamshard_on_s3("evaluate", *STAGE, home=home), "no training", "dreamshard train")
     said["profile"] = stage(dreamshard_on_s3, home, "profile")
-    failed_with(dreamshard_on_s3("promote", *STAGE, home=home), "finished no iteration", "dreamshard train")
+    failed_with(dreamshard_on_s3("promote", *STAGE, home=home), "finished an iteration", "dreamshard train")
     said["train"] = stage(dreamshard_on_s3, home, "train")
     failed_with(dreamshard_on_s3("promote", *STAGE, home=home), "not been evaluated", "dreamshard evaluate")
     return said | {name: stage(dreamshard_on_s3, home, name) for name in ("evaluate", "promote")}
@@ -63,7 +63,7 @@ def test_each_stage_ends_with_the_command_that_goes_on_from_it(staged: dict[str,
 
 
 def test_a_run_after_the_stages_measures_nothing_again(dreamshard_on_s3, outcome):
-    assert outcome["version"] == "1"
+    assert outcome["version"].endswith("/1")
     query = "select iteration, count(*) as n from cost_samples where iteration > 0 group by 1 order by 1"
     done = dreamshard_on_s3("sql", query, "--json", home=Path(outcome["home"]))
     assert json.loads(done.stdout) == [{"iteration": 1, "n": 5}, {"iteration": 2, "n": 5}]
@@ -116,4 +116,4 @@ def test_a_store_that_mlflow_cannot_use_needs_artifacts_elsewhere(dreamshard_on_
     monkeypatch.setenv("DREAMSHARD_STORE", "memory://team/x")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     done = dreamshard_on_s3("ingest", "meta-dlrm-2021", "--recipe", "smoke", home=tmp_path)
-    failed_with(done, "knows no memory://", "DREAMSHARD_ARTIFACTS")
+    failed_with(done, "memory://", "DREAMSHARD_ARTIFACTS")
