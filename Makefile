@@ -52,8 +52,8 @@ test-all: lint ## run lint and all tests: more than half an hour on two cores
 baseline: install-test ## compare costs of plans, errors and views with the frozen ones; minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.baseline $(ARGS)
 
-bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
+bench: install-test ## measure quality and speed; figures go to tests/benchmarks/data
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks $(ARGS)
 
 pictures: install-test ## take the pictures of Prefect's and MLflow's pages in docs/pictures; needs chromium
 	DREAMSHARD_PICTURES=docs/pictures $(PYTEST) tests/flows/test_browser.py $(ARGS)

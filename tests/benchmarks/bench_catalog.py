@@ -1,13 +1,10 @@
 """Queries over 10 million per-device cost rows, through the catalog's views.
 
-    python -m tests.benchmarks.bench_catalog [--rows 10000000]
-
 The rows are measurements as the lake stores them: two testbeds, five dataset versions, 856 tables, four devices of one
 table each, so that `single_table` gives the cost of a table alone. Each time is the best of five, because other load on
 the machine only adds time.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -116,17 +113,3 @@ def _row(name: str, settings: Settings, sql: str, bar: float | None) -> dict[str
     value = min(taken)
     name = f"{name} (CPU {min(cpu):.0f} ms, {min(cpu) / CORES:.0f} ms on {CORES} idle cores)"
     return {"name": name, "value": value, "unit": "ms", "bar": bar, "ratio": None if bar is None else bar / value}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    arguments = parser.parse_args()
-    print("| name | measured | bar | ratio |\n|---|---|---|---|")
-    for row in rows(arguments.rows):
-        bar, ratio = ("" if row[key] is None else f"{row[key]:.3g}" for key in ("bar", "ratio"))
-        print(f"| {row['name']} | {row['value']:.4g} {row['unit']} | {bar} | {ratio} |")
-
-
-if __name__ == "__main__":
-    main()

@@ -11,13 +11,9 @@ split of the tables and other tasks, so these are its test.
 The noise floor is how far two measurements of one placement differ. A model without any error would still seem to err by
 about 0.7 of it (one over the root of two), since it is judged by one measurement.
 
-The machine must be idle otherwise. Set DREAMSHARD_KERNEL_COSTS to a file to keep what was measured: an interrupted benchmark
-continues from there. `data/kernels_amd_epyc.jsonl.gz` is that file of the measurements in RESULTS.md: unpacked and named, it
-gives the same table without measuring, as long as training proposes the same placements, which the last bits of another kind
-of processor may change.
+The machine must be idle otherwise. It takes half an hour.
 """
 
-import os
 import random
 import statistics
 import tempfile
@@ -38,6 +34,7 @@ from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sets.sampling import sample_tasks, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
+from dreamshard.testbeds.base import Testbed
 from dreamshard.workloads import (
     LookupFiles,
     WorkloadConfig,
@@ -50,7 +47,6 @@ from dreamshard.workloads import (
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.held_out import Trained, Vector, by_network, error_rows, rank, train
 from tests.benchmarks.measuring import Row, row, spread
-from tests.benchmarks.recorded_testbed import RecordedTestbed
 from tests.helpers.trained import make_placer
 
 NUM_TABLES, MOST_BYTES, BATCH = 200, 64 * 2**20, 2048
@@ -80,11 +76,10 @@ class Measured:
 def rows(quick: bool = False) -> Iterator[Row]:
     """Noise, held-out errors, predicted over measured by placer, and costs against the best rule of thumb."""
     seeds = (0,) if quick else (0, 1, 2)
-    kept = os.environ.get("DREAMSHARD_KERNEL_COSTS")
     with tempfile.TemporaryDirectory() as name, measuring():
         pool, lookups = workload(Path(name))
         setup = TestbedSetup(num_devices=DEVICES, batch_size=BATCH, lookups=lookups)
-        testbed = RecordedTestbed(open_testbed("cluster:cpu", setup), Path(kept) if kept else None)
+        testbed = open_testbed("cluster:cpu", setup)
         try:
             learning, unseen = split_tables(pool, torch.Generator().manual_seed(SPLIT_SEED))
             tasks = tasks_of(learning, 5 if quick else TRAIN_TASKS, TRAIN_SEED, "train")
@@ -126,9 +121,7 @@ def _placers(trained: Mapping[int, Trained]) -> list[tuple[str, int | None, Plac
     return found
 
 
-def _measured(
-    testbed: RecordedTestbed, tasks: Sequence[PlacementTask], trained: Mapping[int, Trained]
-) -> list[Measured]:
+def _measured(testbed: Testbed, tasks: Sequence[PlacementTask], trained: Mapping[int, Trained]) -> list[Measured]:
     """Every placer's placement of every task, measured in random order; some twice."""
     planned: list[tuple[str, int | None, PlacementTask, Placement]] = [
         (name, seed, task, placer.place(task)) for task in tasks for name, seed, placer in _placers(trained)

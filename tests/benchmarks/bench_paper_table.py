@@ -10,26 +10,27 @@ last quarter is for choices, and `--quick`, which takes about two minutes, place
 
 The whole takes hours on two cores. A cell is one training of all placers with one seed. Its rows are in `paper_table.csv` as
 soon as it ends, and cells that are there are not measured again: the same command continues, and a file that is removed is
-measured again. Beside the CSV, `paper_table.md` has README's table. Plots are `paper-table-sizes.svg` and
-`paper-table-times.svg`. All are in `tests/benchmarks/data` and `docs/pictures`, or in `.benchmarks` with `--quick`.
+measured again. Beside the CSV, `paper_table.md` has the tables of RESULTS and README. Both are in `tests/benchmarks/data`,
+or in `.benchmarks` with `--quick`.
 """
 
-import csv
 import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.exchange_design import exchanges_for
+from dreamshard.files.atomic import replacing
 from dreamshard.files.text import markdown_table
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.names import Algorithm
@@ -47,24 +48,16 @@ from dreamshard.training import TrainingConfig, with_algorithm
 from flows.runtime.source_revision import source_revision
 from tests.benchmarks.gains import Costs, Gain, gain_over
 from tests.benchmarks.measuring import Row
-from tests.benchmarks.paper_table_plots import draw
 from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables, repeated
 from tests.helpers.trained import fit_costs, improve_policy, make_placer, propose, start_training
 
 RTX2080TI = PRESETS["rtx2080ti"]
 
-DATA, PICTURES = Path(__file__).parent / "data", Path(__file__).parents[2] / "docs" / "pictures"
+DATA = Path(__file__).parent / "data"
 QUICK = Path(__file__).parents[2] / ".benchmarks"
 
-SIZES = (Size(20, 4), Size(40, 8), Size(50, 4), Size(80, 4), Size(80, 8), Size(160, 8), Size(200, 8))
+SIZES = (Size(20, 4), Size(50, 4), Size(100, 8), Size(200, 8))
 PAPER_SIZE, LARGE = Size(50, 4), Size(800, 128)
-IN_README = {
-    "dreamshard": "dreamshard",
-    "paper": "DreamShard as published",
-    "neuroshard": "NeuroShard's search, on dreamshard's network",
-    "torchrec_planner": "TorchRec's planner",
-}
-"""Placers of README's table, and their names there."""
 AS_TRAINED = ("rnn", "neuroshard_columns", "torchrec_planner_columns")
 """Placers of tasks of their training's size only: `rnn` has one output per device, the others take minutes at 800x128."""
 
@@ -163,16 +156,15 @@ class System:
 
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure the cells that the CSV lacks; then a row for each setting and placer."""
-    data, pictures = (QUICK, QUICK) if quick else (DATA, PICTURES)
-    file = data / "paper_table.csv"
+    folder = QUICK if quick else DATA
+    file = folder / "paper_table.csv"
     results = read(file)
     known = {(each.dims, each.trained, each.seed) for each in results}
     for found in _measured([cell for cell in cells(quick) if cell.key not in known]):
         results += found
         write(file, results)
     figures = summarised(results)
-    (data / "paper_table.md").write_text(f"{_readme_table(figures)}\n", encoding="utf-8")
-    draw(figures, pictures)
+    (folder / "paper_table.md").write_text(_tables(figures), encoding="utf-8")
     for figure in figures:
         mean = None if figure.gain.mean is None else 100 * figure.gain.mean
         times = f"learns in {figure.learning_s:.3g} s CPU, places in {figure.place_ms:.3g} ms"
@@ -338,22 +330,13 @@ def draw_tasks(pool: Tables, name: str, size: Size, count: int, seed: int) -> li
 
 def read(file: Path) -> list[Result]:
     """The results so far; none if there is no file."""
-    if not file.exists():
-        return []
-    kinds = {field.name: field.type for field in fields(Result)}
-    with file.open(newline="", encoding="utf-8") as lines:
-        return [Result(**{name: kinds[name](text) for name, text in row.items()}) for row in csv.DictReader(lines)]
+    return [Result(**each) for each in pd.read_csv(file).to_dict("records")] if file.exists() else []
 
 
 def write(file: Path, results: Sequence[Result]) -> None:
     """Write all results, in the order of settings; the file appears completely or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    ordered, temporary = sorted(results, key=_order), file.with_suffix(".tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as lines:
-        writer = csv.DictWriter(lines, [field.name for field in fields(Result)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(each) for each in ordered)
-    temporary.replace(file)
+    with replacing(file) as temporary:
+        pd.DataFrame(sorted(results, key=_order)).to_csv(temporary, index=False)
 
 
 def summarised(results: Sequence[Result]) -> list[Figure]:
@@ -388,12 +371,14 @@ def _costs(results: Sequence[Result]) -> Costs:
     return np.array([[float(cost) for cost in each.costs_ms.split()] for each in results])  # [S, T]
 
 
-def _readme_table(figures: Sequence[Figure]) -> str:
-    lines: dict[tuple[str, str], dict[str, str]] = {}
-    for figure in figures:
-        dims = "16" if figure.dims == "dim16" else figure.dims
-        line = lines.setdefault((dims, figure.size), {"tables x devices": figure.size, "dims": dims})
-        line |= {called: line.get(called, "-") for called in IN_README.values()}
-        if figure.placer in IN_README:
-            line[IN_README[figure.placer]] = figure.saved
-    return markdown_table(list(lines.values()))
+def _tables(figures: Sequence[Figure]) -> str:
+    """Savings and times of each placer by size, a table for each kind of dims."""
+    texts = []
+    for dims in dict.fromkeys(figure.dims for figure in figures):
+        own = [figure for figure in figures if figure.dims == dims]
+        sizes, lines = dict.fromkeys((figure.size for figure in own), "-"), dict[str, dict[str, str]]()
+        for figure in own:
+            line = lines.setdefault(figure.placer, {"placer": figure.placer, **sizes})
+            line[figure.size] = f"{figure.saved}, {figure.place_ms:.3g} ms"
+        texts.append(f"## {dims}\n\n{markdown_table(list(lines.values()))}\n")
+    return "\n".join(texts)

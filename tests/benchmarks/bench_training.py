@@ -14,7 +14,7 @@ from tests.benchmarks.pools import Size, pools, tasks
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import fit_costs, improve_policy, propose, start_training
 
-CASES = ((Size(50, 4), 0.5, 5.5), (Size(200, 8), 2.5, 28.7))
+CASES = ((Size(50, 4), 0.25, 5.5), (Size(200, 8), None, 28.7))
 STEPS = ("propose", "fit_costs", "improve_policy")
 
 
