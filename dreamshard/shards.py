@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -154,6 +154,21 @@ class Shards:
     def as_task(self, task: PlacementTask) -> PlacementTask:
         """The task with these shards as its tables."""
         return task if self.tables is task.tables else replace(task, tables=self.tables)
+
+    def on(self, device: int) -> "Shards":
+        """The shards of one device."""
+        own = (self.device == device).nonzero().flatten()
+        same = ("tables", "num_devices", "devices_per_host")
+        columns = {field.name: getattr(self, field.name)[own] for field in fields(self) if field.name not in same}
+        return replace(self, tables=self.tables.select(own), **columns)
+
+    def require_hosts_of(self, devices_per_host: int) -> None:
+        """Raise a ValueError if rows of a table are spread over a host and hosts have fewer devices."""
+        if self.devices_per_host > devices_per_host and bool(self.is_any(*ON_ONE_HOST).any()):
+            raise ValueError(
+                f"the placement spreads rows over hosts of {self.devices_per_host} devices, but there are {devices_per_host} "
+                f"devices per host; place for {devices_per_host}"
+            )
 
     def is_any(self, *types: ShardingType) -> Bool[Tensor, " S"]:
         """`[S]` whether a shard is of one of these types."""

@@ -232,8 +232,7 @@ def measure_shards(store: Store, reference: TestbedReference, hardware: str, sha
                 with measurement_lock(reference):
                     testbed.time(part)
             except DoesNotFitError:
-                get_run_logger().info(
-                    "%d shards from %s on did not fit", len(part.job.shards), part.job.shards[0].table
-                )
+                names = part.shards.tables.names
+                get_run_logger().info("%d shards from %s on did not fit", len(names), names[0])
     finally:
         testbed.close()

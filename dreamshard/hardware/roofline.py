@@ -41,7 +41,6 @@ from dreamshard.hardware import loads as at
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import all_to_all_s, collectives_s, vector_bytes
 from dreamshard.hardware.loads import placed_loads, shard_loads
-from dreamshard.placement import ON_ONE_HOST
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
@@ -133,11 +132,7 @@ def link_devices_per_host(task: PlacementTask, shards: Shards, spec: Accelerator
         ValueError: a table's rows are spread over the devices of one host, and these are more.
     """
     per_host = min(task.devices_per_host or spec.devices_per_node, task.num_devices)
-    if bool(shards.is_any(*ON_ONE_HOST).any()) and shards.devices_per_host > per_host:
-        raise ValueError(
-            f"the placement spreads rows over hosts of {shards.devices_per_host} devices, but {task.name} has "
-            f"{per_host} devices per host; place for {per_host}"
-        )
+    shards.require_hosts_of(per_host)
     return per_host
 
 

@@ -5,8 +5,7 @@ simulated   costs from an accelerator's figures
 emulated    one device that stands for all
 cluster     a rank per device; layout says which is which
 ranks       the ranks' loop of jobs and their driver, on this host or torchrun's; ray_ranks on Ray
-jobs        what ranks measure
-step        a training step, timed; operators of fbgemm and exchange of pooled vectors
+step        a training step, timed: its collectives, and the operators of fbgemm
 device      clock, memory, cold caches
 """
 
@@ -31,6 +30,7 @@ from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import (
     Capacity,
+    DeviceType,
     MeasurementError,
     Testbed,
     TestbedSetup,
@@ -39,7 +39,6 @@ from dreamshard.testbeds.base import (
 from dreamshard.testbeds.cluster import ClusterTestbed
 from dreamshard.testbeds.device import device_model
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.jobs import DeviceType
 from dreamshard.testbeds.ranks import Ranks
 from dreamshard.testbeds.ray_ranks import ray_ranks
 from dreamshard.testbeds.simulated import SimulatedTestbed

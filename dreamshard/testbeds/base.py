@@ -13,6 +13,8 @@ from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import LookupSource
 
+DeviceType = Literal["cpu", "cuda"]
+
 TABLES_SHARE = 7 / 8
 """Of an accelerator's memory for tables; the rest is for lookups, pooled vectors and the dense model."""
 

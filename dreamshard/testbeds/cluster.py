@@ -16,16 +16,17 @@ from dreamshard.costs import PHASES, CostSample, DeviceCosts, Exchange, Exchange
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import Capacity, MeasurementError, TestbedSetup, check_placement
+from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, TestbedSetup, check_placement
 from dreamshard.testbeds.device import CLOCKS, library_versions, machine_memory_bytes, medians, slowest_spread
-from dreamshard.testbeds.jobs import DeviceType, ExchangeJob, Job, ShardingJob, require_shards
 from dreamshard.testbeds.layout import Layout
-from dreamshard.testbeds.operators import require_fbgemm
-from dreamshard.testbeds.ranks import LocalLauncher, RankFailure, Ranks, describe_rank, gpu_of
+from dreamshard.testbeds.operators import require_fbgemm, require_operators
+from dreamshard.testbeds.ranks import Job, LocalLauncher, RankFailure, Ranks, describe_rank, gpu_of
 
 
 class ClusterTestbed:
     """Measures placements and exchanges on ranks that start with the first measurement and stay up until `close`.
+
+    After an error all ranks are ended; open the testbed again for new ones.
 
     Args:
         setup: how to measure.
@@ -56,40 +57,35 @@ class ClusterTestbed:
             ) from error
         self.setup = setup
         self.device_type: DeviceType = device_type
+        self.ranks = ranks
         self._lock = threading.Lock()
         self._is_local = ranks is None
-        expected = Layout.of(describe_rank(n, gpu_of(n) if on_gpus else None) for n in range(most))
-        self.ranks = ranks or Ranks(LocalLauncher(most, on_gpu=on_gpus), expected)
+        here = (describe_rank(number, gpu_of(number) if on_gpus else None) for number in range(most))
+        self.layout = Layout.of(here) if ranks is None else ranks.layout
         self.max_devices: int | None = setup.num_devices
-        members = self.layout.members(setup.num_devices, None)
-        self.hardware = self.layout.hardware(members, device_type)
-        self.links: str | None = self.layout.model(members, device_type)
+        own = self.layout.part(setup.num_devices)
+        self.hardware = own.hardware(device_type)
+        self.links: str | None = own.model(device_type)
         atexit.register(self.close)
-
-    @property
-    def layout(self) -> Layout:
-        """Of all ranks that there may be."""
-        return self.ranks.layout
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`; the sample's task has the devices per host that were measured.
 
-        The exchange of indices is measured only if tables are sharded in another way than whole or by columns. After an
-        error all ranks are ended, and the next measurement starts new ones.
+        The exchange of indices is measured only if tables are sharded in another way than whole or by columns.
         """
         shards = check_placement(task, placement, self.max_devices)
-        members = self.layout.members(task.num_devices, task.devices_per_host)
-        measured = replace(task, devices_per_host=self.layout.per_host(members))
-        require_shards(task, shards, self.device_type, measured.devices_per_host)
+        part = self.layout.part(task.num_devices, task.devices_per_host)
+        shards.require_hosts_of(part.devices_per_host)
+        require_operators(task, shards, self.device_type)
         is_fused = placement.is_by_columns and not task.precision_of
-        answers = self._answers(task.name, list(ShardingJob.each(members, task, shards, with_indices=not is_fused)))
+        answers = self._answers(task.name, part, (task, placement), with_indices=not is_fused)
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
         num_phases = len(PHASES)
         timed = torch.zeros(1, task.num_devices, num_phases + 1) if infeasible else _stacked(answers)  # [R, D, 5]
         median_ms = medians(timed).to(torch.float32)
         costs = DeviceCosts.from_phases(median_ms[:, :num_phases])
         return CostSample(
-            task=measured,
+            task=replace(task, devices_per_host=part.devices_per_host),
             placement=placement,
             costs=costs,
             index_ms=None if is_fused else median_ms[:, num_phases],
@@ -105,14 +101,13 @@ class ClusterTestbed:
         )
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
-        """See `Testbed`, on as many devices as there are, also more than a task's; after an error as `measure`."""
-        members = self.layout.members(exchange.num_devices, exchange.devices_per_host)
-        self.layout.hardware(members, self.device_type)  # refuses GPUs of several models
-        name = f"an all-to-all of {exchange.num_devices} devices"
-        timed = _stacked(self._answers(name, [ExchangeJob(members, exchange)] * len(members)))  # [R, D, 2]
+        """See `Testbed`, on as many devices as there are, also more than a task's."""
+        part = self.layout.part(exchange.num_devices, exchange.devices_per_host)
+        part.model(self.device_type)  # refuses GPUs of several models
+        timed = _stacked(self._answers(f"an all-to-all of {exchange.num_devices} devices", part, exchange))  # [R, D, 2]
         median_ms = medians(timed).to(torch.float32)  # [D, 2]
         return ExchangeSample(
-            exchange=replace(exchange, devices_per_host=self.layout.per_host(members)),
+            exchange=replace(exchange, devices_per_host=part.devices_per_host),
             forward_ms=median_ms[:, 0],
             backward_ms=median_ms[:, 1],
             spread_ms=slowest_spread(timed),
@@ -135,27 +130,41 @@ class ClusterTestbed:
     def close(self) -> None:
         """End all ranks of this host; those of a launcher stay for the next testbed."""
         atexit.unregister(self.close)
-        if self._is_local:
+        if self._is_local and self.ranks is not None:
             self.ranks.end()
 
-    def _answers(self, name: str, jobs: Sequence[Job]) -> list[object]:
-        """What each rank measured, one job each; ends all ranks on any error."""
-        members = jobs[0].members
-        try:
-            with self._lock:
-                of_job = dict(zip(members, jobs, strict=True))
-                answers = self.ranks.do(of_job, self._pickled_setup, self.device_type, self.setup.timeout_s)
-        except RankFailure as failure:
-            raise self._error(failure, name, len(members)) from failure
-        return [answers[member] for member in members]
+    def _answers(
+        self,
+        name: str,
+        part: Layout,
+        measured: Exchange | tuple[PlacementTask, Placement],
+        *,
+        with_indices: bool = True,
+    ) -> list[object]:
+        """What each rank measured; ends all ranks on any error."""
+        with self._lock:
+            if self.ranks is None:
+                self.ranks = Ranks(LocalLauncher(self.setup.most_devices, on_gpu=self.device_type == "cuda"))
+            job = Job(
+                device_type=self.device_type,
+                setup=self._pickled_setup,
+                members=part.numbers,
+                timeout_s=self.setup.timeout_s,
+                measured=measured,
+                with_indices=with_indices,
+            )
+            try:
+                return self.ranks.do(job)
+            except RankFailure as failure:
+                raise self._error(failure, self.ranks, name, len(part.numbers)) from failure
 
-    def _error(self, failure: RankFailure, name: str, num_ranks: int) -> MeasurementError:
+    def _error(self, failure: RankFailure, ranks: Ranks, name: str, num_ranks: int) -> MeasurementError:
         """One sentence about a rank's failure; its traceback is in the error's notes."""
-        host = self.layout.of_members([failure.rank])[0].host
+        host = next(rank.host for rank in self.layout.ranks if rank.number == failure.rank)
         on_host = f" on host {host}" if len(self.layout.pattern) > 1 else ""
         error = MeasurementError(
             f"measuring {name} failed on rank {failure.rank} of {num_ranks}{on_host}: {failure.what}. All ranks were ended; "
-            f"earlier samples are kept; {self.ranks.launcher.advice}"
+            f"earlier samples are kept; {ranks.launcher.advice}"
         )
         if failure.trace:
             error.add_note(f"rank {failure.rank}:\n{failure.trace}")

@@ -6,7 +6,7 @@ device's shards that were measured before, in any placement, are not measured ag
 
 import math
 import threading
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,8 +16,9 @@ from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collectives_s, index_exchange_s
 from dreamshard.hardware.roofline import link_devices_per_host
 from dreamshard.placement import Placement
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import Capacity, ShardCache, ShardKey, ShardTiming, TestbedSetup, check_placement
+from dreamshard.testbeds.base import Capacity, DeviceType, ShardKey, ShardTiming, TestbedSetup, check_placement
 from dreamshard.testbeds.device import (
     CLOCKS,
     Device,
@@ -28,35 +29,25 @@ from dreamshard.testbeds.device import (
     medians,
     slowest_spread,
 )
-from dreamshard.testbeds.jobs import DeviceType, ShardingJob, require_shards
-from dreamshard.testbeds.operators import require_fbgemm
+from dreamshard.testbeds.operators import precision_of, require_fbgemm, require_operators
 from dreamshard.testbeds.simulated import exchange_by_links
 from dreamshard.testbeds.step import measure_operators
 from dreamshard.workloads import dataset_version
 
 
-class MemoryShardCache:
-    """A `ShardCache` that lasts as long as the object."""
-
-    def __init__(self) -> None:
-        self._timings: dict[str, ShardTiming] = {}
-
-    def get(self, key: ShardKey) -> ShardTiming | None:
-        """See `ShardCache`."""
-        return self._timings.get(key.content)
-
-    def put(self, key: ShardKey, costs: ShardTiming) -> None:
-        """See `ShardCache`."""
-        self._timings[key.content] = costs
-
-
 @dataclass(frozen=True)
 class DeviceShards:
-    """The shards of one device of a placement; may be measured on another machine with the same hardware."""
+    """The shards of one device of a placement; may be measured on another machine with the same hardware.
 
+    Attributes:
+        task: that they are of.
+        shards: of the device alone.
+    """
+
+    task: PlacementTask
+    shards: Shards
     device: int
     key: ShardKey
-    job: ShardingJob
 
 
 class EmulatedTestbed:
@@ -80,12 +71,11 @@ class EmulatedTestbed:
             raise ValueError(
                 "there is no GPU that torch can use; check `nvidia-smi` and the CUDA build of torch, or measure on the CPU"
             )
-        self.setup = setup
-        self.target = target
+        self.setup, self.target = setup, target
         self.device_type: DeviceType = device_type
         self.hardware = f"{device_model(device_type)} for each device, links of {target.name}"
         self.links: str | None = self.hardware
-        self._cache: ShardCache = MemoryShardCache() if setup.shard_cache is None else setup.shard_cache
+        self._known: dict[str, ShardTiming] = {}
         self._versions = library_versions()
         self._device: Device | None = None
         self._lock = threading.Lock()
@@ -142,35 +132,23 @@ class EmulatedTestbed:
             ValueError: the placement is not legal, or the device cannot run such tables.
         """
         shards = check_placement(task, placement)
-        require_shards(task, shards, self.device_type, None)
-        parts = []
-        for d, job in enumerate(ShardingJob.each(range(task.num_devices), task, shards)):
-            if job.shards:
-                tables = shards.tables.select((shards.device == d).nonzero().flatten())
-                key = ShardKey(
-                    tables=json_digest([dataset_version(tables), [astuple(shard) for shard in job.shards]]),
-                    hardware=device_model(self.device_type),
-                    versions=self._versions,
-                    precision=task.precision,
-                    optimizer=task.optimizer,
-                    batch_size=self.setup.batch_size,
-                )
-                parts.append(DeviceShards(d, key, job))
-        return parts
+        require_operators(task, shards, self.device_type)
+        held = {d: shards.on(d) for d in shards.device.unique().tolist()}
+        return [DeviceShards(task, own, d, self._key(task, own)) for d, own in held.items()]
 
-    def time(self, shards: DeviceShards) -> ShardTiming:
+    def time(self, part: DeviceShards) -> ShardTiming:
         """Time a device's shards on the one device, or read their timing from the cache.
 
         Raises:
             DoesNotFitError: the device has no room for the shards.
             ValueError: lookups are missing or of other tables.
         """
-        if (known := self.cached(shards)) is not None:
+        if (known := self.cached(part)) is not None:
             return known
         with self._lock:
             if self._device is None:
                 self._device = Device(self.setup, torch.device(self.device_type))
-            timed = torch.from_numpy(measure_operators(shards.job, self._device, shards.device))  # [R, 2]
+            timed = torch.from_numpy(measure_operators(part.task, part.shards, self._device, part.device))  # [R, 2]
         forward_ms, backward_ms = medians(timed).tolist()
         timing = ShardTiming(
             forward_ms=forward_ms,
@@ -178,16 +156,20 @@ class EmulatedTestbed:
             spread_ms=slowest_spread(timed[:, None]),
             repeats=len(timed),
             clock=CLOCKS[self.device_type].name,
-            num_tables=len(shards.job.shards),
-            sum_dim=sum(shard.dim for shard in shards.job.shards),
-            memory_bytes=shards.job.device_bytes,
+            num_tables=len(part.shards.tables),
+            sum_dim=int(part.shards.tables.dim.sum()),
+            memory_bytes=int(part.shards.device_bytes.sum()),
         )
-        self._cache.put(shards.key, timing)
+        self._known[part.key.content] = timing
+        if self.setup.shard_cache is not None:
+            self.setup.shard_cache.put(part.key, timing)
         return timing
 
-    def cached(self, shards: DeviceShards) -> ShardTiming | None:
+    def cached(self, part: DeviceShards) -> ShardTiming | None:
         """The cached timing if it has enough repeats; None if `time` would measure."""
-        timing = self._cache.get(shards.key)
+        timing = self._known.get(part.key.content)
+        if timing is None and self.setup.shard_cache is not None:
+            timing = self.setup.shard_cache.get(part.key)
         return timing if timing is not None and timing.repeats >= self.setup.repeats else None
 
     def capacity(self, num_devices: int) -> Capacity:
@@ -202,3 +184,15 @@ class EmulatedTestbed:
         self._device = None
         if self.device_type == "cuda":
             torch.cuda.empty_cache()
+
+    def _key(self, task: PlacementTask, own: Shards) -> ShardKey:
+        precisions = [precision_of(task, table) for table in own.table.tolist()]
+        ways = [own.sharding_type.tolist(), own.host_bytes.gt(0).tolist(), own.cached_share.tolist(), precisions]
+        return ShardKey(
+            tables=json_digest([dataset_version(own.tables), ways]),
+            hardware=device_model(self.device_type),
+            versions=self._versions,
+            precision=task.precision,
+            optimizer=task.optimizer,
+            batch_size=self.setup.batch_size,
+        )

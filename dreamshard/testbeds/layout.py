@@ -1,10 +1,10 @@
 """Which rank is which device, on which host; pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dreamshard.testbeds.jobs import DeviceType
+from dreamshard.testbeds.base import DeviceType
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,10 @@ class Layout:
     ranks: tuple[Rank, ...]
 
     def __post_init__(self) -> None:
-        counts = self.pattern
-        if any(count != counts[0] for count in counts[:-1]):
+        if any(count != self.devices_per_host for count in self.pattern[:-1]):
             raise ValueError(
-                f"hosts have different numbers of ranks {self._hosts()}; start as many on each, as tasks know "
-                "one number of devices per host (only the last may have fewer)"
+                f"hosts have different numbers of ranks {dict(self._hosts)}; start as many on each, as tasks know one number "
+                "of devices per host (only the last may have fewer)"
             )
 
     @classmethod
@@ -62,12 +61,13 @@ class Layout:
         return cls(tuple(sorted(ordered, key=lambda rank: (-counts[rank.host], first[rank.host], rank.number))))
 
     @property
+    def _hosts(self) -> Counter[str]:
+        return Counter(rank.host for rank in self.ranks)
+
+    @property
     def pattern(self) -> list[int]:
         """Ranks of each host, and so which devices share one."""
-        return list(self._hosts().values())
-
-    def _hosts(self) -> dict[str, int]:
-        return dict(Counter(rank.host for rank in self.ranks))
+        return list(self._hosts.values())
 
     @property
     def devices_per_host(self) -> int:
@@ -75,12 +75,12 @@ class Layout:
         return self.pattern[0]
 
     @property
-    def kinds(self) -> list[str]:
-        """Model of each device."""
-        return [rank.gpu.model if rank.gpu else rank.processor for rank in self.ranks]
+    def numbers(self) -> tuple[int, ...]:
+        """Number of the rank of each device."""
+        return tuple(rank.number for rank in self.ranks)
 
-    def members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
-        """Numbers of the ranks that measure a task of so many devices, by device.
+    def part(self, num_devices: int, devices_per_host: int | None = None) -> "Layout":
+        """The ranks that measure a task of so many devices.
 
         Args:
             num_devices: of the task.
@@ -89,61 +89,51 @@ class Layout:
         Raises:
             ValueError: there are too few ranks or hosts for the task.
         """
-        chosen, own = list(range(len(self.ranks))), self.devices_per_host
+        chosen, own = self.ranks, self.devices_per_host
         if devices_per_host is not None:
             per_host = min(devices_per_host, num_devices)
-            chosen = [d for d in chosen if d % own < per_host <= own]
+            chosen = tuple(rank for d, rank in enumerate(self.ranks) if d % own < per_host <= own)
         if len(chosen) < num_devices:
             wanted = "" if devices_per_host is None else f" at {devices_per_host} per host"
             raise ValueError(
                 f"{num_devices} devices{wanted} are asked for, but there are {len(self.ranks)} ranks, {own} per host on "
                 f"{describe_count(len(self.pattern), 'host')}; ask for what there is, or start more (docs/many-hosts.md)"
             )
-        return tuple(self.ranks[place].number for place in chosen[:num_devices])
+        return Layout(chosen[:num_devices])
 
-    def per_host(self, members: Sequence[int]) -> int:
-        """Members on the host of the first one."""
-        hosts = [rank.host for rank in self.of_members(members)]
-        return hosts.count(hosts[0])
+    def hardware(self, device_type: DeviceType) -> str:
+        """Names the devices for people and for comparing samples, e.g. `NVIDIA H100 x64, 8 hosts`; raises as `model`."""
+        hosts = len(self.pattern)
+        count = f", {len(self.ranks)} ranks" if device_type == "cpu" else f" x{len(self.ranks)}"
+        return f"{self.model(device_type)}{count}{'' if hosts == 1 else f', {hosts} hosts'}"
 
-    def of_members(self, members: Sequence[int]) -> list[Rank]:
-        """Ranks by number."""
-        by_number = {rank.number: rank for rank in self.ranks}
-        return [by_number[member] for member in members]
-
-    def hardware(self, members: Sequence[int], device_type: DeviceType) -> str:
-        """Names the devices of `members` for people and for comparing samples, e.g. `NVIDIA H100 x64, 8 hosts`.
+    def model(self, device_type: DeviceType) -> str:
+        """Names the devices without their number, e.g. `NVIDIA H100`.
 
         Raises:
-            ValueError: they are GPUs of several models, or one of them has no GPU.
+            ValueError: they are GPUs of several models, or a rank has none of its own.
         """
-        hosts = len({rank.host for rank in self.of_members(members)})
-        on_hosts = "" if hosts == 1 else f", {hosts} hosts"
-        count = f", {len(members)} ranks" if device_type == "cpu" else f" x{len(members)}"
-        return f"{self.model(members, device_type)}{count}{on_hosts}"
-
-    def model(self, members: Sequence[int], device_type: DeviceType) -> str:
-        """Names the devices of `members` without their number, e.g. `NVIDIA H100`; raises as `hardware` does."""
-        ranks = self.of_members(members)
         if device_type == "cpu":
-            return " and ".join(sorted({rank.processor for rank in ranks}))
-        users: dict[tuple[str, str], Rank] = {}
-        for rank in ranks:
+            return " and ".join(sorted({rank.processor for rank in self.ranks}))
+        users: dict[tuple[str, str], int] = {}
+        models: dict[str, str] = {}
+        for rank in self.ranks:
             if rank.gpu is None:
                 raise ValueError(
                     f"rank {rank.number} on host {rank.host} has no GPU that torch can use; start one rank per GPU, check "
                     "`nvidia-smi` on that host, or ask for the CPU with cluster:cpu"
                 )
-            other = users.setdefault((rank.host, rank.gpu.uuid), rank)
-            if other is not rank:
+            other = users.setdefault((rank.host, rank.gpu.uuid), rank.number)
+            if other != rank.number:
                 raise ValueError(
-                    f"ranks {other.number} and {rank.number} on host {rank.host} have the same GPU ({rank.gpu.model}); start "
-                    "one rank per GPU"
+                    f"ranks {other} and {rank.number} on host {rank.host} have the same GPU ({rank.gpu.model}); start one "
+                    "rank per GPU"
                 )
-        models = {rank.gpu.model: rank.host for rank in ranks if rank.gpu}
+            models.setdefault(rank.gpu.model, f"{rank.gpu.model} on host {rank.host}")
         if len(models) > 1:
-            listed = ", ".join(f"{model} on host {host}" for model, host in models.items())
-            raise ValueError(f"ranks have GPUs of different models ({listed}); start them on hosts of one kind")
+            raise ValueError(
+                f"ranks have GPUs of different models ({', '.join(models.values())}); start them on hosts of one kind"
+            )
         return next(iter(models))
 
     def device_type(self) -> DeviceType:

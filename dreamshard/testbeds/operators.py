@@ -11,14 +11,16 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.tables import BYTES_PER_ROW, BYTES_PER_WEIGHT, Optimizer, Precision
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, ShardingType
+from dreamshard.shards import Shards
+from dreamshard.tables import BYTES_PER_ROW, BYTES_PER_WEIGHT, Optimizer, Precision, parent_name
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.device import INT32_LIMIT, Device, WeightArena
 from dreamshard.workloads import Lookups
 
@@ -48,38 +50,13 @@ DENSE_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
 INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
 """Types that each build takes without conversion; a shard with more rows than int32 holds needs int64."""
 
-Route = Literal["device", "everywhere", "host", "copies"]
-"""How pooled vectors reach their samples."""
-
-
-@dataclass(frozen=True)
-class RankShard:
-    """A shard on one rank.
-
-    Attributes:
-        table: whose lookups it gets.
-        table_rows: of the whole table.
-        first_row: of the shard.
-        rows: of the shard.
-        dim: columns of the shard.
-        cached_share: share of its rows that the device caches, the table being in host memory; None in device memory.
-    """
-
-    table: str
-    table_rows: int
-    first_row: int
-    rows: int
-    dim: int
-    route: Route
-    precision: Precision
-    cached_share: float | None
-
-    @property
-    def arena_bytes(self) -> int:
-        """Of its weights, if they are in the arena."""
-        if self.route == "copies" or self.cached_share is not None:
-            return 0
-        return self.rows * (self.dim * BYTES_PER_WEIGHT[self.precision] + BYTES_PER_ROW[self.precision])
+_EXCHANGED: dict[ShardingType, str] = {
+    **dict.fromkeys(ON_ONE_DEVICE, "all to all"),
+    **dict.fromkeys(ON_ONE_HOST, "within a host"),
+    "row_wise": "everywhere",
+    "data_parallel": "never",
+}
+"""How the pooled vectors of a shard reach their samples; shards that differ in it have operators of their own."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +64,15 @@ class RankOperator:
     """One operator of shards that are exchanged alike, of one precision and cached alike.
 
     Attributes:
-        shards: in the order of its columns.
+        shards: numbers of its shards among the rank's, in the order of its columns.
+        is_copy: whether they are data-parallel copies.
         run: looks up the whole batch, or the rank's samples if they are copies; returns pooled vectors `[B, S]`.
         weights: `[rows, dim]` of each shard, which change with each step.
         num_lookups: of all shards.
     """
 
-    shards: tuple[RankShard, ...]
+    shards: tuple[int, ...]
+    is_copy: bool
     run: Callable[[], Tensor]
     weights: tuple[Tensor, ...]
     num_lookups: int
@@ -137,27 +116,31 @@ class DenseOptimizer:
 
 
 class RankOperators:
-    """All operators of a rank's shards; data-parallel copies look up the rank's samples of the batch.
+    """All operators of a rank's shards.
+
+    Args:
+        task: that the shards are of.
+        shards: of the rank.
+        samples: of the batch, which data-parallel copies look up.
 
     Raises:
         ValueError: fbgemm has no such operator, or lookups are missing.
     """
 
-    def __init__(self, shards: Sequence[RankShard], optimizer: Optimizer, device: Device, samples: slice) -> None:
+    def __init__(self, task: PlacementTask, shards: Shards, device: Device, samples: slice) -> None:
         self.operators: list[RankOperator] = []
         self.dense: DenseOptimizer | None = None
-        self._optimizer: Optimizer = optimizer
-        self._device = device
-        self._samples = samples
+        self._task, self._shards, self._device, self._samples = task, shards, device, samples
         self._pooled: list[Tensor] = []
-
-        def alike(shard: RankShard) -> tuple[str, str, float]:
-            return shard.route, shard.precision, shard.cached_share or 0.0
-
-        kinds = [list(of_kind) for _, of_kind in groupby(sorted(shards, key=alike), key=alike)]
-        arenas = device.arena.divided([sum(shard.arena_bytes for shard in of_kind) for of_kind in kinds])
-        for of_kind, arena in zip(kinds, arenas, strict=True):
-            self.operators.append(self._built(of_kind, arena))
+        alike: dict[tuple[str, Precision, float], list[int]] = {}
+        shares = torch.where(shards.host_bytes > 0, shards.cached_share, 0.0).tolist()
+        for s, (table, kind) in enumerate(zip(shards.table.tolist(), shards.sharding_type.tolist(), strict=True)):
+            key = _EXCHANGED[SHARDING_TYPES[kind]], precision_of(task, table), shares[s]
+            alike.setdefault(key, []).append(s)
+        kinds = sorted(alike.items())
+        arenas = device.arena.divided([self._arena_bytes(*kind, own) for kind, own in kinds])
+        for (kind, own), arena in zip(kinds, arenas, strict=True):
+            self.operators.append(self._built(*kind, own, arena))
         for operator in self.operators:  # one untimed step proves that memory suffices
             pooled = operator.run()
             pooled.backward(torch.zeros_like(pooled))
@@ -166,8 +149,8 @@ class RankOperators:
     @property
     def exchanged_lookups(self) -> tuple[int, int]:
         """Numbers of lookups and of shards, without data-parallel copies."""
-        exchanged = [op for op in self.operators if op.shards[0].route != "copies"]
-        return sum(op.num_lookups for op in exchanged), sum(len(op.shards) for op in exchanged)
+        exchanged = [operator for operator in self.operators if not operator.is_copy]
+        return sum(each.num_lookups for each in exchanged), sum(len(each.shards) for each in exchanged)
 
     def forward(self) -> float:
         """Milliseconds of all lookups, each with cold caches."""
@@ -188,36 +171,48 @@ class RankOperators:
         """Milliseconds of the optimizer of data-parallel copies; 0 without any."""
         return 0.0 if self.dense is None else self._device.clock.compute(self.dense.step)[1]
 
-    def _built(self, shards: Sequence[RankShard], arena: WeightArena) -> RankOperator:
-        device, first = self._device.device, shards[0]
-        own = [self._lookups_of(shard) for shard in shards]
-        count = sum(len(lookups.indices) for lookups in own)
-        batch = self._device.setup.batch_size
-        if first.route == "copies":
-            batch = self._samples.stop - self._samples.start
-        large = max(sum(shard.rows for shard in shards), count) > INT32_LIMIT  # backward numbers the rows of all tables
-        joined = shard_lookups(own, batch, torch.int64 if large else INDEX_DTYPE[device.type])
-        indices, offsets = joined.indices.to(device), joined.offsets.to(device)
-        shapes = tuple((shard.rows, shard.dim) for shard in shards)
-        if first.route != "copies":
-            operator = build_operator(shapes, first.precision, self._optimizer, device, arena, first.cached_share)
-            split: Callable[[], list[Tensor]] = operator.split_embedding_weights  # type: ignore[assignment]
-            return RankOperator(tuple(shards), partial(operator, indices, offsets), tuple(split()), count)
-        operator = _dense_operator(shapes, device)
-        weights: torch.nn.Parameter = operator.weights  # type: ignore[assignment]
-        self.dense = DenseOptimizer(weights, shapes, self._optimizer)
-        parts = zip(weights.detach().split([rows * dim for rows, dim in shapes]), shapes, strict=True)
-        views = tuple(part.reshape(shape) for part, shape in parts)
-        return RankOperator(tuple(shards), partial(operator, indices.long(), offsets.long()), views, count)
+    def _arena_bytes(self, exchanged: str, precision: Precision, cached_share: float, own: list[int]) -> int:
+        if exchanged == "never" or cached_share:
+            return 0
+        rows, dim = self._shards.tables.rows[own], self._shards.tables.dim[own]
+        return int((rows * (dim * BYTES_PER_WEIGHT[precision] + BYTES_PER_ROW[precision])).sum())
 
-    def _lookups_of(self, shard: RankShard) -> Lookups:
-        lookups = self._device.read(shard.table, shard.table_rows)
-        if shard.route == "copies":
+    def _built(
+        self, exchanged: str, precision: Precision, cached_share: float, own: list[int], arena: WeightArena
+    ) -> RankOperator:
+        device, tables, is_copy = self._device.device, self._shards.tables, exchanged == "never"
+        lookups = [self._lookups_of(s, is_copy) for s in own]
+        count = sum(len(each.indices) for each in lookups)
+        batch = self._samples.stop - self._samples.start if is_copy else self._device.setup.batch_size
+        shapes = list(zip(tables.rows[own].tolist(), tables.dim[own].tolist(), strict=True))
+        large = max(int(tables.rows[own].sum()), count) > INT32_LIMIT  # backward numbers the rows of all tables
+        joined = shard_lookups(lookups, batch, torch.int64 if large else INDEX_DTYPE[device.type])
+        indices, offsets = joined.indices.to(device), joined.offsets.to(device)
+        if not is_copy:
+            operator = build_operator(shapes, precision, self._task.optimizer, device, arena, cached_share)
+            split: Callable[[], list[Tensor]] = operator.split_embedding_weights  # type: ignore[assignment]
+            return RankOperator(tuple(own), False, partial(operator, indices, offsets), tuple(split()), count)
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
+
+        dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, use_cpu=device.type == "cpu").to(device)
+        self.dense = DenseOptimizer(dense.weights, tuple(shapes), self._task.optimizer)
+        parts = zip(dense.weights.detach().split([rows * dim for rows, dim in shapes]), shapes, strict=True)
+        views = tuple(part.reshape(shape) for part, shape in parts)
+        return RankOperator(tuple(own), True, partial(dense, indices.long(), offsets.long()), views, count)
+
+    def _lookups_of(self, shard: int, is_copy: bool) -> Lookups:
+        tables, table = self._task.tables, int(self._shards.table[shard])
+        rows, (first, end) = int(tables.rows[table]), self._shards.rows[shard].tolist()
+        lookups = self._device.read(tables.names[table], rows)
+        if is_copy:
             offsets = lookups.offsets[self._samples.start : self._samples.stop + 1]
             return Lookups(lookups.indices[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
-        if shard.rows == shard.table_rows:
-            return lookups
-        return lookups.of_rows(shard.first_row, shard.first_row + shard.rows)
+        return lookups if (first, end) == (0, rows) else lookups.of_rows(first, end)
+
+
+def precision_of(task: PlacementTask, table: int) -> Precision:
+    """Precision of one table's weights."""
+    return task.precision_of.get(parent_name(task.tables.names[table]), task.precision)
 
 
 def require_fbgemm() -> None:
@@ -229,13 +224,31 @@ def require_fbgemm() -> None:
         )
 
 
-def require_operator(precision: Precision, optimizer: Optimizer, device_type: str) -> None:
-    """Raise a ValueError if fbgemm has no operator of this precision and optimizer on this type of device."""
-    if precision not in PRECISIONS[device_type] or optimizer not in OPTIMIZERS[device_type]:
+def require_operators(task: PlacementTask, shards: Shards, device_type: str) -> None:
+    """Check that devices of this type can train the shards.
+
+    Raises:
+        ValueError: they cannot; the message names the first table or the pair of precision and optimizer.
+    """
+    in_host, names = shards.host_bytes > 0, shards.tables.names
+    precisions = [precision_of(task, table) for table in shards.table.tolist()]
+    for precision in set(precisions):
+        if precision not in PRECISIONS[device_type] or task.optimizer not in OPTIMIZERS[device_type]:
+            raise ValueError(
+                f"fbgemm trains no {precision} tables with {task.optimizer} on {device_type}, so they cannot be measured; it "
+                f"has {' and '.join(PRECISIONS[device_type])} with {', '.join(OPTIMIZERS[device_type])}"
+            )
+    if device_type == "cpu" and bool(in_host.any()):
         raise ValueError(
-            f"fbgemm trains no {precision} tables with {optimizer} on {device_type}, so they cannot be measured; it has "
-            f"{' and '.join(PRECISIONS[device_type])} with {', '.join(OPTIMIZERS[device_type])}"
+            f"{names[int(in_host.int().argmax())]!r} is in host memory with a cache on the device, which only GPUs have; "
+            "measure it with cluster:cuda, or use the testbed `simulated`"
         )
+    for s in shards.is_any("data_parallel").nonzero().flatten().tolist():
+        if precisions[s] != "fp32" or task.optimizer not in DENSE_OPTIMIZERS:
+            raise ValueError(
+                f"{names[s]!r} is data-parallel in {precisions[s]} with {task.optimizer}, but such tables are measured in "
+                f"fp32 with {', '.join(DENSE_OPTIMIZERS)}"
+            )
 
 
 def build_operator(
@@ -244,27 +257,22 @@ def build_operator(
     optimizer: Optimizer,
     device: torch.device,
     arena: WeightArena,
-    cached_share: float | None = None,
+    cached_share: float = 0.0,
 ) -> torch.nn.Module:
     """The fused operator of tables on `device`: takes indices and offsets, returns `[B, sum of dims]` fp32.
 
     Args:
         shapes: rows and dim of each table.
         arena: memory for weights on the device.
-        cached_share: share of the rows that the GPU caches while all are in host memory; None for device memory.
-
-    Raises:
-        ValueError: fbgemm is not installed, or has no such operator.
+        cached_share: share of the rows that the GPU caches while all are in host memory; 0 for device memory.
     """
-    require_fbgemm()
-    require_operator(precision, optimizer, device.type)
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
 
     on_cpu = device.type == "cpu"
     location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
-    if cached_share is not None:
+    if cached_share:
         location = EmbeddingLocation.MANAGED_CACHING
     compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
     operator: torch.nn.Module = _operator_class()(
@@ -275,9 +283,9 @@ def build_operator(
         learning_rate=LEARNING_RATE,
         bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
         device=device,
-        **({} if cached_share is None else {"cache_load_factor": cached_share}),
+        **({"cache_load_factor": cached_share} if cached_share else {}),
     )
-    if cached_share is not None:
+    if cached_share:
         operator.weights_uvm.fill_(1)  # type: ignore[operator]  # takes every page of host memory
         return operator
     # Scale and bias of a row are in bytes, as the weights of int8 are.
@@ -337,12 +345,3 @@ def _operator_class() -> Any:
 def _backward(pooled: Tensor, gradient: Tensor) -> Tensor:
     pooled.backward(gradient)
     return gradient
-
-
-def _dense_operator(shapes: Sequence[tuple[int, int]], device: torch.device) -> torch.nn.Module:
-    """fbgemm's operator whose backward pass makes a dense gradient."""
-    require_fbgemm()
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
-
-    operator: torch.nn.Module = DenseTableBatchedEmbeddingBagsCodegen(list(shapes), use_cpu=device.type == "cpu")
-    return operator.to(device)

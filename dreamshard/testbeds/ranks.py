@@ -4,11 +4,10 @@ A rank is a process that measures. The driver puts a job for all ranks into a st
 results there, since a wait in the store can be given up and a collective cannot. Ranks exchange in groups of their own.
 
 A rank that raises reports its traceback and waits; then the driver ends all ranks. A rank that gives no answer in time raises
-where it hangs. If a rank has died, the launcher or a neighbour's broken connection tells the driver. Ranks end with the
-driver, whose store ends with it.
+where it hangs. If a rank has died, the launcher or its silence tells the driver. Ranks end with the driver, whose store ends
+with it.
 """
 
-import json
 import os
 import pickle
 import signal
@@ -27,13 +26,16 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined] # not in `__all__`
-from torch.multiprocessing import ProcessExitedException, start_processes  # type: ignore[attr-defined] # the same
+from torch.multiprocessing import get_context
 
-from dreamshard.testbeds.device import Device, DoesNotFitError, device_model
-from dreamshard.testbeds.exchange import Team, Teams, measure_exchange
-from dreamshard.testbeds.jobs import DeviceType, ExchangeJob, Job
+from dreamshard.costs import Exchange
+from dreamshard.placement import ON_ONE_HOST, Placement
+from dreamshard.shards import Shards
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import DeviceType
+from dreamshard.testbeds.device import Device, device_model
 from dreamshard.testbeds.layout import Gpu, Layout, Rank
-from dreamshard.testbeds.step import measure_sharding
+from dreamshard.testbeds.step import Team, Teams, measure_exchange, measure_step
 
 HOST = "DREAMSHARD_HOST"
 """Environment variable: names this host; for several hosts of one name."""
@@ -47,6 +49,9 @@ LINGER_S = 15.0
 """torchrun ends the driver with a failed rank; so long it has to say what happened."""
 OVER, DONE, FAILED = "over", "done", "failed"
 
+Numbers = tuple[int, ...]
+"""Of ranks."""
+
 
 @dataclass(eq=False)
 class RankFailure(Exception):  # noqa: N818 - caught where it becomes a MeasurementError
@@ -57,19 +62,23 @@ class RankFailure(Exception):  # noqa: N818 - caught where it becomes a Measurem
     trace: str = ""
 
 
-@dataclass(frozen=True)
-class Work:
-    """Jobs by number of rank, which every rank receives; a rank without one does nothing.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A measurement, which every rank receives.
 
     Attributes:
         setup: the pickled `TestbedSetup`.
-        timeout_s: time limit of each job.
+        members: ranks that take part, by device; the others do nothing.
+        measured: an all-to-all, or a task and its placement.
+        with_indices: whether the exchange of a placement's indices is measured, too.
     """
 
     device_type: DeviceType
-    jobs: Mapping[int, Job]
     setup: bytes
+    members: Numbers
     timeout_s: float
+    measured: Exchange | tuple[PlacementTask, Placement]
+    with_indices: bool = True
 
 
 @runtime_checkable
@@ -78,13 +87,11 @@ class Launcher(Protocol):
 
     Attributes:
         address: of this host, at which ranks reach the driver.
-        restarts: whether it can start ranks again after a failure.
         advice: what to do after a failure.
     """
 
     num_ranks: int
     address: str
-    restarts: bool
     advice: str
 
     def start(self, meeting: str) -> None:
@@ -101,114 +108,93 @@ class Launcher(Protocol):
 
 
 class Ranks:
-    """Running ranks as their driver sees them; they start with the first job.
-
-    Args:
-        launcher: starts them.
-        expected: the layout, if it is known before they start; otherwise they start at once.
+    """Running ranks as their driver sees them, until the first failure.
 
     Raises:
         ConnectionError: a rank did not start.
         ValueError: see `Layout`.
     """
 
-    def __init__(self, launcher: Launcher, expected: Layout | None = None) -> None:
+    def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
-        self._store: Store | None = None
-        self._failure: RankFailure | None = None
+        self.failure: RankFailure | None = None
         self._jobs = count()
+        listening = socket.create_server((launcher.address, 0), backlog=4096)
+        port = listening.getsockname()[1]
+        self._store = TCPStore(
+            launcher.address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
         try:
-            self.layout = expected or self._start()
+            launcher.start(f"{launcher.address}:{port}")
+            self.layout = Layout.of(self._answers("rank", JOIN_S))
         except RankFailure as failure:
             raise ConnectionError(
                 f"the ranks could not start, since rank {failure.rank} failed: {failure.what}"
             ) from failure
-
-    def do(self, jobs: Mapping[int, Job], setup: bytes, device_type: DeviceType, timeout_s: float) -> dict[int, Any]:
-        """Results by number of rank.
-
-        Raises:
-            RankFailure: a rank raised, died, or did not answer in time; all have ended.
-            ValueError: ranks came back on other hardware.
-        """
-        if self._store is None:
-            if self._failure is not None and not self.launcher.restarts:
-                raise self._failure
-            before, self.layout = self.layout, self._start()
-            if (before.pattern, before.kinds) != (self.layout.pattern, self.layout.kinds):
-                raise ValueError("ranks came back on other hosts; start again, which keeps all samples")
-        assert self._store is not None
-        number = next(self._jobs)
-        try:
-            _put(self._store, f"job/{number}", Work(device_type, jobs, setup, timeout_s))
-            results = self._answers(f"result/{number}", timeout_s + GRACE_S)
-        except BaseException:
-            self.end(FAILED)  # interrupted: the rest of this answer must not be read as the next one
-            raise
-        return {rank: result for rank, result in enumerate(results) if rank in jobs}
-
-    def pids(self) -> list[int]:
-        """Process ids of running ranks, in order of their devices."""
-        return [rank.pid for rank in self.layout.ranks if rank.pid] if self._store is not None else []
-
-    def end(self, how: str = DONE) -> None:
-        """End all ranks; those of torchrun exit with 0 if they are `DONE`."""
-        if self._store is not None:
-            store, self._store = self._store, None
-            self._silent_at_the_end(store, how)
-            self.launcher.end()
-
-    def _start(self) -> Layout:
-        listening = socket.create_server((self.launcher.address, 0), backlog=4096)
-        port = listening.getsockname()[1]
-        self._store = TCPStore(
-            self.launcher.address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-        )
-        self._jobs = count()
-        try:
-            self.launcher.start(f"{self.launcher.address}:{port}")
-            return Layout.of(self._answers("rank", JOIN_S))
         except BaseException:
             self.end(FAILED)
             raise
+
+    def do(self, job: Job) -> list[Any]:
+        """What each member measured.
+
+        Raises:
+            RankFailure: a rank raised, died, or did not answer in time, now or before; all have ended.
+        """
+        if self.failure is not None:
+            raise self.failure
+        number = next(self._jobs)
+        try:
+            _put(self._store, f"job/{number}", job)
+            results = self._answers(f"result/{number}", job.timeout_s + GRACE_S)
+        except BaseException:
+            self.end(FAILED)  # interrupted: the rest of this answer must not be read as the next one
+            raise
+        return [results[member] for member in job.members]
+
+    def end(self, how: str = DONE) -> None:
+        """End all ranks; those of torchrun exit with 0 if they are `DONE`."""
+        if self.failure is None:
+            self.failure = RankFailure(0, "all ranks have ended")
+            self._silent_at_the_end(how)
+            self.launcher.end()
 
     def _answers(self, what: str, timeout_s: float) -> list[Any]:
         """What each rank has put under `what`.
 
         Raises:
-            RankFailure: a rank failed first.
+            RankFailure: a rank failed first; all have ended.
         """
-        assert self._store is not None
         keys = [f"{what}/{number}" for number in range(self.launcher.num_ranks)]
         deadline = time.monotonic() + timeout_s
         while not _arrive(self._store, keys):
-            if self._store.check(["failed"]) or self.launcher.exits() or time.monotonic() > deadline:
+            if self._store.check([FAILED]) or self.launcher.exits() or time.monotonic() > deadline:
                 missing = [number for number, key in enumerate(keys) if not self._store.check([key])] or [0]
-                self._failure = self._find(self._store, missing, f"no answer within {timeout_s:g} s")
-                raise self._failure
+                self.failure = self._find(RankFailure(missing[0], f"no answer within {timeout_s:g} s"))
+                self.launcher.end()
+                raise self.failure
         answers = [_taken(self._store, key) for key in keys]
         for key in keys:
             self._store.delete_key(key)
         return answers
 
-    def _find(self, store: Store, missing: list[int], otherwise: str) -> RankFailure:
-        """The rank at fault: one that has died, else the first to report, unless its connection broke, else a silent one."""
-        silent, exits = self._silent_at_the_end(store, FAILED), self.launcher.exits()
-        report = json.loads(store.get("failed")) if store.check(["failed"]) else None
+    def _find(self, otherwise: RankFailure) -> RankFailure:
+        """The rank at fault: one that has died, else a silent one, else the one that reported. Ends all ranks."""
+        silent, exits = self._silent_at_the_end(FAILED), self.launcher.exits()
         if exits:
             return RankFailure(min(exits), exits[min(exits)])
-        if report is not None and (report.pop("is_cause") or not silent):
-            return RankFailure(**report)
-        return RankFailure(min(silent), "it died without a report") if silent else RankFailure(missing[0], otherwise)
+        if silent:
+            return RankFailure(silent[0], "it died without a report")
+        return _taken(self._store, FAILED) if self._store.check([FAILED]) else otherwise
 
-    def _silent_at_the_end(self, store: Store, how: str) -> list[int]:
+    def _silent_at_the_end(self, how: str) -> list[int]:
         """End all ranks; the numbers of those that did not answer."""
-        store.set(OVER, how)
+        self._store.set(OVER, how)
         keys = [f"alive/{number}" for number in range(self.launcher.num_ranks)]
         deadline = time.monotonic() + GRACE_S
-        while not _arrive(store, keys) and not self.launcher.exits() and time.monotonic() < deadline:
+        while not _arrive(self._store, keys) and not self.launcher.exits() and time.monotonic() < deadline:
             pass
-        return [number for number, key in enumerate(keys) if not store.check([key])]
+        return [number for number, key in enumerate(keys) if not self._store.check([key])]
 
 
 class LocalLauncher:
@@ -220,45 +206,35 @@ class LocalLauncher:
     """
 
     address = LOOPBACK
-    restarts = True
-    advice = "the next measurement starts new ranks"
+    advice = "open the testbed again for new ranks"
 
     def __init__(self, num_ranks: int, *, on_gpu: bool) -> None:
         self.num_ranks = num_ranks
         self._num_processes, self._on_gpu = num_ranks, on_gpu
-        self._thread: threading.Thread | None = None
-        self._exits: dict[int, str] = {}
+        self._processes: list[Any] = []
 
     def start(self, meeting: str) -> None:
-        """See `Launcher`; processes end with the thread that starts them, so that one waits for them."""
-        self._exits = {}
-        self._thread = threading.Thread(target=self._run, args=(meeting, self._exits), name="ranks", daemon=True)
-        self._thread.start()
+        """See `Launcher`."""
+        arguments = (self.num_ranks, meeting, self._on_gpu)
+        for number in range(self._num_processes):
+            process = get_context("spawn").Process(target=_serve_here, args=(number, *arguments), daemon=True)
+            process.start()
+            self._processes.append(process)
 
     def exits(self) -> Mapping[int, str]:
         """See `Launcher`."""
-        return self._exits
+        codes = {number: process.exitcode for number, process in enumerate(self._processes)}
+        return {number: _in_words(code) for number, code in codes.items() if code}
 
     def end(self) -> None:
         """See `Launcher`."""
-        if self._thread is not None:
-            self._thread.join(GRACE_S)
-
-    def _run(self, meeting: str, exits: dict[int, str]) -> None:
-        arguments = (self.num_ranks, meeting, self._on_gpu)
-        try:
-            start_processes(_serve_here, arguments, self._num_processes, daemon=True, start_method="spawn")
-        except ProcessExitedException as error:
-            killed = f"it was killed by {getattr(error, 'signal_name', None)}"
-            memory = ", as the system does when it runs out of memory" if error.exit_code == -signal.SIGKILL else ""
-            what = f"it exited with code {error.exit_code}" if error.exit_code >= 0 else killed + memory
-            exits[error.error_index] = what
+        for process in self._processes:
+            process.join(GRACE_S)
 
 
 class TorchrunLauncher(LocalLauncher):
     """The processes of torchrun: this one, rank 0, drives, and starts a process for its own rank."""
 
-    restarts = False
     advice = "start the same command again, or let torchrun do so with --max-restarts"
 
     def __init__(self) -> None:
@@ -274,12 +250,7 @@ class TorchrunLauncher(LocalLauncher):
 
 @contextmanager
 def launched_ranks() -> Iterator[Ranks]:
-    """All ranks of torchrun for the block, in its rank 0.
-
-    Raises:
-        ConnectionError: a rank did not start.
-        ValueError: see `Layout`.
-    """
+    """All ranks of torchrun for the block, in its rank 0; raises as `Ranks`."""
     ranks = Ranks(TorchrunLauncher())
     how = FAILED
     try:
@@ -334,17 +305,16 @@ def serve(
         timeout = timedelta(seconds=JOIN_S)
         dist.init_process_group("gloo", store=group_store, rank=number, world_size=num_ranks, timeout=timeout)
         worker = _Worker(number, gpu_index)
-        for job in count():
-            work: Work = _taken(store, f"job/{job}")
-            with _time_limit(work.timeout_s):
-                result = worker.do(work)
-            _put(store, f"result/{job}/{number}", result)
+        for position in count():
+            job: Job = _taken(store, f"job/{position}")
+            with _time_limit(job.timeout_s):
+                result = worker.do(job)
+            _put(store, f"result/{position}/{number}", result)
     except BaseException as error:  # noqa: BLE001 - it goes to the driver, whatever it is
         what = traceback.format_exception_only(error)[-1].strip()
-        is_cause = not isinstance(error, RuntimeError) or isinstance(error, DoesNotFitError)  # no broken connection
-        report = {"rank": number, "what": what, "trace": traceback.format_exc(), "is_cause": is_cause}
         with suppress(dist.DistError):
-            store.compare_set("failed", "", json.dumps(report))  # the first one counts
+            if not store.check([FAILED]):  # the first one counts
+                _put(store, FAILED, RankFailure(number, what, traceback.format_exc()))
     threading.Event().wait()  # until the driver ends all
 
 
@@ -353,42 +323,49 @@ class _Worker:
 
     def __init__(self, number: int, gpu_index: int | None) -> None:
         self._number, self._gpu_index = number, gpu_index
-        self._groups: dict[tuple[DeviceType, tuple[int, ...]], dist.ProcessGroup | None] = {}
+        self._groups: dict[tuple[str, Numbers], dist.ProcessGroup | None] = {}
         self._device: Device | None = None
         self._setup = b""
 
-    def do(self, work: Work) -> object:
-        """The result of this rank's job; None if it has none."""
-        place = self._place(work.device_type)
-        for job in work.jobs.values():
-            for members in job.groups:
-                if len(members) > 1 or members == job.members:  # others alone exchange nothing
-                    self._make_group(work.device_type, members, place)
-        if self._number not in work.jobs:
+    def do(self, job: Job) -> object:
+        """What this rank measured; None if it takes no part."""
+        place, members = self._place(job.device_type), job.members
+        everyone, hosts, shards = self._team([members], place), Team(0, 1, None), None
+        across = hosts
+        if not isinstance(job.measured, Exchange):
+            shards = Shards.of(*job.measured)
+            per_host = shards.devices_per_host
+            if bool(shards.is_any(*ON_ONE_HOST).any()):
+                starts = range(0, len(members), per_host)
+                hosts = self._team([members[start : start + per_host] for start in starts], place)
+                across = self._team([members[first::per_host] for first in range(per_host)], place)
+        if self._number not in members:
             return None
-        if self._device is None or self._setup != work.setup or self._device.device != place:
+        if self._device is None or self._setup != job.setup or self._device.device != place:
             self._device = None  # its memory is free before the next one takes some
-            self._device, self._setup = Device(pickle.loads(work.setup), place), work.setup
-        job = work.jobs[self._number]
-        everyone, *others = [self._team(work.device_type, members) for members in job.groups]
-        if isinstance(job, ExchangeJob):
-            return measure_exchange(job.exchange, self._device, everyone)
-        return measure_sharding(job, self._device, Teams(everyone, *others))
+            self._device, self._setup = Device(pickle.loads(job.setup), place), job.setup
+        if isinstance(job.measured, Exchange):
+            return measure_exchange(job.measured, self._device, everyone)
+        assert shards is not None
+        teams = Teams(everyone, hosts, across)
+        return measure_step(job.measured[0], shards, self._device, teams, with_indices=job.with_indices)
 
-    def _make_group(self, device_type: DeviceType, members: tuple[int, ...], place: torch.device) -> None:
-        """Make a group unless there is one; all ranks make all groups in one order."""
-        if (device_type, members) not in self._groups:
-            on_cuda = device_type == "cuda"
-            self._groups[device_type, members] = dist.new_group(
-                list(members),
-                timeout=IDLE,
-                backend="nccl" if on_cuda else "gloo",
-                device_id=place if on_cuda else None,  # or a barrier would guess a GPU
-                sort_ranks=False,
-            )
-
-    def _team(self, device_type: DeviceType, members: tuple[int, ...]) -> Team:
-        return Team(members.index(self._number), len(members), self._groups.get((device_type, members)))
+    def _team(self, groups: list[Numbers], place: torch.device) -> Team:
+        """This rank's group of these, each made unless it is there; all ranks make all groups in one order."""
+        on_cuda = place.type == "cuda"
+        own = Team(0, 1, None)
+        for members in groups:
+            if (place.type, members) not in self._groups:
+                self._groups[place.type, members] = dist.new_group(
+                    list(members),
+                    timeout=IDLE,
+                    backend="nccl" if on_cuda else "gloo",
+                    device_id=place if on_cuda else None,  # or a barrier would guess a GPU
+                    sort_ranks=False,
+                )
+            if self._number in members:
+                own = Team(members.index(self._number), len(members), self._groups[place.type, members])
+        return own
 
     def _place(self, device_type: DeviceType) -> torch.device:
         if device_type == "cpu":
@@ -439,6 +416,13 @@ def _time_limit(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _in_words(exit_code: int) -> str:
+    if exit_code > 0:
+        return f"it exited with code {exit_code}"
+    memory = ", as the system does when it runs out of memory" if exit_code == -signal.SIGKILL else ""
+    return f"it was killed by {signal.Signals(-exit_code).name}{memory}"
 
 
 def _connect(meeting: str) -> Store:

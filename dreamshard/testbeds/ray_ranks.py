@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from dreamshard.testbeds.jobs import DeviceType
+from dreamshard.testbeds.base import DeviceType
 from dreamshard.testbeds.ranks import Ranks, serve
 
 RESERVE_TIMEOUT_S = 60.0
@@ -26,8 +26,7 @@ class RayLauncher:
         ConnectionError: others use the devices.
     """
 
-    restarts = True
-    advice = "the next measurement starts new ranks on what is left of the Ray cluster"
+    advice = "open the testbed again for new ranks on what is left of the Ray cluster"
 
     def __init__(self, ray: Any, num_ranks: int, device_type: DeviceType) -> None:
         self.num_ranks = num_ranks
@@ -98,7 +97,7 @@ _running: list[tuple[RayLauncher, Ranks]] = []
 
 
 def ray_ranks(num_ranks: int, kind: str) -> Ranks:
-    """Ranks on a Ray cluster, which stay until this process ends or other ones are asked for.
+    """Ranks on a Ray cluster, which stay until they fail, this process ends or other ones are asked for.
 
     Args:
         num_ranks: as many as devices.
@@ -109,10 +108,11 @@ def ray_ranks(num_ranks: int, kind: str) -> Ranks:
         ValueError: Ray is not installed, or the cluster has too few devices.
     """
     for launcher, ranks in _running:
-        if launcher.num_ranks == num_ranks and kind in ("", launcher.device_type):
+        if ranks.failure is None and launcher.num_ranks == num_ranks and kind in ("", launcher.device_type):
             return ranks
         ranks.end()
         launcher.close()
+    _running.clear()
     ray = _connect()
     total = ray.cluster_resources()
     device_type: DeviceType = "cuda" if kind == "cuda" or (kind == "" and total.get("GPU", 0) > 0) else "cpu"
@@ -128,7 +128,7 @@ def ray_ranks(num_ranks: int, kind: str) -> Ranks:
     except BaseException:
         launcher.close()
         raise
-    _running[:] = [(launcher, ranks)]
+    _running.append((launcher, ranks))
     return ranks
 
 

@@ -1,6 +1,12 @@
-"""A training step of tables that are sharded in any way, timed on one rank, or on one device that stands for all."""
+"""A training step of tables that are sharded in any way, timed on one rank: its operators and its collectives.
+
+A step's values are constants: what a collective takes depends on sizes alone. Each rank trains on a part of the batch: all on
+as many samples, the first ones on one more if need be. Collectives that need equal parts pad the samples.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -8,38 +14,117 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dreamshard.costs import Infeasible
+from dreamshard.costs import Exchange, Infeasible
+from dreamshard.shards import Shards
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.device import Device, DoesNotFitError
-from dreamshard.testbeds.exchange import Collectives, Teams, agree, index_exchange
-from dreamshard.testbeds.jobs import ShardingJob, sample_starts
 from dreamshard.testbeds.operators import RankOperators
 
+VALUE = 1e-4  # of every element
+ELEMENT_BYTES = 4  # fp32
+# PyTorch 2.13 renamed both and warns of the old names, which earlier ones know alone.
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+_ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
 Floats = npt.NDArray[np.float64]
+Work = Callable[[], Tensor]
 
 
-def measure_sharding(job: ShardingJob, device: Device, teams: Teams) -> Floats | Infeasible:
+@dataclass(frozen=True)
+class Team:
+    """Ranks that exchange, and this one's number among them."""
+
+    rank: int
+    size: int
+    group: dist.ProcessGroup | None
+
+    def barrier(self, device: Device) -> None:
+        """Wait for all ranks, so that waiting is not timed as communication."""
+        dist.barrier(group=self.group)
+        device.synchronize()
+
+
+@dataclass(frozen=True)
+class Teams:
+    """The groups of ranks that one rank exchanges among.
+
+    Attributes:
+        everyone: all ranks of the placement; rank `d` of them is device `d`.
+        host: ranks that share rows of tables on one host.
+        across: ranks of equal number on all hosts.
+    """
+
+    everyone: Team
+    host: Team
+    across: Team
+
+
+@dataclass
+class Collectives:
+    """The exchanges of a rank in a step, one after another.
+
+    Attributes:
+        forward: pooled vectors, until each rank has those of its samples.
+        backward: their gradients, until each rank has those of what it pooled.
+    """
+
+    forward: list[Work] = field(default_factory=list)
+    backward: list[Work] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, shards: Shards, teams: Teams, device: Device) -> "Collectives":
+        """The collectives of a rank, with their buffers on the device; `shards` are those of all devices."""
+        found, place, carried = cls(), device.device, shards.collectives()
+        everyone, host, across = teams.everyone, teams.host, teams.across
+        counts = sample_counts(device.setup.batch_size, everyone.size)
+        most, rank, dims, host_dims = counts[0], everyone.rank, carried.all_to_all_dims, carried.host_dims.tolist()
+        if dims.any():
+            own = [count * int(dims[rank]) for count in counts]  # by sample's rank
+            found._add(*all_to_all(own, (counts[rank] * dims).tolist(), everyone, place))
+        if carried.row_wise_dims:
+            found._add(*_reduce_scatter(most * carried.row_wise_dims, everyone, place))
+        if any(host_dims):  # partial sums within the host, then each host's samples between hosts
+            width = most * host_dims[rank // host.size]
+            within = _reduce_scatter(across.size * width, host, place)
+            between = all_to_all([width] * across.size, [most * each for each in host_dims], across, place)
+            found._add(lambda: (within[0](), between[0]())[1], lambda: (between[1](), within[1]())[1])
+        return found
+
+    def _add(self, there: Work, back: Work) -> None:
+        self.forward.append(there)
+        self.backward.append(back)
+
+
+def measure_step(
+    task: PlacementTask, shards: Shards, device: Device, teams: Teams, *, with_indices: bool
+) -> Floats | Infeasible:
     """`[R, 5]` milliseconds of each timed pass on this rank, or the first shards that did not fit.
 
     The phases, and the exchange of indices. Each operator runs by itself; each collective begins when all ranks are there.
+
+    Args:
+        task: that the shards are of.
+        shards: of all devices.
+        with_indices: whether the exchange of indices is measured; otherwise it is 0 ms.
     """
-    everyone = teams.everyone
+    everyone, batch = teams.everyone, device.setup.batch_size
     built: tuple[RankOperators, Collectives] | DoesNotFitError
     try:
         built = device.within_memory(
-            lambda: (operators_of(job, device, everyone.rank), Collectives.of(job, teams, device)),
-            job.asked_bytes(device.setup.batch_size, everyone.rank),
+            lambda: (operators_of(task, shards, device, everyone.rank), Collectives.of(shards, teams, device)),
+            asked_bytes(shards.on(everyone.rank), batch) + exchanged_bytes(shards, batch, everyone.rank),
         )
     except DoesNotFitError as error:
         built = error
-    infeasible = agree(built if isinstance(built, DoesNotFitError) else None, everyone, device.device)
+    infeasible = _agree(built if isinstance(built, DoesNotFitError) else None, everyone, device.device)
     if infeasible or isinstance(built, DoesNotFitError):
         assert infeasible  # agreed on above
         return infeasible
     operators, collectives = built
     dense, exchanged = operators.dense, operators.exchanged_lookups
-    indices = [index_exchange(*exchanged, everyone, device)] if job.with_indices else []
+    indices = [_index_exchange(*exchanged, everyone, device)] if with_indices else []
 
-    def timed(work: Callable[[], Tensor]) -> float:
+    def timed(work: Work) -> float:
         everyone.barrier(device)
         return device.clock.communicate(work)[1]
 
@@ -61,18 +146,20 @@ def measure_sharding(job: ShardingJob, device: Device, teams: Teams) -> Floats |
     return np.array(passes[device.setup.warmups :])
 
 
-def measure_operators(job: ShardingJob, device: Device, rank: int) -> Floats:
+def measure_operators(task: PlacementTask, shards: Shards, device: Device, rank: int) -> Floats:
     """`[R, 2]` milliseconds of each timed pass of a rank's operators, forward and backward, without any exchange.
 
     Raises:
         DoesNotFitError: the device has no room for the shards.
-        ValueError: fbgemm has no such operator, or lookups are missing.
+        ValueError: lookups are missing.
     """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the CPU's clock counts one thread
     try:
-        asked = job.asked_bytes(device.setup.batch_size)
-        operators = device.within_memory(lambda: operators_of(job, device, rank), asked)
+        operators = device.within_memory(
+            lambda: operators_of(task, shards, device, rank),
+            asked_bytes(shards.on(rank), device.setup.batch_size),
+        )
         passes = []
         for _ in range(device.setup.warmups + device.setup.repeats):
             forward_ms = operators.forward()
@@ -82,7 +169,107 @@ def measure_operators(job: ShardingJob, device: Device, rank: int) -> Floats:
     return np.array(passes[device.setup.warmups :])
 
 
-def operators_of(job: ShardingJob, device: Device, rank: int) -> RankOperators:
-    """The operators of a rank's job."""
-    starts = sample_starts(device.setup.batch_size, len(job.device_dims))
-    return RankOperators(job.shards, job.optimizer, device, slice(starts[rank], starts[rank + 1]))
+def measure_exchange(exchange: Exchange, device: Device, team: Team) -> Floats:
+    """`[R, 2]` milliseconds of each timed all-to-all and of its way back, on this rank.
+
+    Every rank sends each rank an equal share of its bytes, the first ones an element more if need be.
+
+    Raises:
+        DoesNotFitError: this rank has no memory for the bytes.
+    """
+    shares = [sample_counts(sent // ELEMENT_BYTES, team.size) for sent in exchange.sent_bytes.tolist()]
+    sent, received = shares[team.rank], [share[team.rank] for share in shares]
+    both = device.within_memory(
+        lambda: all_to_all(sent, received, team, device.device), 2 * ELEMENT_BYTES * (sum(sent) + sum(received))
+    )
+    passes = []
+    for _ in range(device.setup.warmups + device.setup.repeats):
+        spent_ms = []
+        for work in both:
+            team.barrier(device)
+            spent_ms.append(device.clock.communicate(work)[1])
+        passes.append(spent_ms)
+    return np.array(passes[device.setup.warmups :])
+
+
+def sample_counts(batch_size: int, num_ranks: int) -> list[int]:
+    """Samples of each rank: all have as many, the first ones one more if need be."""
+    return [batch_size // num_ranks + (r < batch_size % num_ranks) for r in range(num_ranks)]
+
+
+def operators_of(task: PlacementTask, shards: Shards, device: Device, rank: int) -> RankOperators:
+    """The operators of a rank's shards, among those of all devices."""
+    starts = list(accumulate(sample_counts(device.setup.batch_size, shards.num_devices), initial=0))
+    return RankOperators(task, shards.on(rank), device, slice(starts[rank], starts[rank + 1]))
+
+
+def asked_bytes(own: Shards, batch_size: int) -> int:
+    """Memory for a device's shards, their pooled vectors and gradients."""
+    return int(own.device_bytes.sum()) + 2 * ELEMENT_BYTES * batch_size * int(own.tables.dim.sum())
+
+
+def exchanged_bytes(shards: Shards, batch_size: int, rank: int) -> int:
+    """Memory for what a rank sends and receives both ways."""
+    carried = shards.collectives()
+    whole = int(carried.all_to_all_dims[rank]) + carried.row_wise_dims + int(carried.host_dims.max())
+    own = int(carried.all_to_all_dims.sum()) + carried.row_wise_dims + int(carried.host_dims.sum())
+    return 2 * ELEMENT_BYTES * (2 * whole * batch_size + own * (batch_size // shards.num_devices + 1))
+
+
+def all_to_all(
+    sent: list[int], received: list[int], team: Team, place: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Work, Work]:
+    """An all-to-all and its way back, by the elements that this rank sends to and receives from each."""
+    own = torch.full((sum(sent),), VALUE, device=place).to(dtype)
+    others = torch.full((sum(received),), VALUE, device=place).to(dtype)
+
+    def there() -> Tensor:
+        if team.size > 1:
+            dist.all_to_all_single(others, own, received, sent, group=team.group)
+        return others
+
+    def back() -> Tensor:
+        if team.size > 1:
+            dist.all_to_all_single(own, others, sent, received, group=team.group)
+        return own
+
+    return there, back
+
+
+def _index_exchange(num_lookups: int, num_shards: int, team: Team, device: Device) -> Work:
+    """The exchange of as many indices and lengths as a rank's shards get; all ranks make it together."""
+    batch = device.setup.batch_size
+    counts = sample_counts(batch, team.size)
+    received = torch.tensor([num_lookups * n // batch + num_shards * n for n in counts], device=device.device)
+    sent = torch.empty_like(received)
+    dist.all_to_all_single(sent, received, group=team.group)  # each rank knows what it receives
+    return all_to_all(sent.tolist(), received.tolist(), team, device.device, torch.int64)[0]
+
+
+def _reduce_scatter(count: int, team: Team, place: torch.device) -> tuple[Work, Work]:
+    """A reduce-scatter of partial sums, of which each rank gets `count` elements, and the all-gather back."""
+    whole = torch.full((team.size * count,), VALUE, device=place)
+    part, gradient, gathered = torch.empty(count, device=place), whole[:count].clone(), torch.empty_like(whole)
+
+    def there() -> Tensor:
+        if team.size > 1:
+            _REDUCE_SCATTER(part, whole, group=team.group)
+        return part
+
+    def back() -> Tensor:
+        if team.size > 1:
+            _ALL_GATHER(gathered, gradient, group=team.group)
+        return gathered
+
+    return there, back
+
+
+def _agree(misfit: DoesNotFitError | None, team: Team, device: torch.device) -> Infeasible | None:
+    """Share misfits among all ranks of a team; the first one, or None if all shards fit."""
+    own = torch.tensor((0, 0) if misfit is None else (misfit.asked_bytes, misfit.free_bytes), device=device)
+    gathered = [torch.zeros_like(own) for _ in range(team.size)]
+    dist.all_gather(gathered, own, group=team.group)
+    for rank, (asked, free) in enumerate(torch.stack(gathered).tolist()):
+        if asked:
+            return Infeasible(device=rank, asked_bytes=asked, free_bytes=free)
+    return None

@@ -45,6 +45,11 @@ def placement(*device: int, num_devices: int = 2) -> Placement:
     return Placement.whole(torch.tensor(device), num_devices)
 
 
+def pids_of(bed: ClusterTestbed) -> list[int]:
+    """Of its ranks, in the order of devices."""
+    return [rank.pid for rank in bed.ranks.layout.ranks]
+
+
 def have_ended(pids: list[int]) -> bool:
     """Whether all processes end in time; psutil's own waiting would take their exit codes from the launcher."""
     return all(map(has_ended, pids))

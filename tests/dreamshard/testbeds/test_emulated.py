@@ -14,7 +14,7 @@ from dreamshard.placement import Placement, TableSharding
 from dreamshard.testbeds import emulated
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.emulated import EmulatedTestbed, MemoryShardCache
+from dreamshard.testbeds.emulated import EmulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -45,9 +45,9 @@ def measured(monkeypatch) -> list[tuple[str, ...]]:
     names = []
     real = emulated.measure_operators
 
-    def spy(job, device, rank):
-        names.append(tuple(shard.table for shard in job.shards))
-        return real(job, device, rank)
+    def spy(task, shards, device, rank):
+        names.append(shards.tables.names)
+        return real(task, shards, device, rank)
 
     monkeypatch.setattr(emulated, "measure_operators", spy)
     return names
@@ -87,8 +87,18 @@ def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
     assert again.costs.forward_compute_ms.tolist() == first.costs.forward_compute_ms.flip(0).tolist()
 
 
+class KeptTimings(dict):
+    """A `ShardCache` in memory."""
+
+    def get(self, key):
+        return super().get(key.content)
+
+    def put(self, key, costs):
+        self[key.content] = costs
+
+
 def test_a_cache_outlives_its_testbed_but_not_a_change_of_what_is_measured(measured):
-    cache, task = MemoryShardCache(), roomy_task(TABLES)
+    cache, task = KeptTimings(), roomy_task(TABLES)
     bed_of(shard_cache=cache).measure(task, placement(0, 0, 0))
     bed_of(shard_cache=cache, target=H100).measure(task, placement(1, 1, 1))
     assert len(measured) == 1

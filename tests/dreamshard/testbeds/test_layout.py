@@ -17,12 +17,15 @@ def two_hosts(per_host: int) -> Layout:
     return Layout.of(rank(r, "ab"[r // per_host], h100(r)) for r in range(2 * per_host))
 
 
+def numbers(layout: Layout, *of) -> tuple[int, ...]:
+    return layout.part(*of).numbers
+
+
 def test_ranks_that_a_launcher_dealt_out_in_turn_become_devices_host_by_host():
     layout = Layout.of(rank(r, "ab"[r % 2]) for r in (3, 1, 0, 2))
-    assert [each.number for each in layout.ranks] == [0, 2, 1, 3]
-    assert layout.members(3, None) == (0, 2, 1)
-    assert layout.per_host((0, 2, 1)) == 2
-    assert layout.devices_per_host == 2
+    assert layout.numbers == (0, 2, 1, 3)
+    assert numbers(layout, 3) == (0, 2, 1)
+    assert layout.devices_per_host == layout.part(3).devices_per_host == 2
 
 
 def test_only_the_last_host_may_have_fewer_ranks():
@@ -34,36 +37,35 @@ def test_only_the_last_host_may_have_fewer_ranks():
 
 def test_a_task_takes_as_many_ranks_of_each_host_as_it_asks_for():
     layout = two_hosts(4)
-    assert layout.members(6, None) == (0, 1, 2, 3, 4, 5)
-    assert layout.members(4, 2) == (0, 1, 4, 5)
-    assert layout.members(2, 1) == (0, 4)
-    assert layout.members(3, 8) == (0, 1, 2)
+    assert numbers(layout, 6) == (0, 1, 2, 3, 4, 5)
+    assert numbers(layout, 4, 2) == (0, 1, 4, 5)
+    assert numbers(layout, 2, 1) == (0, 4)
+    assert numbers(layout, 3, 8) == (0, 1, 2)
 
 
 @pytest.mark.parametrize(("num_devices", "per_host"), [(9, None), (6, 2), (8, 8)])
 def test_what_there_are_too_few_ranks_for_is_refused(num_devices, per_host):
     with pytest.raises(ValueError, match="there are 8 ranks, 4 per host on 2 hosts"):
-        two_hosts(4).members(num_devices, per_host)
+        two_hosts(4).part(num_devices, per_host)
 
 
 def test_hardware_names_the_model_the_number_and_the_hosts():
     layout = two_hosts(2)
-    assert layout.hardware((0, 1, 2, 3), "cuda") == "NVIDIA H100 x4, 2 hosts"
-    assert layout.hardware((0, 1), "cuda") == "NVIDIA H100 x2"
-    assert layout.hardware((0, 2), "cpu") == "Ceres x8, 2 ranks, 2 hosts"
+    assert layout.hardware("cuda") == "NVIDIA H100 x4, 2 hosts"
+    assert layout.part(2).hardware("cuda") == "NVIDIA H100 x2"
+    assert layout.part(2, 1).hardware("cpu") == "Ceres x8, 2 ranks, 2 hosts"
 
 
-def test_a_rank_without_its_gpu_is_named_and_never_measured_on_the_cpu():
-    layout = Layout.of([rank(0, "a", h100(0)), rank(1, "b")])
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (("a", h100(0)), ("b", None), "rank 1 on host b has no GPU"),
+        (("a", h100(0)), ("a", h100(0)), "ranks 0 and 1 on host a have the same GPU"),
+        (("a", h100(0)), ("b", Gpu("A100", "1", 2**35)), "NVIDIA H100 on host a, A100 on host b"),
+    ],
+)
+def test_a_rank_without_a_gpu_of_its_own_kind_is_named_and_never_measured_on_the_cpu(first, second, message):
+    layout = Layout.of([rank(0, *first), rank(1, *second)])
     assert layout.device_type() == "cuda"
-    with pytest.raises(ValueError, match="rank 1 on host b has no GPU"):
-        layout.hardware((0, 1), "cuda")
-
-
-def test_ranks_that_share_a_gpu_or_have_unlike_ones_are_named():
-    with pytest.raises(ValueError, match="ranks 0 and 1 on host a have the same GPU"):
-        Layout.of([rank(0, "a", h100(0)), rank(1, "a", h100(0))]).hardware((0, 1), "cuda")
-    with pytest.raises(ValueError, match="NVIDIA H100 on host a, NVIDIA A100 on host b"):
-        Layout.of([rank(0, "a", h100(0)), rank(1, "b", Gpu("NVIDIA A100", "GPU-1", 40 * 2**30))]).hardware(
-            (0, 1), "cuda"
-        )
+    with pytest.raises(ValueError, match=message):
+        layout.hardware("cuda")

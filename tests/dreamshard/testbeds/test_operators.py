@@ -67,14 +67,6 @@ def test_a_step_of_rowwise_adagrad_divides_by_the_rows_root_mean_square():
         torch.testing.assert_close(new, old.detach() - LEARNING_RATE * old.grad / scale, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("precision", "optimizer"), [("bf16", "sgd"), ("int8", "sgd"), ("fp32", "adam"), ("fp16", "lars_sgd")]
-)
-def test_what_fbgemm_does_not_train_on_the_cpu_is_refused(precision, optimizer):
-    with pytest.raises(ValueError, match=rf"fbgemm trains no {precision} tables with {optimizer} on cpu"):
-        build_operator(SHAPES, precision, optimizer, CPU, WeightArena(CPU))
-
-
 def test_operators_of_one_arena_lie_in_the_same_memory():
     arena = WeightArena(CPU)
     large = build_operator(SHAPES, "fp32", "sgd", CPU, arena)
