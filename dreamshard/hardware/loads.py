@@ -1,11 +1,9 @@
-"""Additive loads of tables: what the kernels read, write and compute for them, summed over the tables of a shard.
+"""Additive loads of shards: what the kernels read, write and compute for them, summed over the shards of a device.
 
-`table_loads` are those of whole tables and column shards in device memory. `placed_loads` are those of any shards, with a
-few columns more; a table in host memory is looked up in a cache on the device, which is filled before the lookup.
-
-Which rows the cache misses follows from the access-count bins: it holds the rows that are looked up most often, bin by bin.
-Rows that a batch looks up once stand for all rows that are looked up so rarely, so they share what is left of the cache
-evenly with the rows that the batch does not look up at all:
+A table in host memory is looked up in a cache on the device, which is filled before the lookup. Which rows the cache misses
+follows from the access-count bins: it holds the rows that are looked up most often, bin by bin. Rows that a batch looks up
+once stand for all rows that are looked up so rarely, so they share what is left of the cache evenly with the rows that the
+batch does not look up at all:
 
     misses = sum over bins of rows in the bin x (1 - cached share of the bin)
 
@@ -15,7 +13,7 @@ the backward pass reads and writes it.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.hardware.links import VECTOR_BYTES
@@ -23,12 +21,8 @@ from dreamshard.placement import ON_ONE_DEVICE
 from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
-    BYTES_PER_ROW,
     BYTES_PER_ROW_STATE,
-    BYTES_PER_WEIGHT,
     NUM_BINS,
-    Optimizer,
-    Precision,
     Tables,
 )
 from dreamshard.tasks import PlacementTask
@@ -37,9 +31,8 @@ SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practi
 INDEX_BYTES = 4  # int32 indices
 OFFSET_BYTES = 8  # int64 offsets
 GROUPS = (8, 16, 32)  # threads that share a row where the widest dim is <= 32, <= 64, above (fbgemm's TBE kernels)
-MEMBERSHIP_ENTRIES = 2**22  # of the [B, D, T] membership that is in memory at once
 
-# Columns of the loads; each is summed over the tables of a shard.
+# Columns of the loads; each is summed over the shards of a device.
 COUNT, DIM, ROWS, LOOKUPS, UNIQUE = 0, 1, 2, 3, 4
 STREAM_BYTES, READ_BYTES, FIRST_BYTES = 5, 6, 7  # forward: indices and outputs; row reads; of these the first ones
 GRAD_READ_BYTES, GRAD_BYTES, UPDATE_BYTES = 8, 9, 10  # backward: gradient reads; gradients; rows and state written
@@ -47,98 +40,65 @@ ABOVE_32, ABOVE_64 = 11, 12  # tables with a dim above 32, above 64
 STEPS = 13  # three columns: warp steps with 8, 16, 32 threads a row
 HOT_BYTES = STEPS + len(GROUPS)  # 17 columns: bytes of distinct rows, most often looked up first
 AGAIN_BYTES = HOT_BYTES + NUM_BINS  # 17 columns: bytes of reads of those rows after the first
-NUM_LOADS = AGAIN_BYTES + NUM_BINS
-# Columns of placed loads beyond those of whole tables.
-HOST_READ_BYTES, HOST_WRITTEN_BYTES = NUM_LOADS, NUM_LOADS + 1  # before the lookup: rows into the cache, rows back
-HOST_STATE_BYTES = NUM_LOADS + 2  # backward: optimizer state in host memory, each way
-CACHED_LOOKUPS = NUM_LOADS + 3  # lookups in caches
-DENSE_BYTES = NUM_LOADS + 4  # backward of data-parallel copies: gradients cleared; read, weights and state rewritten
-NUM_PLACED_LOADS = NUM_LOADS + 5
-
-
-def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer: Optimizer) -> Float[Tensor, "T K"]:
-    """Loads of each table, in float64.
-
-    Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows in proportion, at most
-    the table's rows.
-    """
-    row_bytes = tables.dim.double() * BYTES_PER_WEIGHT[precision] + BYTES_PER_ROW[precision]
-    return _loads(tables, torch.tensor(float(batch_size), dtype=torch.float64), row_bytes, optimizer)
+HOST_READ_BYTES = AGAIN_BYTES + NUM_BINS  # before the lookup: rows into the caches
+HOST_WRITTEN_BYTES = HOST_READ_BYTES + 1  # and rows back
+HOST_STATE_BYTES = HOST_READ_BYTES + 2  # backward: optimizer state in host memory, each way
+CACHED_LOOKUPS = HOST_READ_BYTES + 3  # lookups in caches
+DENSE_BYTES = HOST_READ_BYTES + 4  # backward of copies: gradients cleared; read, weights and state rewritten
+NUM_LOADS = HOST_READ_BYTES + 5
 
 
 def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
-    """Loads of each shard, in float64; the first columns are those of `table_loads`, of which the others know nothing.
+    """Loads of each shard, in float64.
 
-    A block of rows looks up its share of the lookups, but writes partial sums for the whole batch. A data-parallel copy
-    looks up its share of the batch; its backward pass writes a dense gradient, with which a dense optimizer rewrites all
-    rows. `DIM`, which the all-to-all carries, is that of table- and column-wise shards alone.
+    Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows in proportion, at most the
+    shard's rows. A block of rows looks up its share of the lookups, but writes partial sums for the whole batch. A
+    data-parallel copy looks up its share of the batch; its backward pass writes a dense gradient, with which a dense
+    optimizer rewrites all rows. `DIM`, which the all-to-all carries, is that of table- and column-wise shards alone.
     """
-    tables, dim = shards.tables, shards.tables.dim.double()
+    tables, optimizer = shards.tables, task.optimizer
+    dim, rows, samples = tables.dim.double(), tables.rows.double(), batch_size * shards.batch_share.double()  # [S]
     weight_bytes = task.weight_bytes[shards.table].double()
-    quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[task.optimizer]).double()
-    row_bytes = dim * weight_bytes + quantisation_bytes
-    own = _loads(tables, batch_size * shards.batch_share.double(), row_bytes, task.optimizer)
-    loads = torch.cat([own, own.new_zeros(len(own), NUM_PLACED_LOADS - NUM_LOADS)], dim=1)
-    loads[:, DIM] *= shards.is_any(*ON_ONE_DEVICE)
-
-    copies = shards.is_any("data_parallel")
-    rows, elements = tables.rows.double(), tables.rows * dim
-    kept_bytes = elements * (weight_bytes + task.element_state_bytes)
-    kept_bytes += rows * (quantisation_bytes + BYTES_PER_ROW_STATE[task.optimizer])
-    loads[:, DENSE_BYTES] = copies * (2 * GRADIENT_BYTES * elements + 2 * kept_bytes)
-    loads[:, UPDATE_BYTES] = torch.where(
-        copies, loads[:, UNIQUE] * _sectors(dim * VECTOR_BYTES), loads[:, UPDATE_BYTES]
-    )
-
-    in_host = shards.host_bytes > 0
-    if in_host.any():
-        missed = _missed_rows(shards, loads[:, UNIQUE]) * _sectors(row_bytes)
-        loads[:, HOST_READ_BYTES] = loads[:, HOST_WRITTEN_BYTES] = in_host * missed
-        state_bytes = in_host * loads[:, UNIQUE] * _state_bytes(dim, task.optimizer)
-        loads[:, HOST_STATE_BYTES] = state_bytes
-        loads[:, UPDATE_BYTES] -= 2 * state_bytes
-        loads[:, CACHED_LOOKUPS] = in_host * loads[:, LOOKUPS]
-    return loads
-
-
-def _loads(
-    tables: Tables, batch_size: Float[Tensor, "*S"], row_bytes: Float[Tensor, " S"], optimizer: Optimizer
-) -> Float[Tensor, "S K"]:
-    """Loads of each table for a batch of its own; `row_bytes` are what a lookup reads of a row."""
-    double = torch.float64
-    dim, rows = tables.dim.to(double), tables.rows.to(double)  # [S]
-    lookups = tables.pooling_factor.to(double) * batch_size
-    distinct = tables.unique_rows.to(double) / tables.lookups.to(double).clamp(min=1)
+    quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[optimizer]).double()
+    lookups = tables.pooling_factor.double() * samples
+    distinct = tables.unique_rows.double() / tables.lookups.double().clamp(min=1)
     unique = torch.minimum(torch.minimum(lookups * distinct, rows), lookups)
-    row_bytes = _sectors(row_bytes)
+    row_bytes = _sectors(dim * weight_bytes + quantisation_bytes)
     grad_bytes = _sectors(dim * VECTOR_BYTES)
+    state_bytes = _sectors(dim * BYTES_PER_ELEMENT_STATE[optimizer])
+    state_bytes += SECTOR_BYTES * (BYTES_PER_ROW_STATE[optimizer] > 0)
+    copies, in_host = shards.is_any("data_parallel"), shards.host_bytes > 0
 
-    loads = torch.zeros(len(tables), NUM_LOADS, dtype=double)
+    loads = torch.zeros(len(tables), NUM_LOADS, dtype=torch.float64)
     loads[:, COUNT] = 1
-    loads[:, DIM] = dim
+    loads[:, DIM] = dim * shards.is_any(*ON_ONE_DEVICE)
     loads[:, ROWS] = rows
     loads[:, LOOKUPS] = lookups
     loads[:, UNIQUE] = unique
-    loads[:, STREAM_BYTES] = lookups * INDEX_BYTES + batch_size * (OFFSET_BYTES + dim * VECTOR_BYTES)
+    loads[:, STREAM_BYTES] = lookups * INDEX_BYTES + samples * (OFFSET_BYTES + dim * VECTOR_BYTES)
     loads[:, READ_BYTES] = lookups * row_bytes
     loads[:, FIRST_BYTES] = unique * row_bytes
     loads[:, GRAD_READ_BYTES] = lookups * grad_bytes
-    loads[:, GRAD_BYTES] = torch.minimum(lookups, batch_size) * grad_bytes
-    loads[:, UPDATE_BYTES] = 2 * unique * (row_bytes + _state_bytes(dim, optimizer))
+    loads[:, GRAD_BYTES] = torch.minimum(lookups, samples) * grad_bytes
+    state_on_device = torch.where(in_host, 0.0, state_bytes)
+    loads[:, UPDATE_BYTES] = unique * torch.where(copies, grad_bytes, 2 * (row_bytes + state_on_device))
     loads[:, ABOVE_32] = dim > 32
     loads[:, ABOVE_64] = dim > 64
     for i, threads in enumerate(GROUPS):
         loads[:, STEPS + i] = lookups * (dim / (4 * threads)).ceil() * threads / 32
     hot, again = _reuse(tables, lookups, unique)  # [S, 17]
     loads[:, HOT_BYTES:AGAIN_BYTES] = hot * row_bytes[:, None]
-    loads[:, AGAIN_BYTES:] = again * row_bytes[:, None]
+    loads[:, AGAIN_BYTES:HOST_READ_BYTES] = again * row_bytes[:, None]
+
+    if in_host.any():
+        loads[:, HOST_READ_BYTES] = in_host * _missed_rows(shards, unique) * row_bytes
+        loads[:, HOST_WRITTEN_BYTES] = loads[:, HOST_READ_BYTES]
+    loads[:, HOST_STATE_BYTES] = in_host * unique * state_bytes
+    loads[:, CACHED_LOOKUPS] = in_host * lookups
+    kept_bytes = rows * dim * (weight_bytes + task.element_state_bytes)
+    kept_bytes += rows * (quantisation_bytes + BYTES_PER_ROW_STATE[optimizer])
+    loads[:, DENSE_BYTES] = copies * (2 * GRADIENT_BYTES * rows * dim + 2 * kept_bytes)
     return loads
-
-
-def _state_bytes(dim: Float[Tensor, " S"], optimizer: Optimizer) -> Float[Tensor, " S"]:
-    """Optimizer state of a row, in whole sectors."""
-    per_row = SECTOR_BYTES if BYTES_PER_ROW_STATE[optimizer] else 0
-    return _sectors(dim * BYTES_PER_ELEMENT_STATE[optimizer]) + per_row
 
 
 def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
@@ -152,13 +112,6 @@ def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, "
     room = shards.tables.rows.double() * shards.cached_share.double()
     kept = ((room[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
     return (rows * (1 - kept)).sum(dim=1)
-
-
-def shard_loads(loads: Float[Tensor, "T K"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D K"]:
-    """Sum the tables' loads per device; negative entries of `device` are not placed yet."""
-    at_once = max(1, MEMBERSHIP_ENTRIES // (num_devices * device.shape[1]))
-    devices = torch.arange(num_devices)[None, :, None]
-    return torch.cat([(part[:, None, :] == devices).to(loads.dtype) @ loads for part in device.split(at_once)])
 
 
 def _reuse(

@@ -1,6 +1,6 @@
 """Milliseconds of a placement by an accelerator's figures: the fused operator's kernels, and collectives.
 
-A table is a row of additive loads (`loads.py`), and a device's load is the sum of its shards'. The search and the simulated
+A shard is a row of additive loads (`loads.py`), and a device's load is the sum of its shards'. The search and the simulated
 testbed cost such sums by the same compiled functions. Times are not additive:
 
 - a shard with little work does not fill the device, and costs what the host needs to launch its kernels;
@@ -32,15 +32,13 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware import loads as at
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.links import all_to_all_s, collectives_s, vector_bytes
-from dreamshard.hardware.loads import placed_loads, shard_loads
+from dreamshard.hardware.links import collectives_s
+from dreamshard.hardware.loads import placed_loads
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
@@ -104,24 +102,11 @@ def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: A
             "the like in the hardware file"
         )
     per_host = link_devices_per_host(task, shards, spec)
-    loads = shard_loads(placed_loads(task, shards, batch_size), shards.device[None], shards.num_devices)[0]  # [D, L]
-    return _costs(loads, collectives_s(shards.collectives(), batch_size, spec, per_host), batch_size, spec)
-
-
-def phase_costs(
-    loads: Float[Tensor, "*B D L"], batch_size: int, spec: AcceleratorSpec, devices_per_host: int | None = None
-) -> DeviceCosts:
-    """`[*B, D]` milliseconds per phase of whole tables and columns, for summed loads."""
-    comm_s = all_to_all_s(vector_bytes(loads[..., at.DIM], batch_size), spec, devices_per_host)
-    return _costs(loads, torch.stack([comm_s, comm_s], dim=-1), batch_size, spec)
-
-
-def _costs(
-    loads: Float[Tensor, "*B D L"], comm_s: Float[Tensor, "*B D 2"], batch_size: int, spec: AcceleratorSpec
-) -> DeviceCosts:
-    flat = np.ascontiguousarray(loads.double().reshape(-1, loads.shape[-1]).numpy())
-    calls_s = torch.from_numpy(_calls_s(figures_of(spec, batch_size), flat)).reshape(*loads.shape[:-1], 2)
-    phases_s = torch.stack([calls_s[..., 0], comm_s[..., 0], comm_s[..., 1], calls_s[..., 1]], dim=-1)
+    loads = placed_loads(task, shards, batch_size)
+    sums = loads.new_zeros(shards.num_devices, loads.shape[1]).index_add_(0, shards.device, loads)  # [D, L]
+    compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), sums.numpy()))  # [D, 2]
+    comm_s = collectives_s(shards.collectives(), batch_size, spec, per_host)  # [D, 2]
+    phases_s = torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1)
     return DeviceCosts.from_phases(1e3 * phases_s)
 
 
@@ -137,7 +122,7 @@ def link_devices_per_host(task: PlacementTask, shards: Shards, spec: Accelerator
 
 
 @jit
-def _calls_s(figures: Floats, loads: Floats) -> Floats:
+def operators_s(figures: Floats, loads: Floats) -> Floats:
     """`[N, 2]` forward and backward of devices with these loads; 0 for an empty one."""
     found = np.zeros((len(loads), 2))
     for n in range(len(loads)):
@@ -151,7 +136,7 @@ def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
     seconds: float = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES * figures[_LAUNCH])
-    if len(load) > at.CACHED_LOOKUPS and load[at.CACHED_LOOKUPS] > 0:
+    if load[at.CACHED_LOOKUPS] > 0:
         moved_s = max(load[at.HOST_READ_BYTES], load[at.HOST_WRITTEN_BYTES]) / figures[_HOST_RATE]
         sorted_bytes = load[at.CACHED_LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
         sort_s = sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + PREFETCH_KERNELS * figures[_LAUNCH]
@@ -165,11 +150,10 @@ def backward_s(figures: Floats, load: Floats) -> float:
     seconds: float = sort_kernels_s(figures, load) + update_kernels_s(figures, load)
     seconds += (BACKWARD_KERNELS + _passes(load)) * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES * figures[_LAUNCH])
-    if len(load) > at.DENSE_BYTES:
-        if load[at.DENSE_BYTES] > 0:
-            seconds += load[at.DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + DENSE_KERNELS * figures[_LAUNCH]
-        if load[at.HOST_STATE_BYTES] > 0:
-            seconds += load[at.HOST_STATE_BYTES] / figures[_HOST_RATE]
+    if load[at.DENSE_BYTES] > 0:
+        seconds += load[at.DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + DENSE_KERNELS * figures[_LAUNCH]
+    if load[at.HOST_STATE_BYTES] > 0:
+        seconds += load[at.HOST_STATE_BYTES] / figures[_HOST_RATE]
     return seconds
 
 

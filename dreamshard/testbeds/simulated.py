@@ -4,17 +4,15 @@ import hashlib
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import all_to_all_s, index_exchange_s
-from dreamshard.hardware.loads import shard_loads, table_loads
-from dreamshard.hardware.roofline import link_devices_per_host, phase_costs, sharding_costs
+from dreamshard.hardware.roofline import link_devices_per_host, sharding_costs
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
-from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Capacity, TestbedSetup, check_placement
 
@@ -74,19 +72,6 @@ class SimulatedTestbed:
         words = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
         noisy = self._with_noise(torch.stack([exact.forward_ms, exact.backward_ms], dim=1), words)  # [D, 2]
         return replace(exact, forward_ms=noisy[:, 0], backward_ms=noisy[:, 1])
-
-    def device_costs(
-        self,
-        tables: Tables,
-        device: Int[Tensor, "B T"],
-        num_devices: int,
-        precision: Precision = "fp32",
-        optimizer: Optimizer = "sgd",
-        devices_per_host: int | None = None,
-    ) -> DeviceCosts:
-        """`[B, D]` costs of `B` placements of the same tables, without noise, in float64."""
-        loads = table_loads(tables, self.setup.batch_size, precision, optimizer)
-        return phase_costs(shard_loads(loads, device, num_devices), self.setup.batch_size, self.spec, devices_per_host)
 
     def capacity(self, num_devices: int) -> Capacity:
         """See `Testbed`."""

@@ -11,6 +11,7 @@ import torch
 
 from dreamshard.exchange_design import designed_exchanges
 from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.moving import InUse, MovePrice, rename_devices, weigh
 from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.plan import make_plan
@@ -77,9 +78,7 @@ def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> 
 
 def true_ms(task: PlacementTask, placement: Placement) -> float:
     """The simulated testbed's cost without noise."""
-    shards = Shards.of(task, placement)
-    setting = (task.precision, task.optimizer)
-    return float(EXACT.device_costs(shards.tables, shards.device[None], task.num_devices, *setting).overall_ms()[0])
+    return float(sharding_costs(task, Shards.of(task, placement), EXACT.setup.batch_size, EXACT.spec).overall_ms())
 
 
 def trained(pool: Tables, tasks: list[PlacementTask], seed: int) -> DreamShardPlacer:

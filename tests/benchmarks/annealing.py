@@ -13,14 +13,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dreamshard.hardware.links import all_to_all_s, vector_bytes
-from dreamshard.hardware.loads import DIM, table_loads
-from dreamshard.hardware.roofline import phase_costs
+from dreamshard.hardware.loads import DIM
+from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.simulated import SimulatedTestbed
+from tests.helpers.testbeds import costs_of_loads, table_loads
 
 HOT, COLD = 2e-2, 3e-4
 """First and last temperature, relative to the cost of the best start."""
@@ -38,8 +39,7 @@ class Annealed:
 def true_ms(testbed: SimulatedTestbed, task: PlacementTask, placement: Placement) -> float:
     """The model's cost of a placement, without noise."""
     shards = Shards.of(task, placement)
-    costs = testbed.device_costs(shards.tables, shards.device[None], task.num_devices, task.precision, task.optimizer)
-    return float(costs.overall_ms()[0])
+    return float(sharding_costs(task, shards, testbed.setup.batch_size, testbed.spec).overall_ms())
 
 
 def anneal(
@@ -206,7 +206,7 @@ class _Chains:
         return torch.maximum(others, touched.amax(-1))
 
     def _compute(self, sums: Float[Tensor, "*B K"]) -> Float[Tensor, "*B"]:
-        costs = phase_costs(sums, self.batch_size, self.spec)
+        costs = costs_of_loads(sums, self.batch_size, self.spec)
         return costs.forward_compute_ms + costs.backward_compute_ms
 
     def _comm(self, dims: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:

@@ -30,7 +30,7 @@ from dreamshard.training import TrainingConfig, with_algorithm
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.pools import TRAINED, Size, pools, tasks
-from tests.helpers.testbeds import simulated
+from tests.helpers.testbeds import device_costs, simulated
 from tests.helpers.trained import fit_costs, improve_policy, make_placer, propose, start_training
 
 EXACT = simulated(noise=0.0)
@@ -168,7 +168,7 @@ def judged(placer: Placer, drawn: Sequence[PlacementTask]) -> Judged:
 def compute_ms(task: PlacementTask, device: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
     """`[B, D]` true compute of placements of the task's tables, or of the chosen ones."""
     tables = task.tables if chosen is None else task.tables.select(chosen)
-    costs = EXACT.device_costs(tables, device, task.num_devices, task.precision, task.optimizer)
+    costs = device_costs(EXACT, tables, device, task.num_devices, task.precision, task.optimizer)
     return costs.forward_compute_ms + costs.backward_compute_ms
 
 

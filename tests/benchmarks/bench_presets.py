@@ -23,6 +23,7 @@ from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.links import Operation, collective_times, fit_link_curve
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
 from tests.benchmarks.measuring import Row, row
+from tests.helpers.testbeds import table_loads
 
 TIMES = Path(__file__).parent / "data" / "tbe.csv"
 TAKEN_FOR = {"unknown (Meta, 2024)": "a100", "unknown (Meta devgpu Jan 2021, 607 GB/s: V100 likely)": "v100"}
@@ -73,7 +74,7 @@ def predicted_s(given: Mapping[str, str], spec: AcceleratorSpec) -> float:
     both = given["op"] == "fwd+bwd"
     precision = "fp16" if given["dtype_weights"] == "fp16" else "fp32"
     figures = roofline.figures_of(spec, batch_size)
-    sums = loads.table_loads(tables, batch_size, precision, "rowwise_adagrad" if both else "sgd").sum(dim=0)  # [K]
+    sums = table_loads(tables, batch_size, precision, "rowwise_adagrad" if both else "sgd").sum(dim=0)  # [K]
     if "optimizer adam" in notes:
         sums[loads.UPDATE_BYTES] *= ADAM_ROWS
     # A benchmark repeats one call, so the cache still holds a share of its rows.
@@ -94,8 +95,7 @@ def host_update_s(notes: str, sums: Tensor, dim: int, figures: np.ndarray) -> fl
     row_bytes = sums[loads.UNIQUE] * dim * BYTES_PER_WEIGHT["fp32"]
     cached = "CACHING" in notes
     moved = (0 if cached else 1) + (ADAM_ROWS - 1 if "optimizer adam" in notes else 0)
-    on_device = torch.zeros(loads.NUM_PLACED_LOADS, dtype=sums.dtype)
-    on_device[: len(sums)] = sums
+    on_device = sums.clone()
     on_device[loads.UPDATE_BYTES] = 2 * row_bytes * cached
     on_device[loads.HOST_STATE_BYTES] = moved * row_bytes
     return float(roofline.backward_s(figures, on_device.numpy()))

@@ -1,8 +1,19 @@
 """Testbeds for tests: the simulated one, and custom ones such as `tests.helpers.testbeds:by_count`."""
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.cost_model import shard_sums
+from dreamshard.costs import DeviceCosts
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
+from dreamshard.hardware.links import all_to_all_s, vector_bytes
+from dreamshard.hardware.loads import DIM, placed_loads
+from dreamshard.hardware.roofline import figures_of, operators_s
+from dreamshard.placement import Placement
+from dreamshard.shards import Shards
+from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.samples import sample_of_phases
@@ -18,6 +29,35 @@ def simulated(noise: float = 0.01, batch_size: int = 65_536) -> SimulatedTestbed
 
     setup = TestbedSetup(num_devices=2, batch_size=batch_size, lookups=no_lookups)
     return SimulatedTestbed(setup, RTX2080TI, noise)
+
+
+def table_loads(
+    tables: Tables, batch_size: int, precision: Precision = "fp32", optimizer: Optimizer = "sgd"
+) -> Float[Tensor, "T L"]:
+    """The roofline's loads of whole tables."""
+    task = PlacementTask(tables, 1, 2**62, precision, optimizer)
+    return placed_loads(task, Shards.of(task, Placement.whole([0] * len(tables), 1)), batch_size)
+
+
+def costs_of_loads(loads: Float[Tensor, "*B D L"], batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
+    """Costs of whole tables by the sums of their loads on each device, in float64."""
+    flat = loads.reshape(-1, loads.shape[-1]).contiguous().numpy()
+    compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), flat)).reshape(*loads.shape[:-1], 2)
+    comm_s = all_to_all_s(vector_bytes(loads[..., DIM], batch_size), spec)
+    return DeviceCosts.from_phases(1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1))
+
+
+def device_costs(
+    bed: SimulatedTestbed,
+    tables: Tables,
+    device: Int[Tensor, "B T"],
+    num_devices: int,
+    precision: Precision = "fp32",
+    optimizer: Optimizer = "sgd",
+) -> DeviceCosts:
+    """`[B, D]` costs of placements of the same whole tables, without noise."""
+    sums = shard_sums(table_loads(tables, bed.setup.batch_size, precision, optimizer), device, num_devices)
+    return costs_of_loads(sums, bed.setup.batch_size, bed.spec)
 
 
 class ByCount:

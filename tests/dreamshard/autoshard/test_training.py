@@ -12,7 +12,7 @@ from dreamshard.shards import violation
 from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.training import with_algorithm
 from tests.helpers.tables import pool_of
-from tests.helpers.testbeds import simulated
+from tests.helpers.testbeds import device_costs, simulated
 from tests.helpers.trained import TINY, learnt, make_placer, propose, rounds, start_training, tiny_tasks
 
 TINY_AUTOSHARD = with_algorithm(TINY, "autoshard")
@@ -75,7 +75,7 @@ def test_a_short_run_places_unseen_tasks_of_another_size_better_than_chance():
     placed, drawn = [], []
     for task in sample_tasks(pool_of(40, seed=9), 6, 20, 4, 2**33, generator):
         random = torch.randint(4, (40, 20), generator=generator)
-        costs = testbed.device_costs(task.tables, torch.cat([placer.place(task).device[None], random]), 4)
+        costs = device_costs(testbed, task.tables, torch.cat([placer.place(task).device[None], random]), 4)
         largest_ms = (costs.forward_compute_ms + costs.backward_compute_ms).amax(dim=-1)  # [41]
         placed.append(float(largest_ms[0]))
         drawn.append(float(largest_ms[1:].mean()))

@@ -1,132 +1,148 @@
-"""The simulated testbed's model: limits that can be checked by hand, and each non-additive effect."""
+"""The roofline: limits that can be checked by hand, and each effect that is not additive."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.loads import AGAIN_BYTES, HOT_BYTES, READ_BYTES, shard_loads, table_loads
 from dreamshard.hardware.roofline import (
     BACKWARD_KERNELS,
     BANDWIDTH_SHARE,
     FORWARD_KERNELS,
     HOST_BACKWARD_LAUNCHES,
     HOST_FORWARD_LAUNCHES,
-    phase_costs,
+    backward_s,
+    figures_of,
+    forward_kernel_s,
+    sort_kernels_s,
+    update_kernels_s,
 )
 from dreamshard.tables import Tables
+from tests.benchmarks.bench_presets import kernel_ratios
+from tests.helpers.tables import tables_of as helper_tables
 from tests.helpers.tables import tables_of_dims
+from tests.helpers.testbeds import costs_of_loads, table_loads
 
-A100 = PRESETS["a100"]
-RTX2080TI = PRESETS["rtx2080ti"]
-
-BATCH = 4096
-
-
-def costs(
-    tables: Tables, device: list[int], num_devices: int, spec=A100, precision="fp32", optimizer="sgd"
-) -> DeviceCosts:
-    loads = table_loads(tables, BATCH, precision, optimizer)
-    return phase_costs(shard_loads(loads, torch.tensor([device]), num_devices), BATCH, spec)
+A100, RTX2080TI, V100 = (PRESETS[name] for name in ("a100", "rtx2080ti", "v100"))
+BATCH, LARGE_BATCH = 4096, 65_536
+FIGURES = figures_of(A100, LARGE_BATCH)
 
 
 def tables_of(dims: list[int], **options) -> Tables:
     return tables_of_dims(dims, batch_size=BATCH, **options)
 
 
-def alone_ms(dim: int, spec=A100, **options) -> float:
-    return float(costs(tables_of([dim], **options), [0], 1, spec).device_ms()[0, 0])
+def costs(tables: Tables, device: list[int] | None = None, num_devices: int = 1, spec=A100) -> DeviceCosts:
+    loads = table_loads(tables, BATCH)
+    place = torch.tensor(device or [0] * len(tables))
+    return costs_of_loads(loads.new_zeros(num_devices, loads.shape[1]).index_add_(0, place, loads), BATCH, spec)
 
 
 def test_an_empty_device_computes_for_no_time_but_waits_for_the_exchange():
     found = costs(tables_of([16, 16]), [0, 0], 2)
-    assert found.forward_compute_ms[0, 1] == 0
-    assert found.backward_compute_ms[0, 1] == 0
-    assert found.forward_comm_ms[0, 1] == found.forward_comm_ms[0, 0] > 0
+    assert found.forward_compute_ms[1] == found.backward_compute_ms[1] == 0
+    assert found.forward_comm_ms[1] == found.forward_comm_ms[0] > 0
 
 
 @pytest.mark.parametrize("spec", PRESETS.values(), ids=PRESETS.keys())
 def test_fusing_two_tables_costs_less_than_both_alone(spec):
-    fused = float(costs(tables_of([32, 32]), [0, 0], 1, spec).device_ms()[0, 0])
-    assert fused < 2 * alone_ms(32, spec)
-    assert fused > alone_ms(32, spec)
+    fused, alone = (float(costs(tables_of(dims), spec=spec).overall_ms()) for dims in ([32, 32], [32]))
+    assert alone < fused < 2 * alone
 
 
 def test_a_shard_with_hardly_any_work_costs_what_the_host_needs_to_launch_it():
-    found = costs(tables_of([4], pooling=0.0, rows=2), [0], 1)
+    found = costs(tables_of([4], pooling=0.0, rows=2))
     host_ms = (HOST_FORWARD_LAUNCHES + HOST_BACKWARD_LAUNCHES) * A100.launch_s * 1e3
     kernels_ms = (FORWARD_KERNELS + BACKWARD_KERNELS + 1) * A100.launch_s * 1e3
-    assert host_ms < float(found.device_ms()[0, 0]) < host_ms + 0.1 * kernels_ms
+    assert host_ms < float(found.overall_ms()) < host_ms + 0.1 * kernels_ms
 
 
 def test_a_huge_table_without_reuse_is_read_at_the_achievable_memory_bandwidth():
-    count = 4096 * 4096
-    tables = tables_of([128], rows=2**40, pooling=4096.0)
+    count = BATCH * BATCH
+    tables = tables_of([128], rows=2**40, pooling=float(BATCH))
     tables = replace(tables, unique_rows=torch.tensor([count]), bins=torch.eye(17)[:1])
-    huge_batch = 4096
-    loads = table_loads(tables, huge_batch, "fp32", "sgd")
-    found = phase_costs(loads, huge_batch, replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
-    row_bytes = count * 128 * 4
-    expected_ms = row_bytes / (BANDWIDTH_SHARE * A100.memory_bytes_per_s) * 1e3
-    assert float(found.forward_compute_ms[0]) == pytest.approx(expected_ms, rel=0.02)
-
-
-def test_narrow_rows_cost_a_whole_sector_each():
-    loads = table_loads(tables_of([4, 8, 16]), BATCH, "fp32", "sgd")
-    assert loads[0, READ_BYTES] == loads[1, READ_BYTES] == 2 * BATCH * 32
-    assert loads[2, READ_BYTES] == 2 * BATCH * 64
+    found = costs(tables, spec=replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
+    expected_ms = count * 128 * 4 / (BANDWIDTH_SHARE * A100.memory_bytes_per_s) * 1e3
+    assert float(found.forward_compute_ms) == pytest.approx(expected_ms, rel=0.02)
 
 
 def test_a_wide_table_idles_lanes_of_the_narrow_ones_beside_it():
     # So many lookups of cached rows that instruction issue decides.
-    options = {"pooling": 200.0, "rows": 100}
-    narrow, wide = tables_of([8] * 10, **options), tables_of([8] * 9 + [128], **options)
-    narrow_ms = costs(narrow, [0] * 10, 1).forward_compute_ms.item()
-    wide_ms = costs(wide, [0] * 10, 1).forward_compute_ms.item()
-    assert wide_ms > 2 * narrow_ms
+    narrow, wide = (costs(tables_of([8] * 9 + [last], pooling=200.0, rows=100)) for last in (8, 128))
+    assert float(wide.forward_compute_ms) > 2 * float(narrow.forward_compute_ms)
 
 
 def test_reuse_is_cheaper_where_the_hot_rows_fit_the_cache():
-    options = {"rows": 10**6, "pooling": 50.0}
-    tables = tables_of([64] * 2, **options)
+    tables = tables_of([64] * 2, rows=10**6, pooling=50.0)
     large = replace(RTX2080TI, l2_bytes=10 * RTX2080TI.l2_bytes)
-    small_cache = costs(tables, [0, 0], 1, RTX2080TI).forward_compute_ms.item()
-    large_cache = costs(tables, [0, 0], 1, large).forward_compute_ms.item()
-    assert large_cache < small_cache
+    assert costs(tables, spec=large).forward_compute_ms < costs(tables, spec=RTX2080TI).forward_compute_ms
 
 
 def test_tables_of_a_shard_share_the_cache():
     # Each table's rows fill the cache; together they miss, so reads per table cost more than alone.
     spec = replace(A100, launch_s=1e-12, l2_bytes=50 * BATCH // 2 * 256, warps_per_sm=1, num_sms=1, clock_hz=1e15)
     tables = tables_of([64] * 2, rows=10**6, pooling=50.0)
-    alone = costs(tables.select([0]), [0], 1, spec).forward_compute_ms.item()
-    together = costs(tables, [0, 0], 1, spec).forward_compute_ms.item()
-    assert together > 2.1 * alone
+    alone = costs(tables.select([0]), spec=spec).forward_compute_ms
+    assert costs(tables, spec=spec).forward_compute_ms > 2.1 * alone
 
 
 def test_sorting_takes_another_pass_when_the_shards_rows_need_another_8_bits():
-    few, many = tables_of([16], rows=2**16), tables_of([16], rows=2**16 + 1)
-    few_ms, many_ms = costs(few, [0], 1), costs(many, [0], 1)
-    assert many_ms.backward_compute_ms.item() > few_ms.backward_compute_ms.item()
-    assert many_ms.forward_compute_ms.item() == few_ms.forward_compute_ms.item()
+    few, many = (costs(tables_of([16], rows=rows)) for rows in (2**16, 2**16 + 1))
+    assert many.backward_compute_ms > few.backward_compute_ms
+    assert many.forward_compute_ms == few.forward_compute_ms
 
 
-def test_reads_of_all_bins_add_up_to_the_lookups():
-    generator = torch.Generator().manual_seed(0)
-    bins = torch.rand(3, 17, generator=generator)
-    tables = replace(tables_of([8, 8, 8]), bins=bins / bins.sum(dim=1, keepdim=True))
-    loads = table_loads(tables, BATCH, "fp32", "sgd")
-    torch.testing.assert_close(loads[:, HOT_BYTES:].sum(dim=1), torch.full((3,), 2.0 * BATCH * 32, dtype=torch.float64))
-    assert AGAIN_BYTES - HOT_BYTES == 17
+def table(rows: int, pooling: float, dim: int = 128, batch_size: int = LARGE_BATCH) -> Tables:
+    unique = min(rows, int(pooling * batch_size))
+    return helper_tables([rows], dim, pooling, batch_size=batch_size, unique_rows=[unique])
 
 
-def test_moving_a_table_by_its_row_of_loads_gives_the_cost_of_the_new_placement():
-    tables = tables_of([4, 32, 64, 128, 16])
-    loads = table_loads(tables, BATCH, "fp32", "sgd")
-    sums = torch.stack([loads[:3].sum(dim=0), loads[3:].sum(dim=0)])  # [D, K]
-    sums[0] -= loads[1]
-    sums[1] += loads[1]
-    moved = costs(tables, [0, 1, 0, 1, 1], 2).phases_ms()[0]
-    torch.testing.assert_close(phase_costs(sums, BATCH, A100).phases_ms(), moved)
+def loads_of(tables: Tables, batch_size: int = LARGE_BATCH, precision="fp32", optimizer="sgd"):
+    return table_loads(tables, batch_size, precision, optimizer)[0].numpy()
+
+
+def test_a_table_of_three_rows_is_updated_about_as_fast_as_its_lookups_can_be_sorted_and_summed():
+    few, twice, many = loads_of(table(3, 10.0)), loads_of(table(3, 20.0)), loads_of(table(10**6, 10.0))
+    assert backward_s(FIGURES, few) < min(0.5e-3, backward_s(FIGURES, many))  # alone it once took 94.9 ms
+    assert update_kernels_s(FIGURES, few) > 0.1 * update_kernels_s(FIGURES, many)
+    assert update_kernels_s(FIGURES, twice) == pytest.approx(2 * update_kernels_s(FIGURES, few), rel=0.05)
+
+
+def test_a_batch_of_a_tenth_of_the_resident_warps_gets_a_part_of_the_device():
+    small = V100.resident_warps // 10
+    few, many = (
+        forward_kernel_s(figures_of(V100, batch), loads_of(table(10**6, 8.0, batch_size=batch), batch))
+        for batch in (small, 20 * small)
+    )
+    assert 2 < 20 * few / many < 5
+
+
+def test_rows_of_32_columns_take_a_quarter_of_the_steps_of_128():
+    times = [forward_kernel_s(FIGURES, loads_of(table(1000, 50.0, dim))) for dim in (4, 32, 64, 128)]
+    assert times[0] > 0.6 * times[1]  # both need a group of 8 threads
+    assert times[3] / times[1] == pytest.approx(4, rel=0.05)
+    assert times[3] / times[2] == pytest.approx(2, rel=0.05)
+
+
+@pytest.mark.parametrize(("rows", "pooling"), [(3, 1.0), (1000, 50.0), (10**7, 1.0), (10**7, 100.0)])
+def test_half_precision_is_never_slower_and_moves_fewer_bytes_forward_and_backward(rows, pooling):
+    full, half = (loads_of(table(rows, pooling), precision=precision) for precision in ("fp32", "fp16"))
+    assert forward_kernel_s(FIGURES, half) < forward_kernel_s(FIGURES, full)
+    assert update_kernels_s(FIGURES, half) < update_kernels_s(FIGURES, full)
+    assert sort_kernels_s(FIGURES, half) == sort_kernels_s(FIGURES, full)
+
+
+def test_the_optimizers_state_is_read_and_written():
+    sgd, adagrad = (loads_of(table(10**7, 10.0), optimizer=name) for name in ("sgd", "rowwise_adagrad"))
+    assert update_kernels_s(FIGURES, adagrad) > 1.02 * update_kernels_s(FIGURES, sgd)
+
+
+def test_public_kernel_times_are_predicted_within_a_tenth():
+    ratios = kernel_ratios()
+    for gpu in ("h100", "v100", "unknown (Meta, 2024)"):
+        logs = np.log(ratios[gpu, "kernels"])
+        assert 0.9 <= np.exp(logs.mean()) <= 1.1
+        assert np.exp(logs.std()) <= 1.25

@@ -13,6 +13,7 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
+from tests.helpers.testbeds import device_costs
 
 H100 = PRESETS["h100"]
 V100 = PRESETS["v100"]
@@ -55,8 +56,10 @@ def test_a_batch_of_placements_costs_what_each_costs_alone():
     generator = torch.Generator().manual_seed(0)
     device = torch.randint(0, 3, (20, len(DIMS)), generator=generator)
     bed, tables = make_testbed(noise=0.0), tables_of_dims(DIMS)
-    together = bed.device_costs(tables, device, 3, "fp16", "rowwise_adagrad").phases_ms()
-    alone = torch.cat([bed.device_costs(tables, row[None], 3, "fp16", "rowwise_adagrad").phases_ms() for row in device])
+    together = device_costs(bed, tables, device, 3, "fp16", "rowwise_adagrad").phases_ms()
+    alone = torch.cat(
+        [device_costs(bed, tables, row[None], 3, "fp16", "rowwise_adagrad").phases_ms() for row in device]
+    )
     torch.testing.assert_close(together, alone)
 
 

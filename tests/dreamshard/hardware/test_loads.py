@@ -1,0 +1,126 @@
+"""Additive loads of shards of every kind, on figures that are easy to check."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.loads import (
+    AGAIN_BYTES,
+    CACHED_LOOKUPS,
+    DENSE_BYTES,
+    DIM,
+    GRAD_BYTES,
+    HOST_READ_BYTES,
+    HOST_STATE_BYTES,
+    HOST_WRITTEN_BYTES,
+    HOT_BYTES,
+    LOOKUPS,
+    READ_BYTES,
+    ROWS,
+    STREAM_BYTES,
+    UPDATE_BYTES,
+    placed_loads,
+)
+from dreamshard.hardware.roofline import HOST_LINK_SHARE, backward_s, figures_of, forward_s, sharding_costs
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
+from dreamshard.shards import Shards
+from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import BATCH, tables_of, tables_of_dims
+from tests.helpers.testbeds import table_loads
+
+H100 = PRESETS["h100"]
+
+
+def task_of_one(rows=1000, num_devices=4, **options) -> PlacementTask:
+    constraints = Constraints(sharding_types=SHARDING_TYPES, caching=True)
+    how = {name: options.pop(name) for name in ("lookups", "unique_rows", "bins") if name in options}
+    return PlacementTask(tables_of([rows], 16, **how), num_devices, 2**40, constraints=constraints, **options)
+
+
+def shards_of(task: PlacementTask, sharding_type: str, **sharding) -> Shards:
+    table = TableSharding(sharding_type, **sharding)
+    return Shards.of(task, Placement((table,), task.num_devices, task.num_devices))
+
+
+def loads_of(task: PlacementTask, sharding_type: str, **sharding):
+    return placed_loads(task, shards_of(task, sharding_type, **sharding), BATCH)
+
+
+def test_narrow_rows_cost_a_whole_sector_each():
+    loads = table_loads(tables_of_dims([4, 8, 16], batch_size=BATCH), BATCH)
+    assert loads[0, READ_BYTES] == loads[1, READ_BYTES] == 2 * BATCH * 32
+    assert loads[2, READ_BYTES] == 2 * BATCH * 64
+
+
+def test_reads_of_all_bins_add_up_to_the_lookups():
+    bins = torch.rand(3, 17, generator=torch.Generator().manual_seed(0))
+    tables = replace(tables_of_dims([8, 8, 8], batch_size=BATCH), bins=bins / bins.sum(dim=1, keepdim=True))
+    reads = table_loads(tables, BATCH)[:, HOT_BYTES:HOST_READ_BYTES]
+    torch.testing.assert_close(reads.sum(dim=1), torch.full((3,), 2.0 * BATCH * 32, dtype=torch.float64))
+    assert AGAIN_BYTES - HOT_BYTES == HOST_READ_BYTES - AGAIN_BYTES == 17
+
+
+def test_a_block_of_rows_has_its_share_of_lookups_but_writes_for_the_whole_batch():
+    task = task_of_one()
+    whole, blocks = table_loads(task.tables, BATCH)[0], loads_of(task, "row_wise")
+    assert blocks.shape[0] == 4
+    for column in (ROWS, LOOKUPS, READ_BYTES):
+        torch.testing.assert_close(blocks[:, column].sum(), whole[column])
+    assert (blocks[:, STREAM_BYTES] > BATCH * (8 + 16 * 4)).all()
+    assert (blocks[:, DIM] == 0).all()
+    assert (blocks[:, GRAD_BYTES] == BATCH / 2 * 64).all()  # 2 lookups a sample, a quarter of them here
+
+
+def test_a_copy_looks_up_its_samples_and_rewrites_all_rows():
+    task = task_of_one(optimizer="rowwise_adagrad")
+    whole, copies = table_loads(task.tables, BATCH, "fp32", "rowwise_adagrad")[0], loads_of(task, "data_parallel")
+    for column in (LOOKUPS, STREAM_BYTES):
+        torch.testing.assert_close(copies[:, column].sum(), whole[column])
+    assert (copies[:, DENSE_BYTES] == 1000 * 16 * 4 * 2 + 2 * (1000 * 16 * 4 + 1000 * 4)).all()
+    assert (copies[:, DIM] == 0).all()
+
+
+@pytest.mark.parametrize(("cached_share", "missed"), [(1.0, 0.0), (0.1, 100.0), (0.25, 500 / 6), (0.01, 190.0)])
+def test_a_cache_misses_the_coldest_rows_first(cached_share, missed):
+    # Of 1000 rows 100 are looked up 3 or 4 times, and 100 once; these share the cache with the 800 that are not looked up.
+    task = task_of_one(bins=[[0.5, 0.0, 0.5]], lookups=[450], unique_rows=[200], num_devices=1, optimizer="adam")
+    task = replace(task, tables=replace(task.tables, pooling_factor=torch.tensor([450 / BATCH])))
+    loads = loads_of(task, "table_wise", where=(0,), cached_share=cached_share)[0]
+    columns = (HOST_READ_BYTES, HOST_WRITTEN_BYTES, HOST_STATE_BYTES, UPDATE_BYTES, CACHED_LOOKUPS)
+    expected = [missed * 64, missed * 64, 200 * 128, 2 * 200 * 64, 450]
+    assert loads[list(columns)].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_missed_rows_cross_the_hosts_link_before_the_lookup_and_moments_after():
+    task = task_of_one(rows=10**6, num_devices=1, optimizer="adam", unique_rows=[2000])
+    all_kept, half = (loads_of(task, "table_wise", where=(0,), cached_share=share)[0].numpy() for share in (1.0, 0.5))
+    figures, link = figures_of(H100, BATCH), HOST_LINK_SHARE * H100.host_bytes_per_s
+    slower = figures_of(replace(H100, host_bytes_per_s=H100.host_bytes_per_s / 2), BATCH)
+    assert forward_s(figures, half) - forward_s(figures, all_kept) == pytest.approx(half[HOST_READ_BYTES] / link)
+    later_s = backward_s(slower, all_kept) - backward_s(figures, all_kept)
+    assert later_s == pytest.approx(all_kept[HOST_STATE_BYTES] / link)
+
+
+def test_without_a_known_link_to_host_memory_only_tables_there_are_refused():
+    task, spec = task_of_one(num_devices=1), replace(H100, host_bytes_per_s=None)
+    with pytest.raises(ValueError, match=r"in host memory, but the link of 'h100' to it is unknown.*host_bandwidth"):
+        sharding_costs(task, shards_of(task, "table_wise", where=(0,), cached_share=0.5), BATCH, spec)
+    on_device = shards_of(task, "table_wise", where=(0,))
+    assert sharding_costs(task, on_device, BATCH, spec).forward_compute_ms > 0
+
+
+def test_rows_are_not_spread_over_more_devices_than_a_host_has():
+    task = replace(task_of_one(), devices_per_host=2)
+    with pytest.raises(ValueError, match="over hosts of 4 devices, but there are 2 devices per host"):
+        sharding_costs(task, shards_of(task, "table_row_wise", where=(0,)), BATCH, H100)
+
+
+def test_precisions_of_single_tables_read_their_own_bytes():
+    def read(precision: str) -> float:
+        return float(loads_of(replace(task_of_one(), precision_of={"t0": precision}), "row_wise")[:, READ_BYTES].sum())
+
+    # Of int8, 16 + 8 bytes are one sector.
+    assert [read(each) for each in ("fp32", "bf16", "int8")] == [2 * BATCH * size for size in (64, 32, 32)]
