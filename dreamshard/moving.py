@@ -4,7 +4,7 @@ A part of a table that stays on its device moves nothing, however it is split th
 copies of is read from one of them, or from none if the device that needs it has a copy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
@@ -57,35 +57,23 @@ class InUse:
     removed: tuple[str, ...]
 
     @classmethod
-    def of(cls, plan: Plan, task: PlacementTask, rows_before: Mapping[str, int] | None = None) -> "InUse":
+    def of(cls, plan: Plan, task: PlacementTask) -> "InUse":
         """The tables of a task as `plan` holds them.
 
-        Args:
-            plan: in use.
-            task: of today's tables.
-            rows_before: of the tables that the plan was made for, by name, if the plan does not say; tables that neither
-                names have not changed.
-
         Raises:
-            ValueError: the plan has none of the tables, or does not hold all of one.
+            ValueError: the plan has none of the tables.
         """
-        by_table, tables = plan.by_table(), task.tables
-        known = {**(rows_before or {}), **plan.rows}
         new, changed, same = [], [], []
-        for t, (name, rows, dim) in enumerate(
-            zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
-        ):
-            shards = by_table.get(name)
-            if shards is None:
+        sizes = zip(task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
+        for t, (name, rows, dim) in enumerate(sizes):
+            own = plan.tables.get(name)
+            if own is None:
                 new.append(name)
-                continue
-            ends = [shard.row_end for shard in shards if shard.row_end is not None]
-            held = known.get(name, max(ends, default=rows)), max(shard.column_end for shard in shards)
-            if held == (rows, dim):
+            elif (own.rows, own.dim) == (rows, dim):
                 same.append(t)
             else:
                 changed.append(name)
-        if len(new) == len(tables):
+        if len(new) == len(task.tables):
             raise ValueError("the plan in use places none of these tables; give the plan of this model")
         if not same:
             raise ValueError(
@@ -94,7 +82,7 @@ class InUse:
             )
         kept = replace(
             task,
-            tables=tables.select(same),
+            tables=task.tables.select(same),
             num_devices=plan.num_devices,
             memory_bytes=2**62,
             constraints=UNCONSTRAINED,
@@ -106,7 +94,7 @@ class InUse:
             placement=plan.placement(kept.tables),
             new=tuple(new),
             changed=tuple(changed),
-            removed=tuple(sorted(by_table.keys() - set(tables.names))),
+            removed=tuple(sorted(plan.tables.keys() - set(task.tables.names))),
         )
 
     @property

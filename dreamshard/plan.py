@@ -1,184 +1,134 @@
-"""A placement as a file: `dreamshard place` writes it, a trainer or a later `--current` reads it.
+"""A placement as a file: `dreamshard place` writes it; a trainer or a later `--current` reads it.
 
-A plan names tables and column ranges, so it is complete without the task. `dreamshard.torchrec` has TorchRec's form.
+A plan says how each table is sharded, and its size when the plan was made, so it is complete without the task. A file of
+thousands of tables on hundreds of devices stays small, because blocks of rows and copies follow from the way to shard.
 """
 
 import csv
 import io
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, json_content, reading
+from dreamshard.files.text import shown
 from dreamshard.measured_on import Difference, MeasuredOn, warning
-from dreamshard.placement import (
-    ON_EVERY_DEVICE,
-    ON_ONE_DEVICE,
-    ON_ONE_HOST,
-    SPLIT_BY_COLUMNS,
-    Block,
-    Placement,
-    ShardingType,
-    TableSharding,
-)
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables, columns_of
 from dreamshard.tasks import PlacementTask
 
 _PROBLEM = "is not a plan"
-_ADVICE = "so it cannot be used; give the JSON that `dreamshard place --format json` writes"
-_MOST_SHARDS = 2**20  # that a placement lists one by one
+_ADVICE = "so it cannot be used; give the JSON that `dreamshard place` writes"
 
-Device = Annotated[StrictInt, Field(ge=0, le=MOST_DEVICES)]
-Column = Annotated[StrictInt, Field(ge=0, le=MOST_COLUMNS)]
-Row = Annotated[StrictInt, Field(ge=0, le=MOST_ROWS)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
-Count = Annotated[StrictInt, Field(ge=1, le=MOST_DEVICES)]
-Number = StrictInt | StrictFloat
+Count = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shard:
-    """Columns `column_start` to `column_end` (exclusive) of a table, on one device.
+class PlannedTable(TableSharding):
+    """How a table of so many rows and columns is sharded."""
 
-    Attributes:
-        row_start: first of its rows.
-        row_end: after the last of its rows; None for all rows.
-        sharding_type: of its table; None for table- or column-wise.
-        cached_share: share of its rows that device memory caches while the table is in host memory; None for device memory.
-    """
+    rows: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    dim: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
 
-    table: Name
-    device: Device
-    column_start: Column
-    column_end: Column
-    row_start: Row = 0
-    row_end: Row | None = None
-    sharding_type: ShardingType | None = None
-    cached_share: Annotated[Number, Field(gt=0, le=1)] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields that are not left at their defaults."""
-        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Which device holds which columns of which table.
-
-    Attributes:
-        placer: e.g. `dreamshard 3` or `size_greedy`.
-        shards: one per whole table, several per split table.
-        overall_ms: predicted cost of the slowest device, or None without a cost network.
-        devices: bytes, number of tables and, with a cost network, predicted milliseconds per phase of each device.
-        costs_of: what the predicted costs were measured on; None if nothing is predicted, or it is unknown.
-        differs_in: in what the plan differs from that; the hardware too, if it is unknown.
-        warning: what this means, and what to do; also that the placer is provisional; empty without any of these.
-        devices_per_host: of the devices; None if no table is on one host.
-        moves: steps from the plan that was in use to this one; only in JSON.
-        rows: of each table when the plan was made, by name; empty if that is not known.
-    """
-
-    num_devices: Count
-    placer: Name = "unknown"
-    shards: tuple[Shard, ...]
-    overall_ms: Number | None = None
-    devices: tuple[Mapping[str, Number], ...] = ()
-    costs_of: Annotated[
-        MeasuredOn | None, BeforeValidator(lambda v: MeasuredOn.from_json(v) if isinstance(v, dict) else v)
-    ] = None
-    differs_in: tuple[Difference, ...] = ()
-    warning: str = ""
-    devices_per_host: Count | None = None
-    moves: tuple[Mapping[str, Any], ...] = ()
-    rows: Mapping[str, Annotated[StrictInt, Field(ge=1, le=MOST_ROWS)]] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """The plan as the text of PLAN.json."""
-        content = {
-            "num_devices": self.num_devices,
-            **({"devices_per_host": self.devices_per_host} if self.devices_per_host else {}),
-            "placer": self.placer,
-            "predicted": {"overall_ms": self.overall_ms, "devices": [dict(device) for device in self.devices]},
-            "costs_of": self.costs_of.to_json() if self.costs_of else None,
-            "differs_in": list(self.differs_in),
-            "warning": self.warning or None,
-            "not_measured": self.not_measured,
-            "shards": [shard.to_json() for shard in self.shards],
-            **({"rows": dict(self.rows)} if self.rows else {}),
-            **({"moves": [dict(step) for step in self.moves]} if self.moves else {}),
-        }
-        return json.dumps(content, indent=2)
-
-    def to_csv(self) -> str:
-        """One row per shard: table, device, column_start, column_end; its other fields if any shard has them."""
-        names = [each.name for each in fields(Shard)][: 4 if self.is_by_columns else None]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(astuple(shard)[: len(names)] for shard in self.shards)
-        return text.getvalue()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ranges(self.dim)[-1][1] != self.dim:
+            raise ValueError(f"column ranges {self.columns} are not of a table of {self.dim} columns")
 
     @property
-    def is_by_columns(self) -> bool:
-        """Whether every table is whole or split by columns, in device memory."""
-        return not self.not_measured
+    def sharding(self) -> TableSharding:
+        """Without the size."""
+        return TableSharding(self.sharding_type, self.columns, self.where, self.cached_share)
 
+
+class Predicted(BaseModel):
+    """Predicted cost of a step; the figures of each device are known without a prediction, too.
+
+    Attributes:
+        overall_ms: of the slowest device; None without a cost network.
+        devices: bytes, number of shards and, with a cost network, milliseconds per phase of each device.
+    """
+
+    overall_ms: float | None = None
+    devices: tuple[Mapping[str, int | float], ...] = ()
+
+
+class Plan(BaseModel):
+    """How each table is sharded, and on which devices.
+
+    Attributes:
+        devices_per_host: of the devices; None if no table is on one host.
+        placer: e.g. `dreamshard 3` or `size_greedy`.
+        costs_of: the measurements behind the prediction; None if nothing is predicted, or it is unknown.
+        differs_in: in what the plan differs from them; the hardware too, if it is unknown.
+        warning: what this means, and what to do; also that the placer is provisional; empty without any of these.
+        tables: by name.
+        moves: steps from the plan that was in use to this one.
+    """
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    num_devices: Count
+    devices_per_host: Count | None = None
+    placer: Name = "unknown"
+    predicted: Predicted = Predicted()
+    costs_of: MeasuredOn | None = None
+    differs_in: tuple[Difference, ...] = ()
+    warning: str = ""
+    tables: Mapping[Name, PlannedTable]
+    moves: tuple[Mapping[str, Any], ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
     def not_measured(self) -> list[str]:
         """Tables sharded in ways that no training measures, or cached: their costs are predicted, not measured."""
-        others = (each for each in self.shards if each.sharding_type is not None or each.cached_share is not None)
-        return list(dict.fromkeys(shard.table for shard in others))
+        return [
+            name
+            for name, each in self.tables.items()
+            if each.sharding_type not in ON_ONE_DEVICE or each.cached_share is not None
+        ]
 
-    def by_table(self) -> dict[str, list[Shard]]:
-        """Shards of each table in the order of columns; tables in the order of the plan."""
-        tables: dict[str, list[Shard]] = {shard.table: [] for shard in self.shards}
-        for shard in sorted(self.shards, key=lambda shard: shard.column_start):
-            tables[shard.table].append(shard)
-        return tables
+    def to_json(self) -> str:
+        """The plan as the text of PLAN.json."""
+        return self.model_dump_json(indent=2)
+
+    def to_csv(self) -> str:
+        """One row per shard; ends are exclusive."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        ends = ("column_start", "column_end", "row_start", "row_end")
+        writer.writerow(("table", "device", *ends, "sharding_type", "cached_share"))
+        for name, each in self.tables.items():
+            blocks = each.blocks(each.rows, each.dim, self.num_devices, self.devices_per_host or self.num_devices)
+            for device, rows, columns in blocks:
+                if rows[0] < rows[1]:
+                    writer.writerow((name, device, *columns, *rows, each.sharding_type, each.cached_share))
+        return text.getvalue()
 
     def placement(self, tables: Tables) -> Placement:
         """This plan for `tables`.
 
         Raises:
-            ValueError: the plan lacks a table, or does not hold each of its columns and rows as its way to shard does.
+            ValueError: the plan lacks a table or has it in another size, or names devices that do not exist.
         """
-        per_host, by_table = self.devices_per_host or self.num_devices, self.by_table()
-        if missing := [name for name in tables.names if name not in by_table]:
-            raise ValueError(
-                f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}); use the plan made for "
-                "these tables"
-            )
-        shardings = tuple(_sharding_of(by_table[name], per_host) for name in tables.names)
-        if sum(each.sharding_type in ON_EVERY_DEVICE for each in shardings) * self.num_devices > _MOST_SHARDS:
-            raise ValueError(f"the plan has more than {_MOST_SHARDS:,} shards, more than can be compared; leave it out")
-        placement = Placement(shardings, self.num_devices, per_host)
-        sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
-        for (name, rows, dim), sharding in zip(sizes, shardings, strict=True):
-            held = Counter(
-                (each.device, (each.row_start, each.row_end or rows), (each.column_start, each.column_end))
-                for each in by_table[name]
-            )
-            blocks = sharding.blocks(rows, dim, self.num_devices, per_host)
-            expected = Counter(block for block in blocks if block[1][0] < block[1][1])
-            if wrong := sorted([*(held - expected), *(expected - held)]):
-                device, (first, last), (start, end) = wrong[0]
-                raise ValueError(
-                    f"the plan does not hold table {name!r} as {sharding.sharding_type} does: rows {first} to {last}, "
-                    f"columns {start} to {end} on device {device} are one too many or missing"
-                )
-        return placement
-
-
-_PLAN = TypeAdapter(Plan)
+        differences = []
+        for name, *size in zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True):
+            own = self.tables.get(name)
+            if own is None or [own.rows, own.dim] != size:
+                held = "missing" if own is None else f"{own.rows} x {own.dim}"
+                differences.append(f"{name!r} of {size[0]} x {size[1]} is {held} in the plan")
+        if differences:
+            raise ValueError(f"the plan was not made for these tables: {shown(differences)}; plan again")
+        shardings = tuple(self.tables[name].sharding for name in tables.names)
+        return Placement(shardings, self.num_devices, self.devices_per_host or self.num_devices)
 
 
 def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
@@ -189,9 +139,7 @@ def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
     """
     content = json_content(text, source, _PROBLEM, _ADVICE)
     with reading(source, _PROBLEM, _ADVICE):
-        predicted = content.pop("predicted", None) or {}
-        given = {name: value for name, value in (content | predicted).items() if value is not None}
-        return _PLAN.validate_python(given)
+        return Plan.model_validate(content)
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -205,58 +153,28 @@ def read_plan(path: str | Path) -> Plan:
     return parse_plan(Path(path).read_bytes(), str(path))
 
 
-def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted: DeviceCosts | None = None) -> Plan:
-    """The plan for `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
+def make_plan(task: PlacementTask, placement: Placement, placer: str, costs: DeviceCosts | None = None) -> Plan:
+    """The plan for `placement` of `task`; `costs` holds `[D]` predicted milliseconds per phase."""
     shards = Shards.of(task, placement)
     counts = torch.bincount(shards.device, minlength=task.num_devices).tolist()
     devices: list[dict[str, int | float]] = [
         {"memory_bytes": num_bytes, "tables": count}
         for num_bytes, count in zip(shards.memory_bytes().tolist(), counts, strict=True)
     ]
-    if predicted is not None:
-        for d, phases in enumerate(predicted.phases_ms().tolist()):
+    if costs is not None:
+        for d, phases in enumerate(costs.phases_ms().tolist()):
             devices[d] |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
-    sizes = list(zip(task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True))
-    num_devices, per_host = task.num_devices, placement.devices_per_host
-    plan = Plan(
-        num_devices=num_devices,
+    overall_ms = None if costs is None else round(float(costs.overall_ms()), 4)
+    tables, on_hosts = task.tables, placement.sharding_types & set(ON_ONE_HOST)
+    sizes = zip(tables.rows.tolist(), tables.dim.tolist(), placement.tables, strict=True)
+    planned = [PlannedTable(**vars(sharding), rows=rows, dim=dim) for rows, dim, sharding in sizes]
+    return Plan(
+        num_devices=task.num_devices,
+        devices_per_host=placement.devices_per_host if on_hosts else None,
         placer=placer,
-        shards=tuple(
-            shard
-            for (name, rows, dim), sharding in zip(sizes, placement.tables, strict=True)
-            for shard in shards_of(
-                name,
-                sharding.sharding_type,
-                sharding.cached_share,
-                rows,
-                sharding.blocks(rows, dim, num_devices, per_host),
-            )
-        ),
-        overall_ms=None if predicted is None else round(float(predicted.overall_ms()), 4),
-        devices=tuple(devices),
-        rows={name: rows for name, rows, _ in sizes},
+        predicted=Predicted(overall_ms=overall_ms, devices=tuple(devices)),
+        tables=dict(zip(tables.names, planned, strict=True)),
     )
-    return plan if plan.is_by_columns else replace(plan, devices_per_host=per_host)
-
-
-def shards_of(
-    table: str, kind: ShardingType, cached_share: float | None, rows: int, blocks: Sequence[Block]
-) -> list[Shard]:
-    """The shards of a table of so many rows, without empty ones."""
-    return [
-        Shard(
-            table=table,
-            device=device,
-            column_start=start,
-            column_end=end,
-            row_start=first,
-            row_end=None if last - first == rows else last,
-            sharding_type=None if kind in ON_ONE_DEVICE else kind,
-            cached_share=cached_share,
-        )
-        for device, (first, last), (start, end) in blocks
-        if first < last
-    ]
 
 
 def with_origin(
@@ -283,7 +201,7 @@ def with_origin(
     else:
         differs = costs_of.differences(task, hardware, knows_topology=knows_topology)
     text = warning(costs_of, task, called or hardware, differs)
-    return replace(plan, costs_of=costs_of, differs_in=tuple(differs), warning=text)
+    return plan.model_copy(update={"costs_of": costs_of, "differs_in": tuple(differs), "warning": text})
 
 
 @dataclass(frozen=True)
@@ -304,34 +222,25 @@ class CurrentPlan:
                 f"the current plan is for {self.plan.num_devices} devices, but {task.name} has {task.num_devices}; give "
                 f"--devices {self.plan.num_devices}, or the plan in use on {task.num_devices}"
             )
-        if not self.plan.is_by_columns:
+        if self.plan.not_measured:
             raise ValueError(
                 "the current plan shards some tables in other ways than whole or by columns, which are not measured beside "
                 "whole tables; leave --current out, or give a plan of `dreamshard place --sharding columns`"
             )
-        by_table, shardings = self.plan.by_table(), []
-        for name, dim in zip(task.tables.names, task.tables.dim.tolist(), strict=True):
-            table, first = columns_of(name) if name not in by_table else (name, 0)
-            held = [
-                (max(each.column_start - first, 0), min(each.column_end - first, dim), each.device)
-                for each in by_table.get(table, ())
-            ]
-            held = [(start, end, device) for start, end, device in held if start < end]
-            ends = [0, *(end for _, end, _ in held)]
-            if [start for start, _, _ in held] != ends[:-1] or ends[-1] != dim:
-                raise ValueError(
-                    f"the current plan does not place the {dim} columns of table {name!r} once each; give the plan in use"
-                )
-            shardings.append(TableSharding.by_columns(tuple(pairwise(ends)), [device for _, _, device in held]))
-        return Placement(tuple(shardings), task.num_devices, task.devices_per_host or task.num_devices)
+        sizes = zip(task.tables.names, task.tables.dim.tolist(), strict=True)
+        tables = tuple(self._columns_of(name, dim) for name, dim in sizes)
+        return Placement(tables, task.num_devices, task.devices_per_host or task.num_devices)
 
-
-def _sharding_of(shards: list[Shard], devices_per_host: int) -> TableSharding:
-    """How a table is sharded whose shards are these; the caller checks that they are complete."""
-    ranges = sorted({(shard.column_start, shard.column_end) for shard in shards})
-    sharding_type = shards[0].sharding_type or ("table_wise" if len(ranges) == 1 else "column_wise")
-    size = devices_per_host if sharding_type in ON_ONE_HOST else 1
-    first = [min(each.device for each in shards if (each.column_start, each.column_end) == own) for own in ranges]
-    where = () if sharding_type in ON_EVERY_DEVICE else tuple(device // size for device in first)
-    columns = tuple(ranges) if sharding_type in SPLIT_BY_COLUMNS else ()
-    return TableSharding(sharding_type, columns, where, shards[0].cached_share)
+    def _columns_of(self, name: str, dim: int) -> TableSharding:
+        """Where the columns of a table are, or of some columns of it that are a table of their own."""
+        table, first = (name, 0) if name in self.plan.tables else columns_of(name)
+        own, ends, where = self.plan.tables.get(table), [0], []
+        for (start, end), device in zip(own.ranges(own.dim), own.where, strict=True) if own else ():
+            if max(start, first) < min(end, first + dim):
+                ends.append(min(end - first, dim))
+                where.append(device)
+        if ends[-1] != dim:
+            raise ValueError(
+                f"the current plan does not place the {dim} columns of table {name!r} once each; give the plan in use"
+            )
+        return TableSharding.by_columns(tuple(pairwise(ends)), where)

@@ -60,7 +60,7 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
         "plan": str(target),
         "page": str(html),
         "placer": plan.placer,
-        "overall_ms": plan.overall_ms,
+        "overall_ms": plan.predicted.overall_ms,
         "costs_of": None if plan.costs_of is None else str(plan.costs_of),
         "warning": plan.warning,
         **moved,

@@ -20,7 +20,7 @@ from dreamshard.constraints import read_constraints
 from dreamshard.files.foreign import InputError
 from dreamshard.hardware.accelerator import read_hardware
 from dreamshard.plan import read_plan
-from dreamshard.torchrec.plans import parse_plan_file
+from dreamshard.torchrec import current_plan
 from dreamshard.training import load_placer, save_placer
 from dreamshard.workloads import WorkloadConfig, open_workload, read_lookups, read_tables
 from dreamshard.workloads.model_tables import read_configs
@@ -88,11 +88,10 @@ def readers() -> list[Reader]:
     tables = pa.table({"name": ["a", "b"], "rows": [10, 20], "dim": [4, 8], "pooling_factor": [1.0, None]})
     lookups = pa.table({"indices": pa.array([[1, 2], [], [3]], pa.list_(pa.int64()))})
     configs = [{"name": "a", "num_embeddings": 100, "embedding_dim": 8, "feature_names": ["x"], "data_type": "FP16"}]
-    shards = [
-        {"table": "a", "device": 0, "column_start": 0, "column_end": 8},
-        {"table": "b", "device": 1, "column_start": 0, "column_end": 4, "row_start": 0, "row_end": 25}
-        | {"sharding_type": "row_wise", "cached_share": 0.2},
-    ]
+    planned = {
+        "a": {"rows": 9, "dim": 8, "sharding_type": "column_wise", "columns": [[0, 4], [4, 8]], "where": [0, 1]},
+        "b": {"rows": 25, "dim": 4, "sharding_type": "row_wise", "cached_share": 0.2},
+    }
     plan = {"num_devices": 2, "placer": "p", "predicted": {"overall_ms": 1.5, "devices": [{"tables": 1}] * 2}}
     parameter = {"sharding_type": "table_wise", "compute_kernel": "fused", "ranks": [0]}
     parameter |= {"sharding_spec": [{"shard_offsets": [0, 0], "shard_sizes": [9, 8], "placement": "rank:0/cuda:0"}]}
@@ -110,11 +109,11 @@ def readers() -> list[Reader]:
         Reader("lookups.pt.gz", gzip.compress(tensors), read_data),
         Reader("day.tsv", criteo.encode() * 3, read_data),
         Reader("a.parquet", written(lambda sink: pq.write_table(lookups, sink)), read_lookups),
-        Reader("plan.json", json.dumps(plan | {"shards": shards, "rows": {"a": 100}}).encode(), read_plan),
+        Reader("plan.json", json.dumps(plan | {"tables": planned}).encode(), read_plan),
         Reader(
             "torchrec.json",
-            json.dumps({"world_size": 2, "plan": {"ebc": {"a": parameter}}}).encode(),
-            lambda path: parse_plan_file(path.read_bytes(), str(path)),
+            json.dumps({"plan": {"ebc": {"a": parameter}}}).encode(),
+            lambda path: current_plan(path.read_bytes(), name=str(path)),
         ),
         Reader("constraints.yaml", constraints, lambda path: read_constraints(path, ("a", "b"), 4)),
         Reader("hardware.yaml", hardware, read_hardware),

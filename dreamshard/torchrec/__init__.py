@@ -2,19 +2,18 @@
 
 models    the tables of a model, by what its sharders shard
 ways      the ways to shard that sharders and constraints allow
-plans     a placement as a `ShardingPlan`, as JSON, and back
+plans     a placement as a `ShardingPlan`, and back
 batches   lookups counted in sample batches, and a person's own functions as a source of tables
 """
 
 from dreamshard.torchrec.batches import open_model, record, workload_of
 from dreamshard.torchrec.models import discover, tables_of
-from dreamshard.torchrec.plans import current_plan, from_json, load_plan, sharding_plan, to_json
+from dreamshard.torchrec.plans import current_plan, load_plan, sharding_plan
 from dreamshard.torchrec.ways import narrowed, refuse_plain
 
 __all__ = [
     "current_plan",
     "discover",
-    "from_json",
     "load_plan",
     "narrowed",
     "open_model",
@@ -22,6 +21,5 @@ __all__ = [
     "refuse_plain",
     "sharding_plan",
     "tables_of",
-    "to_json",
     "workload_of",
 ]

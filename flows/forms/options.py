@@ -277,9 +277,6 @@ class PlaceOptions(PlanOptions):
     """Tables to place by hand, and what their plan must respect."""
 
     current: Current = None
-    current_tables: Annotated[
-        str | None, _field("Current tables", "The list as it was when the plan in use was made; by default as it says.")
-    ] = None
     steps_until_next: Annotated[
         float, _field("Steps until next", "Training steps over which a gain over the plan in use counts.", ge=1)
     ] = 100_000

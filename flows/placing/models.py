@@ -1,7 +1,6 @@
 """Tables of a list or of a TorchRec model, to be placed."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -87,16 +86,3 @@ def setting_of(
     if others and precision is None:
         note(f"types of weights differ; {', '.join(others[:5])} count as {model.precision} too, as most tables are")
     return precision or model.precision, optimizer or model.optimizer
-
-
-def located(model: ModelTables, source: Path, module_path: str | None) -> tuple[ModelTables | None, str | None]:
-    """The model if it is known where its tables are, and the module path that is left to say where a list's are.
-
-    A list need not say in which module its tables are.
-    """
-    if is_function(str(source)):
-        return model, module_path
-    if module_path is None:
-        return (model if any(detail.module_path for detail in model.details) else None), None
-    details = tuple(replace(detail, module_path=detail.module_path or module_path) for detail in model.details)
-    return replace(model, details=details), None

@@ -18,7 +18,8 @@ from flows.reports.plan_view.view import PlanView, Side
 
 def prediction_sentence(plan: Plan, placement: Placement) -> str:
     """Who placed, what the plan costs, and how many tables are sharded in which way."""
-    cost = "no cost is predicted" if plan.overall_ms is None else f"predicted {plan.overall_ms:.3f} ms"
+    overall_ms = plan.predicted.overall_ms
+    cost = "no cost is predicted" if overall_ms is None else f"predicted {overall_ms:.3f} ms"
     ways = Counter(sharding.sharding_type for sharding in placement.tables)
     cached = sum(sharding.cached_share is not None for sharding in placement.tables)
     how = "" if set(ways) == {"table_wise"} else f": {', '.join(f'{n} {way}' for way, n in ways.most_common())}"
@@ -29,7 +30,7 @@ def prediction_sentence(plan: Plan, placement: Placement) -> str:
 def unmeasured_sentence(plan: Plan) -> str:
     """How many tables are sharded in ways that no training measures; empty if none is, or nothing is predicted."""
     count = len(plan.not_measured)
-    if plan.overall_ms is None or not count:
+    if plan.predicted.overall_ms is None or not count:
         return ""
     return f"{count} tables are sharded in ways that no training measures: their costs are predicted, not measured"
 
@@ -58,7 +59,7 @@ def _parts(checked: CheckedRequest, placed: Placed, path: str, html: str, notes:
     yield f"The plan: `{path}`"
     yield f"To look at, table by table and device by device, in a browser: `{html}`"
     yield "## Devices"
-    yield markdown_table([_device_row(device, figures) for device, figures in enumerate(plan.devices)])
+    yield markdown_table([_device_row(device, figures) for device, figures in enumerate(plan.predicted.devices)])
     if options.constraints is not None:
         yield "## Constraints"
         yield _block(str(options.constraints).splitlines())
@@ -101,14 +102,14 @@ def view_of(checked: CheckedRequest, placed: Placed) -> PlanView:
 
 def _facts(checked: CheckedRequest, placed: Placed) -> Iterator[tuple[str, str]]:
     plan, task = placed.plan, checked.task
-    if plan.overall_ms is not None:
-        yield "predicted cost of a step", f"{plan.overall_ms:.3f} ms"
+    if plan.predicted.overall_ms is not None:
+        yield "predicted cost of a step", f"{plan.predicted.overall_ms:.3f} ms"
     yield "placed by", plan.placer
     if placed.predictor is not None:
         yield "costs predicted by", placed.predicted_by
         yield "costs of", str(plan.costs_of) if plan.costs_of is not None else "unknown hardware"
     capacity = task.capacity_bytes.tolist()
-    fullest = max(int(device["memory_bytes"]) for device in plan.devices)
+    fullest = max(int(device["memory_bytes"]) for device in plan.predicted.devices)
     room = gib(min(capacity)) if min(capacity) == max(capacity) else f"{gib(min(capacity))} to {gib(max(capacity))}"
     yield "fullest device", f"{gib(fullest)}, room for {room}"
     batch = f", batch {task.batch_size:,}" if task.batch_size else ""

@@ -1,6 +1,6 @@
 """A request to place tables: checked as a whole first, then placed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -86,9 +86,8 @@ def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = N
     memory_bytes = _memory_bytes(options.memory_gb or trained.get("memory_gb"), spec, note)
     model = read_model(store, Path(options.tables), note)
     plan: Plan | None = None
-    rows: Mapping[str, int] = {}
     if options.current:
-        plan, rows = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.num_devices)
+        plan = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.num_devices)
     num_devices = options.num_devices or (plan.num_devices if plan else trained.get("num_devices"))
     if num_devices is None:
         raise ValueError("the number of devices is unknown; give it (--devices)")
@@ -112,15 +111,7 @@ def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = N
         batch_size=options.batch_size,
         constraints=constraints,
     )
-    if options.current_tables:
-        earlier = read_model(store, Path(options.current_tables), note).tables
-        rows = dict(zip(earlier.names, earlier.rows.tolist(), strict=True))
-    if plan is not None and not (plan.rows or rows):
-        note(
-            f"warning: {options.current} does not say how many rows its tables have, so a table whose rows have changed "
-            "counts as the same; give the list as it was with --current-tables"
-        )
-    in_use = None if plan is None else InUse.of(plan, task, rows)
+    in_use = None if plan is None else InUse.of(plan, task)
     return CheckedRequest(options=options, spec=spec, task=task, model=model, plan=plan, in_use=in_use)
 
 
@@ -149,9 +140,9 @@ def place(store: Store, checked: CheckedRequest, note: Note) -> Placed:
         plan = with_origin(
             plan, task, chosen.costs_of, hardware=hardware, called=options.hardware, knows_topology=knows
         )
-    plan = replace(plan, warning="; ".join(filter(None, (plan.warning, chosen.caveat))))
-    if way is not None:
-        plan = replace(plan, moves=tuple(step.to_json() for step in way.steps))
+    moves = () if way is None else tuple(step.to_json() for step in way.steps)
+    warning = "; ".join(filter(None, (plan.warning, chosen.caveat)))
+    plan = plan.model_copy(update={"warning": warning, "moves": moves})
     predicted_by = "" if oracle is None else chosen.predicted_by or chosen.name
     return Placed(plan=plan, placement=placement, predictor=oracle, predicted_by=predicted_by, way=way)
 
@@ -193,7 +184,7 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
     if options.sharding:
         types = parse_sharding(options.sharding)
     else:
-        used = {shard.sharding_type for shard in plan.shards} if plan else set()
+        used = {each.sharding_type for each in plan.tables.values()} if plan else set()
         types = tuple(each for each in SHARDING_TYPES if each in {*UNCONSTRAINED.sharding_types, *used})
     constraints = Constraints(sharding_types=types)
     given = file_or_text(options.constraints)
@@ -208,26 +199,26 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
 
 def read_any_plan(
     path: Path, tables: Tables, devices_per_host: int | None = None, num_devices: int | None = None
-) -> tuple[Plan, Mapping[str, int]]:
-    """A plan of dreamshard's or TorchRec's, and the rows of its tables as far as TorchRec's file says.
+) -> Plan:
+    """A plan of dreamshard's or TorchRec's.
 
     Args:
         path: of JSON.
         tables: of the model.
-        devices_per_host: if the file does not say.
-        num_devices: the fewest, if the file does not say how many there are.
+        devices_per_host: if TorchRec's plan does not say.
+        num_devices: the fewest, as TorchRec's plan does not say how many there are.
 
     Raises:
         ValueError: the file is missing, or no plan.
     """
     if not path.is_file():
-        return read_plan(path), {}  # says so
+        return read_plan(path)  # says so
     problem, advice = "is not a plan", "so nothing can be compared with it; give the plan in use as JSON"
     text = path.read_bytes()
     content = json_content(text, path, problem, advice)
-    if not isinstance(content, dict) or not content or "shards" in content:
-        return parse_plan(text, str(path)), {}
-    plan = torchrec_bridge().current_plan(text, tables, devices_per_host=devices_per_host, name=str(path))
-    if content.get("world_size") is None:
-        plan = replace(plan, num_devices=max(plan.num_devices, num_devices or 0))
-    return plan, {each["name"]: each["rows"] for each in content.get("tables") or ()}
+    if not isinstance(content, dict) or not content or "num_devices" in content:
+        return parse_plan(text, str(path))
+    plan: Plan = torchrec_bridge().current_plan(
+        text, tables, num_devices=num_devices, devices_per_host=devices_per_host, name=str(path)
+    )
+    return plan

@@ -13,7 +13,6 @@ in the same order and in the format of `dreamshard place --format json`:
 MLflow checks requests by the types below, which are the version's signature, and answers 400 if a field is wrong.
 """
 
-import json
 from pathlib import Path
 from typing import Any, get_args
 
@@ -131,8 +130,7 @@ class PlacerModel(PythonModel):
             )
         else:  # AutoShard, which does not search, and predicts compute only
             plan = make_plan(task, placer.place(task), placer.name, None)
-        content: dict[str, Any] = json.loads(plan.to_json())
-        return content
+        return plan.model_dump(mode="json")
 
 
 set_model(PlacerModel())

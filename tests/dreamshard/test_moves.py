@@ -113,22 +113,10 @@ def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
     assert first == Step("move", "same", (0, 5), (0, 4), 0, 1, 5 * ROW_BYTES)
 
 
-def test_a_table_of_other_rows_is_loaded_anew_where_its_earlier_rows_are_known():
+def test_a_table_of_other_rows_is_loaded_again():
     old = PlacementTask(tables_of([5, 4]), 2, 2**20)
     plan = make_plan(old, placed(old, [0, 1]), "old")
-    grown = PlacementTask(tables_of([5, 8]), 2, 2**20)
-    assert InUse.of(plan, grown).changed == ("t1",)
-    without_rows = replace(plan, rows={})
-    assert InUse.of(without_rows, grown).changed == ()
-    assert InUse.of(without_rows, grown, rows_before={"t0": 5, "t1": 4}).changed == ("t1",)
-
-
-def test_rows_that_a_plan_splits_tell_how_many_there_were():
-    old = replace(task_of([6, 4], num_devices=2, room_rows=10), constraints=ANY_SHARDING)
-    rows = TableSharding("row_wise")
-    whole = TableSharding("table_wise", where=(0,))
-    plan = make_plan(old, Placement((rows, whole), 2, 2), "old")
-    assert InUse.of(plan, replace(old, tables=tables_of([8, 4]))).changed == ("t0",)
+    assert InUse.of(plan, PlacementTask(tables_of([5, 8]), 2, 2**20)).changed == ("t1",)
 
 
 def test_a_plan_of_other_tables_or_of_other_sizes_of_all_is_refused():

@@ -4,47 +4,16 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
-from dreamshard.plan import make_plan, parse_plan
+from dreamshard.placement import SHARDING_TYPES, even_columns, row_blocks
 from dreamshard.shards import Shards, violation
-from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
+from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
 from tests.helpers.tables import tables_of
-
-FOUR_DEVICES_ON_TWO_HOSTS = Placement(
-    (
-        TableSharding("row_wise"),
-        TableSharding("data_parallel"),
-        TableSharding("grid_shard", columns=((0, 16), (16, 32)), where=(0, 1)),
-        TableSharding("table_wise", where=(2,)),
-        TableSharding("table_row_wise", where=(1,), cached_share=0.5),
-    ),
-    4,
-    2,
-)
-
-
-def tables() -> Tables:
-    lookups = torch.tensor([200, 100, 300, 100, 400])
-    return Tables(
-        tuple("abcde"),
-        rows=torch.tensor([100, 10, 33, 7, 1000]),
-        dim=torch.tensor([16, 8, 32, 4, 8]),
-        pooling_factor=lookups / 100,
-        bins=torch.ones(5, NUM_BINS) / NUM_BINS,
-        lookups=lookups,
-        unique_rows=torch.tensor([50, 10, 30, 7, 300]),
-    )
-
-
-def task(**options) -> PlacementTask:
-    options = {"constraints": Constraints(sharding_types=SHARDING_TYPES, caching=True), **options}
-    return PlacementTask(tables(), 4, options.pop("memory_bytes", 100_000), devices_per_host=2, **options)
 
 
 def test_every_shard_has_its_rows_lookups_and_memory():
-    shards = Shards.of(task(optimizer="rowwise_adagrad"), FOUR_DEVICES_ON_TWO_HOSTS)
+    shards = Shards.of(sharded_task(optimizer="rowwise_adagrad"), FOUR_DEVICES_ON_TWO_HOSTS)
     held = list(zip(shards.tables.names, shards.device.tolist(), shards.device_bytes.tolist(), strict=True))
     assert held[0] == ("a rows 0:25", 0, 25 * (16 * 4 + 4))
     assert held[4] == ("b copy 0", 0, 10 * (8 * 4 + 4) + 10 * 8 * 4)
@@ -57,25 +26,10 @@ def test_every_shard_has_its_rows_lookups_and_memory():
 
 
 def test_collectives_carry_what_each_way_to_shard_exchanges():
-    carried = Shards.of(task(), FOUR_DEVICES_ON_TWO_HOSTS).collectives()
+    carried = Shards.of(sharded_task(), FOUR_DEVICES_ON_TWO_HOSTS).collectives()
     assert carried.all_to_all_dims.tolist() == [0, 0, 4, 0]
     assert (carried.row_wise_dims, carried.all_reduce_bytes) == (16, 10 * 8 * 4)
     assert carried.host_dims.tolist() == [16, 16 + 8]
-
-
-def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
-    plan = make_plan(task(), FOUR_DEVICES_ON_TWO_HOSTS, "test")
-    again = parse_plan(plan.to_json())
-    assert again.shards == plan.shards
-    assert again.placement(tables()) == FOUR_DEVICES_ON_TWO_HOSTS
-    assert plan.to_csv().splitlines()[0].endswith("sharding_type,cached_share")
-
-
-def test_a_plan_that_lacks_a_block_of_rows_is_refused():
-    plan = make_plan(task(), FOUR_DEVICES_ON_TWO_HOSTS, "test")
-    text = plan.to_json().replace('"row_end": 25', '"row_end": 24')
-    with pytest.raises(ValueError, match="does not hold table 'a' as row_wise does"):
-        parse_plan(text).placement(tables())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +52,7 @@ def test_a_plan_that_lacks_a_block_of_rows_is_refused():
 )
 def test_what_violates_a_constraint_is_named(changed, text):
     allowed = {"sharding_types": SHARDING_TYPES, "caching": True}
-    assert text in violation(task(constraints=Constraints(**(allowed | changed))), FOUR_DEVICES_ON_TWO_HOSTS)
+    assert text in violation(sharded_task(constraints=Constraints(**(allowed | changed))), FOUR_DEVICES_ON_TWO_HOSTS)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])

@@ -69,7 +69,7 @@ def test_a_plan_is_by_the_algorithm_that_is_named(home: Path, shared_dreamshard:
         plan = json.loads(done.stdout)
         assert plan["placer"] == name
         assert ("predicts no cost of a step; champion does" in done.stderr) == (placer == AUTOSHARD)
-        assert {shard["table"] for shard in plan["shards"]} == {f"t{number:02}" for number in range(1, 25)}
+        assert plan["tables"].keys() == {f"t{number:02}" for number in range(1, 25)}
     failed_with(shared_dreamshard(*words, f"{AUTOSHARD}7", home=home), "17", AUTOSHARD)
 
 

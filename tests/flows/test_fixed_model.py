@@ -137,7 +137,7 @@ def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model, shar
     assert gains["current plan"]["mean_gain"] == pytest.approx(gains["dim_greedy"]["mean_gain"])
     assert report["gains"]["current plan"]["dim_greedy"]["is_same_placement"]
     content = json.loads(plan.read_text())
-    plan.write_text(json.dumps(content | {"shards": content["shards"][1:]}))
+    plan.write_text(json.dumps(content | {"tables": dict(list(content["tables"].items())[1:])}))
     options = ("--source", str(model.home / "model.csv"), "--devices", "4", "--current", str(plan))
     failed_with(shared_dreamshard("run", *OPTIONS, *options, home=model.home), "give the plan in use")
 

@@ -1,6 +1,5 @@
 """The deployed flow `place`: constraints from the form hold in the plan on disk, and what cannot be met is refused."""
 
-import json
 import re
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from prefect.logging import disable_run_logger
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
+from dreamshard.plan import read_plan
 from flows.forms.options import PlaceOptions
 from flows.place import place, place_tables
 from flows.placing.request import file_or_text
@@ -49,10 +49,7 @@ def placed(store: Store, home: Path, monkeypatch: pytest.MonkeyPatch):
 
 def held(outcome: dict) -> dict[str, set[int]]:
     """Devices of each table in the plan on disk."""
-    devices: dict[str, set[int]] = {}
-    for shard in json.loads(Path(outcome["plan"]).read_text())["shards"]:
-        devices.setdefault(shard["table"], set()).add(shard["device"])
-    return devices
+    return {name: {*each.where} for name, each in read_plan(outcome["plan"]).tables.items()}
 
 
 def test_constraints_written_in_the_form_hold_in_the_plan_on_disk(placed, home):

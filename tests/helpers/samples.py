@@ -1,6 +1,6 @@
 """Measured costs by hand: samples, four tables to store with what was measured on them, and rows of an evaluation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -69,11 +69,3 @@ def make_evaluation(task: PlacementTask, placer: str, overall_ms: float) -> Eval
     """The row of a placement with all tables but the last on device 0, which took `overall_ms`."""
     sample = make_sample(task, [0] * (len(task.tables) - 1) + [1])
     return EvaluationRow(placer, task, sample.placement, overall_ms, 2.5, True, 0.7, sample.costs)
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """The columns of each table that the rows of an answer place, in order; a column placed twice occurs twice."""
-    columns: dict[str, list[int]] = {}
-    for row in rows:
-        columns.setdefault(row["table"], []).extend(range(row["column_start"], row["column_end"]))
-    return {name: sorted(placed) for name, placed in columns.items()}

@@ -21,12 +21,13 @@ from torchrec.distributed.types import ShardedTensor
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.types import DataType
 
+from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
+from dreamshard.plan import make_plan
 from dreamshard.sharding_planner import DreamShardPlanner
-from dreamshard.torchrec import load_plan, sharding_plan, tables_of, to_json
+from dreamshard.torchrec import load_plan, tables_of
 
 RATE, BATCH, ROWS, DIM = 0.5, 5, 37, 16
-WHOLE = ((0, DIM),)
 START_TIMEOUT_S = 120
 
 
@@ -140,13 +141,9 @@ class Outcome:
 
 def outcomes(ranks: int, per_host: int, port: int, folder: Path) -> list[Outcome]:
     """Run all ranks once; they share the import of TorchRec."""
-    plan = sharding_plan(
-        Placement(tuple(shardings(ranks, per_host).values()), ranks, per_host),
-        tables_of(Model()).details,
-        device_type="cpu",
-    )
-    text = to_json(plan, tables_of(Model()).details, world_size=ranks, ranks_per_host=per_host, device_type="cpu")
-    (folder / "plan.json").write_text(text)
+    task = tables_of(Model()).task(ranks, 2**30, devices_per_host=per_host, constraints=ANY_SHARDING)
+    placement = Placement(tuple(shardings(ranks, per_host).values()), ranks, per_host)
+    (folder / "plan.json").write_text(make_plan(task, placement, "test").to_json())
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     queue = context.Queue()

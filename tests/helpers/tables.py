@@ -1,11 +1,12 @@
 """Embedding tables and placement tasks built by hand, small enough to check on paper."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dreamshard.plan import Plan, PlannedTable
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
 
@@ -93,6 +94,14 @@ def pool_of(num_tables: int, seed: int = 0) -> Tables:
     dim = torch.tensor([4, 8, 16, 32, 64])[torch.randint(5, (num_tables,), generator=generator)]
     pooling = (torch.randn(num_tables, generator=generator) + 1.0).exp().clamp(0.05, 60)
     return tables_of(rows.tolist(), dim.tolist(), pooling.tolist(), prefix=f"p{seed}-")
+
+
+def whole_plan(device: Mapping[str, int], num_devices: int, *, rows: int = 100_000, dim: int = 64) -> str:
+    """The text of a plan of whole tables of one size, by name."""
+    tables = {
+        name: PlannedTable(sharding_type="table_wise", where=(d,), rows=rows, dim=dim) for name, d in device.items()
+    }
+    return Plan(num_devices=num_devices, placer="old", tables=tables).to_json()
 
 
 def _each(value: Sequence[float] | float, count: int) -> list[float]:

@@ -14,6 +14,7 @@ from dreamshard.files.foreign import (
 )
 from dreamshard.plan import parse_plan
 
+TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
 ADVICE = "so it cannot be used; write it again"
 
 
@@ -46,18 +47,17 @@ def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str):
     [
         ("num_devices", 100_000_000),
         ("num_devices", 1e999),
-        ("num_devices", "2"),
         ("devices_per_host", 2**40),
-        ("shards", [{"table": "t", "device": "zero", "column_start": 0, "column_end": 4}]),
-        ("shards", [{"table": ["t"], "device": 0, "column_start": 0, "column_end": 4}]),
-        ("shards", [{"table": "t", "device": 0, "column_start": 0, "column_end": 2**60}]),
-        ("rows", {"t": -1}),
+        ("tables", {"t": TABLE | {"where": ["zero"]}}),
+        ("tables", {"t\n": TABLE}),
+        ("tables", {"t": TABLE | {"dim": 2**60}}),
+        ("tables", {"t": TABLE | {"rows": -1}}),
         ("differs_in", [[]]),
     ],
 )
 def test_a_wrong_field_of_a_plan_is_named(field: str, value: object):
     with pytest.raises(ValueError, match=r"^p\.json is not a plan"):
-        parse_plan(json.dumps({"num_devices": 2, "shards": [], field: value}), "p.json")
+        parse_plan(json.dumps({"num_devices": 2, "tables": {"t": TABLE}, field: value}), "p.json")
 
 
 ADDRESS = "http://127.0.0.1:1/team"

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,20 +14,16 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # n
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan  # noqa: E402
 
+from dreamshard.constraints import ANY_SHARDING  # noqa: E402
 from dreamshard.placement import Placement, TableSharding  # noqa: E402
-from dreamshard.tables import NUM_BINS, Tables  # noqa: E402
-from dreamshard.torchrec import (  # noqa: E402
-    current_plan,
-    from_json,
-    load_plan,
-    sharding_plan,
-    tables_of,
-    to_json,
-)
-from dreamshard.workloads.model_tables import ModelTable  # noqa: E402
+from dreamshard.plan import make_plan  # noqa: E402
+from dreamshard.tables import Tables  # noqa: E402
+from dreamshard.tasks import PlacementTask  # noqa: E402
+from dreamshard.torchrec import current_plan, load_plan, sharding_plan, tables_of  # noqa: E402
+from dreamshard.workloads.table_list import ModelTable  # noqa: E402
+from tests.helpers.tables import tables_of as of_sizes  # noqa: E402
 
 ROWS, DIM = 37, 256  # rows that do not divide evenly
-WHOLE = ((0, DIM),)
 HALVES = ((0, DIM // 2), (DIM // 2, DIM))
 
 
@@ -45,14 +42,20 @@ class Model(torch.nn.Module):
         self.sequence = torchrec.EmbeddingCollection(device=torch.device("meta"), tables=[config])
 
 
-def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options) -> ShardingPlan:
-    """TorchRec's own plan of one table that may only be sharded in one way, on two hosts of two ranks."""
-    topology = Topology(world_size=4, local_world_size=2, compute_device=device_type)
-    constraints = {"user": ParameterConstraints(sharding_types=[sharding_type], compute_kernels=[kernel], **options)}
+def plan_of(topology: Topology, module: torch.nn.Module, sharder, **tables) -> ShardingPlan:
+    """TorchRec's own plan; `tables` are fields of their constraints."""
+    constraints = {name: ParameterConstraints(**own) for name, own in tables.items()}
     planner = EmbeddingShardingPlanner(topology=topology, constraints=constraints, stats=[], debug=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return planner.plan(bags(), [EmbeddingBagCollectionSharder()])
+        return planner.plan(module, [sharder])
+
+
+def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options) -> ShardingPlan:
+    """TorchRec's own plan of one table that may only be sharded in one way, on two hosts of two ranks."""
+    topology = Topology(world_size=4, local_world_size=2, compute_device=device_type)
+    own = {"sharding_types": [sharding_type], "compute_kernels": [kernel], **options}
+    return plan_of(topology, bags(), EmbeddingBagCollectionSharder(), user=own)
 
 
 def ours(sharding: TableSharding, device_type: str = "cuda", fields=None) -> ShardingPlan:
@@ -100,15 +103,7 @@ def test_a_cached_table_and_further_fields_are_as_torchrecs_planner_makes_them()
 
 
 def model_tables() -> Tables:
-    return Tables(
-        ("user", "clicks"),
-        rows=torch.tensor([ROWS, 10]),
-        dim=torch.tensor([DIM, 8]),
-        pooling_factor=torch.zeros(2),
-        bins=torch.zeros(2, NUM_BINS),
-        lookups=torch.zeros(2, dtype=torch.int64),
-        unique_rows=torch.zeros(2, dtype=torch.int64),
-    )
+    return of_sizes([ROWS, 10], [DIM, 8], names=("user", "clicks"))
 
 
 EVERY_WAY = [
@@ -122,28 +117,32 @@ EVERY_WAY = [
 ]
 
 
+def saved(path, *shardings: TableSharding, ranks: int = 4, per_host: int = 2) -> Placement:
+    """Write a plan of the model's tables."""
+    placement = Placement(shardings, ranks, per_host)
+    task = PlacementTask(model_tables(), ranks, 2**30, devices_per_host=per_host, constraints=ANY_SHARDING)
+    path.write_text(make_plan(task, placement, "test").to_json())
+    return placement
+
+
 @pytest.mark.parametrize("sharding", EVERY_WAY, ids=lambda each: each.sharding_type)
-def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path):
-    clicks = TableSharding("row_wise")
-    placement = Placement((sharding, clicks), 4, 2)
+def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    placement = saved(tmp_path / "plan.json", sharding, TableSharding("row_wise"))
     planned = tables_of(Model()).details
     assert [table.path for table in planned] == ["sparse.ebc.user", "sequence.clicks"]
     made = sharding_plan(placement, planned, device_type="cuda")
-    text = to_json(made, planned, world_size=4, ranks_per_host=2, device_type="cuda")
-    assert_same(from_json(text), made)
-    assert current_plan(text).placement(model_tables()) == placement
+    assert_same(load_plan(tmp_path / "plan.json", Model(), device_type="cuda"), made)
     assert current_plan(made, model_tables(), devices_per_host=2).placement(model_tables()) == placement
-    assert current_plan(json.dumps(made._serialize()), planned).by_table().keys() == {"user", "clicks"}
-    (tmp_path / "plan.json").write_text(text)
-    assert_same(load_plan(tmp_path / "plan.json", Model()), made)
+    written = current_plan(json.dumps(made._serialize()), model_tables(), devices_per_host=2)
+    assert written.tables.keys() == {"user", "clicks"}
 
 
 def test_the_plan_has_a_tables_real_columns_where_fbgemm_rounds_them_up():
     sharding = TableSharding("column_wise", columns=((0, 8), (8, 12)), where=(0, 1))
     made = sharding_plan(Placement((sharding,), 2, 2), tables_of(bags(dim=10)).details, device_type="cpu")
     assert [shard.shard_sizes for shard in made.plan[""]["user"].sharding_spec.shards] == [[ROWS, 8], [ROWS, 2]]
-    back = current_plan(made)
-    assert [(shard.column_start, shard.column_end) for shard in back.shards] == [(0, 8), (8, 12)]
+    assert current_plan(made).tables["user"].sharding == sharding
 
 
 def test_a_plan_of_ways_kernels_and_ranks_only_is_read_with_the_models_tables():
@@ -156,34 +155,36 @@ def test_a_plan_of_ways_kernels_and_ranks_only_is_read_with_the_models_tables():
     assert found.tables == (TableSharding("column_wise", HALVES, (3, 1)), TableSharding("row_wise"))
     with pytest.raises(ValueError, match="how many rows and columns table 'user' has"):
         current_plan(text)
-    with pytest.raises(ValueError, match="has no sharding_spec"):
-        from_json(text)
 
 
-def test_a_plan_of_torchrecs_planner_is_read_with_its_hosts():
+def test_a_plan_of_torchrecs_planner_is_read_with_its_hosts_and_ranks():
     for way in ("table_row_wise", "row_wise"):
         assert current_plan(theirs(way, "fused")).devices_per_host == 2
-
-
-def saved(path, model=None) -> None:
-    planned = tables_of(model or Model()).details
-    shardings = tuple(TableSharding("table_wise", where=(0,)) for table in planned)
-    made = sharding_plan(Placement(shardings, 2, 2), planned, device_type="cpu")
-    path.write_text(to_json(made, planned, world_size=2, ranks_per_host=2, device_type="cpu"))
+    whole = ours(TableSharding("table_wise", where=(1,)))
+    assert (current_plan(whole).num_devices, current_plan(whole, num_devices=4).num_devices) == (2, 4)
 
 
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"rows": 38}, "'sparse.ebc.user' is 37 x 256 FP32 in the plan and 38 x 256 FP32 in the model"),
-        ({"dim": 128}, "37 x 256 FP32 in the plan and 37 x 128 FP32"),
-        ({"name": "guest"}, "'sparse.ebc.guest' is only in the model, 'sparse.ebc.user' is only in the plan"),
+        ({"rows": 38}, "'user' of 38 x 256 is 37 x 256 in the plan"),
+        ({"dim": 128}, "'user' of 37 x 128 is 37 x 256 in the plan"),
+        ({"name": "guest"}, "it has no table user"),
     ],
 )
 def test_a_plan_for_other_tables_is_refused_and_says_which(tmp_path, other, text):
-    saved(tmp_path / "plan.json")
+    saved(tmp_path / "plan.json", *[TableSharding("table_wise", where=(0,))] * 2)
     with pytest.raises(ValueError, match=text):
         load_plan(tmp_path / "plan.json", Model(**other))
+
+
+def test_modules_without_a_plan_are_left_to_the_trainer(tmp_path):
+    path = tmp_path / "plan.json"
+    saved(path, *[TableSharding("table_wise", where=(0,))] * 2)
+    content = json.loads(path.read_text())
+    del content["tables"]["clicks"]
+    path.write_text(json.dumps(content))
+    assert load_plan(path, Model()).plan.keys() == {"sparse.ebc"}
 
 
 @pytest.fixture
@@ -194,75 +195,51 @@ def one_rank(tmp_path):
 
 
 @pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize(
-    ("about", "text"),
-    [
-        ({"world_size": 2}, "for 2 ranks, but 1 are running"),
-        ({"device_type": "cuda"}, "for cuda ranks, but these are cpu"),
-        (
-            {"sharding_type": "table_row_wise", "ranks_per_host": 4},
-            "hosts of 4 ranks, but TorchRec takes these to have 1",
-        ),
-    ],
-)
-def test_a_plan_for_other_ranks_hosts_or_devices_is_refused(tmp_path, monkeypatch, about, text):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    saved(tmp_path / "plan.json")
-    content = json.loads((tmp_path / "plan.json").read_text()) | {"world_size": 1, "ranks_per_host": 1}
-    way = about.pop("sharding_type", "table_wise")
-    content["plan"]["sequence"]["clicks"]["sharding_type"] = way
-    (tmp_path / "plan.json").write_text(json.dumps(content))
-    load_plan(tmp_path / "plan.json", Model())
-    (tmp_path / "plan.json").write_text(json.dumps(content | about))
-    with pytest.raises(ValueError, match=text):
-        load_plan(tmp_path / "plan.json", Model())
-
-
-def test_a_plan_whose_shards_do_not_cover_a_table_is_refused(tmp_path):
-    saved(tmp_path / "plan.json")
-    text = (tmp_path / "plan.json").read_text()
-    content = json.loads(text)
-    shard = content["plan"]["sparse.ebc"]["user"]["sharding_spec"][0]
-    key = next(name for name, value in shard.items() if value == [ROWS, DIM])
-    shard[key] = [ROWS - 1, DIM]
-    (tmp_path / "plan.json").write_text(json.dumps(content))
-    with pytest.raises(
-        ValueError, match=f"'user' that hold {(ROWS - 1) * DIM} weights, but the table is {ROWS} x {DIM}"
-    ):
-        load_plan(tmp_path / "plan.json", Model())
+def test_a_plan_for_other_ranks_or_hosts_is_refused(tmp_path):
+    path, on_first = tmp_path / "plan.json", TableSharding("table_wise", where=(0,))
+    saved(path, on_first, on_first, ranks=1, per_host=1)
+    (shard,) = load_plan(path, Model()).plan["sequence"]["clicks"].sharding_spec.shards
+    assert str(shard.placement) == "rank:0/cpu", "as gloo's ranks are, whatever the machine has"
+    saved(path, on_first, on_first, ranks=2)
+    with pytest.raises(ValueError, match="for 2 ranks, but 1 are running"):
+        load_plan(path, Model())
+    content = json.loads(path.read_text()) | {"num_devices": 1, "devices_per_host": 2}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="for 1 ranks, 2 per host, but 1 are running, 1 per host"):
+        load_plan(path, Model())
 
 
 @pytest.mark.parametrize("text", ['{"ebc": {"user": {"ranks": [0]}}}', "[1]", "{", '{"plan": {"": {"user": {}}}}'])
 def test_text_that_is_no_sharding_plan_is_refused(text):
     with pytest.raises(ValueError, match="not a TorchRec sharding plan"):
-        from_json(text)
+        current_plan(text)
 
 
 def test_two_modules_may_have_tables_of_one_name():
     pair = [ModelTable(module_path=path, name="t", rows=5, dim=8, features=("f",)) for path in ("a", "b")]
     where = tuple(TableSharding("table_wise", where=(rank,)) for rank in (0, 1))
     made = sharding_plan(Placement(where, 2, 2), pair, device_type="cpu")
-    assert [(shard.table, shard.device) for shard in current_plan(made).shards] == [("a.t", 0), ("b.t", 1)]
+    assert {name: each.where for name, each in current_plan(made).tables.items()} == {"a.t": (0,), "b.t": (1,)}
     with pytest.raises(ValueError, match="two tables 't'"):
         sharding_plan(Placement(where, 2, 2), pair[:1] * 2, device_type="cpu")
 
 
 def test_what_a_plan_cannot_hold_is_refused():
-    kernel = theirs("table_wise", "fused_uvm")
-    with pytest.raises(ValueError, match="table 'user' of the plan is sharded by table_wise with kernel fused_uvm"):
-        current_plan(kernel)
+    with pytest.raises(ValueError, match="table 'user' is sharded by table_wise with kernel fused_uvm"):
+        current_plan(theirs("table_wise", "fused_uvm"))
     with pytest.raises(ValueError, match="how many rows and columns table 'user' has"):
         current_plan(theirs("data_parallel", "dense"))
+    uneven = theirs("row_wise", "fused")
+    uneven.plan[""]["user"].sharding_spec.shards.pop()
+    with pytest.raises(ValueError, match="'user' are not those of a row_wise table on 4 ranks"):
+        current_plan(uneven)
 
 
 def test_sequence_tables_have_the_same_shards():
-    collection = Model().sequence
-    topology = Topology(world_size=2, compute_device="cpu")
-    constraints = {"clicks": ParameterConstraints(sharding_types=["row_wise"])}
-    planner = EmbeddingShardingPlanner(topology=topology, constraints=constraints, stats=[], debug=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected = planner.plan(collection, [EmbeddingCollectionSharder()])
-    sharding = TableSharding("row_wise")
-    made = sharding_plan(Placement((sharding,), 2, 2), tables_of(collection).details, device_type="cpu")
-    assert_same(made, expected)
+    planned, topology = tables_of(Model().sequence).details, Topology(world_size=2, compute_device="cpu")
+    own = {"sharding_types": ["row_wise"]}
+    expected = plan_of(topology, Model().sequence, EmbeddingCollectionSharder(), clicks=own)
+    assert_same(sharding_plan(Placement((TableSharding("row_wise"),), 2, 2), planned, device_type="cpu"), expected)
+    uneven = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
+    with pytest.raises(ValueError, match="equally wide shards only"):
+        sharding_plan(uneven, [replace(planned[0], dim=6)], device_type="cpu")

@@ -5,6 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from tests.helpers.tables import whole_plan
+
 TABLES = "name,rows,dim,pooling_factor\nbusy,100000,64,40\nquiet,100000,64,2\nother,100000,64,20\n"
 
 
@@ -15,8 +17,7 @@ def explain(new_home, monkeypatch, tmp_path):
 
     monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
     held = {"busy": 0, "quiet": 0, "other": 1}
-    shards = [{"table": name, "device": d, "column_start": 0, "column_end": 64} for name, d in held.items()]
-    (tmp_path / "plan.json").write_text(json.dumps({"num_devices": 2, "shards": shards}))
+    (tmp_path / "plan.json").write_text(whole_plan(held, 2))
     (tmp_path / "tables.csv").write_text(TABLES)
 
     def run(*options: str):

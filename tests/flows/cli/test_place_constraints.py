@@ -15,10 +15,8 @@ def place(place_tables, tmp_path):
         path = tmp_path / "constraints.yaml"
         path.write_text(text)
         done = place_tables(TABLES, "--devices", "4", "--hardware", "a100", "--constraints", str(path), *options)
-        plan = json.loads(done.stdout) if done.stdout.startswith("{") else {"shards": []}
-        held: dict[str, set[int]] = {}
-        for shard in plan["shards"]:
-            held.setdefault(shard["table"], set()).add(shard["device"])
+        plan = json.loads(done.stdout) if done.stdout.startswith("{") else {"tables": {}}
+        held = {name: {*table["where"]} for name, table in plan["tables"].items()}
         return done, plan, held
 
     return run
@@ -50,7 +48,7 @@ def test_unequal_memory_and_a_reserve_bound_each_device(place):
 def test_ways_to_shard_are_those_that_are_allowed(place):
     done, plan, _ = place("", "--sharding", "whole")
     assert done.exit_code == 0, done.exception
-    assert len(plan["shards"]) == 6
+    assert {table["sharding_type"] for table in plan["tables"].values()} == {"table_wise"}
     done, _, _ = place("", "--sharding", "diagonal")
     assert done.exit_code == 1
     assert "'diagonal' names no way to shard" in str(done.exception)
@@ -68,7 +66,7 @@ def test_a_table_to_be_split_by_columns_is_split_even_on_one_device(place):
     done, plan, held = place("{exclude_devices: [1, 2, 3], sharding_types: {t1: column_wise}}")
     assert done.exit_code == 0, done.exception
     assert held["t1"] == {0}
-    assert sum(shard["table"] == "t1" for shard in plan["shards"]) > 1
+    assert len(plan["tables"]["t1"]["columns"]) > 1
 
 
 def test_a_placement_that_violates_a_constraint_is_not_written(place, monkeypatch):

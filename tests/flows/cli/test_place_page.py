@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from dreamshard.plan import Plan, PlannedTable
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HEADER = "name,rows,dim,pooling_factor\n"
 LISTED = HEADER + "".join(f"<b>t{t}</b>,{(t + 1) * 50_000},64,{5 * (t + 1)}\n" for t in range(6))
@@ -20,9 +22,12 @@ NETWORK = ("file:", "data:", "blob:")
 
 def in_use(folder: Path) -> str:
     """A plan with all but one table on the first of two devices."""
-    shards = [{"table": f"<b>t{t}</b>", "device": int(t == 0), "column_start": 0, "column_end": 64} for t in range(6)]
+    held = {
+        f"<b>t{t}</b>": PlannedTable(sharding_type="table_wise", where=(int(t == 0),), rows=50_000 * (t + 1), dim=64)
+        for t in range(6)
+    }
     path = folder / "current.json"
-    path.write_text(json.dumps({"num_devices": 2, "placer": "old", "shards": shards}))
+    path.write_text(Plan(num_devices=2, placer="old", tables=held).to_json())
     return str(path)
 
 

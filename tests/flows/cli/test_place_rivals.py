@@ -90,5 +90,5 @@ def test_with_a_champion_rivals_place_by_its_predicted_costs(place, rival, monke
     assert done.exit_code == 0, done.exception
     plan = json.loads(done.stdout)
     assert plan["placer"] == rival
-    assert {shard["table"] for shard in plan["shards"]} == {"users", "items", "words"}
+    assert plan["tables"].keys() == {"users", "items", "words"}
     assert plan["predicted"]["overall_ms"] > 0

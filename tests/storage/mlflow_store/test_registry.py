@@ -15,7 +15,6 @@ from storage.mlflow_store import aliases, registration, registry, runs, versions
 from storage.mlflow_store.aliases import ChampionChange, make_champion, set_alias
 from storage.mlflow_store.topology import Topology
 from storage.settings import Settings
-from tests.helpers.samples import columns_of
 
 MODELLED = Topology(testbed="simulated", hardware="simulated h100", num_devices=2)
 MEASURED = Topology(testbed="cluster", hardware="NVIDIA H200 x16", num_devices=16, devices_per_host=8)
@@ -179,7 +178,10 @@ def test_mlflows_own_model_has_a_signature_and_places_every_column_once(register
     model = mlflow.pyfunc.load_model(FIRST)
     assert "num_devices" in str(model.metadata.signature.inputs)
     (plan,) = model.predict([REQUEST])
-    assert columns_of(plan["shards"]) == {"a": list(range(16)), "b": list(range(32))}
+    assert {name: (table["rows"], table["dim"]) for name, table in plan["tables"].items()} == {
+        "a": (1000, 16),
+        "b": (2000, 32),
+    }
     for wrong in ({"num_devices": 0}, {"memory_gb": 1e-5}, {"precision": "int4"}, {"devices": 2}, {"tables": []}):
         with pytest.raises(MlflowException) as caught:
             model.predict([REQUEST | wrong])
