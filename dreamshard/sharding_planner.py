@@ -2,7 +2,6 @@
 
 import logging
 import time
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,7 +30,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import sharding_plan
-from dreamshard.torchrec.ways import check_given, narrowed, plan_fields, pooling_factor
+from dreamshard.torchrec.ways import check_given, narrowed, plan_fields
 from dreamshard.workloads.model_tables import ModelTables, model_tables
 from dreamshard.workloads.table_list import ModelTable
 
@@ -72,10 +71,15 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         tables: Tables | None = None,
         budget_ms: float | None = None,
     ) -> None:
-        self.topology = topology or _topology()
+        self.topology = topology or Topology(
+            world_size=dist.get_world_size(),
+            local_world_size=get_local_size(),
+            compute_device=get_device_type(),
+            pod_size=get_topology_domain_multiple(),
+        )
         self.batch_size = batch_size or BATCH_SIZE
         self.costs = costs
-        self.storage_reservation = storage_reservation or _reservation()
+        self.storage_reservation = storage_reservation or HeuristicalStorageReservation(_PERCENTAGE)
         self.constraints = dict(constraints or {})
         self.placement_constraints = placement_constraints
         self.tables = tables
@@ -99,18 +103,17 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             return ShardingPlan({})
         try:
             task = self.task(model, module, sharders)
-            placement = _named_as_allowed(task, self.placer.place(task, self.budget_ms))
+            placement = self.placer.place(task, self.budget_ms)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
         self._check(task, placement)
-        ways = Counter(sharding.sharding_type for sharding in placement.tables)
         logger.info(
             "dreamshard: %d tables on %d ranks by %s in %.0f ms: %s",
             len(model),
             task.num_devices,
             self.placer.name,
             1000 * (time.perf_counter() - start),
-            ", ".join(f"{count} {way}" for way, count in sorted(ways.items())),
+            dict(Counter(sharding.sharding_type for sharding in placement.tables)),
         )
         return sharding_plan(
             placement,
@@ -131,18 +134,23 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             return None
         check_given(self.constraints, details, self.topology.compute_device, self.batch_size)
         model = model_tables([self._with_lookups(table) for table in details], notes=notes)
-        if self.tables is not None and (unknown := set(self.tables.names) - set(model.tables.names)):
-            raise ValueError(f"tables has statistics of {shown(sorted(unknown))}, which this model does not have")
-        for note in model.notes:
-            logger.info("dreamshard: %s", note)
+        named = self.placement_constraints.tables_named().union(self.tables.names if self.tables else ())
+        if unknown := sorted(named - set(model.tables.names)):
+            raise ValueError(
+                f"placement_constraints or tables name {shown(unknown)}, which are no tables of this model; correct the "
+                "names (a table whose name occurs in several modules is called module.table)"
+            )
         return model
 
     def _with_lookups(self, table: ModelTable) -> ModelTable:
         """The table with its measured lookups, or else with the pooling factors of its constraints."""
-        own, names = self.constraints.get(table.name), () if self.tables is None else self.tables.names
+        names = () if self.tables is None else self.tables.names
         name = table.path if table.path in names else table.name
         if self.tables is None or name not in names:
-            return table if own is None else replace(table, pooling_factor=pooling_factor(own, table))
+            if table.name not in self.constraints:
+                return table
+            factors = self.constraints[table.name].pooling_factors
+            return replace(table, pooling_factor=sum(factors) * len(table.features) / len(factors))
         measured = self.tables.named([name])
         if int(measured.rows) != table.rows:
             raise ValueError(
@@ -161,33 +169,26 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         """The task of placing the tables, with the memory that is for them on each device.
 
         Raises:
-            PlannerError: no memory is left, or too little for any placement; or constraints contradict one another.
-            ValueError: constraints name tables that do not exist, or leave a table no way to be sharded.
+            NoPlacementError: constraints contradict one another.
+            PlannerError: no memory is left, or too little for any placement.
+            ValueError: constraints leave a table no way to be sharded.
         """
-        own = self.placement_constraints
-        if unknown := sorted(own.tables_named() - set(model.tables.names)):
-            raise ValueError(
-                f"placement_constraints name {shown(unknown)}, which are no tables of this model; correct the names (a table "
-                "whose name occurs in several modules is called module.table)"
-            )
+        own = replace(self.placement_constraints, caching=True)
         if own.sharding_types == UNCONSTRAINED.sharding_types:
             own = replace(own, sharding_types=SHARDING_TYPES)
         device = self.topology.compute_device
-        own, notes = narrowed(
-            replace(own, caching=True), model.by_name, device_type=device, sharders=sharders, given=self.constraints
-        )
-        for note in notes:
+        own, notes = narrowed(own, model.by_name, device_type=device, sharders=sharders, given=self.constraints)
+        for note in (*model.notes, *notes):
             logger.info("dreamshard: %s", note)
         room = self._room(model, module, sharders)
-        most = max(room)
-        unequal = {rank: own_room for rank, own_room in enumerate(room) if own_room != most}
+        unequal = {rank: own_room for rank, own_room in enumerate(room) if own_room != max(room)}
         own = replace(own, memory_bytes_of=unequal | dict(own.memory_bytes_of))
         if reason := own.contradiction(model.tables.names, len(room)):
             raise NoPlacementError(f"the constraints cannot be met: {reason}; change one of them")
         try:
             return model.task(
                 len(room),
-                most,
+                max(room),
                 batch_size=self.batch_size * self.topology.world_size,
                 devices_per_host=self.topology.intra_group_size,
                 constraints=own,
@@ -210,23 +211,13 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         )
         vectors = round(self.batch_size * per_sample) * _VECTOR_BYTES * _WITH_GRADIENT
         kind = "ddr" if self.topology.compute_device == "cpu" else "hbm"
-        whole = [getattr(device.storage, kind) for device in self.topology.devices]
-        room = [getattr(device.storage, kind) - vectors for device in reserved.devices]
+        room = [max(getattr(device.storage, kind) - vectors, 0) for device in reserved.devices]
         logger.info(
-            "dreamshard: %s of the %s of a device are for tables; reserved are %s by %s and %s for pooled vectors and their "
-            "gradients",
-            gib(max(0, min(room))),
-            gib(min(whole)),
-            gib(whole[0] - room[0] - vectors),
+            "dreamshard: %s of a device are for tables, beside what %s reserves and %s of pooled vectors with gradients",
+            gib(min(room)),
             type(self.storage_reservation).__name__,
             gib(vectors),
         )
-        if min(room) <= 0:
-            raise PlannerError(
-                f"nothing of the {gib(min(whole))} of a device is left for tables after what is reserved; give devices more "
-                "memory, lower batch_size, or give another storage_reservation",
-                PlannerErrorType.INSUFFICIENT_STORAGE,
-            )
         return room
 
     def collective_plan(
@@ -244,12 +235,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             PlannerError: as `plan`.
             ValueError: as `plan`, or there is no process group.
         """
-        pg = pg or (dist.GroupMember.WORLD if dist.is_initialized() else None)
-        if pg is None:
-            raise ValueError(
-                "there is no process group, so ranks cannot agree on a plan; call torch.distributed.init_process_group() "
-                "first, or plan() for a single process"
-            )
         outcome: list[Any] = [None]
         if dist.get_rank(pg) == 0:
             try:
@@ -262,8 +247,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             except Exception as error:  # noqa: BLE001  # the other ranks would wait for ever
                 is_own = isinstance(error, PlannerError | ValueError)
                 outcome = [error if is_own else RuntimeError(f"planning failed: {type(error).__name__}: {error}")]
-        if dist.get_world_size(pg) > 1:
-            dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
+        dist.broadcast_object_list(outcome, group=pg, group_src=0)
         if isinstance(outcome[0], Exception):
             raise outcome[0]
         return outcome[0]
@@ -279,42 +263,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         shards = Shards.of(task, placement)
         in_host = shards.host_bytes.new_zeros(task.num_devices).index_add_(0, shards.device, shards.host_bytes)
         for device, needed in zip(self.topology.devices, in_host.tolist(), strict=True):
-            if self.topology.compute_device != "cpu" and needed > device.storage.ddr:
+            if needed > device.storage.ddr:
                 raise PlannerError(
                     f"the cached tables of rank {device.rank} need {gib(needed)} of host memory, but it has "
                     f"{gib(device.storage.ddr)}; give the topology more ddr_cap, or add ranks",
                     PlannerErrorType.INSUFFICIENT_STORAGE,
                 )
-
-
-def _named_as_allowed(task: PlacementTask, placement: Placement) -> Placement:
-    """The same, whole tables that must be column-wise being so in one shard, as TorchRec's planner has them."""
-    tables = tuple(
-        replace(sharding, sharding_type="column_wise", columns=((0, dim),))
-        if sharding.sharding_type == "table_wise"
-        and "table_wise" not in (allowed := task.constraints.sharding_types_for(name))
-        and "column_wise" in allowed
-        else sharding
-        for name, dim, sharding in zip(task.tables.names, task.tables.dim.tolist(), placement.tables, strict=True)
-    )
-    return replace(placement, tables=tables)
-
-
-def _topology() -> Topology:
-    if not dist.is_initialized():
-        raise ValueError(
-            "there is no process group, so the number of ranks is unknown; call torch.distributed.init_process_group() "
-            "first, or give a topology"
-        )
-    return Topology(
-        world_size=dist.get_world_size(),
-        local_world_size=get_local_size(),
-        compute_device=get_device_type(),
-        pod_size=get_topology_domain_multiple(),
-    )
-
-
-def _reservation() -> StorageReservation:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # advice to users who choose it; it is what TorchRec chooses
-        return HeuristicalStorageReservation(percentage=_PERCENTAGE)

@@ -9,7 +9,7 @@ batches   lookups counted in sample batches, and a person's own functions as a s
 from dreamshard.torchrec.batches import open_model, record, workload_of
 from dreamshard.torchrec.models import discover, tables_of
 from dreamshard.torchrec.plans import current_plan, load_plan, sharding_plan
-from dreamshard.torchrec.ways import narrowed, refuse_plain
+from dreamshard.torchrec.ways import narrowed
 
 __all__ = [
     "current_plan",
@@ -18,7 +18,6 @@ __all__ = [
     "narrowed",
     "open_model",
     "record",
-    "refuse_plain",
     "sharding_plan",
     "tables_of",
     "workload_of",

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dreamshard.files.digests import digest, json_digest
@@ -39,7 +40,7 @@ def record(
     Raises:
         ValueError: there are no samples, a batch lacks a feature that a table looks up, or an id is no row of its table.
     """
-    parts: dict[str, list[Lookups]] = {name: [] for name in model.tables.names}
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in model.tables.names}
     looked_up = {feature for detail in model.details for feature in detail.features}
     unused: dict[str, None] = {}
     samples = count = 0
@@ -49,8 +50,7 @@ def record(
         sizes = {len(features[feature].lengths()) for feature in looked_up & features.keys()}
         if len(sizes) > 1:
             raise ValueError(
-                f"batch {count} has different numbers of samples ({sorted(sizes)}), but every table is looked up for all of "
-                "them; yield batches without repeated samples taken out"
+                f"batch {count} has different numbers of samples ({sorted(sizes)}); yield every feature for all samples"
             )
         for name, table in model.by_name.items():
             parts[name].append(_lookups(table, features, f"batch {count}"))
@@ -81,11 +81,9 @@ def open_model(config: WorkloadConfig) -> Workload:
         samples = config.batch_size if config.num_batches is None else None
         batches = _read(call(config.batches, "there are no batches"), config.batches)
         model = record(model, batches, num_batches=config.num_batches, num_samples=samples)
-    kinds = {detail.precision for detail in model.details} | {d.optimizer for d in model.details if d.optimizer}
     notes = model.notes
-    if kinds - {"fp32", "sgd"}:
-        left_out = ", ".join(sorted(kinds))
-        notes += (f"a data set keeps no types of weights and no optimizers ({left_out}): training takes the recipe's",)
+    if any((detail.precision, detail.optimizer or "sgd") != ("fp32", "sgd") for detail in model.details):
+        notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
     return replace(workload_of(model, config), notes=notes)
 
 
@@ -122,8 +120,8 @@ def workload_of(model: ModelTables, config: WorkloadConfig | None = None) -> Wor
     return Workload(description, tuple(entry.name for entry in chosen), table, fingerprint)
 
 
-def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> Lookups:
-    """The lookups of all features of a table in one batch, sample by sample."""
+def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:
+    """`[N]` rows that a table's features look up in one batch, sample by sample, and `[B]` lookups of each sample."""
     if missing := [feature for feature in table.features if feature not in features]:
         raise ValueError(
             f"{where} has no feature {shown(missing)}, which table {table.name!r} looks up; the batch has "
@@ -132,33 +130,36 @@ def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> Look
     parts = [features[feature] for feature in table.features]
     lengths = [part.lengths().detach().cpu().long() for part in parts]
     sample = torch.cat([torch.repeat_interleave(each) for each in lengths])  # [N]
-    order = sample.argsort(stable=True)
-    indices = torch.cat([part.values().detach().cpu().long() for part in parts])[order]
+    indices = torch.cat([part.values().detach().cpu().long() for part in parts])[sample.argsort(stable=True)]
     try:
         check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {table.name!r},")
     except ValueError as error:
         raise ValueError(f"{error}; if the model remaps ids, yield them remapped") from error
-    total = torch.stack(lengths).sum(dim=0)  # [B]
-    return Lookups(indices.to(index_dtype(table.rows)), torch.cat([total.new_zeros(1), total.cumsum(0)]))
+    return indices.to(index_dtype(table.rows)), torch.stack(lengths).sum(dim=0)
 
 
-def _joined(parts: list[Lookups]) -> Lookups:
+def _joined(parts: list[tuple[Tensor, Tensor]]) -> Lookups:
     """One batch after the other."""
-    lengths = torch.cat([each.offsets.diff() for each in parts])
-    return Lookups(torch.cat([each.indices for each in parts]), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+    indices, lengths = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Lookups(indices, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
 
 
 def _features(batch: Any, where: str) -> dict[str, Any]:
-    """The jagged tensor of each feature of a batch."""
+    """The jagged tensor of each feature of the KeyedJaggedTensors that a batch is or holds."""
+    batch = getattr(batch, "sparse_features", batch)
+    parts = [batch]
+    if isinstance(batch, list | tuple):
+        parts = list(batch)
+    elif not isinstance(batch, KeyedJaggedTensor):
+        parts = list(batch.values() if isinstance(batch, Mapping) else getattr(batch, "__dict__", {}).values())
     found: dict[str, Any] = {}
-    for keyed in _keyed(batch):
-        if keyed.variable_stride_per_key():
-            raise ValueError(
-                f"{where} has another number of samples for each feature, so lookups cannot be counted by sample; yield "
-                "batches without repeated samples taken out"
-            )
-        if repeated := sorted(found.keys() & set(keyed.keys())):
-            raise ValueError(f"{where} has {shown(repeated)} in two KeyedJaggedTensors; yield it in one")
+    for keyed in parts:
+        if not isinstance(keyed, KeyedJaggedTensor):
+            continue
+        repeated = sorted(found.keys() & set(keyed.keys()))
+        if repeated or keyed.variable_stride_per_key():
+            problem = f"{shown(repeated)} in two KeyedJaggedTensors" if repeated else "samples taken out"
+            raise ValueError(f"{where} has {problem}; yield every feature once, for all samples")
         found |= keyed.to_dict()
     if not found:
         raise ValueError(
@@ -168,25 +169,9 @@ def _features(batch: Any, where: str) -> dict[str, Any]:
     return found
 
 
-def _keyed(batch: Any) -> list[KeyedJaggedTensor]:
-    """The KeyedJaggedTensors that a batch is or holds."""
-    batch = getattr(batch, "sparse_features", batch)
-    parts = batch if isinstance(batch, list | tuple) else [batch]
-    if isinstance(batch, Mapping):
-        parts = list(batch.values())
-    elif not isinstance(batch, KeyedJaggedTensor | list | tuple):
-        parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
-    return [part for part in parts if isinstance(part, KeyedJaggedTensor)]
-
-
-def _read(batches: object, function: str) -> Iterator[Any]:
+def _read(batches: Any, function: str) -> Iterator[Any]:
     """The batches, with errors of the code that makes them in one sentence."""
-    if not isinstance(batches, Iterable):
-        raise ValueError(
-            f"{function} returns an object of type {type(batches).__name__}, which has no batches; return a list, "
-            "a DataLoader or a generator"
-        )
-    consequence = "its lookups are not known"
-    iterator = guarded(lambda: iter(batches), f"{function} raises", consequence)
-    while (batch := guarded(lambda: next(iterator, _END), f"{function} raises", consequence)) is not _END:
+    raises, consequence = f"{function} raises", "its lookups are not known"
+    iterator = guarded(lambda: iter(batches), raises, consequence)
+    while (batch := guarded(lambda: next(iterator, _END), raises, consequence)) is not _END:
         yield batch

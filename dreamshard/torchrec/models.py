@@ -1,7 +1,6 @@
 """The embedding tables of a model: what the sharders shard, otherwise plain PyTorch's and FBGEMM's tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCo
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.workloads.model_tables import ModelTables, model_tables, read_configs
+from dreamshard.workloads.model_tables import ModelTables, model_tables
 from dreamshard.workloads.table_list import ModelTable, Pooling
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
@@ -45,7 +44,7 @@ _OPTIMIZERS: dict[str, Optimizer] = {
 }
 """By the value of fbgemm's `EmbOptimType`."""
 _REFUSED = ("ITEPEmbeddingBagCollection", "ITEPEmbeddingCollection", "PECEmbeddingCollection")
-"""Prune rows or exchange them by a scheme of their own; importing their modules would take seconds."""
+"""Importing their modules would take seconds."""
 
 
 def tables_of(
@@ -58,8 +57,7 @@ def tables_of(
     """The tables of a model, and notes on what planning does not use.
 
     Args:
-        source: a model, which takes no memory on the `meta` device; or a list of `EmbeddingBagConfig` and `EmbeddingConfig`;
-            or a file of them.
+        source: a model, which takes no memory on the `meta` device; or a list of `EmbeddingBagConfig` and `EmbeddingConfig`.
         pooling_factors: mean lookups per sample, by name of a table or of a feature; by default 1 per feature.
         sharders: as for `discover`.
         defaults: data set whose lookups fill in how often rows are looked up again; None for a Zipf law's expectation.
@@ -67,8 +65,6 @@ def tables_of(
     Raises:
         ValueError: the model has no tables, or some that cannot be planned, which the message names.
     """
-    if isinstance(source, str | Path):
-        return read_configs(source, pooling_factors, defaults)
     if isinstance(source, nn.Module):
         details, notes = discover(source, sharders)
     else:
@@ -129,16 +125,12 @@ def _sharded(
     path: str, module: nn.Module, by_type: Mapping[type, ModuleSharder[nn.Module]], *, is_derived_too: bool
 ) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
     """Path, module and sharder of each module that a sharder shards."""
-    kind, package = type(module).__name__, type(module).__module__
-    reason = None
-    if isinstance(module, ShardedModule):
-        reason = "is sharded already; give the model from before DistributedModelParallel"
-    elif package.startswith("torchrec.quant") and "Embedding" in kind:
-        reason = "is quantised for inference; give the model that is trained"
-    elif kind in _REFUSED and package.startswith("torchrec."):
-        reason = "prunes or exchanges rows in its own way, so its costs are unknown; use an EmbeddingBagCollection"
-    if reason is not None:
-        raise ValueError(f"{path or 'the model'} is of class {kind}, which {reason}")
+    kind, is_quantised = type(module).__name__, type(module).__module__.startswith("torchrec.quant.")
+    if isinstance(module, ShardedModule) or (is_quantised and "Embedding" in kind) or kind in _REFUSED:
+        raise ValueError(
+            f"{path or 'the model'} is of class {kind}, which is sharded already, quantised for inference, or prunes or "
+            "exchanges rows in its own way; give the model that is trained, before it is sharded, with plain collections"
+        )
     classes = type(module).__mro__ if is_derived_too else (type(module),)
     sharder = next((by_type[each] for each in classes if each in by_type), None)
     if sharder is not None:
@@ -180,20 +172,11 @@ def _table(config: object, **fields: Any) -> ModelTable:
             f"an object of type {type(config).__name__} is neither a torch.nn.Module nor an EmbeddingBagConfig or "
             "EmbeddingConfig; give a model, or a list of configs"
         )
-    if not config.name:
-        raise ValueError(f"a {type(config).__name__} has no name, so a plan cannot name its table; give it one")
-    if config.num_embeddings < 1 or config.embedding_dim < 1:
+    if config.data_type not in _PRECISION_OF or config.use_virtual_table:
+        kind = "virtual" if config.use_virtual_table else config.data_type
         raise ValueError(
-            f"table {config.name!r} has {config.num_embeddings} rows and {config.embedding_dim} columns; give it some of each"
-        )
-    if config.data_type not in _PRECISION_OF:
-        raise ValueError(
-            f"table {config.name!r} has weights of {config.data_type}, whose costs are unknown; use one of "
-            f"{', '.join(map(str, PRECISIONS.values()))}"
-        )
-    if config.use_virtual_table:
-        raise ValueError(
-            f"table {config.name!r} is a virtual table, whose size is unknown before training; leave it out"
+            f"table {config.name!r} is {kind}, so its size or cost is unknown; use one of "
+            f"{', '.join(map(str, PRECISIONS.values()))}, or leave it out"
         )
     return ModelTable(
         name=config.name,

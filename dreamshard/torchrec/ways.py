@@ -13,7 +13,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from dreamshard.constraints import Constraints
 from dreamshard.files.text import shown
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
-from dreamshard.tables import DIM_MULTIPLE, padded_dim
+from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.torchrec.models import Sharders, class_name
 from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE
 from dreamshard.workloads.table_list import ModelTable
@@ -44,61 +44,50 @@ def narrowed(
         sharders: of the model's collections; TorchRec's own if None. A table of a collection without a sharder counts as one
             of an `EmbeddingBagCollection` or `EmbeddingCollection`.
         given: TorchRec's own constraints, by TorchRec's name of a table.
-        widen: whether tables are planned as if they had the next multiple of 4 columns, which fbgemm's operators need.
+        widen: whether the plan need not run in TorchRec: of tables with the next multiple of 4 columns, in any module.
 
     Raises:
         ValueError: no way to shard is left for a table, or it is to be cached and cannot be.
     """
     offers = {class_name(sharder.module_type): sharder for sharder in sharders or get_default_sharders()}
-    types_of: dict[str, tuple[ShardingType, ...]] = dict(constraints.sharding_types_of)
+    types_of: dict[str, tuple[ShardingType, ...]] = {}
     shares, narrowest = dict(constraints.cached_share_of), dict(constraints.narrowest_columns_of)
     never_cached, narrower, copied = set(constraints.never_cached), [], []
     for name, table in tables.items():
+        if not widen and table.collection.startswith(_PLAIN_TORCH):
+            raise ValueError(
+                f"{table.path!r} is in no collection of TorchRec, so it cannot shard it; put it in an "
+                "EmbeddingBagCollection, or use --format json"
+            )
         own = (given or {}).get(table.name, ParameterConstraints())
         kind = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
         sharder = offers.get(table.collection) or offers[class_name(kind)]
         allowed = constraints.sharding_types_for(name)
-        if own.sharding_types:
-            types = [each for each in allowed if each in own.sharding_types]
-        elif name in constraints.sharding_types_of or allowed not in _GENERAL:
-            types = list(allowed)
-        else:
-            types = [each for each in allowed if each not in _unless_named(table, is_planner=given is not None)]
+        is_named = own.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
+        left_out = () if is_named else _unless_named(table, is_planner=given is not None)
+        types = [each for each in allowed if each in (own.sharding_types or allowed) and each not in left_out]
         in_device, in_host = _offered(table, sharder, device_type, types, own.compute_kernels)
-        if not in_device and not in_host:
-            raise ValueError(
-                f"table {table.path!r} cannot be sharded: constraints allow sharding_types {own.sharding_types or types} "
-                f"with kernels {own.compute_kernels or 'all'}, and {type(sharder).__name__} offers "
-                f"{sharder.sharding_types(device_type)} on {device_type}; allow one of {', '.join(SHARDING_TYPES)}"
-            )
-        if not widen and table.dim % DIM_MULTIPLE:
-            if "data_parallel" not in in_device:
-                raise ValueError(
-                    f"table {table.path!r} has {table.dim} columns, which fbgemm's fused operator refuses, and may not be "
-                    f"copied to every rank; widen it to {padded_dim(table.dim)} columns, or allow data_parallel"
-                )
-            in_device, in_host = ["data_parallel"], []
+        if is_odd := not widen and table.dim % DIM_MULTIPLE != 0:
+            in_device, in_host = [each for each in in_device if each == "data_parallel"], []
             copied.append(name)
-        elif set(in_device or in_host) < set(allowed):
+        if not in_device and not in_host:
+            odd = f" has {table.dim} columns, which fbgemm's fused operator refuses, and" if is_odd else ""
+            advice = "widen the table to a multiple of 4 columns, or allow data_parallel" if is_odd else "allow another"
+            raise ValueError(
+                f"table {table.path!r}{odd} cannot be sharded: constraints allow sharding_types "
+                f"{own.sharding_types or types} with kernels {own.compute_kernels or 'all'}, and {type(sharder).__name__} "
+                f"offers {sharder.sharding_types(device_type)} on {device_type}; {advice}"
+            )
+        if not is_odd and set(in_device or in_host) < set(allowed):
             narrower.append(name)
         types_of[name] = tuple(in_device or in_host)
-        load_factor = own.cache_params.load_factor if own.cache_params else None
         if not in_device:
+            load_factor = own.cache_params.load_factor if own.cache_params else None
             shares[name] = DEFAULT_SHARE if load_factor is None else load_factor
         elif not in_host:
             never_cached.add(name)
-        elif load_factor is not None:
-            raise ValueError(
-                f"the constraints of table {name!r} give a load factor of {load_factor} and also allow device memory; give "
-                f"compute_kernels=['{CACHED}'] to cache it, or leave the load factor out"
-            )
         if own.min_partition is not None:
             narrowest[name] = max(own.min_partition, narrowest.get(name, 0))
-    if both := sorted(never_cached & set(shares)):
-        raise ValueError(
-            f"tables {shown(both)} are to be cached, but their kernels on {device_type} ranks or other constraints keep them "
-            "in device memory; leave their cached share out"
-        )
     notes = []
     if narrower and given is None:
         notes.append(f"{shown(narrower)} are sharded only in ways that TorchRec's default sharders run them in")
@@ -107,24 +96,14 @@ def narrowed(
             f"{shown(copied)} are copied to every rank, since fbgemm's fused operators take multiples of 4 columns only; "
             "widen them in the model to have them sharded"
         )
-    caching = constraints.caching and not never_cached >= set(tables)
     return replace(
         constraints,
-        sharding_types_of=types_of,
-        caching=caching,
+        sharding_types_of={**constraints.sharding_types_of, **types_of},
+        caching=constraints.caching and not never_cached >= set(tables),
         cached_share_of=shares,
-        never_cached=frozenset(never_cached) if caching else constraints.never_cached,
+        never_cached=frozenset(never_cached),
         narrowest_columns_of=narrowest,
     ), notes
-
-
-def refuse_plain(tables: Sequence[ModelTable]) -> None:
-    """Raise a ValueError for tables of modules that TorchRec does not shard."""
-    if plain := [each.path for each in tables if each.collection.startswith(_PLAIN_TORCH)]:
-        raise ValueError(
-            f"{shown(plain)} are in no collection of TorchRec, so it cannot shard them; put them in an "
-            "EmbeddingBagCollection, or use --format json"
-        )
 
 
 def check_given(
@@ -141,6 +120,7 @@ def check_given(
         )
     for table in tables:
         own = given.get(table.name, ParameterConstraints())
+        is_cached = own.compute_kernels == [CACHED]
         refused = {
             "num_poolings": any(count != 1 for count in own.num_poolings or ()),
             "batch_sizes": any(size != batch for size in own.batch_sizes or ()),
@@ -148,20 +128,16 @@ def check_given(
             "device_group": own.device_group not in (None, device),
             "key_value_params": own.key_value_params is not None,
             "use_virtual_table": own.use_virtual_table,
+            "cache_params": own.cache_params and own.cache_params.load_factor is not None and not is_cached,
             "pooling_factors": len(own.pooling_factors) not in (1, len(table.features))
             or not all(0 <= factor < float("inf") for factor in own.pooling_factors),
         }
         for field in (name for name, is_refused in refused.items() if is_refused):
             raise ValueError(
                 f"table {table.path!r} has the constraint {field}={getattr(own, field)}, which a plan for its features "
-                f"{list(table.features)} on {device} ranks with {batch} samples cannot honour; correct it or leave it out"
+                f"{list(table.features)} on {device} ranks with {batch} samples and kernels {own.compute_kernels or 'all'} "
+                "cannot honour; correct it or leave it out"
             )
-
-
-def pooling_factor(own: ParameterConstraints, table: ModelTable) -> float:
-    """Lookups per sample of all features of a table; one factor holds for each of its features."""
-    factors = own.pooling_factors
-    return float(factors[0] * len(table.features) if len(factors) == 1 else sum(factors))
 
 
 def plan_fields(own: ParameterConstraints | None) -> dict[str, Any]:
@@ -181,10 +157,11 @@ def _offered(
     in_host: list[ShardingType] = []
     for way in types:
         is_copy = way == "data_parallel"
-        if way not in sharder.sharding_types(device_type):
+        is_broken = (
+            is_copy and table.pooling == "none" and device_type == "cpu"
+        )  # fbgemm's dense operator would pool it
+        if is_broken or way not in sharder.sharding_types(device_type):
             continue
-        if is_copy and table.pooling == "none" and device_type == "cpu":
-            continue  # fbgemm's dense operator pools sequences on the CPU
         usable = set(sharder.compute_kernels(way, device_type)) & set(kernels or ("fused", "dense", CACHED))
         in_device += [way] if ("dense" if is_copy else "fused") in usable else []
         in_host += [way] if CACHED in usable and not is_copy else []

@@ -12,7 +12,6 @@ from flows.forms.options import PlaceOptions
 from flows.placing import request
 from flows.placing.moving import transition_lines
 from flows.placing.pages import prediction_sentence, unmeasured_sentence, view_of
-from flows.runtime.sources import torchrec_bridge
 
 OTHER_SETTING = 3
 """Exit code of `place` if the plan's costs are of something else than what it is for."""
@@ -53,8 +52,6 @@ def place(
             atomic.check_output(path, what, option)
     store = enter(home, reads_only=True)
     checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
-    if form == "torchrec":
-        torchrec_bridge().refuse_plain(checked.model.details)
     placed = request.place(store, checked, terminal.note)
     plan = placed.plan
     if checked.in_use is not None and placed.way is not None:

@@ -40,12 +40,12 @@ def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
     reserve = FixedPercentageStorageReservation(0.4)
     plan = planner(topology=tight, storage_reservation=reserve, constraints=only).plan(model, SHARDERS)
     assert sorted(plan.plan["ebc"][name].ranks[0] for name in "abcd") == [0, 1, 2, 3]
-    assert "reserved are 0.8 GiB by FixedPercentageStorageReservation" in caplog.text
+    assert "1.2 GiB of a device are for tables, beside what FixedPercentageStorageReservation reserves" in caplog.text
     with pytest.raises(PlannerError, match="smallest shard"):
         planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(0.6), constraints=only).plan(
             model, SHARDERS
         )
-    with pytest.raises(PlannerError, match="left for tables"):
+    with pytest.raises(PlannerError, match="the 0 GiB of a device"):
         planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(1.0)).plan(model, SHARDERS)
 
 
@@ -77,7 +77,7 @@ def test_dims_that_the_fused_operator_refuses_are_copied_everywhere(caplog):
     assert len(found["s"]) > 1
     assert "a, b, c, d are copied to every rank" in caplog.text
     for named in ({"sharding_types": ["table_wise"]}, {"compute_kernels": ["fused"]}):
-        with pytest.raises(ValueError, match=r"has 10 columns, which fbgemm's fused operator refuses.*widen it to 12"):
+        with pytest.raises(ValueError, match=r"has 10 columns, which fbgemm's fused operator refuses.*widen the table"):
             constrained(ParameterConstraints(**named), model=Model(rows=100, dim=10))
 
 

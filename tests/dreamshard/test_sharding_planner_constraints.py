@@ -65,7 +65,7 @@ def test_compute_kernels_are_honoured(kernels, types, cached):
         ({"device_group": "cpu"}, "device_group"),
         ({"key_value_params": KeyValueParams()}, "key_value_params"),
         ({"use_virtual_table": True}, "use_virtual_table"),
-        ({"cache_params": CacheParams(load_factor=0.5)}, "load factor of 0.5"),
+        ({"cache_params": CacheParams(load_factor=0.5)}, "cache_params"),
         ({"sharding_types": ["table_column_wise"]}, "sharding_types"),
     ],
 )

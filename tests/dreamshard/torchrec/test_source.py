@@ -75,7 +75,7 @@ def test_identities_change_with_lookups_and_with_nothing_else(functions):
         ("absent", None, "has no function absent, so there is no model"),
         ("number", None, "an object of type int is neither a torch.nn.Module"),
         ("make_model", "absent", "has no function absent, so there are no batches"),
-        ("make_model", "number", "returns an object of type int, which has no batches"),
+        ("make_model", "number", "number raises TypeError: .int. object is not iterable"),
         ("make_model", "broken", "broken raises KeyError: 'absent', so its lookups are not known"),
     ],
 )
