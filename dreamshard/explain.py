@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dreamshard.cost_model.compiled import ALL_TO_ALL, COPIES, HOSTS, ROWS, DeviceLaw, computes_ms, curve_ms
+from dreamshard.cost_model.compiled import NUM_CURVES, TRAFFIC
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
@@ -29,12 +29,13 @@ from dreamshard.placement import (
     even_columns,
     most_ranges,
 )
-from dreamshard.search.changes import Changes, Predictor, known_costs, on_its_hosts
+from dreamshard.search.costs import Predictor, changed_ms, costs_of, known_costs
 from dreamshard.shards import Shards, allowed_devices
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
 _OTHER_DEVICES = 4  # of the fastest ones, on which each table is tried
+_COMPUTE, _COMMUNICATION = (0, 3), (1, 2)  # of PHASES
 
 
 @dataclass(frozen=True)
@@ -117,15 +118,12 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
     Raises:
         ValueError: the predictor has no costs of such shards.
     """
-    ways = list(_ways(task, placement))
-    changes = Changes.of(task, predictor.costs(on_its_hosts(task, placement)), placement, ways)
-    now_ms = torch.from_numpy(changes.device_ms())  # [D]
-    without_ms = torch.from_numpy(changes.after([(t, None) for t in range(len(task.tables))]).device_ms)  # [T, D]
-    saved = now_ms - without_ms
-    predicted = predictor.predict(task, placement)
-    phases_ms, device_ms = predicted.phases_ms(), predicted.device_ms()  # [D, 4], [D]
-    shards = Shards.of(task, placement)
-    held, used = torch.zeros(saved.shape, dtype=torch.bool), shards.memory_bytes().tolist()
+    model, tables, shards = costs_of(predictor, task, placement), task.tables, Shards.of(task, placement)
+    costs, used = predictor.predict(task, placement), shards.memory_bytes().tolist()
+    phases_ms, device_ms = costs.phases_ms(), costs.device_ms().double()  # [D, 4], [D]
+    now_ms = changed_ms(model, placement, [(0, placement.tables[0])])[0][0]  # [D] in the model's own precision
+    without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(tables))])  # [T, D]
+    saved, held = now_ms - without_ms, torch.zeros(without_ms.shape, dtype=torch.bool)
     held[shards.table, shards.device] = True
     devices = tuple(
         DeviceReason(
@@ -133,97 +131,72 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
             total_ms=float(device_ms[d]),
             phases_ms=dict(zip(PHASES, phases_ms[d].tolist(), strict=True)),
             memory_bytes=used[d],
-            contributions=_contributions(task, saved[:, d], held[:, d]),
+            contributions=tuple(
+                Contribution(tables.names[t], float(saved[t, d]))
+                for t in saved[:, d].argsort(descending=True, stable=True).tolist()
+                if held[t, d]
+            ),
         )
         for d in range(task.num_devices)
     )
     allowed = allowed_devices(task)
-    others = [
-        list(_others(placement, ways[t], t, without_ms[t], allowed[t])) if not _is_tied(task, t) else []
-        for t in range(len(task.tables))
-    ]
+    others = [list(_others(task, placement, t, without_ms[t], allowed[t])) for t in range(len(tables))]
     flat = [(t, other) for t, found in enumerate(others) for other in found]
-    after_ms, fits = changes.after(flat)
-    overall_ms = float(device_ms.max())
-    extra_ms = after_ms.max(axis=1) - float(now_ms.max())
     alternatives: list[list[Alternative]] = [[] for _ in others]
-    for (t, other), extra, has_room in zip(flat, extra_ms.tolist(), fits.tolist(), strict=True):
-        if has_room:
-            alternatives[t].append(
-                Alternative(
-                    sharding_type=other.sharding_type,
-                    where=other.where,
-                    overall_ms=overall_ms + extra,
-                    extra_ms=extra,
+    if flat:
+        after_ms, fits = changed_ms(model, placement, flat)
+        extra_ms = after_ms.max(dim=1).values - now_ms.max()
+        for (t, other), extra, has_room in zip(flat, extra_ms.tolist(), fits.tolist(), strict=True):
+            if has_room:
+                overall_ms = float(device_ms.max()) + extra
+                found = Alternative(
+                    sharding_type=other.sharding_type, where=other.where, overall_ms=overall_ms, extra_ms=extra
                 )
-            )
+                alternatives[t].append(found)
     largest = torch.where(held, saved, -torch.inf).max(dim=1).values.tolist()  # [T]
-    tables = [
-        _table_reason(task.tables.names[t], sharding, largest[t], alternatives[t], bool(others[t]))
-        for t, sharding in enumerate(placement.tables)
+    reasons = [
+        _reason(tables.names[t], each, largest[t], alternatives[t], bool(others[t]))
+        for t, each in enumerate(placement.tables)
     ]
     return Explanation(
-        overall_ms=overall_ms, devices=devices, tables=tuple(sorted(tables, key=lambda reason: -reason.ms))
+        overall_ms=float(device_ms.max()), devices=devices, tables=tuple(sorted(reasons, key=lambda each: -each.ms))
     )
 
 
-def _contributions(
-    task: PlacementTask, saved: Float[Tensor, " T"], held: Bool[Tensor, " T"]
-) -> tuple[Contribution, ...]:
-    found = [Contribution(task.tables.names[t], float(saved[t])) for t in held.nonzero().flatten().tolist()]
-    return tuple(sorted(found, key=lambda each: -each.ms))
-
-
-def _is_tied(task: PlacementTask, table: int) -> bool:
-    """Whether a table does not move alone."""
-    name = parent_name(task.tables.names[table])
-    return any(name in group for group in (*task.constraints.together, *task.constraints.apart))
-
-
-def _ways(task: PlacementTask, placement: Placement) -> Iterator[list[TableSharding]]:
-    """Other ways to shard each table that are allowed, wherever it is in them; none of a table in host memory."""
-    constraints = task.constraints
-    for name, dim, now in zip(task.tables.names, task.tables.dim.tolist(), placement.tables, strict=True):
-        own = []
-        for kind in constraints.sharding_types_for(parent_name(name)) if now.cached_share is None else ():
-            columns: Columns = ()
-            if kind in SPLIT_BY_COLUMNS:
-                parts = min(2, most_ranges(dim, constraints.narrowest_columns_of.get(parent_name(name), 0)))
-                columns = even_columns(dim, parts) if parts > 1 else ()
-            is_same = placement.num_hosts == 1 and kind in ON_ONE_HOST  # as row-wise
-            if kind != now.sharding_type and not is_same and bool(columns) == (kind in SPLIT_BY_COLUMNS):
-                places = 0 if kind in ON_EVERY_DEVICE else max(len(columns), 1)
-                own.append(TableSharding(kind, columns, (0,) * places))
-        yield own
-
-
 def _others(
+    task: PlacementTask,
     placement: Placement,
-    ways: Sequence[TableSharding],
     table: int,
     without_ms: Float[Tensor, " D"],
     allowed: Bool[Tensor, " D"],
 ) -> Iterator[TableSharding]:
-    """Other places of a table on the devices that are fastest without it, and other ways to shard it."""
-    sharding, per_host = placement.tables[table], placement.devices_per_host
-    kind, where = sharding.sharding_type, sharding.where
-    devices = [d for d in torch.argsort(without_ms, stable=True).tolist() if bool(allowed[d])]
+    """Other places of a table on the devices that are fastest without it, and other ways to shard it; none if it is tied."""
+    constraints, name = task.constraints, parent_name(task.tables.names[table])
+    sharding, per_host, dim = placement.tables[table], placement.devices_per_host, int(task.tables.dim[table])
+    if any(name in group for group in (*constraints.together, *constraints.apart)):
+        return
+    devices = [d for d in without_ms.argsort(stable=True).tolist() if allowed[d]]
     hosts = [] if placement.num_devices % per_host else list(dict.fromkeys(d // per_host for d in devices))
-    hosts = [h for h in hosts if bool(allowed[h * per_host : (h + 1) * per_host].all())]
-    if kind in ON_ONE_DEVICE:
-        slowest = max(where, key=lambda d: float(without_ms[d]))
-        for d in [d for d in devices if d not in where][:_OTHER_DEVICES]:
-            yield _moved(sharding, slowest, d)
-    elif kind in ON_ONE_HOST:
-        for h in hosts:
-            for old in dict.fromkeys(where) if h not in where else ():
-                yield _moved(sharding, old, h)
-    for way in ways:
-        places = hosts if way.sharding_type in ON_ONE_HOST else devices
-        if way.sharding_type in ON_EVERY_DEVICE and not bool(allowed.all()):
-            continue
-        if len(places) >= len(way.where):
-            yield replace(way, where=tuple(places[: len(way.where)]))
+    hosts = [h for h in hosts if allowed[h * per_host : (h + 1) * per_host].all()]
+    if sharding.sharding_type in ON_ONE_DEVICE:
+        slowest = max(sharding.where, key=lambda d: float(without_ms[d]))
+        yield from (
+            _moved(sharding, slowest, d) for d in [d for d in devices if d not in sharding.where][:_OTHER_DEVICES]
+        )
+    elif sharding.sharding_type in ON_ONE_HOST:
+        new = [h for h in hosts if h not in sharding.where]
+        yield from (_moved(sharding, old, h) for h in new for old in dict.fromkeys(sharding.where))
+    for kind in constraints.sharding_types_for(name) if sharding.cached_share is None else ():
+        columns: Columns = ()
+        if kind in SPLIT_BY_COLUMNS:
+            parts = min(2, most_ranges(dim, constraints.narrowest_columns_of.get(name, 0)))
+            columns = even_columns(dim, parts) if parts > 1 else ()
+        places = hosts if kind in ON_ONE_HOST else devices
+        count = 0 if kind in ON_EVERY_DEVICE else max(len(columns), 1)
+        is_same = kind == sharding.sharding_type or (placement.num_hosts == 1 and kind in ON_ONE_HOST)  # as row-wise
+        may_be = bool(allowed.all()) if kind in ON_EVERY_DEVICE else len(places) >= count
+        if may_be and not is_same and bool(columns) == (kind in SPLIT_BY_COLUMNS):
+            yield TableSharding(kind, columns, tuple(places[:count]))
 
 
 def _moved(sharding: TableSharding, old: int, new: int) -> TableSharding:
@@ -231,9 +204,7 @@ def _moved(sharding: TableSharding, old: int, new: int) -> TableSharding:
     return replace(sharding, where=tuple(new if each == old else each for each in sharding.where))
 
 
-def _table_reason(
-    name: str, sharding: TableSharding, ms: float, found: Sequence[Alternative], tried: bool
-) -> TableReason:
+def _reason(name: str, sharding: TableSharding, ms: float, found: Sequence[Alternative], tried: bool) -> TableReason:
     def best(same_way: bool) -> Alternative | None:
         fitting = [each for each in found if (each.sharding_type == sharding.sharding_type) == same_way]
         return min(fitting, key=lambda each: each.overall_ms, default=None)
@@ -309,63 +280,43 @@ def table_shares(task: PlacementTask, placement: Placement, predictor: Predictor
     """
     shards = Shards.of(task, placement)
     pairs, pair = torch.unique(shards.table * task.num_devices + shards.device, return_inverse=True)
-    shares = TableShares(
-        table=pairs // task.num_devices,
-        device=pairs % task.num_devices,
+    table, device = pairs // task.num_devices, pairs % task.num_devices
+    found = TableShares(
+        table=table,
+        device=device,
         memory_bytes=torch.zeros(len(pairs), dtype=torch.int64).index_add_(0, pair, shards.device_bytes),
         phases_ms=None,
         rest_ms=None,
         num_devices=task.num_devices,
     )
-    costs = None if predictor is None else known_costs(predictor, task, placement)
-    if predictor is None or costs is None:
-        return shares
-    law, loads = costs.law(), torch.from_numpy(costs.loads(shards))
+    model = None if predictor is None else known_costs(predictor, task, placement)
+    if model is None:
+        return found
+    loads = torch.from_numpy(model.loads(shards))
     own = loads.new_zeros(len(pairs), loads.shape[1]).index_add_(0, pair, loads)  # [P, L]
-    sums = loads.new_zeros(task.num_devices, loads.shape[1]).index_add_(0, shares.device, own)  # [D, L]
-    now_ms = torch.from_numpy(computes_ms(law, sums.numpy()))  # [D, 2]
-    without_ms = torch.from_numpy(computes_ms(law, (sums[shares.device] - own).numpy()))
-    saved = (now_ms[shares.device] - without_ms).clamp(min=0)  # [P, 2]
-    rest_ms = predictor.predict(task, placement).phases_ms().double()
+    sums = loads.new_zeros(task.num_devices, loads.shape[1]).index_add_(0, device, own)  # [D, L]
+    rest_ms = model.phases_ms(sums[None].numpy())[0].double()  # [D, 4]
+    without_ms = model.phases_ms((sums[device] - own)[:, None].numpy())[:, 0]  # [P, 4]
+    saved = (rest_ms[device] - without_ms).clamp(min=0)
     phases_ms = rest_ms.new_zeros(len(pairs), len(PHASES))
-    for phase, weights in ((0, saved[:, 0]), (3, saved[:, 1])):
-        phases_ms[:, phase], rest_ms[:, phase] = _divided(rest_ms[:, phase], weights, shares.device)
-    kinds_ms = _collectives_ms(law, shards, sums[:, law.width])
-    dims, kind = shards.tables.dim.double(), shards.is_any
-    weights_of = [
-        kind(*ON_ONE_DEVICE) * dims,
-        kind("row_wise") * dims,
-        kind(*ON_ONE_HOST) * dims,
-        kind("data_parallel") * shards.tables.rows * dims,
-    ]
-    for phase, kinds in ((1, kinds_ms * torch.tensor([[0.5], [0.5], [0.5], [0.0]])), (2, kinds_ms * 0.5)):
-        kinds[3] *= 2  # copies are added up on the way back only
-        parts = rest_ms[:, phase] * kinds / kinds.sum(dim=0).clamp(min=1e-300)  # [4, D]
-        rest_ms[:, phase] -= parts.sum(dim=0)
-        for part, weight in zip(parts, weights_of, strict=True):
-            mine, left = _divided(part, torch.zeros(len(pairs)).double().index_add_(0, pair, weight), shares.device)
-            phases_ms[:, phase] += mine
-            rest_ms[:, phase] += left
-    return replace(shares, phases_ms=phases_ms, rest_ms=rest_ms)
 
+    def divide(phase: int, whole_ms: Float[Tensor, " D"], weights: Float[Tensor, " P"]) -> None:
+        """Give each pair its part of some of a device's milliseconds, by weight."""
+        total = whole_ms.new_zeros(task.num_devices).index_add_(0, device, weights.double())
+        parts = weights / total.clamp(min=1e-300)[device] * whole_ms[device]
+        phases_ms[:, phase] += parts
+        rest_ms[:, phase] -= whole_ms * (total > 0)
 
-def _collectives_ms(law: DeviceLaw, shards: Shards, widths: Float[Tensor, " D"]) -> Float[Tensor, "4 D"]:
-    """Milliseconds, there and back, of all-to-alls, row-wise tables, tables on one host, and copies."""
-    carried = shards.collectives()
-    all_to_all = law.fixed_ms + law.own_ms * widths + law.total_ms * float(widths.sum())
-    all_to_all += curve_ms(law.curves, ALL_TO_ALL, float(widths.max()))
-    others = (
-        curve_ms(law.curves, ROWS, float(carried.row_wise_dims)),
-        curve_ms(law.curves, HOSTS, float(carried.host_dims.max())),
-        curve_ms(law.curves, COPIES, float(carried.all_reduce_bytes)),
+    for phase in _COMPUTE:
+        divide(phase, rest_ms[:, phase].clone(), saved[:, phase])
+    widths = (
+        torch.zeros(len(pairs)).double().index_add_(0, pair, shards.is_any(*ON_ONE_DEVICE) * shards.tables.dim.double())
     )
-    return torch.stack([all_to_all.clamp(min=0), *(torch.full_like(widths, each) for each in others)])
-
-
-def _divided(
-    whole_ms: Float[Tensor, " D"], weights: Float[Tensor, " P"], device: Int[Tensor, " P"]
-) -> tuple[Float[Tensor, " P"], Float[Tensor, " D"]]:
-    """Each pair's part of its device's milliseconds, by weight; and what is left of a device without weights."""
-    total = whole_ms.new_zeros(len(whole_ms)).index_add_(0, device, weights)
-    per_weight = torch.where(total > 0, whole_ms / total.clamp(min=1e-300), 0.0)
-    return weights * per_weight[device], torch.where(total > 0, 0.0, whole_ms)
+    all_to_all_ms = model.own_phases_ms(sums[None, :, : -len(TRAFFIC)].contiguous().numpy())[0].double()
+    carried = {kind: sums[:, kind - NUM_CURVES].max() for kind in TRAFFIC}
+    for phase, way in zip(_COMMUNICATION, (0, 1), strict=True):
+        divide(phase, all_to_all_ms[:, phase], widths)
+        for kind, most in carried.items():
+            ms = float(model.collective_ms(kind, most[None].numpy())[0, way]) if most else 0.0
+            divide(phase, torch.full_like(rest_ms[:, 0], ms), own[:, kind - NUM_CURVES])
+    return replace(found, phases_ms=phases_ms, rest_ms=rest_ms)

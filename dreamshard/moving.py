@@ -12,17 +12,17 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import scipy
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
-from dreamshard.cost_model.compiled import Ints
 from dreamshard.files.text import first_line
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding, row_blocks
 from dreamshard.plan import Plan
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, anneal, priced
-from dreamshard.search.changes import Predictor, Ways, known_costs
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, anneal, priced
+from dreamshard.search.costs import Predictor, known_costs
+from dreamshard.search.options import Options
 from dreamshard.search.search import default_moves
 from dreamshard.shards import Shards, allowed_devices, violation
 from dreamshard.tables import parent_name
@@ -148,19 +148,19 @@ class _Overlaps(NamedTuple):
     num_bytes: Int[Tensor, " P"]
 
 
-def _overlaps(task: PlacementTask, new: Shards, old: Shards, chosen: Bool[Tensor, " S"] | None = None) -> _Overlaps:
-    """Overlaps of the `chosen` shards of `new` with those of `old`, which are ordered by table."""
+def _overlaps(task: PlacementTask, new: Shards, old: Shards) -> _Overlaps:
+    """Overlaps of the shards of `new` with those of `old`, which are ordered by table."""
     counts = torch.bincount(old.table, minlength=len(task.tables))  # [T]
-    first = counts.cumsum(0) - counts
-    own = torch.arange(len(new.table)) if chosen is None else chosen.nonzero().flatten()
-    repeats = counts[new.table[own]]
-    i = own.repeat_interleave(repeats)
-    j = first[new.table[i]] + torch.arange(len(i)) - (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
-    parts = []
-    for one, other in ((new.rows, old.rows), (new.columns, old.columns)):
-        parts.append(torch.stack([torch.maximum(one[i, 0], other[j, 0]), torch.minimum(one[i, 1], other[j, 1])], dim=1))
-    some = (parts[0][:, 0] < parts[0][:, 1]) & (parts[1][:, 0] < parts[1][:, 1])
-    i, j, rows, columns = i[some], j[some], parts[0][some], parts[1][some]
+    repeats = counts[new.table]
+    i = torch.arange(len(new.table)).repeat_interleave(repeats)
+    j = (counts.cumsum(0) - counts)[new.table[i]] + torch.arange(len(i))
+    j -= (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
+    rows, columns = (
+        torch.stack([torch.maximum(one[i, 0], other[j, 0]), torch.minimum(one[i, 1], other[j, 1])], dim=1)
+        for one, other in ((new.rows, old.rows), (new.columns, old.columns))
+    )
+    some = (rows[:, 0] < rows[:, 1]) & (columns[:, 0] < columns[:, 1])
+    i, j, rows, columns = i[some], j[some], rows[some], columns[some]
     return _Overlaps(i, j, rows, columns, _part_bytes(task, new.table[i], rows, columns))
 
 
@@ -183,29 +183,19 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
         placement: new.
     """
     after = Shards.of(task, placement)
-    found = _sources(task, before, after)
-    names, new = task.tables.names, after.table.tolist()
-    result = [
-        Step(
-            "cut" if before.device[j] == after.device[i] else "move",
-            names[new[i]],
-            (rows[0], rows[1]),
-            (columns[0], columns[1]),
-            int(before.device[j]),
-            int(after.device[i]),
-            num_bytes,
-        )
-        for i, j, rows, columns, num_bytes in zip(*(each.tolist() for each in found), strict=True)
-    ]
-    known = torch.zeros(len(names), dtype=torch.bool)
+    found, tables = _sources(task, before, after), after.table.tolist()
+    known = torch.zeros(len(task.tables), dtype=torch.bool)
     known[before.table] = True
     loaded = (~known[after.table]).nonzero().flatten()
-    sizes = _part_bytes(task, after.table, after.rows, after.columns).tolist()
-    for i in loaded.tolist():
-        (row, end_row), (column, end_column) = after.rows[i].tolist(), after.columns[i].tolist()
-        result.append(
-            Step("load", names[new[i]], (row, end_row), (column, end_column), None, int(after.device[i]), sizes[i])
-        )
+    all_bytes = _part_bytes(task, after.table, after.rows, after.columns)
+    parts = [*zip(*(each.tolist() for each in found), strict=True)]
+    parts += [(i, None, after.rows[i].tolist(), after.columns[i].tolist(), int(all_bytes[i])) for i in loaded.tolist()]
+    result = []
+    for i, j, rows, columns, num_bytes in parts:
+        source, target = None if j is None else int(before.device[j]), int(after.device[i])
+        kind: Kind = "load" if source is None else ("cut" if source == target else "move")
+        name = task.tables.names[tables[i]]
+        result.append(Step(kind, name, tuple(rows), tuple(columns), source, target, num_bytes))
     return tuple(sorted(result, key=lambda step: (get_args(Kind).index(step.kind), -step.memory_bytes)))
 
 
@@ -218,18 +208,15 @@ def moved_bytes(task: PlacementTask, before: Shards, placement: Placement) -> in
 
 def _sources(task: PlacementTask, before: Shards, after: Shards) -> _Overlaps:
     """The parts that each shard that changes is put together from."""
-    held = set(_keys(before))
-    changed = torch.tensor([key not in held for key in _keys(after)], dtype=torch.bool)
-    found = _overlaps(task, after, before, changed)
-    one_copy = before.device[found.old] == after.device[found.new] % before.num_devices  # every device has a copy
-    chosen = one_copy | ~before.is_any("data_parallel")[found.old]
+    found = _overlaps(task, after, before)
+    new, old = found.new, found.old
+    here = before.device[old] == after.device[new]
+    is_same = here & (before.device_bytes[old] == after.device_bytes[new])
+    for one, other in ((before.rows[old], after.rows[new]), (before.columns[old], after.columns[new])):
+        is_same &= (one == other).all(dim=1)
+    one_copy = before.device[old] == after.device[new] % before.num_devices  # every device has a copy
+    chosen = (one_copy | ~before.is_any("data_parallel")[old]) & ~torch.isin(new, new[is_same])
     return _Overlaps(*(each[chosen] for each in found))
-
-
-def _keys(shards: Shards) -> list[tuple[int, ...]]:
-    """What a shard is, and where."""
-    fields = [shards.table[:, None], shards.device[:, None], shards.rows, shards.columns, shards.device_bytes[:, None]]
-    return [tuple(key) for key in torch.cat(fields, dim=1).tolist()]
 
 
 def rename_devices(task: PlacementTask, placement: Placement, before: Shards) -> Placement:
@@ -279,11 +266,11 @@ def _kept_bytes(
     per_host, after = placement.devices_per_host, Shards.of(task, placement)
     by_device = np.zeros((placement.num_devices, placement.num_devices))
     by_host = np.zeros((placement.num_hosts, placement.num_hosts))
-    found = _overlaps(task, after, before, after.is_any(*ON_ONE_DEVICE, *ON_ONE_HOST))
+    found = _overlaps(task, after, before)
     new, old, num_bytes = after.device[found.new].numpy(), before.device[found.old].numpy(), found.num_bytes.numpy()
-    on_host = after.is_any(*ON_ONE_HOST)[found.new].numpy()
+    on_one, on_host = (after.is_any(*kinds)[found.new].numpy() for kinds in (ON_ONE_DEVICE, ON_ONE_HOST))
     here = old < placement.num_devices
-    alone, spread = here & ~on_host, here & on_host & (new % per_host == old % per_host)
+    alone, spread = here & on_one, here & on_host & (new % per_host == old % per_host)
     np.add.at(by_device, (new[alone], old[alone]), num_bytes[alone])
     np.add.at(by_host, (new[spread] // per_host, old[spread] // per_host), num_bytes[spread])
     return by_device, by_host
@@ -388,8 +375,7 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
     def total(each: Point) -> float:
         return price.total_ms(each.overall_ms, each.moved_bytes)
 
-    moved_all = point(target)
-    kept, why_not = None, _for_others(current, target)
+    moved_all, kept, why_not = point(target), None, _for_others(current, target)
     start = target if why_not else _with_other_tables(current, target)
     if not why_not:
         try:
@@ -402,18 +388,15 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
     points = [moved_all] if why_not else [kept, moved_all]
     even = max(kept.overall_ms - moved_all.overall_ms, _LEAST_GAIN * kept.overall_ms) / max(moved_all.moved_bytes, 1)
     own = 1e3 / price.bytes_per_s / price.steps_until_next  # [ms of a step per byte]
-    prices = [*(even * each for each in _PRICES), own]
-    between = _between(task, before, start, target, predictor, prices)
+    between = _between(task, before, [start, target], predictor, [*(even * each for each in _PRICES), own])
     points += [point(each) for each in between if not violation(task, each)]
-    chosen = min(points, key=total)
-    points.append(point(rename_devices(task, chosen.placement, before)))
-    chosen = min(chosen, points[-1], key=total)
+    points.append(point(rename_devices(task, min(points, key=total).placement, before)))
     curve: list[Point] = []
     for each in sorted(points, key=lambda each: (each.moved_bytes, each.overall_ms)):
         if not curve or each.overall_ms < curve[-1].overall_ms:
             curve.append(each)
     return Weighed(
-        chosen=chosen,
+        chosen=min(points, key=total),
         kept=None if why_not else kept,
         why_not_kept=why_not,
         moved_all=moved_all,
@@ -440,46 +423,42 @@ def _with_other_tables(current: InUse, target: Placement) -> Placement:
 
 
 def _between(
-    task: PlacementTask,
-    before: Shards,
-    start: Placement,
-    target: Placement,
-    predictor: Predictor,
-    prices: Sequence[float],
+    task: PlacementTask, before: Shards, ends: Sequence[Placement], predictor: Predictor, prices: Sequence[float]
 ) -> list[Placement]:
     """The best placements found at each of several prices, in milliseconds of a step per byte moved.
 
-    Each search starts from the best of the ends and of all placements found so far.
+    Every table is sharded as at either end; each search starts from the best of the ends and all that was found so far.
     """
-    constraints = task.constraints
+    start, target = ends
     tables = [
-        old if old.sharding_type in constraints.sharding_types_for(parent_name(name)) else new
+        old if old.sharding_type in task.constraints.sharding_types_for(parent_name(name)) else new
         for name, old, new in zip(task.tables.names, start.tables, target.tables, strict=True)
     ]
-    ends = [replace(start, tables=tuple(tables)), target]
-    costs = known_costs(predictor, task, target)
-    if costs is None:
+    if (model := known_costs(predictor, task, target)) is None:
         return []
-    ways = Ways.of(task, costs, list(zip(*(each.tables for each in ends), strict=True)))
-    law, num_bytes = costs.law(), _bytes_of_places(ways, before)
-    found: list[tuple[Ints, Ints]] = [ways.located(each) for each in ends]
+    try:
+        law = model.law()
+    except ValueError:  # of the paper's network, which costs no collective by itself
+        return []
+    options, found = Options.given(task, model, [replace(start, tables=tuple(tables)), target])
+    num_bytes = _bytes_of_places(options, before)
     for price in prices:
-        menu = ways.menu._replace(price_ms=price * num_bytes)
+        menu = options.menu._replace(price_ms=price * num_bytes)
         legal = [each for each in (priced(menu, law, *own) for own in found) if each is not None]
-        best = min(legal, key=lambda each: each.cost_ms)
-        best = anneal(menu, law, best, default_moves(task))
+        best = anneal(menu, law, min(legal, key=lambda each: each.cost_ms), default_moves(task))
         found.append((best.option, best.place))
-    placements = [replace(ways.placement(*each), devices_per_host=target.devices_per_host) for each in found]
-    return list(dict.fromkeys(placements))
+    placements = [options.placement(Found(*each, 0.0), joined=False) for each in found]
+    return list(dict.fromkeys(replace(each, devices_per_host=target.devices_per_host) for each in placements))
 
 
-def _bytes_of_places(ways: Ways, before: Shards) -> Float[NDArray[np.float64], "R D"]:
+def _bytes_of_places(options: Options, before: Shards) -> Float[NDArray[np.float64], "R D"]:
     """Bytes that move if a range of columns is on each device, or host, or on all devices (column 0)."""
-    menu, per_host = ways.menu, ways.menu.per_host
-    found = _overlaps(ways.task, ways.shards, before)
+    menu, per_host = options.menu, options.menu.per_host
+    shards, of_range = options.shards()
+    found = _overlaps(options.task, shards, before)
     moves = ~before.is_any("data_parallel")[found.old]  # every device has its own of these
     new, old, num_bytes = (each[moves].numpy() for each in (found.new, found.old, found.num_bytes))
-    own, block, device = ways.of_range[new], ways.shards.device.numpy()[new], before.device.numpy()[old]
+    own, block, device = of_range[new], shards.device.numpy()[new], before.device.numpy()[old]
     spread = menu.spread.repeat(np.diff(menu.first_range))[own]
     total = np.bincount(own, num_bytes, len(menu.load)).astype(np.float64)  # [R]
     result = total[:, None].repeat(menu.allowed.shape[1], axis=1)

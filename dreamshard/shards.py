@@ -69,13 +69,16 @@ class Shards:
         """
         if problem := mismatch(task, placement):
             raise ValueError(f"{problem}; use a placement made for {task.name}")
-        return cls.of_tables(task, enumerate(placement.tables), placement.devices_per_host)
+        return cls.of_tables(task, enumerate(placement.tables), placement.devices_per_host)[0]
 
     @classmethod
     def of_tables(
         cls, task: PlacementTask, shardings: Iterable[tuple[int, TableSharding]], devices_per_host: int
-    ) -> "Shards":
-        """The shards of some of the task's tables, by number; a table may occur more than once."""
+    ) -> tuple["Shards", Int[Tensor, " S"]]:
+        """The shards of some of the task's tables, by number, and the range of columns that each is of, counted over all.
+
+        A table may occur more than once.
+        """
         dims = task.tables.dim.tolist()
         ranges = [
             (
@@ -102,7 +105,7 @@ class Shards:
         device = torch.where(on_host, place * devices_per_host, place)[own] + part
         held = first < last  # a table of few rows leaves some devices without any
         own = own[held]
-        return cls.made(
+        shards = cls.made(
             task,
             table=table[own],
             device=device[held],
@@ -112,6 +115,7 @@ class Shards:
             cached_share=fields[own, 5],
             devices_per_host=devices_per_host,
         )
+        return shards, own
 
     @classmethod
     def made(

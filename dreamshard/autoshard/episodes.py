@@ -16,8 +16,7 @@ from dreamshard.cost_model import Normaliser
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer
 from dreamshard.policy.mdp import legal_devices, masked_log_softmax
-from dreamshard.search.baselines import packed
-from dreamshard.search.packing import PlacementLimits
+from dreamshard.search.packing import PlacementLimits, packed
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
@@ -196,7 +195,7 @@ class AutoShardPlacer(OrderedPlacer):
         device: Tensor | None = taken.device[0]
         if not task.constraints.places_freely:
             alone_ms = self.cost_network.compute_ms(self.cost_network.encode(self.normaliser(task.tables)))
-            device = PlacementLimits.of(task).repaired(taken.device[0], alone_ms)
+            device = PlacementLimits.of(task).repaired(taken.device[0], alone_ms.double().numpy())
         elif float(taken.reward[0]) < 0:
             device = None
         return Placement.whole(packed(task) if device is None else device, task.num_devices)

@@ -24,7 +24,9 @@ from dreamshard.hardware.roofline import jit as jit
 Ints = NDArray[np.int64]
 NETWORK, ROOFLINE, PAPER = 0, 1, 2
 ALL_TO_ALL, ROWS, COPIES, HOSTS = range(4)
-"""Curves: by width, dims of row-wise tables, bytes of copies' gradients, dims on the busiest host."""
+"""Curves: by width, dims of row-wise tables, bytes of copies' gradients, dims of tables on one host."""
+NUM_CURVES, TRAFFIC = 4, (ROWS, COPIES, HOSTS)
+"""A load may end with what these carry: curve `kind` is by column `kind - NUM_CURVES`."""
 CURVE_POINTS = 1024
 _LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curve: from 0.02 to 3e20
 _CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
@@ -181,7 +183,7 @@ def _paper_heads_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
 def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
     """Forward and backward, means of the members; pairs of a member and a phase are the rows of every weight."""
     pairs, hidden = law.output_weight.shape
-    size, units = len(load), law.hidden_bias.copy()
+    size, units = law.tables + 1, law.hidden_bias.copy()
     shared = np.empty(6)
     for i in range(4):
         column = size - 1 if i == 0 else size - 5 + i  # count, distinct, dims, lookups

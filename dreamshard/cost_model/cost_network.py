@@ -72,14 +72,14 @@ class CostNetwork(nn.Module, ABC):
             ratios: from `work_ratios`, for steps of another setting than the network's; None for its own.
         """
 
-    def ratios(self, task: PlacementTask) -> Float[Tensor, "T 4"] | None:
-        """`work_ratios` of a task's tables; None if the task has the network's setting, or that is unknown."""
+    def ratios(self, task: PlacementTask, tables: Tables | None = None) -> Float[Tensor, "T 4"] | None:
+        """`work_ratios` of a task's tables, or of other ones in its setting; None if the network has that setting too."""
         if self.measured_on is None:
             return None
         fitted = self.measured_on.setting
         batch_size = task.batch_size or fitted.batch_size
         wanted = replace(fitted, precision=task.precision, optimizer=task.optimizer, batch_size=batch_size)
-        return None if wanted == fitted else work_ratios(task.tables, fitted, wanted)
+        return None if wanted == fitted else work_ratios(tables or task.tables, fitted, wanted)
 
     @abstractmethod
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:

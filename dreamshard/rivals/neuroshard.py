@@ -32,7 +32,7 @@ from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, jit, phases_ms
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.placer import OrderedPlacer
-from dreamshard.search.baselines import packed
+from dreamshard.search.packing import packed
 from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.tasks import PlacementTask

@@ -25,7 +25,7 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer
 from dreamshard.policy.mdp import legal_devices, masked_entropy, masked_log_softmax
 from dreamshard.policy.reinforce import policy_gradient_loss
-from dreamshard.search.baselines import packed
+from dreamshard.search.packing import packed
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 

@@ -5,11 +5,9 @@ search     from starting placements to the best one found, level by level of how
 annealing  the compiled search among the options of every table
 starting   greedy placements, and how tables are sharded if devices could be even
 options    the ways in which each table may be sharded, as arrays
-costs      a trained network and a preset's roofline as the search uses them
-columns    column shards by memory alone
-packing    where whole tables may be, and whether they fit at all
+costs      the cost model: a trained network, or a preset's roofline
+packing    where tables may be, and whether they fit at all
 baselines  rules of thumb
-changes    costs of one placement with a table changed, and menus of given ways to shard
 """
 
 from dreamshard.search.placers import (

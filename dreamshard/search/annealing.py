@@ -4,9 +4,9 @@ A table takes one of its *options*: whole, in so many ranges of columns, as bloc
 blocks on every device of a host. A change moves a range, swaps two, or gives a table another option. Loads of devices are
 sums over their shards, so that the exact cost after a change needs the changed devices only.
 
-Half of the changes take a range off the slowest or the widest device, because only these delay the others. The temperature
-falls geometrically. A small share of the devices' squared costs is added to the overall cost: it guides the search on
-plateaus, where several devices tie. The best state seen is returned, so the result never costs more than the start.
+Most changes take a range off the slowest or the widest device, because only these delay the others. The temperature falls
+geometrically. A small share of the devices' squared costs is added to the overall cost: it guides the search on plateaus,
+where several devices tie. The best state seen is returned, so the result never costs more than the start.
 """
 
 import math
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
-    COPIES,
-    HOSTS,
-    ROWS,
+    NUM_CURVES,
+    TRAFFIC,
     DeviceLaw,
     Floats,
     Ints,
@@ -28,11 +27,12 @@ from dreamshard.cost_model.compiled import (
     jit,
 )
 
+Mask = NDArray[np.bool_]
+
 ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
-HOT, _COLD = 2e-2, 1e-4
-"""First and last temperature, as shares of the start's cost."""
+HOT, _COLD = 2e-2, 1e-4  # first and last temperature, as shares of the start's cost
 _EVENNESS = 0.1  # weight of the devices' mean squared cost beside the overall cost
 _OVERFULL_WEIGHT = 2.0  # of the start's cost, for a device with twice the tables that it has room for
 _MOST_OVERFULL = 0.05  # of a device's capacity, on the way from one legal placement to another
@@ -45,8 +45,7 @@ _OPTION_SHARE = 0.25  # of the changes, where tables have several options
 
 
 class Menu(NamedTuple):
-    """The options of `T` tables on `D` devices; option `o` of table `t` is one of `first_option[t] ..
-    first_option[t+1]`.
+    """The options of `T` tables on `D` devices; table `t` has `first_option[t] .. first_option[t+1]`.
 
     Attributes:
         first_option: `[T+1]`.
@@ -56,11 +55,9 @@ class Menu(NamedTuple):
         load: `[R]` row of `loads` of a range's shard on a device.
         last_load: `[R]` the same of its last block of rows, which may be smaller.
         blocks: `[R]` devices that have a block of it.
-        size: `[R]` bytes of the shard; `last_size` of the last block.
-        host_dims: `[R]` columns that exchanges within and between hosts carry.
-        row_dims: `[O]` columns that exchanges of row-wise tables carry.
-        copy_bytes: `[O]` of gradients that the all-reduce carries.
-        loads: `[N, L]`.
+        size: `[R]` bytes of the shard.
+        last_size: `[R]` the same of the last block.
+        loads: `[N, L]` by `CostModel.loads`.
         allowed: `[T, D]`.
         first_group: `[T+1]` groups of tables to be kept apart that a table is in.
         groups: their numbers.
@@ -79,11 +76,8 @@ class Menu(NamedTuple):
     blocks: Ints
     size: Ints
     last_size: Ints
-    host_dims: Floats
-    row_dims: Floats
-    copy_bytes: Floats
     loads: Floats
-    allowed: NDArray[np.bool_]
+    allowed: Mask
     first_group: Ints
     groups: Ints
     num_groups: int
@@ -102,10 +96,10 @@ class State(NamedTuple):
         used: `[D]` bytes.
         own_ms: `[D]` see `device_ms`.
         held: `[G, D]` ranges of each group on each device.
-        host_dims: `[H]`.
-        totals: widths, dims of row-wise tables, bytes of copies, price, and by how much devices are overfull.
+        totals: `[6]` see below.
         head: `[D]` first range of each device, a number `t * K + r`; -1 for none.
-        after: `[T K]` the next one on the same device; `before` the one before.
+        after: `[T K]` the next one on the same device.
+        before: `[T K]` the one before.
         held_ranges: `[D]` ranges on each device.
     """
 
@@ -115,7 +109,6 @@ class State(NamedTuple):
     used: Ints
     own_ms: Floats
     held: Ints
-    host_dims: Floats
     totals: Floats
     head: Ints
     after: Ints
@@ -123,14 +116,46 @@ class State(NamedTuple):
     held_ranges: Ints
 
 
-_WIDTH, _ROW_DIMS, _COPY_BYTES, _PRICE, _OVERFULL = range(5)
+_WIDTH, _SPREAD_MS, _PRICE, _OVERFULL, _SQUARES, _ENERGY = range(6)
+"""All widths, milliseconds of the collectives of spread tables, price, by how much devices are overfull, and what the search
+minimises: the sum of `_uneven`, and the energy."""
+
+
+class Search(NamedTuple):
+    """What a search needs besides: scales, orders of the tables, and room for single changes.
+
+    Attributes:
+        reference: cost of the start.
+        ms_per_width: of the all-to-all.
+        option_share: of the changes that try another option.
+        by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
+        row_ms: `[N]` of each row of `loads` on a device of its own.
+        leaders: `[2, 3]` the three slowest devices, and the three widest: two change, so one of each stays.
+        buffer: `[2, L]` sums of two changed devices.
+        touched: `[D]` changed devices; `kept_ms` `[D]` their costs before.
+        marks: `[D]`.
+        places: `[K]` of a table with another option; `old_places` `[K]` before.
+    """
+
+    reference: float
+    ms_per_width: float
+    option_share: float
+    by_width: Ints
+    rank: Ints
+    row_ms: Floats
+    leaders: Ints
+    buffer: Floats
+    touched: Ints
+    kept_ms: Floats
+    marks: Mask
+    places: Ints
+    old_places: Ints
 
 
 def empty_state(menu: Menu) -> State:
     """All tables nowhere."""
     num_tables, num_devices = menu.allowed.shape
     ranges = int(np.diff(menu.first_range).max())
-    hosts = -(-num_devices // menu.per_host)
     return State(
         option=np.full(num_tables, -1),
         place=np.full((num_tables, ranges), -1),
@@ -138,20 +163,12 @@ def empty_state(menu: Menu) -> State:
         used=np.zeros(num_devices, np.int64),
         own_ms=np.zeros(num_devices),
         held=np.zeros((menu.num_groups, num_devices), np.int64),
-        host_dims=np.zeros(hosts),
-        totals=np.zeros(5),
+        totals=np.zeros(6),
         head=np.full(num_devices, -1),
         after=np.full(num_tables * ranges, -1),
         before=np.full(num_tables * ranges, -1),
         held_ranges=np.zeros(num_devices, np.int64),
     )
-
-
-@jit
-def _first_device(menu: Menu, spread: int, place: int) -> int:
-    if spread == ON_DEVICES:
-        return place
-    return 0 if spread == ON_ALL else place * menu.per_host
 
 
 @jit
@@ -164,13 +181,11 @@ def _overfull(menu: Menu, device: int, used: int) -> float:
 def _add_range(
     menu: Menu, law: DeviceLaw, state: State, table: int, r: int, option: int, place: int, sign: int
 ) -> None:
-    """Put a range of a table on `place`, or with `sign` -1 take it away; `own_ms` is left to the caller."""
-    number = menu.first_range[option] + r
-    spread, blocks = menu.spread[option], menu.blocks[number]
-    first = _first_device(menu, spread, place)
-    for b in range(blocks):
-        device = first + b
-        last = b == blocks - 1
+    """Put a range of a table on `place`, or with `sign` -1 take it away; costs are left to the caller."""
+    number, spread = menu.first_range[option] + r, menu.spread[option]
+    first = place if spread == ON_DEVICES else (0 if spread == ON_ALL else place * menu.per_host)
+    for b in range(menu.blocks[number]):
+        device, last = first + b, b == menu.blocks[number] - 1
         row = menu.last_load[number] if last else menu.load[number]
         for column in range(menu.loads.shape[1]):
             state.sums[device, column] += sign * menu.loads[row, column]
@@ -178,65 +193,63 @@ def _add_range(
         state.used[device] += sign * (menu.last_size[number] if last else menu.size[number])
         state.totals[_OVERFULL] += _overfull(menu, device, state.used[device]) - before
         state.totals[_WIDTH] += sign * menu.loads[row, law.width]
-    if spread == ON_HOST:
-        state.host_dims[place] += sign * menu.host_dims[number]
     if len(menu.price_ms):
         state.totals[_PRICE] += sign * menu.price_ms[number, place if spread != ON_ALL else 0]
+    state.place[table, r] = place if sign > 0 else -1
+    if spread != ON_DEVICES:
+        return
+    for g in range(menu.first_group[table], menu.first_group[table + 1]):
+        state.held[menu.groups[g], place] += sign
+    state.held_ranges[place] += sign
     slot = table * state.place.shape[1] + r
     if sign > 0:
-        state.place[table, r] = place
+        following, previous = state.head[place], -1
+        state.after[slot], state.before[slot], state.head[place] = following, -1, slot
+        if following >= 0:
+            state.before[following] = slot
     else:
-        state.place[table, r] = -1
-    if spread == ON_DEVICES:
-        for g in range(menu.first_group[table], menu.first_group[table + 1]):
-            state.held[menu.groups[g], place] += sign
-        state.held_ranges[place] += sign
-        if sign > 0:
-            first_slot = state.head[place]
-            state.after[slot], state.before[slot] = first_slot, -1
-            if first_slot >= 0:
-                state.before[first_slot] = slot
-            state.head[place] = slot
+        following, previous = state.after[slot], state.before[slot]
+        if following >= 0:
+            state.before[following] = previous
+        if previous >= 0:
+            state.after[previous] = following
         else:
-            following, previous = state.after[slot], state.before[slot]
-            if following >= 0:
-                state.before[following] = previous
-            if previous >= 0:
-                state.after[previous] = following
-            else:
-                state.head[place] = following
-
-
-@jit
-def _add_option(menu: Menu, state: State, table: int, option: int, sign: int) -> None:
-    """Count what collectives carry of a table with this option."""
-    state.totals[_ROW_DIMS] += sign * menu.row_dims[option]
-    state.totals[_COPY_BYTES] += sign * menu.copy_bytes[option]
-    state.option[table] = option if sign > 0 else -1
+            state.head[place] = following
 
 
 @jit
 def put(menu: Menu, law: DeviceLaw, state: State, table: int, option: int, places: Ints) -> None:
-    """Shard a table that is nowhere yet; the costs of devices are left to `settle`."""
+    """Shard a table that is nowhere yet; costs are left to `settle`."""
     for r in range(menu.first_range[option + 1] - menu.first_range[option]):
         _add_range(menu, law, state, table, r, option, places[r], 1)
-    _add_option(menu, state, table, option, 1)
+    state.option[table] = option
 
 
 @jit
-def take(menu: Menu, law: DeviceLaw, state: State, table: int) -> None:
-    """Take a table from where it is; the costs of devices are left to `settle`."""
+def _take(menu: Menu, law: DeviceLaw, state: State, table: int) -> None:
+    """Take a table from where it is; costs are left to the caller."""
     option = state.option[table]
     for r in range(menu.first_range[option + 1] - menu.first_range[option]):
         _add_range(menu, law, state, table, r, option, state.place[table, r], -1)
-    _add_option(menu, state, table, option, -1)
+    state.option[table] = -1
 
 
 @jit
 def settle(law: DeviceLaw, state: State) -> None:
-    """Compute what every device costs on its own."""
+    """Compute what every device costs on its own, and the collectives of spread tables."""
     for d in range(len(state.own_ms)):
         state.own_ms[d] = device_ms(law, state.sums[d])
+    _settle_traffic(law, state)
+
+
+@jit
+def _settle_traffic(law: DeviceLaw, state: State) -> None:
+    state.totals[_SPREAD_MS] = 0.0
+    for kind in TRAFFIC:
+        most = 0.0
+        for d in range(len(state.own_ms)):
+            most = max(most, state.sums[d, state.sums.shape[1] + kind - NUM_CURVES])
+        state.totals[_SPREAD_MS] += curve_ms(law.curves, kind, most)
 
 
 @jit
@@ -251,15 +264,9 @@ def overall_ms(law: DeviceLaw, state: State) -> float:
 
 @jit
 def _waits_ms(law: DeviceLaw, state: State, widest: float) -> float:
-    """What all devices wait for, where the widest one is as wide as given."""
-    busiest = 0.0
-    for h in range(len(state.host_dims)):
-        busiest = max(busiest, state.host_dims[h])
+    """What all devices wait for, if the widest one is as wide as given."""
     waits = law.fixed_ms + law.total_ms * state.totals[_WIDTH] + curve_ms(law.curves, ALL_TO_ALL, widest)
-    waits += curve_ms(law.curves, ROWS, state.totals[_ROW_DIMS]) + curve_ms(
-        law.curves, COPIES, state.totals[_COPY_BYTES]
-    )
-    return waits + curve_ms(law.curves, HOSTS, busiest)
+    return waits + state.totals[_SPREAD_MS]
 
 
 @jit
@@ -271,28 +278,17 @@ def may_hold(menu: Menu, state: State, table: int, device: int, leaving: int) ->
         others = state.held[menu.groups[g], device]
         for r in range(state.place.shape[1]):
             others -= state.place[table, r] == device
-        if leaving >= 0:
-            others -= _in_group(menu, leaving, menu.groups[g])
+        for h in range(menu.first_group[leaving], menu.first_group[leaving + 1]) if leaving >= 0 else range(0):
+            others -= menu.groups[h] == menu.groups[g]
         if others > 0:
             return False
     return True
 
 
 @jit
-def _in_group(menu: Menu, table: int, group: int) -> bool:
-    for g in range(menu.first_group[table], menu.first_group[table + 1]):  # noqa: SIM110 - compiled code has no any()
-        if menu.groups[g] == group:
-            return True
-    return False
-
-
-@jit
 def host_allowed(menu: Menu, table: int, host: int) -> bool:
     """Whether a table may be on all devices of a host, memory aside."""
-    for d in range(host * menu.per_host, (host + 1) * menu.per_host):  # noqa: SIM110 - compiled code has no all()
-        if not menu.allowed[table, d]:
-            return False
-    return True
+    return bool(menu.allowed[table, host * menu.per_host : (host + 1) * menu.per_host].all())
 
 
 @jit
@@ -313,20 +309,31 @@ def _quick_device(state: State, first: float, second: float) -> int:
 
 
 @jit
-def _energy(law: DeviceLaw, state: State, squares: float, reference: float) -> float:
-    fixed = state.totals[_PRICE] + _OVERFULL_WEIGHT * reference * state.totals[_OVERFULL]
-    return overall_ms(law, state) + fixed + _EVENNESS * squares / (len(state.own_ms) * reference)
+def _uneven(search: Search, own_ms: float, width: float) -> float:
+    """What a device adds to the unevenness: its squared cost, and that of its all-to-all if it were the widest."""
+    return own_ms**2 + (search.ms_per_width * width) ** 2
 
 
 @jit
-def _uneven(own_ms: float, width: float, ms_per_width: float) -> float:
-    """What a device adds to the unevenness: its squared cost, and that of its all-to-all if it were the widest."""
-    return own_ms**2 + (ms_per_width * width) ** 2
+def _energy(state: State, search: Search, cost_ms: float, squares: float, overfull: float) -> float:
+    """What the search minimises; `cost_ms` includes the price."""
+    weight = _EVENNESS / (len(state.own_ms) * search.reference)
+    return cost_ms + _OVERFULL_WEIGHT * search.reference * overfull + weight * squares
+
+
+@jit
+def _begin(law: DeviceLaw, state: State, search: Search) -> None:
+    """Compute the energy."""
+    state.totals[_SQUARES] = 0.0
+    for d in range(len(state.own_ms)):
+        state.totals[_SQUARES] += _uneven(search, state.own_ms[d], state.sums[d, law.width])
+    cost_ms = overall_ms(law, state) + state.totals[_PRICE]
+    state.totals[_ENERGY] = _energy(state, search, cost_ms, state.totals[_SQUARES], state.totals[_OVERFULL])
 
 
 @jit
 def _find_leaders(law: DeviceLaw, state: State, leaders: Ints) -> None:
-    """The three slowest devices, and the three widest: whatever two devices change, one of each three stays."""
+    """The three slowest devices, and the three widest."""
     leaders[:] = -1
     for kind in range(2):
         for d in range(len(state.own_ms)):
@@ -348,201 +355,176 @@ def _exchange(
     menu: Menu,
     law: DeviceLaw,
     state: State,
+    search: Search,
     slot: int,
     other: int,
     device: int,
     target: int,
-    leaders: Ints,
-    buffer: Floats,
-    energy: float,
-    squares: float,
     threshold: float,
-    reference: float,
-    ms_per_width: float,
-) -> tuple[bool, float, float]:
-    """Move a range from `device` to `target`, and another one back if `other` is not negative, if that pays.
-
-    Returns:
-        Whether it did, the energy, and the sum of `_uneven`.
-    """
-    width, column = state.place.shape[1], law.width
-    table, r = slot // width, slot % width
-    number = menu.first_range[state.option[table]] + r
-    grown, row, back = menu.size[number], menu.load[number], -1
-    price = 0.0
+) -> bool:
+    """Move a range from `device` to `target`, and another one back if `other` is not negative, if that pays."""
+    width, column, buffer = state.place.shape[1], law.width, search.buffer
+    table, partner, back = slot // width, -1, -1
+    number = menu.first_range[state.option[table]] + slot % width
+    grown, row, price = menu.size[number], menu.load[number], 0.0
     if len(menu.price_ms):
         price = menu.price_ms[number, target] - menu.price_ms[number, device]
     if other >= 0:
-        other_number = menu.first_range[state.option[other // width]] + other % width
+        partner = other // width
+        other_number = menu.first_range[state.option[partner]] + other % width
         back = menu.load[other_number]
         grown -= menu.size[other_number]
         if len(menu.price_ms):
             price += menu.price_ms[other_number, device] - menu.price_ms[other_number, target]
-        if not may_hold(menu, state, other // width, device, table):
-            return False, energy, squares
+        if not may_hold(menu, state, partner, device, table):
+            return False
     over_device = _overfull(menu, device, state.used[device] - grown)
     over_target = _overfull(menu, target, state.used[target] + grown)
     if over_device > _MOST_OVERFULL or over_target > _MOST_OVERFULL:
-        return False, energy, squares
+        return False
     overfull = state.totals[_OVERFULL] + over_device + over_target
     overfull -= _overfull(menu, device, state.used[device]) + _overfull(menu, target, state.used[target])
-    if not may_hold(menu, state, table, target, other // width if other >= 0 else -1):
-        return False, energy, squares
+    if not may_hold(menu, state, table, target, partner):
+        return False
     for c in range(menu.loads.shape[1]):
         change = menu.loads[row, c] - (menu.loads[back, c] if back >= 0 else 0.0)
         buffer[0, c] = state.sums[device, c] - change
         buffer[1, c] = state.sums[target, c] + change
     slowest, widest = 0.0, max(buffer[0, column], buffer[1, column])
     for i in range(3):
-        d = leaders[0, i]
+        d = search.leaders[0, i]
         if d >= 0 and d != device and d != target:
             slowest = state.own_ms[d]
             break
     for i in range(3):
-        d = leaders[1, i]
+        d = search.leaders[1, i]
         if d >= 0 and d != device and d != target:
             widest = max(widest, state.sums[d, column])
             break
-    waits = _waits_ms(law, state, widest) + state.totals[_PRICE] + price + _OVERFULL_WEIGHT * reference * overfull
-    weight = _EVENNESS / (len(state.own_ms) * reference)
+    waits = _waits_ms(law, state, widest) + state.totals[_PRICE] + price
     target_ms = device_ms(law, buffer[1])
     slowest = max(slowest, target_ms)
-    squares_after = squares + _uneven(target_ms, buffer[1, column], ms_per_width)
+    squares = state.totals[_SQUARES] + _uneven(search, target_ms, buffer[1, column])
     for d in (device, target):
-        squares_after -= _uneven(state.own_ms[d], state.sums[d, column], ms_per_width)
-    if slowest + waits + weight * squares_after >= threshold:  # whatever the other device costs
-        return False, energy, squares
-    device_after_ms = device_ms(law, buffer[0])
-    squares_after += _uneven(device_after_ms, buffer[0, column], ms_per_width)
-    energy_after = max(slowest, device_after_ms) + waits + weight * squares_after
-    if energy_after >= threshold:
-        return False, energy, squares
-    _add_range(menu, law, state, table, r, state.option[table], device, -1)
+        squares -= _uneven(search, state.own_ms[d], state.sums[d, column])
+    if _energy(state, search, slowest + waits, squares, overfull) >= threshold:  # whatever the other device costs
+        return False
+    source_ms = device_ms(law, buffer[0])
+    squares += _uneven(search, source_ms, buffer[0, column])
+    energy = _energy(state, search, max(slowest, source_ms) + waits, squares, overfull)
+    if energy >= threshold:
+        return False
+    _add_range(menu, law, state, table, slot % width, state.option[table], device, -1)
     if other >= 0:
-        _add_range(menu, law, state, other // width, other % width, state.option[other // width], target, -1)
-        _add_range(menu, law, state, other // width, other % width, state.option[other // width], device, 1)
-    _add_range(menu, law, state, table, r, state.option[table], target, 1)
+        _add_range(menu, law, state, partner, other % width, state.option[partner], target, -1)
+        _add_range(menu, law, state, partner, other % width, state.option[partner], device, 1)
+    _add_range(menu, law, state, table, slot % width, state.option[table], target, 1)
     state.sums[device], state.sums[target] = buffer[0], buffer[1]
-    state.own_ms[device], state.own_ms[target] = device_after_ms, target_ms
-    return True, energy_after, squares_after
+    state.own_ms[device], state.own_ms[target] = source_ms, target_ms
+    state.totals[_SQUARES], state.totals[_ENERGY] = squares, energy
+    return True
 
 
 @jit
 def _reshard(
-    menu: Menu,
-    law: DeviceLaw,
-    state: State,
-    table: int,
-    option: int,
-    places: Ints,
-    touched: Ints,
-    marks: NDArray[np.bool_],
-    kept_sums: Floats,
-    kept_used: Ints,
-    kept_own: Floats,
-    energy: float,
-    squares: float,
-    threshold: float,
-    reference: float,
-    ms_per_width: float,
-) -> tuple[bool, float, float]:
-    """Give a table another option, or other places, if that pays; returns as `_exchange`."""
+    menu: Menu, law: DeviceLaw, state: State, search: Search, table: int, option: int, threshold: float
+) -> bool:
+    """Give a table another option, or other places, those of `search`, if that pays."""
     old, count, column = state.option[table], 0, law.width
     old_count = menu.first_range[old + 1] - menu.first_range[old]
     new_count = menu.first_range[option + 1] - menu.first_range[option]
+    touched, kept_ms, is_spread = search.touched, search.kept_ms, False
     if menu.spread[option] != ON_DEVICES or menu.spread[old] != ON_DEVICES:
-        for d in range(len(state.own_ms)):
+        is_spread, count = True, len(state.own_ms)
+        for d in range(count):
             touched[d] = d
-        count = len(state.own_ms)
     else:
         for i in range(old_count + new_count):
-            d = state.place[table, i] if i < old_count else places[i - old_count]
-            if not marks[d]:
-                marks[d], touched[count] = True, d
+            d = state.place[table, i] if i < old_count else search.places[i - old_count]
+            if not search.marks[d]:
+                search.marks[d], touched[count] = True, d
                 count += 1
-    totals, old_places, old_hosts = state.totals.copy(), state.place[table].copy(), state.host_dims.copy()
+    legal, squares = True, state.totals[_SQUARES]
+    search.old_places[:] = state.place[table]
+    spread_ms = state.totals[_SPREAD_MS]
     for i in range(count):
         d = touched[i]
-        marks[d] = False
-        kept_sums[i], kept_used[i], kept_own[i] = state.sums[d], state.used[d], state.own_ms[d]
-    legal = True
-    for r in range(old_count):
-        _add_range(menu, law, state, table, r, old, old_places[r], -1)
-    _add_option(menu, state, table, old, -1)
-    for r in range(new_count):
-        if menu.spread[option] == ON_DEVICES:
-            legal = legal and may_hold(menu, state, table, places[r], -1)
-        _add_range(menu, law, state, table, r, option, places[r], 1)
-    _add_option(menu, state, table, option, 1)
+        search.marks[d], kept_ms[i] = False, state.own_ms[d]
+        squares -= _uneven(search, state.own_ms[d], state.sums[d, column])
+    _take(menu, law, state, table)
+    if menu.spread[option] == ON_DEVICES:
+        for r in range(new_count):
+            legal = legal and may_hold(menu, state, table, search.places[r], -1)
+    put(menu, law, state, table, option, search.places)
     for i in range(count):
-        d = touched[i]
-        legal = legal and _overfull(menu, d, state.used[d]) <= _MOST_OVERFULL
+        legal = legal and _overfull(menu, touched[i], state.used[touched[i]]) <= _MOST_OVERFULL
     if legal:
-        squares_after = squares
         for i in range(count):
             d = touched[i]
-            squares_after -= _uneven(kept_own[i], kept_sums[i, column], ms_per_width)
             state.own_ms[d] = device_ms(law, state.sums[d])
-            squares_after += _uneven(state.own_ms[d], state.sums[d, column], ms_per_width)
-        energy_after = _energy(law, state, squares_after, reference)
-        if energy_after < threshold:
-            return True, energy_after, squares_after
-    for r in range(new_count):
-        _add_range(menu, law, state, table, r, option, places[r], -1)
-    _add_option(menu, state, table, option, -1)
-    for r in range(old_count):
-        _add_range(menu, law, state, table, r, old, old_places[r], 1)
-    _add_option(menu, state, table, old, 1)
-    for i in range(count):  # exactly as it was, without rounding errors
-        d = touched[i]
-        state.sums[d], state.used[d], state.own_ms[d] = kept_sums[i], kept_used[i], kept_own[i]
-    state.totals[:], state.host_dims[:] = totals, old_hosts
-    return False, energy, squares
+            squares += _uneven(search, state.own_ms[d], state.sums[d, column])
+        if is_spread:
+            _settle_traffic(law, state)
+        cost_ms = overall_ms(law, state) + state.totals[_PRICE]
+        energy = _energy(state, search, cost_ms, squares, state.totals[_OVERFULL])
+        if energy < threshold:
+            state.totals[_SQUARES], state.totals[_ENERGY] = squares, energy
+            return True
+    _take(menu, law, state, table)
+    put(menu, law, state, table, old, search.old_places)
+    for i in range(count):
+        state.own_ms[touched[i]] = kept_ms[i]
+    state.totals[_SPREAD_MS] = spread_ms
+    return False
 
 
 @jit
-def _least_loaded(
-    menu: Menu,
-    law: DeviceLaw,
-    state: State,
-    table: int,
-    option: int,
-    places: Ints,
-    ms_per_width: float,
-    row_ms: Floats,
-    marks: NDArray[np.bool_],
-    part: float,
-) -> None:
-    """Devices for the ranges of an option: the least loaded without the table, the first of them by a random number."""
+def _choose_places(
+    menu: Menu, law: DeviceLaw, state: State, search: Search, table: int, option: int, draws: Floats
+) -> bool:
+    """Write places of the ranges of an option to `search`; whether the table may be there.
+
+    On devices, the least loaded without the table, the first of them by a random number; on hosts, the less busy of two and
+    those after it.
+    """
     num_devices, old = len(state.own_ms), state.option[table]
     count = menu.first_range[option + 1] - menu.first_range[option]
-    chance = part
+    if menu.spread[option] == ON_ALL:
+        search.places[0] = 0
+        return True
+    if menu.spread[option] == ON_HOST:
+        hosts, busy = num_devices // menu.per_host, state.sums.shape[1] - 1
+        begin, second, fits = int(draws[6] * hosts), int(draws[7] * hosts), True
+        if state.sums[second * menu.per_host, busy] < state.sums[begin * menu.per_host, busy]:
+            begin = second
+        for k in range(count):
+            search.places[k] = (begin + k) % hosts
+            fits = fits and host_allowed(menu, table, search.places[k])
+        return fits
     for k in range(count):
         best, least = 0, np.inf
-        if k == 0 and chance < 0.5:
-            best = int(2 * chance * num_devices)
+        if k == 0 and draws[3] < 0.5:
+            best = int(2 * draws[3] * num_devices)
         else:
             for d in range(num_devices):
-                if marks[d] and num_devices >= count:
+                if search.marks[d] and num_devices >= count:
                     continue
-                load = state.own_ms[d] + ms_per_width * state.sums[d, law.width]
+                load = state.own_ms[d] + search.ms_per_width * state.sums[d, law.width]
                 if menu.spread[old] == ON_DEVICES:
                     for r in range(menu.first_range[old + 1] - menu.first_range[old]):
                         if state.place[table, r] == d:
-                            load -= row_ms[menu.load[menu.first_range[old] + r]]
+                            load -= search.row_ms[menu.load[menu.first_range[old] + r]]
                 if load < least:
                     best, least = d, load
-        places[k], marks[best] = best, True
+        search.places[k], search.marks[best] = best, True
     for k in range(count):
-        marks[places[k]] = False
+        search.marks[search.places[k]] = False
+    return True
 
 
 @jit
 def _has_room(menu: Menu, state: State) -> bool:
-    for d in range(len(state.used)):  # noqa: SIM110 - compiled code has no all()
-        if state.used[d] > menu.capacity[d]:
-            return False
-    return True
+    return bool((state.used <= menu.capacity).all())
 
 
 @jit
@@ -550,91 +532,51 @@ def _anneal(
     menu: Menu,
     law: DeviceLaw,
     state: State,
+    search: Search,
     best_option: Ints,
     best_place: Ints,
     best: float,
     draws: Floats,
-    first: int,
-    total: int,
-    reference: float,
-    hot: float,
-    cold: float,
-    option_share: float,
-    by_width: Ints,
-    rank: Ints,
-    row_ms: Floats,
+    temperature: float,
+    decay: float,
 ) -> float:
     """Take or leave one change per row of `draws`; returns the lowest cost seen, whose state is in `best_*`."""
     num_tables, num_devices = menu.allowed.shape
     width = state.place.shape[1]
-    touched, marks = np.zeros(num_devices, np.int64), np.zeros(num_devices, np.bool_)
-    kept_sums = np.zeros((num_devices, state.sums.shape[1]))
-    kept_used, kept_own = np.zeros(num_devices, np.int64), np.zeros(num_devices)
-    buffer = np.zeros((2, state.sums.shape[1]))
-    new_places = np.zeros(width, np.int64)
-    widest_width, squares = 0.0, 0.0
-    for d in range(num_devices):
-        widest_width = max(widest_width, state.sums[d, law.width])
-    ms_per_width = curve_ms(law.curves, ALL_TO_ALL, widest_width) / max(widest_width, 1e-9)
-    for d in range(num_devices):
-        squares += _uneven(state.own_ms[d], state.sums[d, law.width], ms_per_width)
-    energy = _energy(law, state, squares, reference)
-    leaders, stale = np.zeros((2, 3), np.int64), True
-    temperature, decay = hot * (cold / hot) ** (first / total), (cold / hot) ** (1 / total)
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
-    num_changed = num_tables
+    num_changed, stale = num_tables, True
     for i in range(len(draws)):
         u = draws[i]
         if stale:
-            _find_leaders(law, state, leaders)
+            _find_leaders(law, state, search.leaders)
             stale = False
         temperature *= decay
-        threshold = energy - temperature * reference * math.log(max(u[0], 1e-300))
-        source = leaders[0, 0] if u[1] < _SLOWEST else (leaders[1, 0] if u[1] < _WIDEST else -1)
-        slot = -1
+        threshold = state.totals[_ENERGY] - temperature * search.reference * math.log(max(u[0], 1e-300))
+        source = search.leaders[0, 0] if u[1] < _SLOWEST else (search.leaders[1, 0] if u[1] < _WIDEST else -1)
         if source >= 0 and state.held_ranges[source] > 0:
             slot = _nth_of(state, source, u[2])
             t, r = slot // width, slot % width
         else:
             t = int(u[2] * num_tables)
-            option = state.option[t]
-            r = int(u[3] * (menu.first_range[option + 1] - menu.first_range[option]))
+            r = int(u[3] * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
         old = state.option[t]
         options = menu.last_option[t] - menu.first_option[t]
         accepted, other = False, -1
-        if options > 1 and (menu.spread[old] != ON_DEVICES or u[4] < option_share):
+        if options > 1 and (menu.spread[old] != ON_DEVICES or u[4] < search.option_share):
             new = menu.first_option[t] + int(u[5] * options)
             if menu.spread[new] != ON_DEVICES or menu.spread[old] != ON_DEVICES:
-                chance = u[4] if menu.spread[old] != ON_DEVICES else u[4] / option_share
+                chance = u[4] if menu.spread[old] != ON_DEVICES else u[4] / search.option_share
                 if chance * num_devices > _SPREAD_CHANGES:
                     continue
             elif new == old:
                 continue
-            count = menu.first_range[new + 1] - menu.first_range[new]
-            fits = True
-            if menu.spread[new] == ON_HOST:
-                hosts = num_devices // menu.per_host
-                begin = int(u[6] * hosts)
-                second = int(u[7] * hosts)
-                if state.host_dims[second] < state.host_dims[begin]:
-                    begin = second
-                for k in range(count):
-                    new_places[k] = (begin + k) % hosts
-                    fits = fits and host_allowed(menu, t, new_places[k])
-            elif menu.spread[new] == ON_ALL:
-                new_places[0] = 0
-            else:
-                _least_loaded(menu, law, state, t, new, new_places, ms_per_width, row_ms, marks, u[3])
-            if fits:
-                accepted, energy, squares = _reshard(
-                    menu, law, state, t, new, new_places, touched, marks, kept_sums, kept_used, kept_own,
-                    energy, squares, threshold, reference, ms_per_width,
-                )  # fmt: skip
+            if _choose_places(menu, law, state, search, t, new, u):
+                accepted = _reshard(menu, law, state, search, t, new, threshold)
         elif menu.spread[old] == ON_DEVICES:
             device, swap = state.place[t, r], u[5] < 0.6
             if swap and u[4] < 0.5:  # for a table of about the same width and cost
-                position = rank[t] + int((2 * u[7] - 1) * (_NEAR + 1))
-                near = by_width[min(max(position, 0), num_tables - 1)]
+                position = search.rank[t] + int((2 * u[7] - 1) * (_NEAR + 1))
+                near = search.by_width[min(max(position, 0), num_tables - 1)]
                 if menu.spread[state.option[near]] != ON_DEVICES:
                     continue
                 other, target = near * width, state.place[near, 0]
@@ -646,33 +588,9 @@ def _anneal(
                 target = _quick_device(state, u[6], u[7]) if u[4] < 0.5 else int(u[6] * num_devices)
             if target == device or (swap and (other < 0 or other // width == t)):
                 continue
-            accepted, energy, squares = _exchange(
-                menu,
-                law,
-                state,
-                t * width + r,
-                other,
-                device,
-                target,
-                leaders,
-                buffer,
-                energy,
-                squares,
-                threshold,
-                reference,
-                ms_per_width,
-            )
-        elif menu.spread[old] == ON_HOST:
-            hosts = num_devices // menu.per_host
-            target = int(u[6] * hosts)
-            if target != state.place[t, 0] and host_allowed(menu, t, target):
-                count = menu.first_range[old + 1] - menu.first_range[old]
-                for k in range(count):
-                    new_places[k] = (target + k) % hosts
-                accepted, energy, squares = _reshard(
-                    menu, law, state, t, old, new_places, touched, marks, kept_sums, kept_used, kept_own,
-                    energy, squares, threshold, reference, ms_per_width,
-                )  # fmt: skip
+            accepted = _exchange(menu, law, state, search, t * width + r, other, device, target, threshold)
+        elif menu.spread[old] == ON_HOST and _choose_places(menu, law, state, search, t, old, u):
+            accepted = _reshard(menu, law, state, search, t, old, threshold)
         if accepted:
             stale = True
             for slot in (t * width, other):
@@ -711,70 +629,15 @@ def _fill(menu: Menu, law: DeviceLaw, state: State, option: Ints, place: Ints) -
     settle(law, state)
 
 
-def total_ms(law: DeviceLaw, state: State) -> float:
-    """Cost of a state, price included."""
-    return float(overall_ms(law, state) + state.totals[_PRICE])
-
-
-def cost_of(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> float:
-    """Cost of a placement, price included."""
-    return total_ms(law, state_of(menu, law, option, place))
-
-
-def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0, hot: float = HOT) -> Found:
-    """The best placement that `moves` changes of a legal start visit; never costs more than the start."""
-    generator = np.random.default_rng(seed)
-    option, place = start.option.copy(), start.place.copy()
-    best = reference = start.cost_ms
-    rows = menu.load[menu.first_range[menu.first_option[:-1]]]
-    by_width = np.lexsort((alone_ms(menu, law), menu.loads[rows, law.width]))
-    share = _OPTION_SHARE if bool((menu.last_option - menu.first_option[:-1] > 1).any()) else 0.0
-    rank = np.argsort(by_width)
-    row_ms = _alone(law, menu.loads, np.arange(len(menu.loads)))
-    state = state_of(menu, law, option, place)
-    for first in range(0, moves, _BLOCK):
-        draws = generator.random((min(_BLOCK, moves - first), _DRAWS))
-        best = _anneal(
-            menu,
-            law,
-            state,
-            option,
-            place,
-            best,
-            draws,
-            first,
-            moves,
-            reference,
-            hot,
-            _COLD,
-            share,
-            by_width,
-            rank,
-            row_ms,
-        )
-    return Found(option, place, best)
-
-
-def alone_ms(menu: Menu, law: DeviceLaw) -> Floats:
-    """`[T]` what a device with one table costs, by the first of its options, its all-to-all included."""
-    first = menu.first_range[menu.first_option[:-1]]
-    return _alone(law, menu.loads, menu.load[first])
-
-
-@jit
-def _alone(law: DeviceLaw, loads: Floats, rows: Ints) -> Floats:
-    costs = np.zeros(len(rows))
-    for i in range(len(rows)):
-        costs[i] = device_ms(law, loads[rows[i]]) + curve_ms(law.curves, ALL_TO_ALL, loads[rows[i], law.width])
-    return costs
+def found(law: DeviceLaw, state: State) -> Found:
+    """The placement of a state."""
+    return Found(state.option, state.place, float(overall_ms(law, state) + state.totals[_PRICE]))
 
 
 def priced(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> Found | None:
     """A placement with its cost; None if it is not legal."""
     state = state_of(menu, law, option, place)
-    if not _is_legal(menu, state):
-        return None
-    return Found(option, place, total_ms(law, state))
+    return found(law, state) if _is_legal(menu, state) else None
 
 
 @jit
@@ -788,3 +651,56 @@ def _is_legal(menu: Menu, state: State) -> bool:
                 if not may_hold(menu, state, t, state.place[t, r], -1):
                     return False
     return True
+
+
+def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0, hot: float = HOT) -> Found:
+    """The best placement that `moves` changes of a legal start visit; never costs more than the start."""
+    generator, best = np.random.default_rng(seed), start.cost_ms
+    option, place = start.option.copy(), start.place.copy()
+    state, search = prepared(menu, law, start)
+    decay = (_COLD / hot) ** (1 / max(moves, 1))
+    for first in range(0, moves, _BLOCK):
+        draws = generator.random((min(_BLOCK, moves - first), _DRAWS))
+        temperature = hot * decay**first
+        best = _anneal(menu, law, state, search, option, place, best, draws, temperature, decay)
+    return Found(option, place, best)
+
+
+def prepared(menu: Menu, law: DeviceLaw, start: Found) -> tuple[State, Search]:
+    """The state of a start, and what its search needs besides."""
+    state, num_devices = state_of(menu, law, start.option, start.place), len(menu.capacity)
+    widest, ranges = float(state.sums[:, law.width].max()), state.place.shape[1]
+    rows = menu.load[menu.first_range[menu.first_option[:-1]]]
+    row_ms = _alone(law, menu.loads, np.arange(len(menu.loads)))
+    by_width = np.lexsort((row_ms[rows], menu.loads[rows, law.width]))
+    has_options = bool((menu.last_option - menu.first_option[:-1] > 1).any())
+    search = Search(
+        reference=start.cost_ms,
+        ms_per_width=curve_ms(law.curves, ALL_TO_ALL, widest) / max(widest, 1e-9),
+        option_share=_OPTION_SHARE if has_options else 0.0,
+        by_width=by_width,
+        rank=np.argsort(by_width),
+        row_ms=row_ms,
+        leaders=np.zeros((2, 3), np.int64),
+        buffer=np.zeros((2, menu.loads.shape[1])),
+        touched=np.zeros(num_devices, np.int64),
+        kept_ms=np.zeros(num_devices),
+        marks=np.zeros(num_devices, np.bool_),
+        places=np.zeros(ranges, np.int64),
+        old_places=np.zeros(ranges, np.int64),
+    )
+    _begin(law, state, search)
+    return state, search
+
+
+def alone_ms(menu: Menu, law: DeviceLaw) -> Floats:
+    """`[T]` what a device with one table costs, by the first of its options, its all-to-all included."""
+    return _alone(law, menu.loads, menu.load[menu.first_range[menu.first_option[:-1]]])
+
+
+@jit
+def _alone(law: DeviceLaw, loads: Floats, rows: Ints) -> Floats:
+    costs = np.zeros(len(rows))
+    for i in range(len(rows)):
+        costs[i] = device_ms(law, loads[rows[i]]) + curve_ms(law.curves, ALL_TO_ALL, loads[rows[i], law.width])
+    return costs

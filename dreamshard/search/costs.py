@@ -1,6 +1,7 @@
-"""What a search asks of a cost model, by a trained network and by a preset's roofline.
+"""What shards cost: one cost model for the search, greedy, explanations, and moving, by a trained network or a preset.
 
-Every shard is a load that adds up on its device; `DeviceLaw` says what the sums cost.
+Every shard is a load that adds up on its device. A device's compute and its all-to-all follow from the sum of its loads. The
+last columns of a load are what other collectives carry: all devices wait for the one that carries most, as in the all-to-all.
 
 A trained network has seen whole tables and column shards, and all-to-alls. Its other predictions follow from these:
 
@@ -14,24 +15,25 @@ A trained network has seen whole tables and column shards, and all-to-alls. Its 
 It predicts no tables in host memory: nothing measured tells what a cache costs.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from numpy.typing import NDArray
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
 
-from dreamshard.constraints import UNCONSTRAINED
-from dreamshard.cost_model import CostNetwork, Normaliser, shard_sums
+from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
     COPIES,
     HOSTS,
+    NUM_CURVES,
     ROWS,
+    TRAFFIC,
     DeviceLaw,
     Floats,
     curve_points,
@@ -44,91 +46,170 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import (
     THERE_AND_BACK,
     VECTOR_BYTES,
-    Operation,
     all_to_all_s,
     host_exchange_s,
     ring_s,
     vector_bytes,
 )
-from dreamshard.hardware.loads import placed_loads
-from dreamshard.hardware.roofline import sharding_costs
-from dreamshard.placement import ON_ONE_DEVICE, Placement
-from dreamshard.shards import Shards
+from dreamshard.hardware.loads import DIM, placed_loads
+from dreamshard.hardware.roofline import figures_of, operators_s
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
+from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 
-Figures = NDArray[np.floating[Any]]
-
-_FORWARD, _BACKWARD = 0, 1
-_POINTS = 24  # of a curve of all-to-alls
-_LEAST_DIMS, _MOST_DIMS = 1.0, 1e6  # of a curve
+_POINTS, _LEAST_DIMS, _MOST_DIMS = 24, 1.0, 1e6  # of a curve of all-to-alls
+_AT_ONCE = 2**22  # numbers of the loads of changed placements that are in memory at once
 _HUNDRED = 100  # dims in a unit of the network's widths
+_PAPER = (
+    "the paper's cost network predicts whole tables and columns only, since it does not tell an all-to-all from compute; "
+    "train the algorithm dreamshard, or use a preset"
+)
 
 
-@runtime_checkable
-class SearchCosts(Protocol):
-    """Costs of the shards of one task."""
-
-    @property
-    def devices_per_host(self) -> int:
-        """Devices that share a host."""
-        ...
-
-    @property
-    def column_gain(self) -> float:
-        """Share of the cost that splitting tables by columns must save, as large as the error of predicting it."""
-        ...
-
-    @property
-    def spread_gain(self) -> float:
-        """The same of other ways to shard."""
-        ...
-
-    def loads(self, shards: Shards) -> Floats:
-        """`[S, L]` additive loads.
-
-        Raises:
-            ValueError: a table is in host memory, and the costs know no such tables.
-        """
-        ...
-
-    def law(self, *, spread: bool = True) -> DeviceLaw:
-        """Costs of summed loads; `spread` with those of tables on several devices."""
-        ...
-
-    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
-        """`[D]` milliseconds per phase."""
-        ...
-
-
-@dataclass(frozen=True)
-class CollectiveLoad:
-    """What collectives beside the all-to-all of table- and column-wise shards carry, for `N` placements.
-
-    Attributes:
-        row_dims: `[N]` dims of row-wise tables.
-        all_reduce_bytes: `[N]` of the gradients of data-parallel tables.
-        host_dims: `[N, H]` dims of tables on each host.
-    """
-
-    row_dims: Figures
-    all_reduce_bytes: Figures
-    host_dims: Figures
-
-
-@dataclass(frozen=True)
-class NetworkCosts:
-    """`SearchCosts` by a trained network.
+class CostModel(ABC):
+    """Costs of the shards of one task.
 
     Attributes:
         task: whose shards it costs.
-        network: for the task's devices and hosts (`CostNetwork.for_task`).
-        normaliser: of its features.
         devices_per_host: devices that share a host.
+        column_gain: share of the cost that splitting tables by columns must save, as large as the error of predicting it.
+        spread_gain: the same of other ways to shard.
     """
 
     task: PlacementTask
-    network: StructuredCostNetwork
+    devices_per_host: int
+    column_gain: ClassVar[float]
+    spread_gain: ClassVar[float]
+
+    def loads(self, shards: Shards) -> Floats:
+        """`[S, L]` additive loads; the last columns are `TRAFFIC`.
+
+        Raises:
+            ValueError: the model has no costs of such shards.
+        """
+        dim, rows = shards.tables.dim, shards.tables.rows
+        carried = [
+            shards.is_any("row_wise") * dim,
+            shards.is_any("data_parallel") * (GRADIENT_BYTES * rows * dim),
+            shards.is_any(*ON_ONE_HOST) * dim,
+        ]
+        return torch.cat([self.own_loads(shards), torch.stack(carried, dim=1)], dim=1).double().numpy()
+
+    @abstractmethod
+    def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
+        """`loads` without `TRAFFIC`."""
+
+    @abstractmethod
+    def law(self, *, spread: bool = True) -> DeviceLaw:
+        """Costs of summed loads for compiled functions; `spread` with those of tables on several devices."""
+
+    @abstractmethod
+    def own_phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
+        """`phases_ms` of whole tables and column shards, from sums `[N, D, K]` of `own_loads`."""
+
+    @abstractmethod
+    def collective_ms(self, kind: int, most: Floats) -> Floats:
+        """`[N, 2]` forward and backward of one collective of `TRAFFIC`, by what the device carries that carries most."""
+
+    def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
+        """Milliseconds per device and phase of `N` placements, from their loads `[N, D, L]` summed over each device."""
+        phases_ms = self.own_phases_ms(np.ascontiguousarray(sums[..., : -len(TRAFFIC)]))
+        for kind in TRAFFIC:
+            most = sums[..., kind - NUM_CURVES].max(axis=-1)  # [N]
+            if most.any():
+                phases_ms[..., 1:3] += torch.from_numpy(self.collective_ms(kind, most)).to(phases_ms.dtype)[:, None]
+        return phases_ms
+
+    def curves(self, *, spread: bool) -> Floats:
+        """Curves of a `DeviceLaw` without the all-to-all, and without any unless tables may be `spread`."""
+        curves = np.zeros((NUM_CURVES, len(curve_points())))
+        for kind in TRAFFIC if spread else ():
+            curves[kind] = self.collective_ms(kind, curve_points()).sum(axis=1)
+        return curves
+
+    def sums(self, shards: Shards) -> Floats:
+        """`[D, L]` loads of a placement's shards, summed over each device."""
+        loads = torch.from_numpy(self.loads(shards))
+        return loads.new_zeros(shards.num_devices, loads.shape[1]).index_add_(0, shards.device, loads).numpy()
+
+    def predict(self, placement: Placement) -> DeviceCosts:
+        """`[D]` milliseconds per phase; raises as `loads`."""
+        return DeviceCosts.from_phases(self.phases_ms(self.sums(Shards.of(self.task, placement))[None])[0])
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Has a cost model of every task, and predicts costs of placements by it."""
+
+    def costs(self, task: PlacementTask) -> CostModel:
+        """Costs of a task's shards."""
+        ...
+
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
+        """`[D]` milliseconds per phase; raises as `CostModel.loads`."""
+        ...
+
+
+def costs_of(predictor: Predictor, task: PlacementTask, placement: Placement) -> CostModel:
+    """The cost model of a task, on the hosts of the placement if that has tables on one host."""
+    if placement.sharding_types & set(ON_ONE_HOST):
+        task = replace(task, devices_per_host=placement.devices_per_host)
+    return predictor.costs(task)
+
+
+def known_costs(predictor: Predictor, task: PlacementTask, placement: Placement) -> CostModel | None:
+    """`costs_of`; None if it has no costs of the placement's shards."""
+    model = costs_of(predictor, task, placement)
+    try:
+        model.loads(Shards.of(task, placement))
+    except ValueError:
+        return None
+    return model
+
+
+def changed_ms(
+    model: CostModel, placement: Placement, changes: Sequence[tuple[int, TableSharding | None]]
+) -> tuple[Float[Tensor, "N D"], Bool[Tensor, " N"]]:
+    """What each device costs once one table is sharded otherwise, or is gone, and whether every device has room then."""
+    task, now = model.task, Shards.of(model.task, placement)
+    new = [(n, t, sharding) for n, (t, sharding) in enumerate(changes) if sharding is not None]
+    after, of_range = Shards.of_tables(task, [(t, sharding) for _, t, sharding in new], placement.devices_per_host)
+    numbers = [n for n, _, sharding in new for _ in range(max(len(sharding.columns), 1))]
+    of_change = np.array(numbers, np.int64)[of_range.numpy()]  # [S]
+    loads, sums, new_loads = model.loads(now), model.sums(now), model.loads(after)
+    count = np.bincount(now.table.numpy(), minlength=len(task.tables))
+    first, costs_ms, fits = np.cumsum(count) - count, [], []
+    at_once = max(_AT_ONCE // sums.size, 1)
+    for begin in range(0, len(changes), at_once):
+        tables = np.array([t for t, _ in changes[begin : begin + at_once]])
+        gone = np.concatenate([np.arange(first[t], first[t] + count[t]) for t in tables])
+        come = np.flatnonzero((of_change >= begin) & (of_change < begin + len(tables)))
+        changed = np.repeat(sums[None], len(tables), axis=0)
+        used = np.repeat(now.memory_bytes().numpy()[None], len(tables), axis=0)
+        for sign, number, shards, own, own_loads in (
+            (-1, np.repeat(np.arange(len(tables)), count[tables]), now, gone, loads),
+            (1, of_change[come] - begin, after, come, new_loads),
+        ):
+            where = number, shards.device.numpy()[own]
+            np.add.at(changed, where, sign * own_loads[own])
+            np.add.at(used, where, sign * shards.device_bytes.numpy()[own])
+        costs_ms.append(model.phases_ms(changed).sum(dim=-1).double())
+        fits.append(torch.from_numpy((used <= task.capacity_bytes.numpy()).all(axis=1)))
+    return torch.cat(costs_ms), torch.cat(fits)
+
+
+@dataclass(frozen=True)
+class NetworkCosts(CostModel):
+    """Costs by a trained network.
+
+    Attributes:
+        network: for the task's devices and hosts (`CostNetwork.for_task`).
+        normaliser: of its features.
+    """
+
+    task: PlacementTask
+    network: CostNetwork
     normaliser: Normaliser
     devices_per_host: int
     column_gain: ClassVar[float] = 0.03
@@ -136,117 +217,83 @@ class NetworkCosts:
 
     @classmethod
     def of(cls, task: PlacementTask, network: CostNetwork, normaliser: Normaliser) -> "NetworkCosts":
-        """Costs of the task's shards.
+        """Costs of the task's shards."""
+        network, per_host = network.for_task(task), task.devices_per_host or task.num_devices
+        if isinstance(network, StructuredCostNetwork):
+            per_host = network.exchanges.topology(task.num_devices, task.devices_per_host).devices_per_host
+        return cls(task, network, normaliser, min(per_host, task.num_devices))
 
-        Raises:
-            ValueError: the network is of an architecture that does not tell communication from compute.
-        """
-        if not isinstance(network, StructuredCostNetwork):
-            raise ValueError(
-                "the paper's cost network predicts whole tables and columns only, since it does not tell an all-to-all from "
-                "compute; train the algorithm dreamshard, or use a preset"
-            )
-        network = network.for_task(task)
-        shape = network.exchanges.topology(task.num_devices, task.devices_per_host)
-        return cls(task, network, normaliser, min(shape.devices_per_host, task.num_devices))
-
-    def shard_latents(self, shards: Shards) -> Float[Tensor, "S L"]:
-        """Additive loads as the network's latents; raises as `SearchCosts.loads`."""
+    @torch.no_grad()
+    def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
+        """The network's latents."""
         if bool((shards.host_bytes > 0).any()):
             name = shards.tables.names[int((shards.host_bytes > 0).nonzero()[0])]
             raise ValueError(
                 f"table {name!r} is in host memory with a cache, whose cost the trained network does not know; place by "
                 "published figures (`--hardware h100 --placer prior`), which do, or keep all tables in device memory"
             )
-        tables = shards.tables
+        on_one, tables = shards.is_any(*ON_ONE_DEVICE), shards.tables
         own = replace(tables, pooling_factor=tables.pooling_factor * shards.batch_share.to(tables.pooling_factor.dtype))
-        alone = replace(self.task, tables=own, memory_bytes=2**62, constraints=UNCONSTRAINED)
-        latents = self.network.encode(self.normaliser(own), self.network.ratios(alone)).clone()
-        latents[:, DIMS] *= shards.is_any(*ON_ONE_DEVICE)
+        features = self.normaliser.of_task(self.task.tables)(own)
+        latents = self.network.encode(features, self.network.ratios(self.task, own))
+        if isinstance(self.network, StructuredCostNetwork):
+            latents = latents.clone()
+            latents[:, DIMS] *= on_one
+        elif not bool(on_one.all()):
+            raise ValueError(_PAPER)
         return latents
 
     @torch.no_grad()
-    def loads(self, shards: Shards) -> Floats:
-        """See `SearchCosts`."""
-        return self.shard_latents(shards).double().numpy()
+    def law(self, *, spread: bool = True) -> DeviceLaw:
+        """See `CostModel`.
+
+        Raises:
+            ValueError: the network does not tell communication from compute.
+        """
+        if not isinstance(self.network, StructuredCostNetwork):
+            raise ValueError(_PAPER)
+        return self.network.law(self.task.num_devices, self.curves(spread=spread))
 
     @torch.no_grad()
-    def law(self, *, spread: bool = True) -> DeviceLaw:
-        """See `SearchCosts`."""
-        points, hosts = curve_points(), -(-self.task.num_devices // self.devices_per_host)
-        nothing, curves = np.zeros(len(points)), np.zeros((4, len(points)))
-        nowhere = np.zeros((len(points), hosts))
-        if spread:
-            curves[ROWS] = self.collectives_ms(CollectiveLoad(points, nothing, nowhere)).sum(axis=1)
-            curves[COPIES] = self.collectives_ms(CollectiveLoad(nothing, points, nowhere)).sum(axis=1)
-            busiest = np.concatenate([points[:, None], nowhere[:, 1:]], axis=1)
-            curves[HOSTS] = self.collectives_ms(CollectiveLoad(nothing, nothing, busiest)).sum(axis=1)
-        return self.network.law(self.task.num_devices, curves)
+    def own_phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
+        """See `CostModel`."""
+        return self.network.phases_ms(torch.from_numpy(sums).float()).clamp(min=0)
 
-    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
-        """See `SearchCosts`."""
-        shards = Shards.of(task, placement)
-        sums = shard_sums(self.shard_latents(shards), shards.device[None], task.num_devices)
-        phases_ms = self.network.phases_ms(sums)[0].clamp(min=0)
-        carried = shards.collectives()
-        load = CollectiveLoad(
-            np.array([float(carried.row_wise_dims)]),
-            np.array([float(carried.all_reduce_bytes)]),
-            carried.host_dims.double().numpy()[None],
-        )
-        if placement.sharding_types - set(ON_ONE_DEVICE):
-            phases_ms[:, 1:3] += torch.from_numpy(self.collectives_ms(load)).float()
-        return DeviceCosts.from_phases(phases_ms)
+    @torch.no_grad()
+    def collective_ms(self, kind: int, most: Floats) -> Floats:
+        """See `CostModel`."""
+        num_devices, per_host = self.task.num_devices, self.devices_per_host
+        network = cast(StructuredCostNetwork, self.network)
+        shape = network.exchanges.topology(num_devices, self.task.devices_per_host)
+        if kind == ROWS:
+            return self._all_to_all_ms(shape, most)
+        if kind == COPIES:
+            batch_size = self.task.batch_size or int(network.exchanges.batch_size) or DEFAULT_BATCH
+            return self._all_to_all_ms(shape, most / (VECTOR_BYTES * batch_size)) * [0, 2]
+        across_ms = self._all_to_all_ms(Topology(-(-num_devices // per_host), 1), most / per_host)
+        return self._all_to_all_ms(Topology(per_host, per_host), most) + across_ms
 
-    def collectives_ms(self, load: CollectiveLoad) -> Figures:
-        """`[N, 2]` forward and backward of all but the all-to-all."""
-        total: Figures = self._all_to_all(load.row_dims)
-        batch_size = self.task.batch_size or int(self.network.exchanges.batch_size) or DEFAULT_BATCH
-        total[:, _BACKWARD] += 2 * self._all_to_all(load.all_reduce_bytes / (VECTOR_BYTES * batch_size))[:, _BACKWARD]
-        widest = load.host_dims.max(axis=1)
-        total += self._within_host(widest)
-        if load.host_dims.shape[1] > 1:
-            total += self._across_hosts(widest / self.devices_per_host)
-        return total
-
-    @cached_property
-    def _all_to_all(self) -> Callable[[Figures], Figures]:
-        return self._curve(self.network.exchanges.topology(self.task.num_devices, self.task.devices_per_host))
-
-    @cached_property
-    def _within_host(self) -> Callable[[Figures], Figures]:
-        return self._curve(Topology(self.devices_per_host, self.devices_per_host))
-
-    @cached_property
-    def _across_hosts(self) -> Callable[[Figures], Figures]:
-        return self._curve(Topology(-(-self.task.num_devices // self.devices_per_host), 1))
-
-    def _curve(self, shape: Topology) -> Callable[[Figures], Figures]:
+    def _all_to_all_ms(self, shape: Topology, dims: Floats) -> Floats:
         """`[N, 2]` milliseconds, forward and backward, of all-to-alls of these dims on every device; 0 for none."""
+        if shape.num_devices == 1:
+            return np.zeros((len(dims), 2))
+        network, share = cast(StructuredCostNetwork, self.network), (shape.num_devices - 1) / shape.num_devices
         grid = np.geomspace(_LEAST_DIMS, _MOST_DIMS, _POINTS)
-        share = (shape.num_devices - 1) / shape.num_devices
         times = np.zeros((_POINTS, 2))
-        for i, dims in enumerate(grid if shape.num_devices > 1 else ()):
-            weights = self.network.exchanges.weights_ms(shape, float(dims) * shape.num_devices)
-            weights = self.network.comm_ms if weights is None else weights  # [2, 4]
-            times[i] = (weights[:, 0] + weights[:, 1:].sum(dim=1) * (share * dims / _HUNDRED)).clamp(min=0).numpy()
-
-        def milliseconds(dims: Figures) -> Figures:
-            values = np.stack([np.interp(dims, grid, times[:, phase]) for phase in (_FORWARD, _BACKWARD)], axis=1)
-            return np.where(np.asarray(dims)[:, None] > 0, values, 0.0)
-
-        return milliseconds
+        for i, each in enumerate(grid):
+            weights = network.exchanges.weights_ms(shape, float(each) * shape.num_devices)
+            weights = network.comm_ms if weights is None else weights  # [2, 4]
+            times[i] = (weights[:, 0] + weights[:, 1:].sum(dim=1) * (share * each / _HUNDRED)).clamp(min=0).numpy()
+        return np.stack([np.interp(dims, grid, times[:, way]) for way in range(2)], axis=1) * (dims > 0)[:, None]
 
 
 @dataclass(frozen=True)
-class RooflineCosts:
-    """`SearchCosts` by the roofline, which is never wrong about itself, so that any gain by columns counts.
+class RooflineCosts(CostModel):
+    """Costs by the roofline, which is never wrong about itself, so that any gain by columns counts.
 
     Attributes:
-        task: whose shards it costs.
         spec: figures of the accelerator.
         batch_size: training samples per step.
-        devices_per_host: devices that share a host.
     """
 
     task: PlacementTask
@@ -262,34 +309,38 @@ class RooflineCosts:
         per_host = min(task.devices_per_host or spec.devices_per_node, task.num_devices)
         return cls(task, spec, task.batch_size or DEFAULT_BATCH, per_host)
 
-    def loads(self, shards: Shards) -> Floats:
-        """See `SearchCosts`."""
-        loads: Floats = placed_loads(self.task, shards, self.batch_size).numpy()
-        return loads
+    def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
+        """See `CostModel`."""
+        return placed_loads(self.task, shards, self.batch_size)
 
     def law(self, *, spread: bool = True) -> DeviceLaw:
-        """See `SearchCosts`."""
-        points, num_devices = torch.from_numpy(curve_points()), self.task.num_devices
-        curves = np.zeros((4, len(points)))
-        sent_bytes = vector_bytes(points[:, None].expand(-1, num_devices), self.batch_size)
+        """See `CostModel`."""
+        curves = self.curves(spread=spread)
+        sent_bytes = vector_bytes(torch.from_numpy(curve_points())[:, None], self.batch_size)
+        sent_bytes = sent_bytes.expand(-1, self.task.num_devices)
         curves[ALL_TO_ALL] = 2e3 * all_to_all_s(sent_bytes, self.spec, self.devices_per_host)[:, 0].numpy()
-        if spread:
-            rows_bytes = vector_bytes(points, self.batch_size)
-            rings = [self._ring_s(rows_bytes, operation) for operation in THERE_AND_BACK]
-            curves[ROWS] = 1e3 * torch.stack(rings).sum(dim=0).numpy()
-            curves[COPIES] = 1e3 * self._ring_s(points, "all_reduce").numpy()
-            per_host, hosts = self.devices_per_host, -(-num_devices // self.devices_per_host)
-            busiest = torch.nn.functional.pad(points[:, None], (0, hosts - 1))  # [G, H]
-            exchanges = [
-                host_exchange_s(busiest, self.batch_size, per_host, self.spec, per_host, operation)
-                for operation in THERE_AND_BACK
-            ]
-            curves[HOSTS] = 1e3 * torch.stack(exchanges).sum(dim=0)[:, 0].numpy()
         return roofline_law(self.spec, self.batch_size, curves)
 
-    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
-        """See `SearchCosts`."""
-        return sharding_costs(task, Shards.of(task, placement), self.batch_size, self.spec)
+    def own_phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
+        """See `CostModel`."""
+        flat = operators_s(figures_of(self.spec, self.batch_size), sums.reshape(-1, sums.shape[-1]))
+        compute_s, dims = torch.from_numpy(flat).view(*sums.shape[:-1], 2), torch.from_numpy(sums)[..., DIM]
+        comm_s = all_to_all_s(vector_bytes(dims, self.batch_size), self.spec, self.devices_per_host)
+        comm_s = comm_s * (dims > 0).any(dim=-1, keepdim=True)
+        return 1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1)
 
-    def _ring_s(self, num_bytes: Tensor, operation: Operation) -> Tensor:
-        return ring_s(num_bytes, self.task.num_devices, self.spec, self.devices_per_host, operation)
+    def collective_ms(self, kind: int, most: Floats) -> Floats:
+        """See `CostModel`."""
+        carried, num_devices, per_host = torch.from_numpy(most), self.task.num_devices, self.devices_per_host
+        ways: list[Tensor] = []
+        for operation in THERE_AND_BACK:
+            if kind == HOSTS:
+                busiest = functional.pad(carried[:, None], (0, -(-num_devices // per_host) - 1))  # [N, H]
+                exchange = host_exchange_s(busiest, self.batch_size, per_host, self.spec, per_host, operation)
+                ways.append(exchange[:, 0])
+            elif kind == ROWS:
+                ways.append(ring_s(vector_bytes(carried, self.batch_size), num_devices, self.spec, per_host, operation))
+            else:
+                ways.append(ring_s(carried, num_devices, self.spec, per_host, "all_reduce") * len(ways))
+        seconds: Floats = (torch.stack(ways, dim=1) * (carried > 0)[:, None]).numpy()
+        return 1e3 * seconds

@@ -1,32 +1,30 @@
 """Placers by a cost model: the search by a trained network or by a preset's roofline, and the parts of a trained placer.
 
-The search starts from greedy on the cost model, the policy's greedy rollout, and every rule of thumb; `search.py` goes on
-from them. A preset's costs are those of the simulated testbed on the same hardware: public figures, not measurements of
-one's own devices.
+A preset's costs are those of the simulated testbed on the same hardware: public figures, not measurements of one's own
+devices.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.cost_model import CostNetwork, Normaliser, shard_latents, shard_sums
+from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
 from dreamshard.search.annealing import alone_ms
-from dreamshard.search.baselines import packed
-from dreamshard.search.columns import allowed_parts
-from dreamshard.search.costs import NetworkCosts, RooflineCosts, SearchCosts
-from dreamshard.search.options import ALL, WHOLE, Options
+from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts, costs_of
+from dreamshard.search.options import WHOLE, Options
+from dreamshard.search.packing import packed
 from dreamshard.search.search import default_moves, highest_level, search
 from dreamshard.search.starting import greedy
 from dreamshard.shards import Shards, violation
@@ -36,7 +34,7 @@ from dreamshard.tasks import PlacementTask
 MOVES_PER_MS = 500
 """Changes that an idle core tries in a millisecond; a budget of time stands for as many, whatever the machine."""
 
-_MORE_MOVES = 18_000
+_MORE_MOVES = 18_000  # by a preset, since a kernel's steps make many local optima
 
 Inference = Literal["search", "policy"]
 """How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
@@ -53,19 +51,15 @@ class SearchingPlacer(OrderedPlacer):
 
     Attributes:
         budget_ms: work of the search: as much as an idle core does in this time; None for the task's own.
-        columns: whether tables may be split by columns where memory does not require it.
+        columns: whether tables may be split by columns if memory does not require it.
     """
 
     budget_ms: float | None
     columns: bool
 
     @abstractmethod
-    def costs(self, task: PlacementTask) -> SearchCosts:
+    def costs(self, task: PlacementTask) -> CostModel:
         """The costs of a task's shards."""
-
-    @abstractmethod
-    def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
-        """Devices of whole tables to start from, legal or not, besides greedy and the rules of thumb."""
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
@@ -78,18 +72,8 @@ class SearchingPlacer(OrderedPlacer):
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
-        constraints = task.constraints
-        if highest_level(task) < ALL and not (constraints.caching or constraints.cached_share_of):
-            least, _ = allowed_parts(task)
-            if int(least.max()) > 1 and not self.columns:
-                name = task.tables.names[int(least.argmax())]
-                raise NoPlacementError(
-                    f"table {name!r} is to be split by columns, but whole tables were asked for; allow table_wise"
-                )
-        starts = [device.numpy() for device in self.starts(task)]
-        return search(
-            task, self.costs(task), starts, self.moves(task, budget_ms), highest_level(task, columns=self.columns)
-        )
+        most = highest_level(task, columns=self.columns)
+        return search(task, self.costs(task), self.moves(task, budget_ms), most)
 
 
 @dataclass(frozen=True)
@@ -97,9 +81,6 @@ class DreamShardPlacer(SearchingPlacer):
     """A trained policy and cost network.
 
     Attributes:
-        budget_ms: for the search: as much work as an idle core does in this time; None for the task's own (`budget.py`).
-            Starting placements always finish.
-        columns: whether tables may be split by columns.
         inference: `policy` places whole tables without search or budget.
     """
 
@@ -115,17 +96,9 @@ class DreamShardPlacer(SearchingPlacer):
         """`paper` for a placer by the policy alone."""
         return "paper" if self.inference == "policy" else "dreamshard"
 
-    def costs(self, task: PlacementTask) -> SearchCosts:
-        """See `SearchingPlacer`.
-
-        Raises:
-            ValueError: the network's architecture does not tell communication from compute.
-        """
+    def costs(self, task: PlacementTask) -> CostModel:
+        """See `SearchingPlacer`."""
         return NetworkCosts.of(task, self.cost_network, self.normaliser)
-
-    def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
-        """See `SearchingPlacer`: none besides greedy and the rules, since the policy's do not change the result."""
-        return []
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """See `SearchingPlacer`; or the policy's own placement."""
@@ -141,24 +114,13 @@ class DreamShardPlacer(SearchingPlacer):
             )
         return placement
 
-    @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` predicted milliseconds per phase of any placement of `task`; see `costs.py`.
 
         Raises:
-            ValueError: tables are in host memory, or the network's architecture predicts whole tables and columns only.
+            ValueError: the network has no costs of such shards.
         """
-        if not placement.is_by_columns:
-            return NetworkCosts.of(task, self.cost_network, self.normaliser).predict(task, placement)
-        phases_ms = self.cost_network.for_task(task).phases_ms(self.sums(task, placement)[0])
-        return DeviceCosts.from_phases(phases_ms.clamp(min=0))
-
-    @torch.no_grad()
-    def sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
-        """Latents of whole tables and column shards, summed over each device."""
-        shards = Shards.of(task, placement)
-        latents = shard_latents(self.cost_network, self.normaliser, shards.as_task(task), task.tables)
-        return shard_sums(latents, shards.device[None], task.num_devices)
+        return costs_of(self, task, placement).predict(placement)
 
     @torch.no_grad()
     def alone_ms(self, tables: Tables) -> Float[Tensor, "T 2"]:
@@ -173,8 +135,6 @@ class RooflinePlacer(SearchingPlacer):
 
     Attributes:
         spec: a preset, or hardware of one's own.
-        budget_ms: as much work as an idle core does in this time; None for the task's own.
-        columns: whether tables may be split by columns.
     """
 
     spec: AcceleratorSpec
@@ -182,22 +142,17 @@ class RooflinePlacer(SearchingPlacer):
     columns: bool = True
     name: str = "prior"
 
-    def costs(self, task: PlacementTask) -> SearchCosts:
+    def costs(self, task: PlacementTask) -> CostModel:
         """See `SearchingPlacer`."""
         return RooflineCosts.of(task, self.spec)
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
-        """See `SearchingPlacer`: more than with a network, since a kernel's steps make many local optima."""
+        """See `SearchingPlacer`."""
         return super().moves(task, budget_ms) + (_MORE_MOVES if (budget_ms or self.budget_ms) is None else 0)
 
-    def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
-        """See `SearchingPlacer`: none besides greedy and the rules of thumb."""
-        return []
-
-    @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase of any placement of `task`, as the roofline has them."""
-        return self.costs(task).predict(task, placement)
+        return sharding_costs(task, Shards.of(task, placement), task.batch_size or DEFAULT_BATCH, self.spec)
 
     def measured_on(self, task: PlacementTask) -> MeasuredOn:
         """What the predictions for a task are of."""
@@ -213,7 +168,7 @@ class RooflinePlacer(SearchingPlacer):
 
 @dataclass(frozen=True)
 class GreedyCostPlacer(OrderedPlacer):
-    """Places whole tables."""
+    """Places whole tables, in descending predicted cost, each where it costs least."""
 
     cost_network: CostNetwork
     normaliser: Normaliser
@@ -222,9 +177,8 @@ class GreedyCostPlacer(OrderedPlacer):
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Packs tables if greedy finds no room; raises NoPlacementError if packing finds none either."""
         costs = NetworkCosts.of(task, self.cost_network, self.normaliser)
-        options = Options.of(task, costs.devices_per_host, costs.loads, WHOLE, caching=False)
-        menu, law = options.up_to(WHOLE), costs.law(spread=False)
-        found = greedy(menu, law, np.argsort(-alone_ms(menu, law), kind="stable"))
+        options, law = Options.of(task, costs, WHOLE), costs.law(spread=False)
+        found = greedy(options.menu, law, np.argsort(-alone_ms(options.menu, law), kind="stable"))
         if found is None:
             return Placement.whole(packed(task), task.num_devices)
         return options.placement(found, joined=True)

@@ -14,11 +14,11 @@ from dreamshard.cost_model.compiled import DeviceLaw, Ints
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_DEVICES, Found, Menu, alone_ms, anneal, priced
-from dreamshard.search.baselines import no_room, packed, rule_placements
-from dreamshard.search.columns import packed_columns
-from dreamshard.search.costs import SearchCosts
+from dreamshard.search.baselines import rule_placements
+from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ALL, COLUMNS, WHOLE, Options
-from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, balanced_ms, greedy, spread_evenly
+from dreamshard.search.packing import no_room, packed, packed_columns
+from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greedy, spread_evenly
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
@@ -47,28 +47,23 @@ def highest_level(task: PlacementTask, *, columns: bool = True) -> int:
     return COLUMNS if columns and "column_wise" in types else WHOLE
 
 
-def search(
-    task: PlacementTask, costs: SearchCosts, starts: Sequence[Ints], moves: int | None = None, most: int | None = None
-) -> Placement:
+def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Placement:
     """The best placement found.
 
     Args:
         task: to be placed.
         costs: of its shards.
-        starts: `[T]` devices of whole tables, legal or not, besides greedy and the rules of thumb.
-        moves: changes tried at each level; None for the default.
-        most: the highest level; None for what the constraints allow.
+        moves: changes tried at each level.
+        most: the highest level.
 
     Raises:
         NoPlacementError: nothing fits the devices' memory, or the constraints cannot be met.
     """
-    moves = default_moves(task) if moves is None else moves
-    most = highest_level(task) if most is None else most
     law, found = costs.law(spread=most == ALL), None
     for caching in (False, True) if task.constraints.caching else (False,):
         if not found:
-            options = Options.of(task, costs.devices_per_host, costs.loads, most, caching=caching)
-            found = _best_starts(task, options, law, starts, most, caching=caching)
+            options = Options.of(task, costs, most, caching=caching)
+            found = _best_starts(task, options, law, most, caching=caching)
     if not found:
         return _packed(task, most)
     best = _improved(options.up_to(WHOLE), law, found, moves)
@@ -76,7 +71,7 @@ def search(
         if level > most or (options.levels[:, level] == options.levels[:, level - 1]).all():
             continue
         menu = options.up_to(level)
-        if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced_ms(menu, law):
+        if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced(menu, law).cost_ms:
             continue  # not even perfect balance would gain as much
         others = _split_starts(options, menu, law) if level == COLUMNS else _spread_starts(options, law, best, moves)
         other = _improved(menu, law, [best, *others], moves)
@@ -85,7 +80,7 @@ def search(
     plan, apart = (options.placement(best, joined=joined) for joined in (True, False))
     if plan == apart:
         return _checked(task, [plan])[0]
-    return min(_checked(task, [plan, apart]), key=lambda each: float(costs.predict(task, each).overall_ms()))
+    return min(_checked(task, [plan, apart]), key=lambda each: float(costs.predict(each).overall_ms()))
 
 
 def _checked(task: PlacementTask, plans: list[Placement]) -> list[Placement]:
@@ -146,7 +141,7 @@ def _split_starts(options: Options, menu: Menu, law: DeviceLaw) -> list[Found]:
     for widest in _WIDEST_RANGES:
         first = options.first_within(menu, widest)
         own = menu._replace(first_option=np.append(first, menu.first_option[-1]))
-        own_ms, width = balanced(own, law)
+        own_ms, width = balanced(own, law).even
         work = alone_ms(own, law) * np.diff(menu.first_range)[first]
         order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
         least = np.inf
@@ -182,9 +177,7 @@ def _spread_starts(options: Options, law: DeviceLaw, best: Found, moves: int) ->
     return [_improved(own, law, [start], moves)]
 
 
-def _best_starts(
-    task: PlacementTask, options: Options, law: DeviceLaw, starts: Sequence[Ints], most: int, *, caching: bool
-) -> list[Found]:
+def _best_starts(task: PlacementTask, options: Options, law: DeviceLaw, most: int, *, caching: bool) -> list[Found]:
     """The cheapest legal start of each origin; none if nothing fits."""
     menu = options.up_to(WHOLE)
     alone = alone_ms(menu, law)
@@ -196,8 +189,7 @@ def _best_starts(
     if not caching:
         by_origin += [[greedy(menu, law, by_cost)], _separated(menu, law, dim)]
     if options.are_whole and not caching:
-        rules = [device.numpy() for device in rule_placements(task)]
-        by_origin += [[priced(menu, law, *options.whole(device)) for device in given] for given in (starts, rules)]
+        by_origin.append([priced(menu, law, *options.whole(device.numpy())) for device in rule_placements(task)])
     legal = [[each for each in found if each is not None] for found in by_origin]
     best = [min(found, key=_cost) for found in legal if found]  # of each origin, so that they differ
     for level in range(WHOLE, most + 1):

@@ -12,9 +12,8 @@ import numpy as np
 
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
-    COPIES,
-    HOSTS,
-    ROWS,
+    NUM_CURVES,
+    TRAFFIC,
     DeviceLaw,
     Floats,
     Ints,
@@ -29,15 +28,15 @@ from dreamshard.search.annealing import (
     Menu,
     State,
     empty_state,
+    found,
     host_allowed,
     may_hold,
     put,
     settle,
-    total_ms,
 )
 
 _TRIED = 16  # devices on which greedy tries a table
-_SWEEPS = 6  # over all tables, in which each may change how it is spread
+SWEEPS = 6  # over all tables, in which each may change how it is spread
 _FULL = 0.97  # of all memory, above which spreading tables more costs
 
 
@@ -176,7 +175,7 @@ def greedy(menu: Menu, law: DeviceLaw, order: Ints, target: Target = ANYTHING) -
     state = empty_state(menu)
     if not _greedy(menu, law, state, order, ms_per_width(menu, law), target):
         return None
-    return Found(state.option, state.place, total_ms(law, state))
+    return found(law, state)
 
 
 def ms_per_width(menu: Menu, law: DeviceLaw) -> float:
@@ -194,105 +193,73 @@ class Spread(NamedTuple):
     cost_ms: float
 
 
-def spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target = ANYTHING) -> Spread:
+def spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target = ANYTHING, sweeps: int = SWEEPS) -> Spread:
     """Options, from given ones on, that cost least if every device had the same share of all loads.
 
     One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
     the option that costs least beside the others', until none does. Options with a range beyond the limit are left out.
     """
     option = option.copy()
-    cost_ms, own_ms, width = _spread_evenly(menu, law, option, limit, *_sums_of_options(menu, law))
-    return Spread(option, Target(float(own_ms), float(width)), float(cost_ms))
+    own_ms, width, cost_ms = _spread_evenly(menu, law, option, limit, sweeps)
+    return Spread(option, Target(own_ms, width), cost_ms)
 
 
 @jit
-def _sums_of_options(menu: Menu, law: DeviceLaw) -> tuple[Floats, Floats, Floats]:
-    """Sums over the shards of each option.
-
-    Returns:
-        `[O, L]` loads; `[O, 4]` bytes, dims of rows, bytes of copies and dims on hosts; `[O, 2]` cost and width of a
-        device with the largest range.
-    """
-    options, columns = len(menu.spread), menu.loads.shape[1]
-    loads, carried, largest = np.zeros((options, columns)), np.zeros((options, 4)), np.zeros((options, 2))
-    for o in range(options):
-        carried[o, 1], carried[o, 2] = menu.row_dims[o], menu.copy_bytes[o]
-        for r in range(menu.first_range[o], menu.first_range[o + 1]):
-            full, row = menu.blocks[r] - 1, menu.load[r]
-            for c in range(columns):
-                loads[o, c] += full * menu.loads[row, c] + menu.loads[menu.last_load[r], c]
-            carried[o, 0] += full * menu.size[r] + menu.last_size[r]
-            carried[o, 3] += menu.host_dims[r]
-            if menu.spread[o] == ON_DEVICES:
-                largest[o, 0] = max(largest[o, 0], device_ms(law, menu.loads[row]))
-                largest[o, 1] = max(largest[o, 1], menu.loads[row, law.width])
-    return loads, carried, largest
+def _even_ms(law: DeviceLaw, total: Floats, num_devices: int, share: Floats) -> tuple[float, float, float]:
+    """A device's own cost, its width and the overall cost, if all devices have the same share of `total` `[L]`."""
+    for c in range(len(total)):
+        share[c] = total[c] / num_devices
+    share[law.tables] = max(share[law.tables], 1.0)
+    own, width = device_ms(law, share), share[law.width]
+    cost = own + law.fixed_ms + law.total_ms * width * num_devices + curve_ms(law.curves, ALL_TO_ALL, width)
+    for kind in TRAFFIC:
+        cost += curve_ms(law.curves, kind, share[len(share) + kind - NUM_CURVES])
+    return own, width, cost
 
 
 @jit
-def _spread_evenly(
-    menu: Menu, law: DeviceLaw, option: Ints, limit: Target, loads: Floats, carried: Floats, largest: Floats
-) -> tuple[float, float, float]:
-    columns, num_devices = loads.shape[1], len(menu.capacity)
-    hosts, capacity = num_devices // menu.per_host, menu.capacity.sum()
-    total, totals, share = np.zeros(columns), np.zeros(4), np.zeros(columns)
+def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target, sweeps: int) -> tuple[float, float, float]:
+    columns, num_devices, capacity = menu.loads.shape[1], len(menu.capacity), menu.capacity.sum()
+    loads, num_bytes = np.zeros((len(menu.spread), columns)), np.zeros(len(menu.spread))
+    beyond = np.zeros(len(menu.spread), np.bool_)
+    for t in range(len(option)):
+        for o in range(menu.first_option[t], menu.last_option[t]) if sweeps else range(option[t], option[t] + 1):
+            for r in range(menu.first_range[o], menu.first_range[o + 1]):
+                full, row = menu.blocks[r] - 1, menu.load[r]
+                for c in range(columns):
+                    loads[o, c] += full * menu.loads[row, c] + menu.loads[menu.last_load[r], c]
+                num_bytes[o] += full * menu.size[r] + menu.last_size[r]
+                if limit.own_ms < np.inf and menu.spread[o] == ON_DEVICES:
+                    too_slow = device_ms(law, menu.loads[row]) > limit.own_ms
+                    beyond[o] = beyond[o] or too_slow or menu.loads[row, law.width] > limit.width
+    total, share, used = np.zeros(columns), np.zeros(columns), 0.0
     for t in range(len(option)):
         total += loads[option[t]]
-        totals += carried[option[t]]
-    best, best_own, changed = np.inf, 0.0, True
-    for _ in range(_SWEEPS):
+        used += num_bytes[option[t]]
+    changed = True
+    for _ in range(sweeps):
         if not changed:
             break
         changed = False
         for t in range(len(option)):
             total -= loads[option[t]]
-            totals -= carried[option[t]]
-            least, least_own, chosen = np.inf, 0.0, option[t]
+            used -= num_bytes[option[t]]
+            least, chosen = np.inf, option[t]
             for o in range(menu.first_option[t], menu.last_option[t]):
-                beyond = largest[o, 0] > limit.own_ms or largest[o, 1] > limit.width
                 if limit.own_ms == np.inf and menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
                     continue
-                for c in range(columns):
-                    share[c] = (total[c] + loads[o, c]) / num_devices
-                share[law.tables] = max(share[law.tables], 1.0)
-                width = share[law.width]
-                own = device_ms(law, share)
-                cost = own + law.fixed_ms + law.total_ms * width * num_devices
-                cost += curve_ms(law.curves, ALL_TO_ALL, width)
-                cost += curve_ms(law.curves, ROWS, totals[1] + carried[o, 1])
-                cost += curve_ms(law.curves, COPIES, totals[2] + carried[o, 2])
-                cost += curve_ms(law.curves, HOSTS, (totals[3] + carried[o, 3]) / max(hosts, 1))
-                cost *= 1 + 10 * max((totals[0] + carried[o, 0]) / capacity - _FULL, 0.0)
-                cost *= 1e3 if beyond else 1.0  # unless there is no other
+                _, _, cost = _even_ms(law, total + loads[o], num_devices, share)
+                cost *= 1 + 10 * max((used + num_bytes[o]) / capacity - _FULL, 0.0)
+                cost *= 1e3 if beyond[o] else 1.0  # unless there is no other
                 if cost < least * (1 - 1e-9):
-                    least, least_own, chosen = cost, own, o
+                    least, chosen = cost, o
             changed = changed or chosen != option[t]
-            option[t], best, best_own = chosen, least, least_own
+            option[t] = chosen
             total += loads[chosen]
-            totals += carried[chosen]
-    return best / 1e3 if best > 1e3 * best_own else best, best_own, total[law.width] / num_devices
+            used += num_bytes[chosen]
+    return _even_ms(law, total, num_devices, share)
 
 
-def balanced(menu: Menu, law: DeviceLaw) -> Target:
-    """Every device if all had the same share of all loads, by the first option of each table."""
-    share = _sums_of_first(menu) / menu.allowed.shape[1]
-    share[law.tables] = max(share[law.tables], 1.0)
-    return Target(float(device_ms(law, share)), float(share[law.width]))
-
-
-def balanced_ms(menu: Menu, law: DeviceLaw) -> float:
-    """Cost if every device had the same share, without collectives of spread tables: less than any that is real."""
-    own_ms, width = balanced(menu, law)
-    waits_ms = law.fixed_ms + law.total_ms * width * menu.allowed.shape[1]
-    return float(own_ms + waits_ms + curve_ms(law.curves, ALL_TO_ALL, width))
-
-
-@jit
-def _sums_of_first(menu: Menu) -> Floats:
-    """`[L]` loads of all shards of the first options."""
-    total = np.zeros(menu.loads.shape[1])
-    for t in range(len(menu.last_option)):
-        option = menu.first_option[t]
-        for r in range(menu.first_range[option], menu.first_range[option + 1]):
-            total += (menu.blocks[r] - 1) * menu.loads[menu.load[r]] + menu.loads[menu.last_load[r]]
-    return total
+def balanced(menu: Menu, law: DeviceLaw) -> Spread:
+    """The first option of each table, if every device had the same share of all loads: less than any real placement."""
+    return spread_evenly(menu, law, menu.first_option[:-1], sweeps=0)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.baselines import packed_by_size
-from dreamshard.search.columns import fits_together, packed_columns, tight_splits
+from dreamshard.search.packing import fits_together, packed_by_size, packed_columns, tight_splits
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask

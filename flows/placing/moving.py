@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dreamshard.files.text import gib
 from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, rename_devices, steps, weigh
 from dreamshard.placement import Placement
-from dreamshard.search.changes import Predictor
+from dreamshard.search.costs import Predictor
 from dreamshard.tasks import PlacementTask
 
 

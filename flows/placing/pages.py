@@ -10,7 +10,7 @@ from dreamshard.explain import table_shares
 from dreamshard.files.text import gib, markdown_table
 from dreamshard.placement import Placement
 from dreamshard.plan import Plan
-from dreamshard.search.changes import Changes, known_costs
+from dreamshard.search.costs import changed_ms, known_costs
 from flows.placing.moving import transition_lines
 from flows.placing.request import CheckedRequest, Placed
 from flows.reports.plan_view.view import PlanView, Side
@@ -149,11 +149,11 @@ def _stay_ms(checked: CheckedRequest, placed: Placed) -> dict[str, float]:
     kept = None if way is None or way.weighed is None else way.weighed.kept
     if kept is None or way is None or in_use is None or predictor is None:
         return {}
-    if (costs := known_costs(predictor, task, way.placement)) is None:
+    if (model := known_costs(predictor, task, way.placement)) is None:
         return {}
     moved = {step.table for step in way.steps if step.kind != "load"} & {*in_use.task.tables.names}
     numbers = [t for t, name in enumerate(task.tables.names) if name in moved]
-    changes = Changes.of(task, costs, way.placement, [[each] for each in kept.placement.tables])
-    after_ms = changes.after([(t, kept.placement.tables[t]) for t in numbers]).device_ms.max(axis=1)
-    extra_ms = (after_ms - changes.device_ms().max()).tolist()
-    return {task.tables.names[t]: ms for t, ms in zip(numbers, extra_ms, strict=True)}
+    stays = [(t, kept.placement.tables[t]) for t in numbers]
+    after_ms, _ = changed_ms(model, way.placement, [(0, way.placement.tables[0]), *stays])
+    overall_ms = after_ms.max(dim=1).values
+    return {task.tables.names[t]: ms for t, ms in zip(numbers, (overall_ms[1:] - overall_ms[0]).tolist(), strict=True)}

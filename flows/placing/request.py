@@ -13,7 +13,7 @@ from dreamshard.moving import InUse, MovePrice
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.plan import Plan, make_plan, parse_plan, read_plan, with_origin
 from dreamshard.search import DreamShardPlacer
-from dreamshard.search.changes import Predictor
+from dreamshard.search.costs import Predictor
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE

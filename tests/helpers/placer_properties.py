@@ -14,7 +14,7 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.search.baselines import baselines
-from dreamshard.search.packing import PlacementLimits, pack_whole
+from dreamshard.search.packing import Parts, PlacementLimits, pack
 from dreamshard.shards import allowed_devices, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -76,7 +76,7 @@ def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
     except NoPlacementError as error:
         if name != "policy" and "none exists" not in str(error) and "are to share a device" not in str(error):
             yield f"found nothing, and proved nothing: {error}"
-        elif "none exists" in str(error) and pack_whole(PlacementLimits.of(task)).device is not None:
+        elif "none exists" in str(error) and _packs(task):
             yield f"called impossible what is possible: {error}"
         return
     if broken := violation(task, placement):
@@ -91,6 +91,11 @@ def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
         before, after = (float(placer.predict(task, placer.place(each)).overall_ms()) for each in (task, roomier))
         if after > before * _WORSE[name]:
             yield f"costs {after / before:.4f} with more memory"
+
+
+def _packs(task: PlacementTask) -> bool:
+    limits = PlacementLimits.of(task)
+    return pack(limits, Parts.whole(limits.item_bytes)).amounts is not None
 
 
 def _broken_by_order(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:

@@ -6,7 +6,7 @@ import torch
 
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episode, rollout
-from dreamshard.search.baselines import packed
+from dreamshard.search.packing import packed
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState
 

@@ -37,23 +37,21 @@ CONSTRAINED = Constraints(
 def test_a_state_after_1000_changes_costs_what_it_costs_from_scratch(kind, constraints):
     task = PlacementTask(pool_of(24), 8, 2**33, devices_per_host=4, constraints=constraints)
     costs = PLACERS[kind]().costs(task)
-    options = Options.of(task, costs.devices_per_host, costs.loads, ALL, caching=False)
-    menu, law = options.menu, costs.law()
-    found = greedy(menu, law, np.argsort(-annealing.alone_ms(menu, law)))
-    state = annealing.state_of(menu, law, found.option, found.place)
-    order, row_ms = np.arange(len(menu.allowed)), np.zeros(len(menu.loads))
+    options, law = Options.of(task, costs, ALL), costs.law()
+    menu = options.menu
+    start = greedy(menu, law, np.argsort(-annealing.alone_ms(menu, law)))
+    state, search = annealing.prepared(menu, law, start)
     for seed in range(4):
         draws = np.random.default_rng(seed).random((1000, 8))
-        best = found.option.copy(), found.place.copy()
-        annealing._anneal(menu, law, state, *best, 0.0, draws, 0, 1000, 1.0, 1e3, 1e3, 0.5, order, order, row_ms)
+        annealing._anneal(menu, law, state, search, start.option.copy(), start.place.copy(), 0.0, draws, 1e3, 1.0)
         fresh = annealing.state_of(menu, law, state.option, state.place)
-        assert annealing.overall_ms(law, state) == pytest.approx(annealing.overall_ms(law, fresh), rel=1e-9)
+        cost_ms = annealing.overall_ms(law, state)
+        assert cost_ms == pytest.approx(annealing.overall_ms(law, fresh), rel=1e-9)
         assert np.allclose(state.sums, fresh.sums)
         assert (state.used == fresh.used).all()
-        placement = options.placement(annealing.Found(state.option, state.place, 0.0), joined=False)
+        placement = options.placement(annealing.found(law, state), joined=False)
         assert not violation(task, placement)
-        predicted = float(costs.predict(task, placement).overall_ms())
-        assert annealing.overall_ms(law, state) == pytest.approx(predicted, rel=2e-3)
+        assert cost_ms == pytest.approx(float(costs.predict(placement).overall_ms()), rel=2e-3)
 
 
 _PLACE = """

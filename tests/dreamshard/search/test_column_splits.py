@@ -9,7 +9,7 @@ import torch
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.baselines import baselines
-from dreamshard.search.columns import needed_parts, tight_splits
+from dreamshard.search.packing import tight_splits
 from dreamshard.shards import violation
 from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
@@ -51,9 +51,7 @@ def test_splitting_costs_something_on_a_device_that_one_table_fills():
 def test_a_table_larger_than_a_device_needs_as_many_shards_as_fit():
     tables = tables_of([100], dim=16)  # 6,400 bytes in fp32, 1,600 per four columns
     task = PlacementTask(tables, 4, 3_300)
-    assert needed_parts(task, task.memory_bytes).tolist() == [2]
-    assert needed_parts(task, 1_600).tolist() == [4]
-    assert [parts.tolist() for parts in tight_splits(task)][-1] == [4]
+    assert [parts.tolist() for parts in tight_splits(task)] == [[2], *[[4]] * 6]
 
 
 def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_rules_of_thumb():

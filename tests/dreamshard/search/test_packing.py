@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from dreamshard.constraints import Constraints
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.baselines import GreedyPlacer, packed, packed_by_size
-from dreamshard.search.columns import packed_columns
-from dreamshard.search.packing import PlacementLimits, pack_whole
+from dreamshard.search.baselines import GreedyPlacer
+from dreamshard.search.packing import Parts, PlacementLimits, pack, packed, packed_by_size, packed_columns
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
@@ -99,26 +98,23 @@ def test_no_shard_is_narrower_than_its_table_allows():
     assert violation(task, placement) == ""
 
 
+def limits_of(sizes, room):
+    every, shape = np.arange(len(sizes)), (len(sizes), len(room))
+    return PlacementLimits(every, every, sizes, room, np.ones(shape, bool), every, ((),) * len(sizes))
+
+
 def test_sizes_of_real_tables_that_fill_devices_almost_are_packed_within_their_bytes():
     generator = np.random.default_rng(0)
     share = generator.lognormal(0, 1.5, (4, 12))
     sizes = np.floor(share / share.sum(axis=1, keepdims=True) * 5 * 2**30).astype(np.int64).ravel()
     room = np.full(4, int(sizes.reshape(4, 12).sum(axis=1).max() * 1.005))
-    limits = PlacementLimits(np.arange(48), sizes, room, np.ones((48, 4), bool), np.zeros((48, 48), bool))
-    device = pack_whole(limits).device
-    assert device is not None
-    assert (np.bincount(device, weights=sizes) <= room).all()
+    amounts = pack(limits_of(sizes, room), Parts.whole(sizes)).amounts
+    assert (amounts.sum(axis=1) == 1).all()
+    assert (sizes @ amounts <= room).all()
 
 
 def test_more_than_the_search_takes_on_is_not_called_impossible():
-    count, num_devices = 300, 64
-    sizes = np.full(count, 10)
-    limits = PlacementLimits(
-        np.arange(count),
-        sizes,
-        np.full(num_devices, 1),
-        np.ones((count, num_devices), bool),
-        np.zeros((count, count), bool),
-    )
-    assert pack_whole(limits).device is None
-    assert not pack_whole(limits).is_impossible
+    sizes = np.full(300, 10)
+    packing = pack(limits_of(sizes, np.full(64, 1)), Parts.whole(sizes))
+    assert packing.amounts is None
+    assert not packing.is_impossible

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.baselines import packed_by_size
+from dreamshard.search.packing import packed_by_size
 from dreamshard.tables import Tables, concatenate, parent_name
 from dreamshard.task_sets.fixed_model import MODEL, draw_drift, fixed_tasks, is_fixed_model, split_tasks, split_to_fit
 from dreamshard.tasks import PlacementTask

@@ -1,0 +1,92 @@
+"""One cost model: the sums of shards, and of changed placements, cost what whole placements do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.cost_model.compiled import COPIES, ROWS
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
+from dreamshard.search import RooflinePlacer
+from dreamshard.search.costs import changed_ms
+from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import tables_of
+from tests.helpers.trained import learnt_placer
+
+EVERY_WAY = (
+    TableSharding("row_wise"),
+    TableSharding("column_wise", ((0, 4), (4, 8)), (1, 3)),
+    TableSharding("data_parallel"),
+    TableSharding("grid_shard", ((0, 4), (4, 8)), (1, 0)),
+    TableSharding("table_row_wise", where=(1,)),
+    TableSharding("table_wise", where=(2,)),
+    TableSharding("table_wise", where=(2,), cached_share=0.5),
+)
+CASES = {
+    "preset": (RooflinePlacer(PRESETS["a100"]), EVERY_WAY),
+    "network": (learnt_placer(), EVERY_WAY[:-1]),
+    "paper": (learnt_placer("paper"), (EVERY_WAY[1], EVERY_WAY[5])),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    """A placer, a task, a placement in every way that the placer knows, and its cost model."""
+    placer, ways = CASES[request.param]
+    rows = [100_000, 70_000, 400, 50_001, 60_002, 90_000, 1000]
+    tables = tables_of(rows, 8, [2.0, 5.0, 1.0, 3.0, 2.0, 4.0, 6.0]).select(range(len(ways)))
+    any_way = Constraints(sharding_types=SHARDING_TYPES, caching=True)
+    task = PlacementTask(tables, 4, 2**30, devices_per_host=2, constraints=any_way)
+    return placer, task, Placement(ways, 4, 2), placer.costs(task)
+
+
+def close(expected):
+    return pytest.approx(expected, rel=1e-4)
+
+
+def test_sums_of_shards_cost_what_the_placement_is_predicted_to(case):
+    placer, task, placement, model = case
+    assert model.predict(placement).device_ms().tolist() == close(placer.predict(task, placement).device_ms().tolist())
+
+
+def test_a_table_sharded_otherwise_costs_what_the_whole_placement_would(case):
+    placer, task, placement, model = case
+    changes = [(t, way) for t in range(len(placement.tables)) for way in placement.tables]
+    device_ms, fits = changed_ms(model, placement, changes)
+    for found, (t, way) in zip(device_ms.tolist(), changes, strict=True):
+        assert found == close(placer.predict(task, placement.with_table(t, way)).device_ms().tolist())
+    assert fits.all()
+
+
+def test_without_a_table_costs_are_those_of_the_other_tables(case):
+    placer, task, placement, model = case
+    device_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(placement.tables))])
+    for t, found in enumerate(device_ms.tolist()) if placer.name != "paper" else ():  # whose features go by the task
+        rest = [other for other in range(len(placement.tables)) if other != t]
+        others = replace(task, tables=task.tables.select(rest))
+        without = Placement(tuple(placement.tables[other] for other in rest), 4, 2)
+        assert found == close(placer.predict(others, without).device_ms().tolist())
+
+
+def test_a_change_that_has_no_room_does_not_fit():
+    task = PlacementTask(tables_of([100] * 4), 2, 2 * 100 * 16)
+    placement = Placement.whole([0, 0, 1, 1], 2)
+    model = RooflinePlacer(PRESETS["a100"]).costs(task)
+    assert changed_ms(model, placement, [(0, placement.tables[0]), (0, placement.tables[2])])[1].tolist() == [
+        True,
+        False,
+    ]
+
+
+def test_a_network_predicts_an_all_reduce_as_twice_an_all_to_all_of_its_bytes():
+    task = PlacementTask(tables_of([10**4] * 4, dim=100), 4, 2**40, constraints=ANY_SHARDING)
+    placer = learnt_placer()
+    exchanged = placer.predict(task, Placement.whole(torch.arange(4), 4))  # every device sends 100 dims
+    batch_size, model = int(placer.cost_network.exchanges.batch_size), placer.costs(task)
+    reduced_ms = model.collective_ms(COPIES, np.array([100.0 * 4 * batch_size]))
+    assert reduced_ms[0, 1] == pytest.approx(2 * float(exchanged.backward_comm_ms[0]), rel=0.02)
+    both_ways = exchanged.forward_comm_ms + exchanged.backward_comm_ms
+    assert model.collective_ms(ROWS, np.array([100.0]))[0].sum() == pytest.approx(float(both_ways[0]), rel=0.02)
