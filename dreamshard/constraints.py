@@ -13,16 +13,16 @@ cache: true                         # or {table: share of its rows in device mem
 """
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import scipy
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, reading, yaml_content
 from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_DEVICE, SHARDING_TYPES, ShardingType, most_ranges
+from dreamshard.tables import DIM_MULTIPLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,47 +141,25 @@ def _contradictions(
             yield f"table {name!r} may only be sharded {ways}, which needs all {num_devices} devices, not {len(devices)}"
         if len(devices) == 1 < num_devices and not set(types) & set(ON_ONE_DEVICE):
             yield f"table {name!r} may use one device only, but may only be sharded {ways}"
-    yield from _group_contradictions(constraints, allowed)
-    for name, dim in dims.items():
         narrowest = constraints.narrowest_columns_of.get(name, 0)
-        if set(constraints.sharding_types_for(name)) == {"column_wise"} and most_ranges(dim, narrowest) < 2:
+        if name in dims and set(types) == {"column_wise"} and most_ranges(dims[name], narrowest) < 2:
             yield (
-                f"table {name!r} may only be sharded column_wise, but its {dim} columns do not make two shards of at least "
-                f"{max(narrowest, 4)}, a multiple of 4; allow table_wise for it"
+                f"table {name!r} may only be sharded column_wise, but its {dims[name]} columns do not make two shards of at "
+                f"least {max(narrowest, DIM_MULTIPLE)}, a multiple of {DIM_MULTIPLE}; allow table_wise for it"
             )
-
-
-def _group_contradictions(constraints: Constraints, allowed: Mapping[str, frozenset[int]]) -> Iterator[str]:
-    together = _joined(constraints.together)
-    for group in together:
+    for group, is_apart in (
+        *((each, False) for each in constraints.together),
+        *((each, True) for each in constraints.apart),
+    ):
         present = sorted(group & allowed.keys())
-        if len(present) > 1 and not frozenset.intersection(*(allowed[name] for name in present)):
+        common = [allowed[name] for name in present] or [frozenset[int]()]
+        if is_apart and len(frozenset().union(*common)) < len(present):
+            yield f"tables {present} are to be on devices of their own, but have fewer devices than that"
+        if not is_apart and len(present) > 1 and not frozenset.intersection(*common):
             yield f"tables {present} are to share a device, but there is none that all of them may use"
-        for name in present:
-            types = constraints.sharding_types_for(name)
-            if len(present) > 1 and "table_wise" not in types:
-                yield f"table {name!r} is to share a device with others, whole, but may only be sharded {' or '.join(types)}"
-    for group in constraints.apart:
-        for other in together:
-            if len(both := sorted(group & other & allowed.keys())) > 1:
-                yield f"tables {both} are to be apart, but also to share a device"
-        present = sorted(group & allowed.keys())
-        devices = sorted(frozenset().union(*(allowed[name] for name in present)))
-        fits = scipy.sparse.csr_array(
-            [[device in allowed[name] for device in devices] for name in present] or [[False]]
-        )
-        if (scipy.sparse.csgraph.maximum_bipartite_matching(fits) >= 0).sum() < len(present):
-            yield f"tables {present} are to be on devices of their own, but devices {devices} are not enough for all of them"
-
-
-def _joined(groups: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The groups, those that share a table made one."""
-    result: list[frozenset[str]] = []
-    for group in groups:
-        touching = [other for other in result if other & group]
-        result = [other for other in result if not other & group]
-        result.append(group.union(*touching))
-    return result
+        split = [name for name in present if "table_wise" not in constraints.sharding_types_for(name)]
+        if not is_apart and len(present) > 1 and split:
+            yield f"tables {present} are to share a device, whole, but {split} may not be table_wise"
 
 
 _PROBLEM, _ADVICE = "is neither YAML nor JSON", "so the placement would ignore it; correct it"
@@ -253,54 +231,36 @@ class _File(BaseModel):
         return found
 
 
-def read_constraints(
-    path: str | Path, tables: Collection[str], num_devices: int, base: Constraints = UNCONSTRAINED
-) -> Constraints:
-    """The constraints of a `.yaml`, `.yml` or `.json` file; arguments and errors as for `parse_constraints`.
-
-    Raises:
-        ValueError: there is no such file.
-    """
-    if not Path(path).is_file():
-        raise ValueError(f"there is no file of constraints {path}; check the path")
-    return parse_constraints(Path(path).read_bytes(), tables, num_devices, base, source=str(path))
-
-
 def parse_constraints(
-    text: str | bytes,
-    tables: Collection[str],
-    num_devices: int,
-    base: Constraints = UNCONSTRAINED,
-    *,
-    source: str = "the constraints",
+    source: str | Path, tables: Collection[str], num_devices: int, base: Constraints = UNCONSTRAINED
 ) -> Constraints:
-    """The constraints of a file's text.
+    """The constraints of a `.yaml`, `.yml` or `.json` file, or of its text; `PlacementTask` finds contradictions in them.
 
     Args:
-        text: YAML or JSON.
-        tables: names that the file may use.
+        source: a path, or the text.
+        tables: names that the constraints may use.
         num_devices: `D`.
-        base: constraints that hold where the file says nothing.
-        source: names the file in errors.
+        base: constraints that hold where the source says nothing.
 
     Raises:
-        ValueError: the text is wrong, names a table or device that does not exist, or contradicts itself.
+        ValueError: there is no such file, or it is wrong or names a table that does not exist.
     """
-    content = yaml_content(text, source, _PROBLEM, _ADVICE) or {}  # JSON is YAML
+    name = str(source) if isinstance(source, Path) else "the constraints"
+    if isinstance(source, Path) and not source.is_file():
+        raise ValueError(f"there is no file of constraints {source}; check the path")
+    text = source.read_bytes() if isinstance(source, Path) else source
+    content = yaml_content(text, name, _PROBLEM, _ADVICE) or {}  # JSON is YAML
     if not isinstance(content, dict):
-        raise ValueError(f"{source} holds no constraints; give one per line, for example `reserve_gb: 8`")
-    with reading(source, "is wrong", _ADVICE):
+        raise ValueError(f"{name} holds no constraints; give one per line, for example `reserve_gb: 8`")
+    with reading(name, "is wrong", _ADVICE):
         file = _File.model_validate(content)
     if isinstance(content.get("memory_gb"), list) and len(file.memory_bytes_of) != num_devices:
         raise ValueError(
-            f"{source} gives memory_gb for {len(file.memory_bytes_of)} devices; give one size for each of {num_devices}"
+            f"{name} gives memory_gb for {len(file.memory_bytes_of)} devices; give one size for each of {num_devices}"
         )
     constraints = replace(base, **file.given())
-    for name in sorted(constraints.tables_named() - base.tables_named()):
-        if name not in tables:
-            close = difflib.get_close_matches(name, list(tables), n=1)
-            meant = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ValueError(f"{source} names a table {brief(name)}, but there is none{meant}; correct the name")
-    if reason := constraints.contradiction(tuple(tables), num_devices):
-        raise ValueError(f"{source} cannot be met: {reason}; change one of these constraints")
+    for table in sorted(constraints.tables_named() - base.tables_named() - set(tables)):
+        close = difflib.get_close_matches(table, list(tables), n=1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"{name} names a table {brief(table)}, but there is none{meant}; correct the name")
     return constraints

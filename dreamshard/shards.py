@@ -134,7 +134,7 @@ class Shards:
         is_copy = _is_any(sharding_type, "data_parallel")
         batch_share = torch.where(is_copy, 1.0 / task.num_devices, 1.0)
         in_host, share = cached_share.isfinite(), cached_share.float().nan_to_num(1.0)
-        tables = _as_tables(task, table, device, rows, columns, batch_share)
+        tables = _as_tables(task.tables, table, device, rows, columns, batch_share)
         per_weight = task.weight_bytes[table] + task.element_state_bytes
         stored = tables.rows * (tables.dim * per_weight + task.row_bytes[table])
         per_row = tables.dim * task.weight_bytes[table] + CACHED_ROW_BYTES
@@ -235,7 +235,7 @@ def _is_any(kind: Int[Tensor, " S"], *types: ShardingType) -> Bool[Tensor, " S"]
 
 
 def _as_tables(
-    task: PlacementTask,
+    tables: Tables,
     table: Int[Tensor, " S"],
     device: Int[Tensor, " S"],
     rows: Int[Tensor, "S 2"],
@@ -243,25 +243,24 @@ def _as_tables(
     batch_share: Float[Tensor, " S"],
 ) -> Tables:
     """Each shard as a table: its rows, its columns and its share of the lookups."""
-    tables = task.tables
-    held, dim = rows[:, 1] - rows[:, 0], columns[:, 1] - columns[:, 0]
-    is_part, is_block, is_copy = dim != tables.dim[table], held != tables.rows[table], batch_share < 1
-    if torch.equal(table, torch.arange(len(tables))) and not (is_part | is_block | is_copy).any():
+    (held, dim), whole = (torch.diff(ends)[:, 0] for ends in (rows, columns)), tables.columns(table)
+    is_part, is_spread = dim != whole["dim"], (held != whole["rows"]) | (batch_share < 1)
+    if torch.equal(table, torch.arange(len(tables))) and not (is_part | is_spread).any():
         return tables
     names = [tables.names[t] for t in table.tolist()]
     for i in is_part.nonzero().flatten().tolist():
         names[i] = shard_name(names[i], *columns[i].tolist())
-    for i in (is_block | is_copy).nonzero().flatten().tolist():
-        names[i] += f" copy {int(device[i])}" if is_copy[i] else f" rows {int(rows[i, 0])}:{int(rows[i, 1])}"
+    for i in is_spread.nonzero().flatten().tolist():
+        names[i] += f" on device {int(device[i])}"
     if len(set(names)) < len(names):
         names = [f"{name} {i}" for i, name in enumerate(names)]
-    fields = tables.columns(table)
-    row_share = held / fields["rows"]  # [S]
-    lookups = (fields["lookups"] * row_share.double() * batch_share.double()).round().long()
-    unique = (fields["unique_rows"] * row_share.double()).round().long()
-    pooling_factor = (fields["pooling_factor"] * row_share).to(fields["pooling_factor"].dtype)
-    unique_rows = torch.minimum(unique, torch.minimum(held, lookups))
-    return Tables(tuple(names), held, dim, pooling_factor, fields["bins"], lookups, unique_rows)
+    row_share = held / whole["rows"]  # [S]
+    lookups = (whole["lookups"] * row_share.double() * batch_share.double()).round().long()
+    unique_rows = torch.minimum(
+        (whole["unique_rows"] * row_share.double()).round().long(), torch.minimum(held, lookups)
+    )
+    pooling_factor = (whole["pooling_factor"] * row_share).to(whole["pooling_factor"].dtype)
+    return Tables(tuple(names), held, dim, pooling_factor, whole["bins"], lookups, unique_rows)
 
 
 def violation(task: PlacementTask, placement: Placement) -> str:
@@ -285,8 +284,8 @@ def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
 def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
     constraints, shards = task.constraints, Shards.of(task, placement)
     held, room = shards.memory_bytes(), task.capacity_bytes  # [D]
-    if bool((held > room).any()):
-        fullest = int((held - room).argmax())
+    fullest = int((held - room).argmax())
+    if held[fullest] > room[fullest]:
         yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {gib(int(room[fullest]))} for them"
     names = [parent_name(name) for name in task.tables.names]
     for name, sharding in zip(names, placement.tables, strict=True):
@@ -298,23 +297,20 @@ def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
             where = "host" if is_cached else "device"
             yield f"table {name!r} is in {where} memory, which its constraints do not allow"
         least = constraints.narrowest_columns_of.get(name, 0)
-        narrowest = min((end - start for start, end in sharding.columns), default=least)
-        if len(sharding.columns) > 1 and narrowest < least:
-            yield f"table {name!r} has a shard of {narrowest} columns, fewer than {least}"
+        if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
+            yield f"table {name!r} has a shard of fewer than {least} columns"
     wrong = ~allowed_devices(task)[shards.table, shards.device]
-    if bool(wrong.any()):
-        s = int(wrong.nonzero()[0])
+    for s in wrong.nonzero().flatten().tolist():
         yield f"table {names[int(shards.table[s])]!r} has a shard on device {int(shards.device[s])}, which it may not use"
     devices_of: dict[str, set[int]] = {
         name: set() for group in (*constraints.together, *constraints.apart) for name in group
     }
-    placed = ~shards.is_any("data_parallel")  # copies have no place
     if devices_of:
+        placed = ~shards.is_any("data_parallel")  # copies have no place
         for t, device in zip(shards.table[placed].tolist(), shards.device[placed].tolist(), strict=True):
             devices_of.get(names[t], set()).add(device)
     for group in constraints.together:
-        places = {frozenset(devices_of[name]) for name in group if name in names}
-        if len(places) > 1 or any(len(place) > 1 for place in places):
+        if len(set().union(*(devices_of[name] for name in group))) > 1:
             yield f"tables {sorted(group)} do not share one device"
     for group in constraints.apart:
         if sum(len(devices_of[name]) for name in group) > len(set().union(*(devices_of[name] for name in group))):

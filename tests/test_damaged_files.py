@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dreamshard.constraints import read_constraints
+from dreamshard.constraints import parse_constraints
 from dreamshard.files.foreign import InputError
 from dreamshard.hardware.accelerator import read_hardware
 from dreamshard.plan import read_plan
@@ -115,7 +115,7 @@ def readers() -> list[Reader]:
             json.dumps({"plan": {"ebc": {"a": parameter}}}).encode(),
             lambda path: current_plan(path.read_bytes(), name=str(path)),
         ),
-        Reader("constraints.yaml", constraints, lambda path: read_constraints(path, ("a", "b"), 4)),
+        Reader("constraints.yaml", constraints, lambda path: parse_constraints(path, ("a", "b"), 4)),
         Reader("hardware.yaml", hardware, read_hardware),
         *(Reader(f"placer/{name}", b"", lambda path: load_placer(path.parent)) for name in PLACER),
     ]

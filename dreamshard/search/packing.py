@@ -60,7 +60,7 @@ class PlacementLimits:
         """Limits of a task's tables.
 
         Raises:
-            NoPlacementError: no device has room for tables that are to be together.
+            NoPlacementError: no device has room for tables that are to be together, or they are to be apart, too.
         """
         constraints, item, capacity = task.constraints, np.arange(len(task.tables)), task.capacity_bytes.numpy()
         if constraints.places_freely:
@@ -82,7 +82,8 @@ class PlacementLimits:
             for i in item[np.isin(names, list(group))].tolist():
                 groups[i].add(g)
         for i in np.flatnonzero(np.bincount(item) > 1).tolist():
-            room = int(capacity[allowed[i]].max())
+            is_torn = any(len(group & set(names[item == i].tolist())) > 1 for group in constraints.apart)
+            room = 0 if is_torn else int(capacity[allowed[i]].max(initial=0))
             if item_bytes[i] > room:
                 label = " and ".join(sorted(set(names[item == i].tolist())))
                 raise NoPlacementError(

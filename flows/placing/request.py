@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding, read_constraints
+from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
 from dreamshard.files.foreign import json_content
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
@@ -188,9 +188,7 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
         types = tuple(each for each in SHARDING_TYPES if each in {*UNCONSTRAINED.sharding_types, *used})
     constraints = Constraints(sharding_types=types)
     given = file_or_text(options.constraints)
-    if isinstance(given, Path):
-        constraints = read_constraints(given, tables, num_devices, constraints)
-    elif given is not None:
+    if given is not None:
         constraints = parse_constraints(given, tables, num_devices, constraints)
     if options.reserve_gb is not None:
         constraints = replace(constraints, reserve_bytes=round(options.reserve_gb * 2**30))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamshard.constraints import Constraints, parse_constraints, read_constraints
+from dreamshard.constraints import Constraints, parse_constraints
 from dreamshard.placement import SHARDING_TYPES
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
@@ -29,7 +29,7 @@ def parse(text, num_devices=4):
 def test_a_file_says_all_that_constraints_hold(tmp_path):
     path = tmp_path / "constraints.yaml"
     path.write_text(EVERYTHING)
-    assert read_constraints(path, TABLES, 4) == Constraints(
+    assert parse_constraints(path, TABLES, 4) == Constraints(
         sharding_types=("table_wise", "column_wise"),
         sharding_types_of={"hot": ("table_wise", "row_wise")},
         caching=True,
@@ -59,9 +59,6 @@ def test_json_is_read_too_and_what_it_leaves_out_is_the_base_s():
         ("pins: {big: 0}", "pins: .*extra inputs are not permitted"),
         ("pin: {bigg: 0}", r"table 'bigg'.*did you mean 'big'"),
         ("apart: [[a, zzz]]", "table 'zzz', but there is none;"),
-        ("pin: {big: 4}", r"there is no device 4, only devices 0\.\.3"),
-        ("exclude_devices: [-1]", "there is no device -1"),
-        ("memory_gb: {7: 1}", "there is no device 7"),
         ("memory_gb: [1, 2, 3]", "one size for each of 4"),
         ("memory_gb: {0: many}", "memory_gb.0: 'many': input should be a valid number"),
         ("reserve_gb: -1", "reserve_gb: -1: input should be greater than or equal to 0"),
@@ -73,20 +70,6 @@ def test_json_is_read_too_and_what_it_leaves_out_is_the_base_s():
         ("sharding_types: {hot: by_row}", "'by_row' names no way to shard"),
         ("pin: {big: 0", "neither YAML nor JSON"),
         ("just words", "holds no constraints"),
-        ("{pin: {big: 0}, exclude: {big: 0}}", r"'big' is pinned to devices \[0\], but all of them are excluded"),
-        ("{pin: {big: 3}, exclude_devices: 3}", r"'big' is pinned to devices \[3\]"),
-        ("exclude_devices: [0, 1, 2, 3]", "all 4 devices are excluded"),
-        ("{together: [[a, b], [b, c]], apart: [[a, c]]}", r"\['a', 'c'\] are to be apart, but also to share a device"),
-        ("{together: [[a, b]], pin: {a: 0, b: [1, 2]}}", r"\['a', 'b'\] are to share a device, but there is none"),
-        ("{apart: [[a, b]], pin: {a: 0, b: 0}}", r"devices \[0\] are not enough"),
-        ("{apart: [[a, b, c]], pin: {a: [0, 1], b: [0, 1], c: [0, 1]}}", r"devices \[0, 1\] are not enough"),
-        ("{apart: [[a, b, c, d, big]]}", "are not enough for all of them"),
-        ("{pin: {hot: [0, 1]}, sharding_types: {hot: row_wise}}", "needs all 4 devices, not 2"),
-        ("{pin: {hot: 1}, sharding_types: {hot: grid_shard}}", "may use one device only"),
-        (
-            "{together: [[a, hot]], sharding_types: {hot: data_parallel}}",
-            "'hot' is to share a device with others, whole",
-        ),
     ],
 )
 def test_what_is_wrong_is_refused_with_the_reason(text, reason):
@@ -94,15 +77,29 @@ def test_what_is_wrong_is_refused_with_the_reason(text, reason):
         parse(text)
 
 
-def test_tables_apart_that_have_just_enough_devices_are_no_contradiction():
-    # only one assignment is left: a on 0, b on 1, c on 2
-    parse("{apart: [[c, b, a]], pin: {a: 0, b: [0, 1], c: [0, 1, 2]}}")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("pin: {hot: 4}", r"there is no device 4, only devices 0\.\.3"),
+        ("exclude_devices: [-1]", "there is no device -1"),
+        ("memory_gb: {7: 1}", "there is no device 7"),
+        ("{pin: {big: 0}, exclude: {big: 0}}", r"'big' is pinned to devices \[0\], but all of them are excluded"),
+        ("{pin: {big: 3}, exclude_devices: 3}", r"'big' is pinned to devices \[3\]"),
+        ("exclude_devices: [0, 1, 2, 3]", "all 4 devices are excluded"),
+        ("{together: [[a, b]], pin: {a: 0, b: [1, 2]}}", r"\['a', 'b'\] are to share a device, but there is none"),
+        ("{apart: [[a, b]], pin: {a: 0, b: 0}}", "have fewer devices"),
+        ("{apart: [[a, b, c, d, big]]}", "have fewer devices"),
+        ("{pin: {hot: [0, 1]}, sharding_types: {hot: row_wise}}", "needs all 4 devices, not 2"),
+        ("{pin: {hot: 1}, sharding_types: {hot: grid_shard}}", "may use one device only"),
+        ("{together: [[a, hot]], sharding_types: {hot: data_parallel}}", r"\['hot'\] may not be table_wise"),
+        ("{sharding_types: {a: column_wise}}", "4 columns do not make two shards"),
+    ],
+)
+def test_a_task_refuses_constraints_that_contradict_one_another(text, reason):
+    with pytest.raises(ValueError, match=f"the constraints of task cannot be met: .*{reason}"):
+        PlacementTask(tables_of([10] * len(TABLES), names=TABLES), 4, 2**20, constraints=parse(text))
 
 
-def test_a_task_refuses_constraints_that_contradict_and_ignores_tables_of_other_tasks():
-    tables = tables_of([10, 10])
-    PlacementTask(tables, 2, 2**20, constraints=Constraints(pinned={"elsewhere": (0,)}, excluded={"elsewhere": (0,)}))
-    with pytest.raises(ValueError, match=r"constraints of task cannot be met: table 't0' is pinned"):
-        PlacementTask(tables, 2, 2**20, constraints=Constraints(pinned={"t0": (0,)}, excluded={"t0": (0,)}))
-    with pytest.raises(ValueError, match="there is no device 2"):
-        PlacementTask(tables, 2, 2**20, constraints=Constraints(memory_bytes_of={2: 10}))
+def test_constraints_of_other_tables_contradict_nothing():
+    elsewhere = Constraints(pinned={"elsewhere": (0,)}, excluded={"elsewhere": (0,)})
+    PlacementTask(tables_of([10, 10]), 2, 2**20, constraints=elsewhere)
