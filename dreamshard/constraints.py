@@ -157,6 +157,8 @@ def _contradictions(
             yield f"tables {present} are to be on devices of their own, but have fewer devices than that"
         if not is_apart and len(present) > 1 and not frozenset.intersection(*common):
             yield f"tables {present} are to share a device, but there is none that all of them may use"
+        if is_apart and any(len(group & other & allowed.keys()) > 1 for other in constraints.together):
+            yield f"tables {present} are to be apart, but some of them also to share a device"
         split = [name for name in present if "table_wise" not in constraints.sharding_types_for(name)]
         if not is_apart and len(present) > 1 and split:
             yield f"tables {present} are to share a device, whole, but {split} may not be table_wise"

@@ -88,6 +88,7 @@ def test_what_is_wrong_is_refused_with_the_reason(text, reason):
         ("exclude_devices: [0, 1, 2, 3]", "all 4 devices are excluded"),
         ("{together: [[a, b]], pin: {a: 0, b: [1, 2]}}", r"\['a', 'b'\] are to share a device, but there is none"),
         ("{apart: [[a, b]], pin: {a: 0, b: 0}}", "have fewer devices"),
+        ("{together: [[a, b]], apart: [[a, b, c]]}", "also to share a device"),
         ("{apart: [[a, b, c, d, big]]}", "have fewer devices"),
         ("{pin: {hot: [0, 1]}, sharding_types: {hot: row_wise}}", "needs all 4 devices, not 2"),
         ("{pin: {hot: 1}, sharding_types: {hot: grid_shard}}", "may use one device only"),
