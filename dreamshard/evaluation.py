@@ -2,15 +2,16 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import scipy
 import torch
+from numpy.typing import ArrayLike
 
-from dreamshard.cost_model import mean_relative_error, rank_correlations
+from dreamshard.cost_model import mean_relative_error
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
@@ -230,3 +231,17 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
     ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct])
     defined = [rank for rank in ranks if not math.isnan(rank)]
     return mean_relative_error(predicted, measured), sum(defined) / len(defined) if defined else math.nan
+
+
+def rank_correlations(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> list[float]:
+    """Spearman's among the values of each name that has at least 3, since ranks of fewer mean little; NaN for constants."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, name in enumerate(names):
+        groups.setdefault(name, []).append(index)
+    found = []
+    for group in groups.values():
+        sides = np.asarray(predicted)[group], np.asarray(measured)[group]
+        if len(group) > 2:
+            is_constant = any(np.ptp(side) == 0 for side in sides)
+            found.append(math.nan if is_constant else float(scipy.stats.spearmanr(*sides).statistic))
+    return found

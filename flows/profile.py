@@ -8,9 +8,8 @@ from typing import Any
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from dreamshard.cost_model.exchanges import Topology
+from dreamshard.cost_model.exchanges import Topology, exchanges_for
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
-from dreamshard.exchange_design import exchanges_for
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.device import DoesNotFitError, library_versions
@@ -109,13 +108,10 @@ def start_training(store: Store, key: str) -> int:
     training, last = trainings.read(store, key), checkpoints.last_iteration(store, key)
     if last is None:
         config, seed = training.recipe.training, training.testbed.seed
-        exchanges, algorithm = known_exchanges(store, training.testbed), TRAINING_ALGORITHMS[config.algorithm]
-        if training.warm is None:
-            pool, _ = read_table_split(store.lake, training.tasks).divide(store.lake.read_dataset(training.dataset))
-            state = algorithm.start(pool, config, seed, exchanges)
-        else:
-            base = registry.load_placer(training.warm.version, store.settings)
-            state = algorithm.start_from(base, config, seed, exchanges)
+        exchanges, warm = known_exchanges(store, training.testbed), training.warm
+        pool, _ = read_table_split(store.lake, training.tasks).divide(store.lake.read_dataset(training.dataset))
+        base = None if warm is None else registry.load_placer(warm.version, store.settings)
+        state = TRAINING_ALGORITHMS[config.algorithm].start(pool, config, seed, exchanges, base)
         training_effort.begin(store, key, training.origin)
         checkpoints.save(store, key, iteration_name(0), state, {})
     get_run_logger().info("training %s starts %s; its last iteration is %d", key, training.start, last or 0)

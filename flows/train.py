@@ -77,11 +77,7 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     with training_effort.timed(store, key):
         samples = [*earlier, *(known[sample_identity(*each)] for each in drawn)]
         fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
-    values = {
-        "cost_loss": fit.loss,
-        "cost_heldout_mape": fit.heldout_mape,
-        "cost_heldout_spearman": fit.heldout_spearman,
-    }
+    values = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
     figures = {name: value for name, value in values.items() if value is not None}
     checkpoints.save(store, key, "fitted", state, checkpoints.figures(store, key, "measured") | figures)
     get_run_logger().info("iteration %d: cost network fitted to %d samples: %s", iteration, len(samples), figures)

@@ -4,12 +4,10 @@ arXiv 2208.06399. It trains in the same steps as DreamShard (`dreamshard.trainin
 all-to-alls. `docs/as-published.md` lists differences from the paper and from the authors' program.
 
 networks    compute of the tables on one device; an LSTM over the tables, and scores of devices
-episodes    tables placed one after another, rewarded for balance; random sets of tables to measure; the placer
-learning    actor-critic updates of the policy, with V-trace
+learning    episodes rewarded for balance; actor-critic updates of the policy, with V-trace; the placer
 """
 
-from dreamshard.autoshard.episodes import AutoShardPlacer
-from dreamshard.autoshard.learning import actor_critic_updates
+from dreamshard.autoshard.learning import AutoShardPlacer, actor_critic_updates, rollout
 from dreamshard.autoshard.networks import AutoShardPolicy, ComputeCostNetwork
 
-__all__ = ["AutoShardPlacer", "AutoShardPolicy", "ComputeCostNetwork", "actor_critic_updates"]
+__all__ = ["AutoShardPlacer", "AutoShardPolicy", "ComputeCostNetwork", "actor_critic_updates", "rollout"]

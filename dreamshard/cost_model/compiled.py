@@ -38,6 +38,9 @@ LEAST_WORK, LEAST_SQUARE, LEAST_SUM = 1e-6, 1e-12, 1e-3  # added before a logari
 COUNT_SHIFT = 1.0  # subtracted from half the logarithm of the number of tables
 
 
+_UNUSED = np.zeros((1, 1))
+
+
 class DeviceLaw(NamedTuple):
     """Everything that the cost of a task's devices depends on.
 
@@ -45,10 +48,10 @@ class DeviceLaw(NamedTuple):
         law: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`phases_ms`).
         width: column of a load that the all-to-all carries.
         tables: column of a load that counts tables.
+        curves: `[4, G]` milliseconds at `curve_points()`.
         own_ms: per unit of a device's own width.
         total_ms: per unit of all devices' width together.
         fixed_ms: whatever is placed.
-        curves: `[4, G]` milliseconds at points that are equally spaced in logarithms.
         hidden_weight: `[X, P H]` of the network, as the arrays below; unused by the roofline.
         hidden_bias: `[P H]`.
         output_weight: `[P, H]`.
@@ -60,41 +63,26 @@ class DeviceLaw(NamedTuple):
     law: int
     width: int
     tables: int
-    own_ms: float
-    total_ms: float
-    fixed_ms: float
     curves: Floats
-    hidden_weight: Floats
-    hidden_bias: Floats
-    output_weight: Floats
-    scale_ms: Floats
-    launch_ms: Floats
-    figures: Floats
+    own_ms: float = 0.0
+    total_ms: float = 0.0
+    fixed_ms: float = 0.0
+    hidden_weight: Floats = _UNUSED
+    hidden_bias: Floats = _UNUSED[0]
+    output_weight: Floats = _UNUSED
+    scale_ms: Floats = _UNUSED[0]
+    launch_ms: Floats = _UNUSED[0]
+    figures: Floats = _UNUSED[0]
 
 
 def curve_points() -> Floats:
-    """Values at which curves are given."""
+    """Values at which curves are given, equally spaced in logarithms."""
     return _CURVE_VALUES.copy()
 
 
 def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats) -> DeviceLaw:
     """The roofline of an accelerator."""
-    none = np.zeros((1, 1))
-    return DeviceLaw(
-        ROOFLINE,
-        loads.DIM,
-        loads.COUNT,
-        0.0,
-        0.0,
-        0.0,
-        curves,
-        none,
-        none[0],
-        none,
-        none[0],
-        np.zeros(2),
-        roofline.figures_of(spec, batch_size),
-    )
+    return DeviceLaw(ROOFLINE, loads.DIM, loads.COUNT, curves, figures=roofline.figures_of(spec, batch_size))
 
 
 @jit
@@ -121,13 +109,6 @@ def compute_phases_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
 
 
 @jit
-def compute_ms(law: DeviceLaw, load: Floats) -> float:
-    """Both of `compute_phases_ms`."""
-    forward, backward = compute_phases_ms(law, load)
-    return forward + backward
-
-
-@jit
 def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
     """`[N, 2]` `compute_phases_ms` of loads `[N, L]`."""
     found = np.empty((len(loads), 2))
@@ -139,7 +120,8 @@ def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
 @jit
 def device_ms(law: DeviceLaw, load: Floats) -> float:
     """What a device adds on its own: compute, and its own share of the all-to-all."""
-    return compute_ms(law, load) + law.own_ms * load[law.width]
+    forward, backward = compute_phases_ms(law, load)
+    return forward + backward + law.own_ms * load[law.width]
 
 
 @jit

@@ -1,4 +1,4 @@
-"""Cost networks: their interface, their fit, and their error.
+"""Cost networks: measured placements as tensors, the networks' interface, their fit, and their error.
 
 `encode` turns each table into a latent vector that is summed over the tables of a device; `phases_ms` turns each device's
 sum into milliseconds. A search and the MDP can therefore keep sums instead of recomputing them. An empty device has the
@@ -7,27 +7,30 @@ zero vector.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import scipy
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from dreamshard.cost_model.compiled import DeviceLaw
-from dreamshard.cost_model.cost_data import CostData
+from dreamshard.cost_model.compiled import DeviceLaw, first_ms
 from dreamshard.cost_model.features import Normaliser, work_ratios
-from dreamshard.costs import ExchangeSample
-from dreamshard.measured_on import MeasuredOn
+from dreamshard.costs import PHASES, CostSample, ExchangeSample
+from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
-_LEAST_MEASURED = 1e-9  # keeps the relative error of a cost of 0 finite
+COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
+
+Layout = tuple[int, int | None]
+"""Devices of a task, and devices per host; None for as many as the hardware has."""
 
 
 class TrainingDivergedError(RuntimeError):
@@ -35,29 +38,102 @@ class TrainingDivergedError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class PredictionError:
-    """Errors of a network on samples that it was not fitted to.
+class CostData:
+    """Measured placements; on fewer than `D` devices they end in devices without tables, of cost 0.
 
     Attributes:
-        mape: mean absolute relative error of the overall cost.
-        spearman: mean rank correlation of the overall cost within a task, over the tasks with at least 3 placements;
-            over all samples if there is no such task.
+        features: `[P, F]` normalised, of the `P` distinct tables that occur.
+        assignment: `[S, D, P]` 1 if sample `s` has table `p` on device `d`.
+        phases_ms: `[S, D, 4]` measured.
+        layouts: of the samples' tasks.
+        ratios: `[P, 4]` `work_ratios` of the tables; None if all samples have the network's setting.
+        batch_size: training samples per pass, of the network's setting.
     """
 
-    mape: float
-    spearman: float
+    features: Float[Tensor, "P F"]
+    assignment: Float[Tensor, "S D P"]
+    phases_ms: Float[Tensor, "S D 4"]
+    layouts: tuple[Layout, ...]
+    ratios: Float[Tensor, "P 4"] | None
+    batch_size: int
+
+    @property
+    def overall_ms(self) -> Float[Tensor, " S"]:
+        """`[S]` the slowest device's sum."""
+        return self.phases_ms.sum(-1).max(-1).values
+
+    @cached_property
+    def holding(self) -> Int[Tensor, " N"]:
+        """Numbers `sample x D + device` of the devices with tables."""
+        return self.assignment.flatten(0, 1).any(dim=1).nonzero()[:, 0]
+
+    def by_layout(self) -> dict[Layout, Int[Tensor, " N"]]:
+        """Samples of each layout, the layout with the most samples first."""
+        return {
+            layout: torch.tensor([s for s, own in enumerate(self.layouts) if own == layout])
+            for layout, _ in Counter(self.layouts).most_common()
+        }
+
+    @classmethod
+    def of(cls, samples: Sequence[CostSample], normaliser: Normaliser, fitted: StepSetting | None = None) -> "CostData":
+        """The samples as tensors; a table whose features differ between two samples is two tables.
+
+        Args:
+            samples: placements on any devices.
+            normaliser: of the features.
+            fitted: setting of the network's steps; samples of another one get `work_ratios`. None for the samples' own.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if not samples:
+            raise ValueError("there are no cost samples, so there is nothing to fit; pass at least one")
+        samples = [sample.of_whole_tables() for sample in samples]
+        tables: dict[tuple[str, bytes], tuple[int, NDArray[np.float32]]] = {}
+        columns = [
+            [
+                tables.setdefault((name, row.tobytes()), (len(tables), row))[0]
+                for name, row in zip(sample.task.tables.names, _rows(sample, normaliser, fitted), strict=True)
+            ]
+            for sample in samples
+        ]
+        most = max(sample.task.num_devices for sample in samples)
+        assignment = torch.zeros(len(samples), most, len(tables))
+        phases_ms = torch.zeros(len(samples), most, len(PHASES))
+        for s, sample in enumerate(samples):
+            assignment[s, sample.placement.device, columns[s]] = 1.0
+            phases_ms[s, : sample.task.num_devices] = sample.costs.phases_ms()
+        rows = torch.from_numpy(np.stack([row for _, row in tables.values()]))
+        features, ratios = (part.contiguous() for part in rows.split([len(normaliser.mean), 4], dim=1))
+        return cls(
+            features,
+            assignment,
+            phases_ms,
+            tuple((sample.task.num_devices, sample.task.devices_per_host) for sample in samples),
+            None if bool((ratios == 1).all()) else ratios,
+            fitted.batch_size if fitted else samples[0].batch_size,
+        )
+
+    def sums(self, encode: Callable[[Tensor, Tensor | None], Tensor]) -> Float[Tensor, "S D L"]:
+        """Latent sums per device, by `CostNetwork.encode`."""
+        return self.assignment @ encode(self.features, self.ratios)
+
+
+def _rows(sample: CostSample, normaliser: Normaliser, fitted: StepSetting | None) -> NDArray[np.float32]:
+    """`[T, F+4]` normalised features and `work_ratios` of the sample's tables."""
+    tables, setting = sample.task.tables, MeasuredOn.of(sample).setting
+    ratios = torch.ones(len(tables), 4) if fitted is None or fitted == setting else work_ratios(tables, fitted, setting)
+    return torch.cat([normaliser(tables), ratios], dim=1).numpy()
 
 
 class CostNetwork(nn.Module, ABC):
     """Predicts the cost of placements from features of their tables.
 
     Attributes:
-        latent_size: `L`.
         max_gradient_norm: to which gradients of the fit are clipped.
         measured_on: origin of the samples that it was fitted to; None before the first fit.
     """
 
-    latent_size: int
     max_gradient_norm: ClassVar[float] = math.inf
     measured_on: MeasuredOn | None = None
 
@@ -90,12 +166,12 @@ class CostNetwork(nn.Module, ABC):
         return self.phases_ms(sums).sum(dim=-1).max(dim=-1).values
 
     def law(self, num_devices: int) -> DeviceLaw:
-        """Costs of devices of whole tables and columns, as arrays for compiled functions.
-
-        Raises:
-            NotImplementedError: the network has no compiled form.
-        """
+        """Costs of devices of whole tables and columns, as arrays for compiled functions."""
         raise NotImplementedError(f"{type(self).__name__} has no compiled form")
+
+    def first_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> Float[Tensor, " T"]:
+        """Cost of each table on the first of empty devices; policies place tables in its descending order."""
+        return torch.from_numpy(first_ms(self.law(num_devices), latents.double().numpy()))
 
     def fit(
         self,
@@ -111,34 +187,24 @@ class CostNetwork(nn.Module, ABC):
 
         Args:
             data: measured placements.
-            optimizer: of the parameters; its steps are those of a fit by gradients, each on `batch` draws of `data`.
+            optimizer: of the parameters.
             steps: of the optimizer.
-            batch: draws per step.
+            batch: draws of `data` per step.
             generator: draws.
             first: whether the network is untrained.
 
         Raises:
             TrainingDivergedError: the loss is not finite.
-            ValueError: samples differ in their devices, and the network serves one number of devices at a time.
         """
-        fitted, total = self.prepare(data, first=first), 0.0
+        total = 0.0
         for _ in range(steps):
-            loss = self.loss(fitted, self.draw(data, batch, generator))
+            loss = self.loss(data, batch, generator)
             gradient_step(self, optimizer, loss, "cost network", self.max_gradient_norm)
             total += float(loss.detach())
         return total / max(steps, 1)
 
-    def prepare(self, data: CostData, *, first: bool) -> Any:
-        """What `loss` takes of the samples; called before each fit, with `first` before that of an untrained network."""
-        self._check_one_layout(data)
-        return data
-
-    def draw(self, data: CostData, batch: int, generator: torch.Generator) -> Int[Tensor, "..."]:
-        """What one step of the fit uses, in the form that `loss` takes."""
-        raise NotImplementedError
-
-    def loss(self, data: Any, chosen: Int[Tensor, "..."]) -> Float[Tensor, ""]:
-        """The training loss on what `draw` chose of what `prepare` returned."""
+    def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
+        """The training loss on `batch` draws."""
         raise NotImplementedError
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
@@ -152,22 +218,17 @@ class CostNetwork(nn.Module, ABC):
         """This network with the communication of the task's devices and hosts; it shares all weights."""
         return self
 
-    def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"], tuple[str, ...]]:
-        """Predicted and measured milliseconds of the overall cost, and the task of each; raises like `fit`."""
-        self._check_one_layout(data)
-        return self.overall_ms(data.sums(self.encode)), data.overall_ms, data.task_names
-
-    def _check_one_layout(self, data: CostData) -> None:
-        layouts = data.by_layout()
-        if len(layouts) > 1:
-            raise ValueError(
-                f"the paper's network cannot use cost samples of several layouts (devices, devices per host): "
-                f"{sorted(layouts, key=str)}; pass the samples of one, or train the algorithm dreamshard"
-            )
+    def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+        """Predicted and measured milliseconds of the overall cost."""
+        return self.overall_ms(data.sums(self.encode)), data.overall_ms
 
 
 def gradient_step(
-    module: nn.Module, optimizer: torch.optim.Optimizer, loss: Float[Tensor, ""], what: str, max_norm: float = math.inf
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Float[Tensor, ""],
+    what: str,
+    max_norm: float = math.inf,
 ) -> None:
     """Take one optimizer step on the loss of `what`, with the gradient's norm clipped to `max_norm`.
 
@@ -187,12 +248,9 @@ def gradient_step(
 
 
 @torch.no_grad()
-def prediction_error(network: CostNetwork, data: CostData) -> PredictionError:
-    """Error of the overall cost on `data`; a rank correlation that is not defined counts as 0."""
-    predicted, measured, names = network.predicted(data)
-    ranks = rank_correlations(predicted, measured, names) or [_rank_correlation(predicted, measured)]
-    defined = [0.0 if math.isnan(rank) else rank for rank in ranks]
-    return PredictionError(mean_relative_error(predicted, measured), sum(defined) / len(defined))
+def prediction_error(network: CostNetwork, data: CostData) -> float:
+    """Mean relative error of the overall cost on samples that the network was not fitted to."""
+    return mean_relative_error(*network.predicted(data))
 
 
 def mean_relative_error(predicted: ArrayLike, measured: ArrayLike) -> float:
@@ -200,23 +258,7 @@ def mean_relative_error(predicted: ArrayLike, measured: ArrayLike) -> float:
     expected = np.asarray(measured, np.float64)
     if expected.size == 0:
         return math.nan
-    errors = np.abs(np.asarray(predicted, np.float64) - expected) / np.maximum(expected, _LEAST_MEASURED)
-    return float(errors.mean())
-
-
-def rank_correlations(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> list[float]:
-    """Spearman's among the values of each name that has at least 3, since ranks of fewer mean little; NaN for constants."""
-    groups: dict[Hashable, list[int]] = {}
-    for index, name in enumerate(names):
-        groups.setdefault(name, []).append(index)
-    sides = np.asarray(predicted), np.asarray(measured)
-    return [_rank_correlation(*(side[group] for side in sides)) for group in groups.values() if len(group) > 2]
-
-
-def _rank_correlation(*sides: ArrayLike) -> float:
-    if any(np.unique(np.asarray(side)).size < 2 for side in sides):
-        return math.nan
-    return float(scipy.stats.spearmanr(*sides).statistic)
+    return float((np.abs(np.asarray(predicted, np.float64) - expected) / np.maximum(expected, 1e-9)).mean())
 
 
 def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:
@@ -233,15 +275,9 @@ def shard_latents(
     return network.encode(normaliser.of_task(whole)(task.tables), network.ratios(task))
 
 
-def mlp(sizes: tuple[int, ...]) -> nn.Sequential:
+def mlp(*sizes: int) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
-
-
-def take_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Give tensors the shapes of the state that is about to be loaded, whose sizes are what was learned."""
-    for name, own in [*module.named_buffers(recurse=False), *module.named_parameters(recurse=False)]:
-        own.data = torch.empty_like(state_dict.get(prefix + name, own))

@@ -1,17 +1,17 @@
-"""What a cost network knows of all-to-alls, measured by themselves and as phases of placements.
+"""All-to-alls: which to measure by themselves, and what a cost network knows of them.
 
-For a task's topology it yields the weights of `comm_inputs`, from the best that is known of it: the placements measured on
-that topology, unless the task's devices hold far more than theirs; else a monotone curve through the all-to-alls measured on
-it; else a law of bytes, devices and hosts fitted to everything measured. The latter two are linear around the task's
-balanced placement.
+For a task's topology the network needs the weights of `comm_inputs`. They come from the best that is known: the placements
+measured on that topology, unless the task's devices hold far more than theirs; else a curve through the all-to-alls
+measured on it; else a law of bytes, devices and hosts fitted to all of these. A curve and the law are taken as linear
+around the task's balanced placement.
 
-Bytes are those that leave a device for others; an *effective* number of bytes weighs what a device itself sends, the most
-that any device sends, and what it receives.
+Bytes are those that leave a device for others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy
@@ -20,27 +20,28 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.cost_network import take_shapes
-from dreamshard.costs import ExchangeSample
+from dreamshard.cost_model.cost_network import CostData
+from dreamshard.costs import PHASES, Exchange, ExchangeSample
 from dreamshard.hardware.links import VECTOR_BYTES
+from dreamshard.tasks import PlacementTask
 
 Array = NDArray[np.float64]
 Time = Callable[[float], float]
-"""Milliseconds of an all-to-all by its effective bytes."""
+"""Milliseconds of an all-to-all by the bytes of each device."""
 
-# Columns of `points` and `fits`: topology, then
-_WIDTHS, _TIMES = slice(2, 5), slice(5, 7)  # of points: bytes as in `shares`; milliseconds forward and backward
+# Columns of `points` and `fits`: devices, devices per host, then
+_BYTES, _TIMES = 2, slice(3, 5)  # of points; milliseconds forward and backward
 _FIT_BYTES, _FIT_WEIGHTS = slice(2, 4), slice(4, 12)  # of fits: range of the widest device's bytes; weights both ways
-_COMM = [1, 2]  # of PHASES: forward_comm, backward_comm
+_COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 _OUTLIER = 2.5  # medians of the absolute error, above which a placement counts less
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
-_PSEUDO_POINTS = 3  # of a fit, in the data of the law
 _HUNDRED = 100  # dims in a unit of comm_inputs
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else
-_SAME_BYTES = 0.01  # relative; measurements this close are one point of a curve
 _AHEAD = 1.5  # a curve is linear from the balanced width to this much of it
+
+_LEAST_BYTES, _STEP = 2**14, 4  # of designed exchanges: below, latency alone counts; from one size to the next
+_HEADROOM = 2  # of the largest exchange over a balanced placement's
 
 
 @dataclass(frozen=True, order=True)
@@ -66,12 +67,46 @@ class Topology:
         return self.devices_per_host - 1, self.num_devices - self.devices_per_host
 
 
+def exchanges_for(tasks: Sequence[PlacementTask], batch_size: int, more_devices: Iterable[int] = ()) -> list[Exchange]:
+    """Exchanges that describe the links for placements of tasks.
+
+    Of powers of two devices up to the tasks' own, and `more_devices`; up to twice the bytes of balanced placements. Sizes
+    and numbers of devices are from fixed grids, so that other trainings ask for mostly the same exchanges.
+    """
+    designed = []
+    for hosts in sorted({task.devices_per_host for task in tasks}, key=lambda hosts: hosts or 0):
+        own = [task for task in tasks if task.devices_per_host == hosts]
+        most = max(task.num_devices for task in own)
+        counts = {*(2**power for power in range(1, most.bit_length())), most, *more_devices} - {1}
+        widest = max(int(task.tables.dim.sum()) / task.num_devices for task in own)
+        designed += designed_exchanges(counts, hosts, round(_HEADROOM * widest * VECTOR_BYTES * batch_size))
+    return designed
+
+
+def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most_bytes: int) -> list[Exchange]:
+    """Exchanges of each number of devices in equal parts up to `most_bytes` or more.
+
+    Args:
+        counts: of devices.
+        devices_per_host: None for as many as the hardware has.
+        most_bytes: that a device sends in the largest exchange that matters.
+    """
+    sizes = [_LEAST_BYTES]
+    while sizes[-1] < most_bytes:
+        sizes.append(_STEP * sizes[-1])
+    return [
+        Exchange(sent_bytes=torch.full((count,), size), devices_per_host=devices_per_host)
+        for count in sorted(set(counts))
+        for size in sizes
+    ]
+
+
 def comm_inputs(dims: Float[Tensor, "*B D"], num_devices: int | None = None) -> Float[Tensor, "*B D 4"]:
     """Inputs of an all-to-all in hundreds of dims: 1, dims that leave a device, the most that leave any, dims that arrive.
 
     `num_devices` is less than `D` if the last devices do not take part; all inputs of these are 0.
     """
-    count = dims.shape[-1] if num_devices is None else num_devices
+    count = num_devices or dims.shape[-1]
     share = (count - 1) / count
     largest = dims.max(dim=-1, keepdim=True).values.expand_as(dims)
     received = (dims.sum(dim=-1, keepdim=True) - dims) / count
@@ -81,17 +116,17 @@ def comm_inputs(dims: Float[Tensor, "*B D"], num_devices: int | None = None) -> 
 
 
 class ExchangeModel(nn.Module):
-    """Milliseconds of all-to-alls; knows nothing until it learns.
+    """Milliseconds of all-to-alls; 0 before it learns.
 
     Its buffers have as many rows as there is to know, and loading a state replaces them.
 
     Attributes:
-        points: `[K, 7]` all-to-alls measured by themselves.
-        fits: `[G, 12]` weights fitted to placements, one row per topology, the one with the most placements first.
+        points: `[K, 5]` all-to-alls measured by themselves.
+        fits: `[G, 12]` weights fitted to placements, a row per topology, the one with the most placements first.
         host_devices: devices on a host of the hardware; 0 if all devices share a host.
         batch_size: of the placements; 0 before there are any.
-        shares: `[2, 3]` weights, forward and backward, of what a device sends, the most that any sends, what it receives.
-        link_ms: `[2, 2, 4]` weights of `link_inputs`, forward and backward, for the links of a host and the network.
+        curves: forward and backward, through the points of each topology.
+        law: `[2, 2, 4]` weights of `link_inputs`, forward and backward, for the links of a host and the network.
     """
 
     points: Tensor
@@ -101,13 +136,13 @@ class ExchangeModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("points", torch.zeros(0, 7, dtype=torch.float64))
+        self.register_buffer("points", torch.zeros(0, 5, dtype=torch.float64))
         self.register_buffer("fits", torch.zeros(0, 12, dtype=torch.float64))
         self.register_buffer("host_devices", torch.zeros((), dtype=torch.int64))
         self.register_buffer("batch_size", torch.zeros((), dtype=torch.int64))
-        self.register_load_state_dict_pre_hook(take_shapes)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_post_hook(lambda module, _: module._learn())  # type: ignore[no-untyped-call]
-        self._learn()
+        self.register_load_state_dict_pre_hook(_take_shapes)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(lambda module, _: module._learn_points())  # type: ignore[no-untyped-call]
+        self._learn_points()
 
     def topology(self, num_devices: int, devices_per_host: int | None) -> Topology:
         """The topology of a task on this hardware."""
@@ -115,19 +150,37 @@ class ExchangeModel(nn.Module):
 
     def knows(self, shape: Topology) -> bool:
         """Whether all-to-alls of exactly this topology were measured."""
-        return bool(len(_of(self.points, shape)) or len(_of(self.fits, shape)))
-
-    @property
-    def fitted_ms(self) -> Float[Tensor, "2 4"]:
-        """The weights fitted to the placements of the topology with the most of them; 0 if there are none."""
-        return self.fits[0, _FIT_WEIGHTS].reshape(2, 4).float() if len(self.fits) else torch.zeros(2, 4)
+        return shape in self.curves or bool(len(self._fits_of(shape)))
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         """Replace all that was known of all-to-alls by themselves; samples must be of one hardware."""
         hosts = {sample.host_devices for sample in samples if sample.host_devices is not None}
         self.host_devices = torch.tensor(max(hosts, default=0))
-        self.points = torch.cat([self.points[:0], *map(_points_of, samples)])
-        self._learn()
+        rows = []
+        for sample in samples:
+            count, times = sample.exchange.num_devices, (sample.forward_ms, sample.backward_ms)
+            shape = Topology.of(count, sample.exchange.devices_per_host, sample.host_devices)
+            leaves = int(sample.exchange.sent_bytes.max()) * (count - 1) / count
+            rows.append([count, shape.devices_per_host, leaves, *(float(each.mean()) for each in times)])
+        self.points = torch.tensor(rows, dtype=torch.float64).reshape(-1, 5)
+        self._learn_points()
+
+    def _learn_points(self) -> None:
+        points, shapes = self.points.numpy(), [_shape_of(row) for row in self.points]
+        self.curves: dict[Topology, list[Time]] = {}
+        for shape in set(shapes):
+            rows = points[[each == shape for each in shapes]]
+            self.curves[shape] = [through(rows[:, _BYTES], times) for times in rows[:, _TIMES].T]
+        self.law = np.zeros((2, 2, 4))
+        for link in range(2):  # one host says nothing of a network, and many hosts hardly anything of a host's links
+            own = [k for k, shape in enumerate(shapes) if bool(shape.peers[1]) == bool(link)]
+            for phase in range(2):
+                chosen = [k for k in own if points[k, _TIMES][phase] > 0]
+                if chosen:
+                    rows = points[chosen]
+                    self.law[phase, link] = fit_link(
+                        [shapes[k] for k in chosen], link, rows[:, _BYTES], rows[:, _TIMES][:, phase]
+                    )
 
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
@@ -141,7 +194,6 @@ class ExchangeModel(nn.Module):
                 width = [float(widest.min()), float(widest.max())]
                 rows[shape] = [num_devices, shape.devices_per_host, *width, *weights.flatten().tolist()]
         self.fits = torch.tensor(list(rows.values()), dtype=torch.float64).reshape(-1, 12)
-        self._learn()
 
     def placed_ms(self, data: CostData, dims: Float[Tensor, "S D"]) -> Float[Tensor, "S D 2"]:
         """Forward and backward communication of measured placements."""
@@ -149,86 +201,46 @@ class ExchangeModel(nn.Module):
         for (num_devices, devices_per_host), chosen in data.by_layout().items():
             mean_dims = _HUNDRED * float(dims[chosen].sum(dim=1).mean())
             weights = self.weights_ms(self.topology(num_devices, devices_per_host), mean_dims)
-            found[chosen] = comm_inputs(dims[chosen], num_devices) @ (self.fitted_ms if weights is None else weights).mT
+            found[chosen] = comm_inputs(dims[chosen], num_devices) @ weights.mT
         return found
 
-    def weights_ms(self, shape: Topology, sum_dims: float) -> Float[Tensor, "2 4"] | None:
-        """Weights of `comm_inputs` for placements of tables of `sum_dims` together; None if nothing is known.
+    @property
+    def fitted_ms(self) -> Float[Tensor, "2 4"]:
+        """The weights fitted to the placements of the topology with the most of them; 0 if there are none."""
+        return self.fits[0, _FIT_WEIGHTS].reshape(2, 4).float() if len(self.fits) else torch.zeros(2, 4)
+
+    def weights_ms(self, shape: Topology, sum_dims: float) -> Float[Tensor, "2 4"]:
+        """Weights of `comm_inputs` for placements of tables of `sum_dims` together.
 
         `sum_dims` of another batch than that of the measured placements count in proportion.
         """
-        if not len(self.fits) and not (len(self.points) and self.batch_size):
-            return None
-        if shape.num_devices == 1:
+        if shape.num_devices == 1 or not self.batch_size:
             return torch.zeros(2, 4)
+        own, is_measured = self._fits_of(shape), shape in self.curves
+        if not len(own) and not self.curves:
+            own = self.fits[:1]
         balanced = sum_dims / _HUNDRED * self._unit_bytes * (shape.num_devices - 1) / shape.num_devices**2
-        curves, fits = self._curves(shape), _of(self.fits, shape)
-        if not len(fits) and len(self.fits) == 1 and not len(self.points):
-            fits = self.fits
-        if len(fits) and not (curves and balanced > _REACH * float(fits[0, _FIT_BYTES][1])):
-            return fits[0, _FIT_WEIGHTS].reshape(2, 4).float()
-        weights = torch.zeros(2, 4, dtype=torch.float64)
-        for phase, curve in enumerate(curves or self._law_curves(shape)):
-            constant, slope = _tangent(curve, balanced)
-            weights[phase, 0] = constant
-            weights[phase, 1:] = slope * self._unit_bytes * torch.from_numpy(self.shares[phase])
-        return weights.float()
+        if len(own) and not (is_measured and balanced > _REACH * float(own[0, _FIT_BYTES][1])):
+            return own[0, _FIT_WEIGHTS].reshape(2, 4).float()
+        slopes = self.fitted_ms[:, 1:].double()  # of what a device sends, the most that any sends, what it receives
+        shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, torch.tensor([0.0, 1.0, 0.0]))
+        shares = shares / shares.sum(dim=1, keepdim=True)
+        lines = [_tangent(curve, balanced) for curve in self.curves.get(shape) or self._law_curves(shape)]
+        constant, slope = torch.tensor(lines, dtype=torch.float64).T
+        return torch.cat([constant[:, None], slope[:, None] * self._unit_bytes * shares], dim=1).float()
 
     @property
     def _unit_bytes(self) -> float:
         """Of a unit of `comm_inputs`."""
         return float(_HUNDRED * VECTOR_BYTES * int(self.batch_size))
 
-    def _curves(self, shape: Topology) -> tuple[Time, ...]:
-        """Forward and backward through the all-to-alls of exactly this topology; empty if there are none."""
-        if shape not in self._known_curves:
-            rows = _of(self.points, shape).numpy()
-            curves = [through(rows[:, _WIDTHS] @ self.shares[p], rows[:, _TIMES][:, p]) for p in range(2) if len(rows)]
-            self._known_curves[shape] = tuple(curves)
-        return self._known_curves[shape]
-
-    def _law_curves(self, shape: Topology) -> tuple[Time, ...]:
+    def _law_curves(self, shape: Topology) -> list[Time]:
         """Forward and backward by the law; without a network between hosts if none was measured."""
-        known = shape if self.link_ms[:, 1].any() else Topology(shape.num_devices, shape.num_devices)
-        return tuple(partial(law_ms, weights, known) for weights in self.link_ms)
+        known = shape if self.law[:, 1].any() else Topology(shape.num_devices, shape.num_devices)
+        return [partial(law_ms, weights, known) for weights in self.law]
 
-    def _learn(self) -> None:
-        """Derive shares and law from points and fits."""
-        self._known_curves: dict[Topology, tuple[Time, ...]] = {}
-        self.shares = np.stack([self._fitted_shares(phase) for phase in range(2)])
-        self.link_ms = np.zeros((2, 2, 4))
-        for phase in range(2):
-            data = self._data_of_law(phase)
-            for link in range(
-                2
-            ):  # the law of placements on one host says nothing of a network, and the other way round
-                chosen = [each for each in data if bool(each[0].peers[1]) == bool(link) and each[2] > 0]
-                if chosen:
-                    shapes, sizes, times = zip(*chosen, strict=True)
-                    self.link_ms[phase, link] = fit_link(shapes, link, np.array(sizes), np.array(times))
-
-    def _fitted_shares(self, phase: int) -> Array:
-        """From the placements of the first topology, else from unequal all-to-alls, else all of the largest sender."""
-        weights = self.fits[:1, _FIT_WEIGHTS].reshape(-1, 2, 4)[:, phase, 1:].sum(dim=0).numpy()  # [3]
-        if not weights.any():
-            unequal = self.points[self.points[:, 2] != self.points[:, 3]]
-            for shape in sorted({_shape_of(row) for row in unequal}):
-                rows = _of(self.points, shape).numpy()
-                weights = weights + _affine_shares(rows[:, _WIDTHS], rows[:, _TIMES][:, phase])
-        return weights / weights.sum() if weights.any() else np.array([0.0, 1.0, 0.0])
-
-    def _data_of_law(self, phase: int) -> list[tuple[Topology, float, float]]:
-        """Topology, effective bytes and time of all points, and of a few bytes of each fit."""
-        data = [
-            (_shape_of(row), float(row[_WIDTHS].numpy() @ self.shares[phase]), float(row[_TIMES][phase]))
-            for row in self.points
-        ]
-        for row in self.fits:
-            constant, *slopes = row[_FIT_WEIGHTS].reshape(2, 4)[phase].tolist()
-            least, greatest = row[_FIT_BYTES].clamp(min=1).tolist()
-            for width in np.geomspace(least, greatest, _PSEUDO_POINTS):
-                data.append((_shape_of(row), width, constant + width / self._unit_bytes * sum(slopes)))
-        return data
+    def _fits_of(self, shape: Topology) -> Float[Tensor, "N 12"]:
+        return self.fits[(self.fits[:, 0] == shape.num_devices) & (self.fits[:, 1] == shape.devices_per_host)]
 
 
 def law_ms(weights: Array, shape: Topology, bytes_out: float) -> float:
@@ -237,7 +249,7 @@ def law_ms(weights: Array, shape: Topology, bytes_out: float) -> float:
     Args:
         weights: `[2, 4]` of `link_inputs`, for the host's links and the network.
         shape: of the devices.
-        bytes_out: effective bytes.
+        bytes_out: that leave a device.
     """
     return max(float(link_inputs(shape, link, bytes_out) @ weights[link]) for link in range(2))
 
@@ -266,24 +278,10 @@ def fit_link(shapes: Sequence[Topology], link: int, bytes_out: Array, measured_m
 
 
 def through(sizes: Array, times: Array) -> Time:
-    """A time that never falls as bytes grow, through the measurements of one topology; straight lines beyond them."""
+    """A time that never falls as bytes grow, through the measurements of one topology; in proportion beyond the last."""
     order = np.argsort(sizes, kind="stable")
-    sizes, times = sizes[order], times[order]
-    point = np.concatenate([[0], np.cumsum(sizes[1:] > (1 + _SAME_BYTES) * sizes[:-1])])
-    count = np.bincount(point)
-    sizes = np.bincount(point, sizes) / count
-    times = scipy.optimize.isotonic_regression(np.bincount(point, times) / count, weights=count).x
-    if len(sizes) == 1:
-        return lambda size: float(times[0] * max(1.0, size / sizes[0]))
-    between = scipy.interpolate.PchipInterpolator(sizes, times)
-    first = min(float(between(sizes[0], 1)), times[0] / sizes[0])
-    last = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
-
-    def milliseconds(size: float) -> float:
-        beyond = first * min(size - sizes[0], 0) + last * max(size - sizes[-1], 0)
-        return float(between(min(max(size, sizes[0]), sizes[-1])) + beyond)
-
-    return milliseconds
+    sizes, times = sizes[order], scipy.optimize.isotonic_regression(times[order]).x
+    return lambda size: float(np.interp(size, sizes, times) * max(1.0, size / sizes[-1]))
 
 
 def _tangent(time_ms: Time, balanced_bytes: float) -> tuple[float, float]:
@@ -314,31 +312,10 @@ def _fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "
     return fitted
 
 
-def _affine_shares(widths: Array, times: Array) -> Array:
-    """`[3]` shares of the widths in a time that is a constant and a weighted sum of them, with least relative error."""
-    relative = np.concatenate([np.ones((len(widths), 1)), widths], axis=1) / times[:, None]
-    size = np.linalg.norm(relative, axis=0).clip(min=1e-300)
-    weights: Array = (scipy.optimize.nnls(relative / size, np.ones(len(times)))[0] / size)[1:]
-    shares: Array = weights / max(weights.sum(), 1e-300)
-    return shares
-
-
-def _points_of(sample: ExchangeSample) -> Float[Tensor, "N 7"]:
-    """A sample's mean; if devices send unequally, the largest sender and the mean of the others."""
-    count, sent = sample.exchange.num_devices, sample.exchange.sent_bytes.double()
-    leaves, arrives = sent * (count - 1) / count, (sent.sum() - sent) / count
-    shape = Topology.of(count, sample.exchange.devices_per_host, sample.host_devices)
-    topology = [torch.full_like(sent, number) for number in (shape.num_devices, shape.devices_per_host)]
-    widths = [leaves, leaves.max().expand(count), arrives]
-    rows = torch.stack([*topology, *widths, sample.forward_ms.double(), sample.backward_ms.double()], dim=1)  # [D, 7]
-    if bool((sent == sent[0]).all()):
-        return rows.mean(dim=0, keepdim=True)
-    largest = torch.arange(count) == int(sent.argmax())
-    return torch.stack([rows[largest].mean(dim=0), rows[~largest].mean(dim=0)])
-
-
-def _of(rows: Float[Tensor, "N C"], shape: Topology) -> Float[Tensor, "M C"]:
-    return rows[(rows[:, 0] == shape.num_devices) & (rows[:, 1] == shape.devices_per_host)]
+def _take_shapes(module: nn.Module, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
+    """Give buffers the shapes of the state that is about to be loaded, whose sizes are what was learned."""
+    for name, own in module.named_buffers():
+        own.data = torch.empty_like(state.get(prefix + name, own))
 
 
 def _shape_of(row: Float[Tensor, " C"]) -> Topology:

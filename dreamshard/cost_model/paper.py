@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from dreamshard.cost_model.compiled import CURVE_POINTS, PAPER, DeviceLaw, Floats
-from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.cost_network import CostNetwork, mlp
+from dreamshard.cost_model.cost_network import CostData, CostNetwork, mlp
 from dreamshard.cost_model.features import NUM_PAPER_FEATURES
 
 LATENT = 32
@@ -26,11 +25,9 @@ class TableNetwork(nn.Module):
     the authors' program passes through the network in its place.
     """
 
-    latent_size = LATENT + 1
-
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*mlp((NUM_PAPER_FEATURES, _HIDDEN, LATENT)), nn.ReLU())
+        self.layers = nn.Sequential(*mlp(NUM_PAPER_FEATURES, _HIDDEN, LATENT), nn.ReLU())
 
     def forward(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
         """Latent of each table, and a 1 that counts it."""
@@ -54,13 +51,11 @@ class PaperCostNetwork(CostNetwork):
     directions move the same bytes, so the one communication head stands for both.
     """
 
-    latent_size = TableNetwork.latent_size
-
     def __init__(self) -> None:
         super().__init__()
         self.table = TableNetwork()
-        self.heads = nn.ModuleList(mlp((LATENT, _HEAD, 1)) for _ in range(3))
-        self.overall = mlp((LATENT, _HEAD, 1))
+        self.heads = nn.ModuleList(mlp(LATENT, _HEAD, 1) for _ in range(3))
+        self.overall = mlp(LATENT, _HEAD, 1)
 
     def encode(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
@@ -91,35 +86,28 @@ class PaperCostNetwork(CostNetwork):
             return torch.cat(heads).double().numpy()
 
         return DeviceLaw(
-            law=PAPER,
+            PAPER,
             width=LATENT,
             tables=LATENT,
-            own_ms=0.0,
-            total_ms=0.0,
-            fixed_ms=0.0,
             curves=np.zeros((4, CURVE_POINTS)),
             hidden_weight=np.ascontiguousarray(stacked(0, "weight").T),
             hidden_bias=stacked(0, "bias"),
             output_weight=stacked(2, "weight"),
             scale_ms=stacked(2, "bias"),
-            launch_ms=np.zeros(2),
             figures=self.table.empty().double().numpy(),
         )
 
-    def draw(self, data: CostData, batch: int, generator: torch.Generator) -> Int[Tensor, "2 B"]:
-        """`batch` placements, and independently as many devices `sample x D + device`, both with replacement."""
+    def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         samples, devices = data.assignment.shape[:2]
         placements = torch.randint(samples, (batch,), generator=generator)
-        return torch.stack([placements, torch.randint(samples * devices, (batch,), generator=generator)])
+        return self.squared_errors(data, placements, torch.randint(samples * devices, (batch,), generator=generator))
 
-    def loss(self, data: CostData, chosen: Int[Tensor, "2 B"]) -> Float[Tensor, ""]:
-        """Squared errors of the overall cost of placements, and of each head on single devices, summed."""
-        samples, devices = data.assignment.shape[:2]
-        sample, device, table = data.placed.unbind(1)
+    def squared_errors(
+        self, data: CostData, placements: Int[Tensor, " B"], devices: Int[Tensor, " B"]
+    ) -> Float[Tensor, ""]:
+        """Of the overall cost of placements, and of each head on single devices `sample x D + device`, summed."""
         latents = self.encode(data.features)  # [P, L]
-        shards = latents.new_zeros(samples * devices, self.latent_size)
-        shards = shards.index_add(0, sample * devices + device, latents[table])
-        sums = shards.view(samples, devices, -1)
-        measured = data.phases_ms.flatten(0, 1)[chosen[1]][:, [0, 2, 3]]
-        heads = (self.heads_ms(shards[chosen[1]]) - measured).square().mean(dim=0).sum()
-        return heads + (self.overall_ms(sums[chosen[0]]) - data.overall_ms[chosen[0]]).square().mean()
+        predicted_ms = self.heads_ms(data.assignment.flatten(0, 1)[devices] @ latents)
+        heads = (predicted_ms - data.phases_ms.flatten(0, 1)[devices][:, [0, 2, 3]]).square().mean(dim=0).sum()
+        overall_ms = self.overall_ms(data.assignment[placements] @ latents)
+        return heads + (overall_ms - data.overall_ms[placements]).square().mean()

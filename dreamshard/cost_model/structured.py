@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -27,8 +27,7 @@ from dreamshard.cost_model.compiled import (
     computes_ms,
     curve_points,
 )
-from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.cost_network import CostNetwork, TrainingDivergedError, take_shapes
+from dreamshard.cost_model.cost_network import COMPUTE, CostData, CostNetwork, TrainingDivergedError
 from dreamshard.cost_model.exchanges import ExchangeModel, comm_inputs
 from dreamshard.cost_model.features import (
     BACKWARD,
@@ -49,15 +48,16 @@ each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims, 
 _LOGS = [COUNT, DISTINCT, DIMS, LOOKUPS]  # in the order of the correction's inputs
 _SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a pair's work and its concentration
 _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
-_COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
+_LOG_WIDE = torch.tensor(WIDE_DIMS).log()
+_MEMBERS, _HIDDEN = 4, 16
+_UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
 _EXPONENTS = -15, 8  # least and greatest of a table's work
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _HUBER = 0.05  # relative error above which the loss grows linearly
 _LOSS_SCALE = 10.0
 
 
-@dataclass(frozen=True)
-class FitData:
+class FitData(NamedTuple):
     """What is constant during a fit, of the `N` devices with tables.
 
     Errors are relative to the device's cost, at least a fifth of the slowest's, so that idle ones count little.
@@ -92,7 +92,7 @@ class StructuredCostNetwork(CostNetwork):
     before a sample has shown one. Communication, the same for all members: linear in `comm_inputs`, by `exchanges`.
 
     A *pair* is one member's forward or backward compute. `compiled._network_ms` is the formula in compiled code, and
-    `loss_and_gradient` its gradient; a state that is loaded decides the numbers of members and hidden units.
+    `loss_and_gradient` its gradient.
     """
 
     mean: Tensor
@@ -105,36 +105,25 @@ class StructuredCostNetwork(CostNetwork):
     hidden_bias: nn.Parameter
     output_weight: nn.Parameter
 
-    def __init__(self, normaliser: Normaliser, members: int = 4, hidden: int = 16) -> None:
+    def __init__(self, normaliser: Normaliser) -> None:
         super().__init__()
         self.register_buffer("mean", normaliser.mean[_COLUMNS].clone())  # [Z] to undo the normalisation
         self.register_buffer("std", normaliser.std[_COLUMNS].clone())
         self.register_buffer("scale_ms", torch.ones(2))
-        drawn = torch.randn(members, 2, _SHARED, hidden) / math.sqrt(6)
-        of_wide = torch.zeros(members, 2, len(WIDE_DIMS), hidden)
+        drawn = torch.randn(_MEMBERS, 2, _SHARED, _HIDDEN) / math.sqrt(6)
+        of_wide = torch.zeros(_MEMBERS, 2, len(WIDE_DIMS), _HIDDEN)
         weights = {
-            "log_scale": torch.zeros(members, 2),
-            "slope": 0.01 * torch.randn(members, 2, len(_COLUMNS) + 3),
-            "launch": torch.full((members, 2), -4.0),
+            "log_scale": torch.zeros(_MEMBERS, 2),
+            "slope": 0.01 * torch.randn(_MEMBERS, 2, len(_COLUMNS) + 3),
+            "launch": torch.full((_MEMBERS, 2), -4.0),
             "hidden_weight": torch.cat([drawn, of_wide], dim=2),
-            "hidden_bias": 0.1 * torch.randn(members, 2, hidden),
-            "output_weight": 0.01 * torch.randn(members, 2, hidden),
+            "hidden_bias": 0.1 * torch.randn(_MEMBERS, 2, _HIDDEN),
+            "output_weight": 0.01 * torch.randn(_MEMBERS, 2, _HIDDEN),
         }
         for name, value in weights.items():
             self.register_parameter(name, nn.Parameter(value, requires_grad=False))
         self.exchanges = ExchangeModel()
         self.task_comm_ms: Tensor | None = None  # in a copy for one task
-        self.register_load_state_dict_pre_hook(take_shapes)  # type: ignore[no-untyped-call]
-
-    @property
-    def pairs(self) -> int:
-        """`2M`."""
-        return self.launch.numel()
-
-    @property
-    def latent_size(self) -> int:  # type: ignore[override]
-        """`L`."""
-        return 2 * self.pairs + _SHARED
 
     @property
     def comm_ms(self) -> Float[Tensor, "2 4"]:
@@ -145,27 +134,25 @@ class StructuredCostNetwork(CostNetwork):
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
     ) -> Float[Tensor, "*B L"]:
         """Work and squared work of each pair, and `WIDE` to `COUNT`."""
-        inputs, raw_work = self._work_inputs(normalised, ratios)
+        logs, inputs, raw_work = self._work_inputs(normalised, ratios)
         work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [*B, 2M]
-        dim, _rows, pooling, _reuse, unique, _hot = self._logs(normalised).unbind(-1)
-        wide = (dim.unsqueeze(-1) > torch.tensor(WIDE_DIMS).log()).to(dim.dtype)  # [*B, 2]
-        shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
+        wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
+        distinct = logs[..., :1] + logs[..., 4:5]
+        shared = torch.cat([distinct, logs[..., [0, 2]]], dim=-1).exp() / _UNITS
         if ratios is not None:
             shared = shared * ratios[..., [DISTINCT_ROWS, BATCH, BATCH]]
-        return torch.cat([work, work.square(), wide, shared, torch.ones_like(shared[..., :1])], dim=-1)
+        return torch.cat([work, work.square(), wide, shared, torch.ones_like(wide[..., :1])], dim=-1)
 
     def _work_inputs(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None
-    ) -> tuple[Float[Tensor, "*B Z"], Float[Tensor, "*B _"]]:
-        """Inputs that the exponent of a table's work is linear in, and its work before it (hundreds of pooled weights)."""
-        z, logs = normalised[..., _COLUMNS], self._logs(normalised)
+    ) -> tuple[Float[Tensor, "*B Y"], Float[Tensor, "*B Z"], Float[Tensor, "*B _"]]:
+        """Logarithms; inputs of the exponent of a table's work; the work before it, in hundreds of pooled weights."""
+        z = normalised[..., _COLUMNS]
+        logs = z * self.std + self.mean
         work = (logs[..., :1] + logs[..., 2:3]).exp() / 100
         if ratios is not None:
-            work = work * ratios[..., [FORWARD, BACKWARD]].tile(self.pairs // 2)
-        return torch.cat([z, 0.3 * z[..., :3].square()], dim=-1), work
-
-    def _logs(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B Z"]:
-        return normalised[..., _COLUMNS] * self.std + self.mean
+            work = work * ratios[..., [FORWARD, BACKWARD]].tile(_MEMBERS)
+        return logs, torch.cat([z, 0.3 * z[..., :3].square()], dim=-1), work
 
     def _exponents(self, inputs: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B M2"]:
         return inputs @ self.slope.flatten(0, 1).T + self.log_scale.flatten()
@@ -175,28 +162,27 @@ class StructuredCostNetwork(CostNetwork):
         """The mean of the members; `curves` of other collectives than the all-to-all."""
 
         def array(value: Tensor) -> Floats:
-            return value.double().contiguous().numpy()
+            return np.ascontiguousarray(value.numpy(), np.float64)
 
-        scale = array(self.scale_ms).repeat(self.pairs // 2).reshape(2, -1).T.ravel() / (self.pairs // 2)  # [2M]
+        scale = np.tile(array(self.scale_ms) / _MEMBERS, _MEMBERS)  # [2M]
         launch = array(nn.functional.softplus(self.launch.double())).ravel()
         latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
-        share, size = (num_devices - 1) / num_devices, self.latent_size
+        share, size = (num_devices - 1) / num_devices, 4 * _MEMBERS + _SHARED
         curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves.copy()
         curves[ALL_TO_ALL] = largest * share * curve_points()
         return DeviceLaw(
-            law=NETWORK,
+            NETWORK,
             width=size + DIMS,
             tables=size + COUNT,
+            curves=curves,
             own_ms=own * share - received / num_devices,
             total_ms=received / num_devices,
             fixed_ms=latency,
-            curves=curves,
             hidden_weight=array(self.hidden_weight.flatten(0, 1).transpose(0, 1).flatten(1)),
             hidden_bias=array(self.hidden_bias.flatten()),
             output_weight=array(self.output_weight.flatten(0, 1)) / BOUND,
             scale_ms=scale,
             launch_ms=(launch * scale).reshape(-1, 2).sum(axis=0),
-            figures=np.zeros(0),
         )
 
     @torch.no_grad()
@@ -205,7 +191,7 @@ class StructuredCostNetwork(CostNetwork):
         return self._phases_ms(sums, comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)
 
     def _phases_ms(self, sums: Float[Tensor, "*B D L"], comm_ms: Float[Tensor, "*B D 2"]) -> Float[Tensor, "*B D 4"]:
-        loads = sums.reshape(-1, self.latent_size).double().numpy()
+        loads = sums.flatten(0, -2).double().numpy()
         compute = torch.from_numpy(computes_ms(self.law(1), loads)).to(sums.dtype).view(comm_ms.shape)
         return torch.cat([compute[..., :1], comm_ms, compute[..., 1:]], dim=-1)
 
@@ -217,22 +203,17 @@ class StructuredCostNetwork(CostNetwork):
         return self.exchanges.knows(shape) or super().knows_topology(task)
 
     def for_task(self, task: PlacementTask) -> "StructuredCostNetwork":
-        shape = self.exchanges.topology(task.num_devices, task.devices_per_host)
-        batches = (
-            task.batch_size / int(self.exchanges.batch_size) if task.batch_size and self.exchanges.batch_size else 1.0
-        )
-        weights = self.exchanges.weights_ms(shape, batches * float(task.tables.dim.sum()))
-        if weights is None:
-            return self
-        network = copy(self)
-        network.task_comm_ms = weights
+        network, exchanges = copy(self), self.exchanges
+        shape = exchanges.topology(task.num_devices, task.devices_per_host)
+        batches = task.batch_size / int(exchanges.batch_size) if task.batch_size and exchanges.batch_size else 1.0
+        network.task_comm_ms = exchanges.weights_ms(shape, batches * float(task.tables.dim.sum()))
         return network
 
     @torch.no_grad()
-    def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"], tuple[str, ...]]:
+    def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
         sums = data.sums(self.encode)
         phases_ms = self._phases_ms(sums, self.exchanges.placed_ms(data, sums[..., DIMS]))
-        return phases_ms.sum(dim=-1).max(dim=-1).values, data.overall_ms, data.task_names
+        return phases_ms.sum(dim=-1).max(dim=-1).values, data.overall_ms
 
     @torch.no_grad()
     def fit(
@@ -273,12 +254,12 @@ class StructuredCostNetwork(CostNetwork):
 
     def calibrate(self, sums: Float[Tensor, "S D L"], phases_ms: Float[Tensor, "S D 4"]) -> None:
         """Set the scale of each compute phase from measured costs, so that training starts near them."""
-        predicted, measured = self.phases_ms(sums)[..., _COMPUTE], phases_ms[..., _COMPUTE]
+        predicted, measured = self.phases_ms(sums)[..., COMPUTE], phases_ms[..., COMPUTE]
         self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1)).clamp(min=1e-9)
 
     def fit_data(self, data: CostData, sums: Float[Tensor, "S D L"]) -> FitData:
         """What a fit to samples of these latent sums needs."""
-        inputs, raw_work = self._work_inputs(data.features, data.ratios)
+        _, inputs, raw_work = self._work_inputs(data.features, data.ratios)
         device_ms = data.phases_ms.sum(-1)  # [S, D]
         scale_ms = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
         comm_ms = self.exchanges.placed_ms(data, sums[..., DIMS]).sum(dim=-1) - data.phases_ms[..., 1:3].sum(dim=-1)
@@ -291,7 +272,7 @@ class StructuredCostNetwork(CostNetwork):
             data.assignment[held],
             torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], dim=1).T.contiguous(),
             (self.scale_ms / scale_ms[held][:, None]).T.contiguous(),
-            (-data.phases_ms[held][:, _COMPUTE] / scale_ms[held][:, None]).T.contiguous(),
+            (-data.phases_ms[held][:, COMPUTE] / scale_ms[held][:, None]).T.contiguous(),
             (comm_ms / scale_ms)[held],
         )
 

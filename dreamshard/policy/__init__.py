@@ -1,5 +1,1 @@
-"""The estimated MDP, and the policy network that places tables in it.
-
-mdp         the policy network; episodes, and their compiled rollout
-reinforce   one improvement of a policy
-"""
+"""The estimated MDP, the policy network that places tables in it, and one improvement of a policy (`mdp`)."""

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, mlp
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, first_ms, jit, phases_ms
+from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, jit, phases_ms
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
@@ -43,7 +43,7 @@ class PolicyNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = TableNetwork()
-        self.cost = nn.Sequential(*mlp((COST_COLUMNS, 64, _LATENT)), nn.ReLU())
+        self.cost = nn.Sequential(*mlp(COST_COLUMNS, 64, _LATENT), nn.ReLU())
         self.score = nn.Linear(2 * _LATENT, 1)
 
     def table_scores(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
@@ -74,7 +74,6 @@ class Episode:
         capacity_bytes: `[D]` room for tables on each device; 0 if none may be there.
         allowed: `[T, D]` devices that may hold each table.
         network: with the communication of the task's devices.
-        law: its costs of devices.
     """
 
     order: Int[Tensor, " T"]
@@ -84,7 +83,6 @@ class Episode:
     capacity_bytes: Int[Tensor, " D"]
     allowed: Bool[Tensor, "T D"]
     network: CostNetwork
-    law: DeviceLaw
 
     @classmethod
     @torch.no_grad()
@@ -92,14 +90,12 @@ class Episode:
         """The episode of a task."""
         network, features = network.for_task(task), normaliser(task.tables)
         latents = network.encode(features, network.ratios(task))  # [T, L]
-        law = network.law(task.num_devices)
-        order = torch.from_numpy(first_ms(law, latents.double().numpy())).argsort(descending=True, stable=True)
+        order = network.first_ms(latents, task.num_devices).argsort(descending=True, stable=True)
         table_bytes, allowed = task.table_bytes[order], allowed_devices(task)[order]
-        return cls(order, features[order], latents[order], table_bytes, task.capacity_bytes, allowed, network, law)
+        return cls(order, features[order], latents[order], table_bytes, task.capacity_bytes, allowed, network)
 
 
-@dataclass(frozen=True)
-class Rollout:
+class Rollout(NamedTuple):
     """`B` finished episodes of one task.
 
     Attributes:
@@ -148,7 +144,7 @@ def rollout(
     costs = np.empty((recorded, num_tables, num_devices, COST_COLUMNS), np.float32)
     legal = np.empty((recorded, num_tables, num_devices), np.bool_)
     _place(
-        episode.law,
+        episode.network.law(num_devices),
         _scorer(policy, episode),
         episode.latents.double().numpy(),
         episode.table_bytes.numpy(),
@@ -196,19 +192,22 @@ def masked_entropy(log_p: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) ->
     return -(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum(-1)
 
 
-def legal_devices(
-    used_bytes: Int[Tensor, "B D"],
-    table_bytes: Int[Tensor, " B"],
-    capacity_bytes: Int[Tensor, "B D"],
-    allowed: Bool[Tensor, "B D"],
-) -> Bool[Tensor, "B D"]:
-    """Devices that may hold a table of each of `B` episodes and have room for it.
+@jit
+def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
+    """`[B, D]` devices that may hold a table and have room for it, by the bytes in use `[B, D]`.
 
     If none has, those with the most room are legal, so that a softmax stays defined; the episode ends over capacity.
     """
-    legal = np.empty(used_bytes.shape, np.bool_)
-    _mask_each(used_bytes.numpy(), table_bytes.numpy(), capacity_bytes.numpy(), allowed.numpy(), legal)
-    return torch.from_numpy(legal)
+    legal = np.empty(used.shape, np.bool_)
+    for b in range(len(used)):
+        most, fits = _NO_ROOM, False
+        for d in range(len(capacity)):
+            room = capacity[d] - used[b, d] if allowed[d] else _NO_ROOM
+            most, fits = max(most, room), fits or room >= size
+        least = size if fits else most
+        for d in range(len(capacity)):
+            legal[b, d] = (capacity[d] - used[b, d] if allowed[d] else _NO_ROOM) >= least
+    return legal
 
 
 class _Scorer(NamedTuple):
@@ -259,24 +258,6 @@ def _cost_score(scorer: _Scorer, costs: Floats) -> float:
 
 
 @jit
-def _mask_each(used: Ints, size: Ints, capacity: Ints, allowed: Mask, legal: Mask) -> None:
-    for b in range(len(used)):
-        _mask(used[b], size[b], capacity[b], allowed[b], legal[b])
-
-
-@jit
-def _mask(used: Ints, size: int, capacity: Ints, allowed: Mask, legal: Mask) -> None:
-    """`legal_devices` of one episode, written to `legal` `[D]`."""
-    most, fits = _NO_ROOM, False
-    for d in range(len(capacity)):
-        room = capacity[d] - used[d] if allowed[d] else _NO_ROOM
-        most, fits = max(most, room), fits or room >= size
-    least = size if fits else most
-    for d in range(len(capacity)):
-        legal[d] = (capacity[d] - used[d] if allowed[d] else _NO_ROOM) >= least
-
-
-@jit
 def _place(
     law: DeviceLaw,
     scorer: _Scorer,
@@ -293,14 +274,14 @@ def _place(
 ) -> None:
     """Complete each row of `actions`; no rows of `noise` mean greedy choices, no rows of `seen_costs` no record."""
     num_devices, size = loads.shape[1:]
-    legal, empty_costs = np.empty(num_devices, np.bool_), np.empty(COST_COLUMNS)
+    empty_costs = np.empty(COST_COLUMNS)
     costs, tables, scores = np.empty((num_devices, COST_COLUMNS)), np.empty(num_devices), np.empty(num_devices)
     phases_ms(law, np.zeros(size), empty_costs)
     empty_score = scorer.empty_score + _cost_score(scorer, empty_costs)
     for b in range(len(actions)):
         costs[:], tables[:], scores[:] = empty_costs, 0.0, empty_score
         for t in range(len(table_bytes)):
-            _mask(used[b], table_bytes[t], capacity, allowed[t], legal)
+            legal = legal_devices(used[b : b + 1], table_bytes[t], capacity, allowed[t])[0]
             if len(seen_costs):
                 seen_costs[b, t], seen_legal[b, t] = costs, legal
             device, highest = -1, -np.inf
@@ -315,3 +296,57 @@ def _place(
             tables[device] += scorer.table_scores[t]
             phases_ms(law, loads[b, device], costs[device])
             scores[device] = tables[device] + _cost_score(scorer, costs[device])
+
+
+class UpdateFigures(NamedTuple):
+    """Figures of one policy update.
+
+    Attributes:
+        loss: with its entropy bonus.
+        reward: minus the predicted cost in milliseconds, mean over the episodes; AutoShard's is the balance.
+        entropy: of a step in nats, mean over the steps.
+    """
+
+    loss: float
+    reward: float
+    entropy: float
+
+
+def policy_gradient_loss(
+    log_prob: Float[Tensor, "B T"],
+    entropy: Float[Tensor, "B T"],
+    overall_ms: Float[Tensor, " B"],
+    feasible: Bool[Tensor, " B"],
+    entropy_weight: float,
+) -> Float[Tensor, ""]:
+    """REINFORCE (Williams 1992) as in the authors' program (`train_rl`), with the batch as baseline.
+
+    Means are over all steps, and costs are in units of their spread, with Bessel's correction over all steps. An episode
+    without room counts as the most expensive of the batch; in the authors' program it ends with an error.
+    """
+    cost = torch.where(feasible, overall_ms, overall_ms.max())[:, None].expand_as(log_prob)  # [B, T] each step's
+    spread = cost.std(correction=1) if cost.numel() > 1 else cost.new_zeros(())
+    advantage = (cost.mean() - cost) / (spread + 1e-8)  # above zero if cheaper than average
+    return -(advantage.detach() * log_prob).mean() - entropy_weight * entropy.mean()
+
+
+def update(
+    policy: PolicyNetwork,
+    optimizer: torch.optim.Optimizer,
+    episode: Episode,
+    episodes: int,
+    entropy_weight: float,
+    generator: torch.Generator,
+) -> UpdateFigures:
+    """Sample an episode `episodes` times and take one optimizer step towards the cheaper rollouts.
+
+    Raises:
+        TrainingDivergedError: the loss is not finite.
+    """
+    taken = rollout(policy, episode, episodes, generator, record=True)
+    log_prob, entropy = log_probs(policy, episode, taken)
+    with torch.no_grad():
+        overall_ms = episode.network.overall_ms(taken.loads)
+    loss = policy_gradient_loss(log_prob, entropy, overall_ms, taken.feasible, entropy_weight)
+    gradient_step(policy, optimizer, loss, "policy")
+    return UpdateFigures(float(loss.detach()), -float(overall_ms.mean()), float(entropy.detach().mean()))

@@ -14,6 +14,7 @@ a DreamShard training. `docs/as-published.md` lists the other differences.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,8 +24,7 @@ from dreamshard.cost_model import FEATURES, Normaliser, gradient_step
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer
-from dreamshard.policy.mdp import legal_devices, masked_entropy, masked_log_softmax
-from dreamshard.policy.reinforce import policy_gradient_loss
+from dreamshard.policy.mdp import legal_devices, masked_entropy, masked_log_softmax, policy_gradient_loss
 from dreamshard.search.packing import packed
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
@@ -36,10 +36,10 @@ MEASUREMENTS = 100
 """Placements measured in a training unless another number is given."""
 
 _HIDDEN = 64
-_EPISODES = 10  # placements measured per update; the last update may have fewer
+_EPISODES = 10  # sampled per update; the last update may have fewer
 _LEARNING_RATE = 1e-2  # of Adam; falls linearly to a twentieth
 _ENTROPY_WEIGHT = 0.001
-_DRAWS_PER_UPDATE = 8  # of the samples of an update, before too few that fit the devices are an error
+_DRAWS_PER_MEASUREMENT = 8  # before too few that fit the devices are an error
 
 
 class EncoderDecoder(nn.Module):
@@ -55,8 +55,7 @@ class EncoderDecoder(nn.Module):
         self.score = nn.Linear(2 * _HIDDEN, num_devices)
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(NamedTuple):
     """`B` sampled placements of one task; `log_prob` and `entropy` are of each choice, in the order of placing."""
 
     device: Int[Tensor, "B T"]
@@ -83,8 +82,7 @@ class RnnPlacer(OrderedPlacer):
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Raises NoPlacementError for another number of devices, or if neither policy nor packing finds room."""
         taken = sample(self.policy, self.normaliser, task, 1, torch.Generator().manual_seed(self.seed))
-        fitting = taken.fits.nonzero()[:, 0].tolist()
-        return Placement.whole(taken.device[fitting[0]] if fitting else packed(task), task.num_devices)
+        return Placement.whole(taken.device[0] if bool(taken.fits) else packed(task), task.num_devices)
 
 
 def train_rnn(
@@ -99,46 +97,43 @@ def train_rnn(
     Args:
         normaliser: of the tables' features.
         tasks: to learn from, all on the same number of devices.
-        measure: called once for each sampled placement, all of which fit the devices by the task's count.
+        measure: called once for each sampled placement that fits the devices by the task's count.
         seed: of the weights and of everything that is sampled.
 
     Raises:
-        ValueError: there are no tasks, they differ in their number of devices, or nothing is measured.
+        ValueError: the tasks differ in their number of devices.
         NoPlacementError: too few sampled placements fit the devices.
         TrainingDivergedError: the loss is not finite.
     """
     policy, generator = _untrained(tasks, seed), torch.Generator().manual_seed(seed)
-    if measurements < 1:
-        raise ValueError(f"rnn cannot learn from {measurements} measurements; give at least 1")
     optimizer = torch.optim.Adam(policy.parameters(), lr=_LEARNING_RATE)
-    measured = 0
+    measured = drawn = 0
     while measured < measurements:
-        for group in optimizer.param_groups:
-            group["lr"] = _LEARNING_RATE * max(1 - measured / measurements, 0.05)
+        optimizer.param_groups[0]["lr"] = _LEARNING_RATE * max(1 - measured / measurements, 0.05)
         task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
-        wanted = min(_EPISODES, measurements - measured)
-        taken = sample(policy, normaliser, task, wanted, generator)
-        used = taken.fits.nonzero()[:wanted, 0]
-        if not len(used):
+        taken = sample(policy, normaliser, task, min(_EPISODES, measurements - measured), generator)
+        drawn += len(taken.fits)
+        if drawn > _DRAWS_PER_MEASUREMENT * measurements:
             raise NoPlacementError(
-                f"none of {len(taken.fits)} placements of {task.name} that rnn sampled fits the devices, so there is "
-                "nothing to measure; give the devices more memory"
+                f"only {measured} of {drawn} placements that rnn sampled fit the devices; give the devices more memory"
             )
-        placements = [Placement.whole(taken.device[episode], task.num_devices) for episode in used.tolist()]
-        cost = torch.tensor([measure(task, placement).overall_ms for placement in placements])
-        measured += len(cost)
-        known = cost.isfinite()  # a placement that did not fit when measured counts as the most expensive
-        if known.sum() > 1 or (known.any() and not known.all()):
+        cost = torch.full((len(taken.fits),), math.inf)
+        for episode in taken.fits.nonzero()[:, 0].tolist():
+            placement = Placement.whole(taken.device[episode], task.num_devices)
+            cost[episode] = measure(task, placement).overall_ms
+        measured += int(taken.fits.sum())
+        known = cost.isfinite()  # a placement that did not fit counts as the most expensive
+        if known.any():
             root = torch.where(known, cost, cost[known].max()).sqrt()
-            loss = policy_gradient_loss(taken.log_prob[used], taken.entropy[used], root, known, _ENTROPY_WEIGHT)
+            loss = policy_gradient_loss(taken.log_prob, taken.entropy, root, known, _ENTROPY_WEIGHT)
             gradient_step(policy, optimizer, loss, "RNN's policy", max_norm=1.0)
     return RnnPlacer(policy, normaliser, measured, seed)
 
 
 def sample(
-    policy: EncoderDecoder, normaliser: Normaliser, task: PlacementTask, wanted: int, generator: torch.Generator
+    policy: EncoderDecoder, normaliser: Normaliser, task: PlacementTask, count: int, generator: torch.Generator
 ) -> Sampled:
-    """Sample `wanted` placements; if some of them do not fit the devices, many more.
+    """Sample `count` placements.
 
     Raises:
         NoPlacementError: the policy was trained on another number of devices.
@@ -148,38 +143,27 @@ def sample(
             f"rnn was trained for {policy.num_devices} devices and has one output for each, so it cannot place on "
             f"{task.num_devices}; train it on tasks with that many devices"
         )
-    taken = _rollout(policy, normaliser, task, wanted, generator)
-    return (
-        taken if bool(taken.fits.all()) else _rollout(policy, normaliser, task, _DRAWS_PER_UPDATE * wanted, generator)
-    )
-
-
-def _rollout(
-    policy: EncoderDecoder, normaliser: Normaliser, task: PlacementTask, batch: int, generator: torch.Generator
-) -> Sampled:
     order = torch.argsort(task.table_bytes, descending=True, stable=True)  # [T]
-    features = normaliser(task.tables)[order][None].expand(batch, -1, -1)  # [B, T, F]
-    table_bytes, allowed, room = task.table_bytes[order], allowed_devices(task)[order], task.capacity_bytes
-    used_bytes = torch.zeros(batch, task.num_devices, dtype=torch.int64)
+    features = normaliser(task.tables)[order][None].expand(count, -1, -1)  # [B, T, F]
+    table_bytes, allowed, room = task.table_bytes[order].tolist(), allowed_devices(task)[order], task.capacity_bytes
+    used_bytes, row = torch.zeros(count, task.num_devices, dtype=torch.int64), torch.arange(count)
     encoded, (hidden, cell) = policy.encoder(features.clamp(-10, 10))  # [B, T, H]
     keys, state = policy.attention(encoded), (hidden[0], cell[0])  # [B, T, H], twice [B, H]
-    last = policy.device.weight[-1].expand(batch, -1)  # [B, H]
+    last = policy.device.weight[-1].expand(count, -1)  # [B, H]
     devices, log_probs, entropies = [], [], []
-    for t in range(len(order)):
+    for t, size in enumerate(table_bytes):
         state = policy.decoder(torch.cat([encoded[:, t], last], dim=-1), state)
         weight = torch.softmax((keys @ state[0][:, :, None])[..., 0] / math.sqrt(_HIDDEN), dim=-1)  # [B, T]
         context = (weight[:, None, :] @ encoded)[:, 0]  # [B, H]
-        legal = legal_devices(
-            used_bytes, table_bytes[t].expand(batch), room.expand(batch, -1), allowed[t].expand(batch, -1)
-        )
+        legal = torch.from_numpy(legal_devices(used_bytes.numpy(), size, room.numpy(), allowed[t].numpy()))
         log_p = masked_log_softmax(policy.score(torch.cat([state[0], context], dim=-1)), legal)
         device = torch.multinomial(log_p.detach().exp(), 1, generator=generator)[:, 0]
-        used_bytes[torch.arange(batch), device] += int(table_bytes[t])
+        used_bytes[row, device] += size
         last = policy.device(device)
         devices.append(device)
-        log_probs.append(log_p.gather(-1, device[:, None])[:, 0])
+        log_probs.append(log_p[row, device])
         entropies.append(masked_entropy(log_p, legal))
-    placed = torch.empty(batch, len(order), dtype=torch.int64)
+    placed = torch.empty(count, len(order), dtype=torch.int64)
     placed[:, order] = torch.stack(devices, dim=1)  # in the task's own order
     fits = (used_bytes <= room).all(dim=1)
     return Sampled(placed, torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1), fits)

@@ -1,80 +1,251 @@
-"""The algorithms that can be trained, by name.
+"""The algorithms that can be trained, by name; the caller measures placements and saves states.
 
 - `dreamshard`: this project's cost network, and its search.
 - `paper`: DreamShard as published (arXiv 2210.02023): the paper's networks, and placements by the greedy policy alone.
 - `autoshard`: AutoShard as published (arXiv 2208.06399).
+
+All randomness comes from the state's generator, which is saved with it, so an interrupted run ends with the same bits as an
+uninterrupted one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from statistics import fmean
+from typing import Any, ClassVar, TypeAlias
 
 import torch
+from torch import Tensor, nn
 
-from dreamshard.autoshard import AutoShardPlacer, AutoShardPolicy, ComputeCostNetwork, actor_critic_updates
-from dreamshard.autoshard.episodes import Episodes, random_sets, rollout, shape_of
-from dreamshard.cost_model import CostNetwork, Normaliser, PaperCostNetwork, StructuredCostNetwork
+from dreamshard import autoshard
+from dreamshard.autoshard import AutoShardPlacer, AutoShardPolicy, ComputeCostNetwork
+from dreamshard.cost_model import (
+    CostData,
+    CostNetwork,
+    Normaliser,
+    PaperCostNetwork,
+    StructuredCostNetwork,
+    prediction_error,
+)
+from dreamshard.costs import CostSample, ExchangeSample, feasible
 from dreamshard.files.foreign import InputError
+from dreamshard.files.text import gib
+from dreamshard.measured_on import MeasuredOn
 from dreamshard.names import Algorithm
 from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
 from dreamshard.policy import mdp
-from dreamshard.policy.mdp import Episode, PolicyNetwork
-from dreamshard.policy.reinforce import UpdateFigures, update
+from dreamshard.policy.mdp import Episode, PolicyNetwork, UpdateFigures
 from dreamshard.search import DreamShardPlacer
+from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training.algorithm import Proposal, TrainedPlacer, TrainingAlgorithm, TrainingState, drawn
-from dreamshard.training.files import read_config
+from dreamshard.training import files
+from dreamshard.training.config import TrainingConfig
 
+TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
+
+_DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
 _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration
-_UPDATES, _PER_BEHAVIOUR = 3, 2  # AutoShard's: policy updates per one of DreamShard, and on rollouts of one policy
+_AUTOSHARD_UPDATES = 3  # pairs of AutoShard's updates per two of DreamShard's
 
 
-class DreamShard(TrainingAlgorithm):
-    """Algorithm 1 of the paper with the structured cost network; placers search."""
+@dataclass
+class TrainingState:
+    """Everything a run needs to continue.
+
+    Attributes:
+        iteration: rounds completed.
+        cost_network: the algorithm's `CostNetwork`.
+        policy: the algorithm's policy network.
+        generator: the only source of randomness.
+        warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
+    """
+
+    config: TrainingConfig
+    normaliser: Normaliser
+    cost_network: Any
+    policy: Any
+    cost_optimizer: torch.optim.Optimizer
+    policy_optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+    iteration: int = 0
+    warm: bool = False
+
+
+@dataclass(frozen=True)
+class CostFit:
+    """Mean loss of a round's fit, and the error on its new placements before it; None in the first round of a cold start."""
+
+    loss: float
+    heldout_mape: float | None
+
+
+class DreamShard:
+    """Algorithm 1 of the paper with the structured cost network; placers search. Other algorithms override what differs."""
 
     name: ClassVar[Algorithm] = "dreamshard"
-    uses_exchanges = True
+    uses_exchanges: ClassVar[bool] = True
+    """Whether the cost network learns from all-to-alls measured alone."""
+    least_rate: ClassVar[float] = 0.05
+    """Of the initial learning rates, to which they fall."""
 
-    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, PolicyNetwork]:
-        """See `TrainingAlgorithm`."""
+    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
+        """An untrained cost network and policy; their weights are drawn from torch's global generator."""
         return StructuredCostNetwork(normaliser), PolicyNetwork()
 
-    def draw(self, state: TrainingState, task: PlacementTask, number: int) -> Proposal:
-        """Sample the policy, or unbalance the devices at random."""
-        exploration, generator = state.config.exploration, state.generator
-        if exploration and number % round(1 / exploration) == 0:
-            return task, _unbalanced(task, generator)
-        episode = Episode.of(task, state.cost_network, state.normaliser)
-        return task, Placement.whole(mdp.rollout(state.policy, episode, 1, generator).device[0], task.num_devices)
+    def normaliser(self, pool: Tables) -> Normaliser:
+        """Of the features in a training on tables of `pool`."""
+        return Normaliser.fit(pool)
+
+    def sampled(self, state: TrainingState, episode: Episode) -> Tensor:
+        """`[T]` devices of a placement sampled from the policy, legal or not."""
+        return mdp.rollout(state.policy, episode, 1, state.generator).device[0]
 
     def updates(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> list[UpdateFigures]:
-        """REINFORCE on the estimated MDP, each update on one task."""
-        config, found = state.config, []
-        for _ in range(config.policy_updates):
-            episode = Episode.of(drawn(tasks, state.generator), state.cost_network, state.normaliser)
-            figures = update(
-                state.policy,
+        """Improve the policy on predicted costs by all of a round's optimizer steps: REINFORCE, each on one task."""
+        config, policy, generator = state.config, state.policy, state.generator
+        return [
+            mdp.update(
+                policy,
                 state.policy_optimizer,
-                episode,
+                _episode(state, tasks),
                 config.episodes,
                 config.entropy_weight,
-                state.generator,
+                generator,
             )
-            found.append(figures)
-        return found
+            for _ in range(config.policy_updates)
+        ]
 
-    def made(
-        self, network: CostNetwork, policy: PolicyNetwork, normaliser: Normaliser, budget_ms: float | None = None
-    ) -> DreamShardPlacer:
-        """See `TrainingAlgorithm`."""
+    def made(self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None) -> TrainedPlacer:
+        """A placer of trained networks; `budget_ms` is for its search, if it searches."""
         return DreamShardPlacer(network, policy, normaliser, budget_ms=budget_ms)
+
+    def placer(self, state: TrainingState) -> TrainedPlacer:
+        """The placer that the state has learned so far."""
+        return self.made(state.cost_network, state.policy, state.normaliser)
+
+    def start(
+        self,
+        pool: Tables,
+        config: TrainingConfig,
+        seed: int,
+        exchanges: Sequence[ExchangeSample] = (),
+        base: TrainedPlacer | None = None,
+    ) -> TrainingState:
+        """The state before the first round.
+
+        Args:
+            pool: tables of the training tasks.
+            config: of this algorithm; with `base` perhaps by `TrainingConfig.warm`.
+            seed: of everything random that follows.
+            exchanges: all-to-alls measured alone on the hardware; with them a placer that `uses_exchanges` serves other
+                numbers of devices than the measured placements have. They replace those that `base` knows.
+            base: earlier placer to continue from; its normaliser stays, since its networks were trained with it.
+
+        Raises:
+            ValueError: `base` is of another algorithm.
+        """
+        normaliser = self.normaliser(pool) if base is None else base.normaliser
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network, policy = self.networks(normaliser)
+        if base is not None:
+            if base.name != self.name:
+                raise ValueError(
+                    f"a training of {self.name} cannot start from a placer of {base.name}; start without one"
+                )
+            network.load_state_dict(base.cost_network.state_dict())
+            network.measured_on = base.cost_network.measured_on
+            policy.load_state_dict(base.policy.state_dict())
+        if exchanges:
+            network.learn_exchanges(exchanges)
+        return _state(config, normaliser, network, policy, seed, warm=base is not None)
+
+    def propose(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[PlacementTask, Placement]]:
+        """This round's placements to measure, each of a task drawn from `tasks`: sampled from the policy, or unbalanced.
+
+        Raises:
+            NoPlacementError: too few of eight times as many draws are legal.
+        """
+        config, generator = state.config, state.generator
+        count, every = config.placements_per_iteration, round(1 / (config.exploration or 1))
+        proposals = []
+        for number in range(_DRAWS_PER_PLACEMENT * count):
+            task = _drawn(tasks, generator)
+            if config.exploration and number % every == 0:
+                device = _unbalanced(task, generator)
+            else:
+                device = self.sampled(state, Episode.of(task, state.cost_network, state.normaliser))
+            placement = Placement.whole(device, task.num_devices)
+            if not violation(task, placement):
+                proposals.append((task, placement))
+            if len(proposals) == count:
+                return proposals
+        raise NoPlacementError(
+            f"only {len(proposals)} of {_DRAWS_PER_PLACEMENT * count} sampled placements fit the devices; give the devices "
+            f"of the tasks more than {gib(tasks[0].memory_bytes)}"
+        )
+
+    def fit(self, state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
+        """Fit the cost network to the samples of all rounds, of which the last `placements_per_iteration` are new.
+
+        Placements that did not fit their devices do not count.
+
+        Raises:
+            ValueError: no placement fit its devices.
+            TrainingDivergedError: the loss is not finite.
+        """
+        config, network = state.config, state.cost_network
+        self._set_rates(state)
+        fitted, fresh = feasible(samples), feasible(samples[-config.placements_per_iteration :])
+        if network.measured_on is None and fitted:
+            network.measured_on = MeasuredOn.of(fitted[-1])
+        setting = network.measured_on.setting if network.measured_on else None
+        first, error = state.iteration == 0 and not state.warm, None
+        if fresh and not first:
+            error = prediction_error(network, CostData.of(fresh, state.normaliser, setting))
+        loss = network.fit(
+            CostData.of(fitted, state.normaliser, setting),
+            state.cost_optimizer,
+            steps=config.cost_steps,
+            batch=config.cost_batch,
+            generator=state.generator,
+            first=first,
+        )
+        return CostFit(loss, error)
+
+    def improve(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> UpdateFigures:
+        """Update the policy on predicted costs and complete the round; returns the means over the updates.
+
+        Raises:
+            TrainingDivergedError: the loss is not finite.
+        """
+        self._set_rates(state)
+        figures = self.updates(state, tasks)
+        state.iteration += 1
+        return UpdateFigures(*(fmean(values) for values in zip(*figures, strict=True)))
+
+    def _set_rates(self, state: TrainingState) -> None:
+        """The learning rates of the state's round; a state that was loaded has the initial ones."""
+        config = state.config
+        remaining = max(1 - state.iteration / config.iterations, self.least_rate)
+        state.cost_optimizer.param_groups[0]["lr"] = config.cost_learning_rate * remaining
+        state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
+
+    def save(self, state: TrainingState, folder: Path) -> None:
+        """Write a training state as `folder`, replacing any earlier one."""
+        tensors = _tensors(state) | {"generator": state.generator.get_state()}
+        tensors |= files.optimizer_tensors(state.cost_optimizer, "cost_optimizer")
+        tensors |= files.optimizer_tensors(state.policy_optimizer, "policy_optimizer")
+        config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
+        files.write_model(folder, tensors, _config(self.name, state) | config)
 
 
 class Paper(DreamShard):
     """DreamShard as published; placers place by the policy alone."""
 
-    name: ClassVar[Algorithm] = "paper"
+    name = "paper"
     uses_exchanges = False
     least_rate = 0.0
 
@@ -82,105 +253,145 @@ class Paper(DreamShard):
         """As published, each task has its own."""
         return Normaliser.per_task()
 
-    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, PolicyNetwork]:
-        """See `TrainingAlgorithm`."""
+    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
+        """See `DreamShard`."""
         return PaperCostNetwork(), PolicyNetwork()
 
-    def made(
-        self, network: CostNetwork, policy: PolicyNetwork, normaliser: Normaliser, budget_ms: float | None = None
-    ) -> DreamShardPlacer:
-        """See `TrainingAlgorithm`."""
+    def made(self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None) -> TrainedPlacer:
+        """See `DreamShard`."""
         return DreamShardPlacer(network, policy, normaliser, inference="policy")
 
 
-class AutoShard(TrainingAlgorithm):
+class AutoShard(DreamShard):
     """Placers balance compute, whatever all-to-alls cost."""
 
-    name: ClassVar[Algorithm] = "autoshard"
+    name = "autoshard"
+    uses_exchanges = False
 
-    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, AutoShardPolicy]:
-        """See `TrainingAlgorithm`."""
+    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
+        """See `DreamShard`."""
         return ComputeCostNetwork(), AutoShardPolicy()
 
-    def draw(self, state: TrainingState, task: PlacementTask, number: int) -> Proposal:
-        """Sample the policy, or draw random sets of tables.
-
-        A task of random sets is called after its own task, with the round and a number, and holds some of its tables.
-        """
-        exploration, generator, network = state.config.exploration, state.generator, state.cost_network
-        if exploration and number % round(1 / exploration) == 0:
-            return random_sets(task, f"{task.name}.{state.iteration + 1}.{number}", generator)
-        taken = rollout(state.policy, network, Episodes.of([task], network, state.normaliser), generator)
-        return task, Placement.whole(taken.device[0], task.num_devices)
+    def sampled(self, state: TrainingState, episode: Episode) -> Tensor:
+        """See `DreamShard`."""
+        return autoshard.rollout(state.policy, episode, 1, state.generator).device[0]
 
     def updates(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> list[UpdateFigures]:
-        """Actor-critic on tasks of one shape at a time; two updates on rollouts of one policy, corrected by V-trace."""
-        config, generator = state.config, state.generator
-        by_shape = {
-            shape: Episodes.of(
-                [task for task in tasks if shape_of(task) == shape], state.cost_network, state.normaliser
-            )
-            for shape in {shape_of(task) for task in tasks}
-        }
+        """Actor-critic, two updates on rollouts of one task, corrected by V-trace; three times as many as DreamShard's."""
+        config, policy, generator = state.config, state.policy, state.generator
         figures: list[UpdateFigures] = []
-        while len(figures) < _UPDATES * config.policy_updates:
-            count = min(_PER_BEHAVIOUR, _UPDATES * config.policy_updates - len(figures))
-            alike = by_shape[shape_of(drawn(tasks, generator))]
-            chosen = torch.randint(len(alike.order), (count * config.episodes,), generator=generator)
-            figures += actor_critic_updates(
-                state.policy,
+        while len(figures) < _AUTOSHARD_UPDATES * config.policy_updates:
+            figures += autoshard.actor_critic_updates(
+                policy,
                 state.policy_optimizer,
-                state.cost_network,
-                alike[chosen],
+                _episode(state, tasks),
                 config.episodes,
                 config.entropy_weight,
                 generator,
             )
         return figures
 
-    def made(
-        self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None
-    ) -> AutoShardPlacer:
-        """See `TrainingAlgorithm`."""
+    def made(self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None) -> TrainedPlacer:
+        """See `DreamShard`."""
         return AutoShardPlacer(network, policy, normaliser)
 
 
-TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {
-    algorithm.name: algorithm for algorithm in (DreamShard(), Paper(), AutoShard())
-}
+TRAINING_ALGORITHMS: dict[str, DreamShard] = {each.name: each for each in (DreamShard(), Paper(), AutoShard())}
 
 
 def save_placer(placer: TrainedPlacer, folder: Path) -> None:
     """Write a placer as `folder`, replacing any earlier one."""
-    TRAINING_ALGORITHMS[placer.name].save_placer(placer, folder)
+    budget_ms = getattr(placer, "budget_ms", None)
+    files.write_model(folder, _tensors(placer), _config(placer.name, placer) | {"budget_ms": budget_ms})
 
 
 def load_placer(folder: Path) -> TrainedPlacer:
     """The placer in a folder, of any algorithm; raises ValueError if there is none."""
-    return _algorithm_of(folder).load_placer(folder)
+    tensors, config = files.read_model(folder)
+    with files.complete_model(folder):
+        algorithm, network, policy, normaliser = _restored(folder, tensors, config)
+        return algorithm.made(network, policy, normaliser, config["budget_ms"])
 
 
 def load_state(folder: Path) -> TrainingState:
-    """The training state in a folder, of any algorithm; raises ValueError if there is none."""
-    return _algorithm_of(folder).load(folder)
+    """The training state in a folder, of any algorithm; training continues from it with the same bits.
+
+    Raises:
+        ValueError: there is none.
+    """
+    tensors, config = files.read_model(folder)
+    with files.complete_model(folder):
+        _, network, policy, normaliser = _restored(folder, tensors, config)
+        training = TrainingConfig(**config["training"])
+        state = _state(training, normaliser, network, policy, seed=0, warm=config["warm"])
+        files.restore_optimizer(state.cost_optimizer, tensors, "cost_optimizer")
+        files.restore_optimizer(state.policy_optimizer, tensors, "policy_optimizer")
+        state.generator.set_state(tensors["generator"])
+        state.iteration = config["iteration"]
+        return state
 
 
-def _algorithm_of(folder: Path) -> TrainingAlgorithm:
-    name = str(read_config(folder).get("algorithm"))
-    if name not in TRAINING_ALGORITHMS:
+def _state(
+    config: TrainingConfig, normaliser: Normaliser, network: nn.Module, policy: nn.Module, seed: int, *, warm: bool
+) -> TrainingState:
+    return TrainingState(
+        config,
+        normaliser,
+        network,
+        policy,
+        torch.optim.Adam(network.parameters(), lr=config.cost_learning_rate, fused=True),
+        torch.optim.Adam(policy.parameters(), lr=config.policy_learning_rate, fused=True),
+        torch.Generator().manual_seed(seed),
+        warm=warm,
+    )
+
+
+def _tensors(trained: TrainingState | TrainedPlacer) -> dict[str, Tensor]:
+    own = files.sections(cost_network=trained.cost_network, policy=trained.policy)
+    return own | {"normaliser.mean": trained.normaliser.mean, "normaliser.std": trained.normaliser.std}
+
+
+def _config(algorithm: str, trained: TrainingState | TrainedPlacer) -> dict[str, Any]:
+    measured_on = trained.cost_network.measured_on
+    return {
+        "algorithm": algorithm,
+        "normalised_by": trained.normaliser.scope,
+        "measured_on": measured_on.to_json() if measured_on else None,
+    }
+
+
+def _restored(
+    folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> tuple[DreamShard, CostNetwork, nn.Module, Normaliser]:
+    if config.get("algorithm") not in TRAINING_ALGORITHMS:
         raise InputError(
-            f"the model in {folder} is of algorithm {name!r}; there are {', '.join(TRAINING_ALGORITHMS)}: train it again"
+            f"the model in {folder} is of algorithm {config.get('algorithm')!r}; there are "
+            f"{', '.join(TRAINING_ALGORITHMS)}: train it again"
         )
-    return TRAINING_ALGORITHMS[name]
+    algorithm = TRAINING_ALGORITHMS[config["algorithm"]]
+    normaliser = Normaliser(**files.section(tensors, "normaliser"), scope=config["normalised_by"])
+    network, policy = algorithm.networks(normaliser)
+    network.load_state_dict(files.section(tensors, "cost_network"))
+    network.measured_on = MeasuredOn.from_json(config["measured_on"]) if config["measured_on"] else None
+    policy.load_state_dict(files.section(tensors, "policy"))
+    return algorithm, network, policy, normaliser
 
 
-def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Placement:
-    """A placement with very different numbers of tables per device, not necessarily legal.
+def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> PlacementTask:
+    """One of the tasks, all equally likely."""
+    return tasks[int(torch.randint(len(tasks), (), generator=generator))]
+
+
+def _episode(state: TrainingState, tasks: Sequence[PlacementTask]) -> Episode:
+    """An episode of a drawn task."""
+    return Episode.of(_drawn(tasks, state.generator), state.cost_network, state.normaliser)
+
+
+def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Tensor:
+    """Devices of a placement with very different numbers of tables per device, not necessarily legal.
 
     A policy balances, so its shards are all of one size; a cost network fitted to those alone errs by 4 % on tasks with
     fewer tables per device. Weights of devices are log-normal, so that shards of 1 to nearly all tables occur.
     """
     weights = (_UNBALANCED_SPREAD * torch.randn(task.num_devices, generator=generator)).exp()
-    return Placement.whole(
-        torch.multinomial(weights, len(task.tables), replacement=True, generator=generator), task.num_devices
-    )
+    return torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)

@@ -1,7 +1,6 @@
 """Settings of a training, and those that an algorithm decides."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -46,11 +45,8 @@ class TrainingConfig:
             zero_allowed = name in ("entropy_weight", "exploration")
             if not isinstance(value, str) and not (0 < value < math.inf or (value == 0 and zero_allowed)):
                 raise ValueError(f"{name} is {value}, but training needs a number above 0; correct it")
-        if self.exploration > 1 or (self.algorithm == "paper" and self.exploration):
-            raise ValueError(
-                f"exploration is {self.exploration:g}; give a share of the placements from 0 to 1, and 0 for the algorithm "
-                "'paper', which draws all from its policy"
-            )
+        if self.exploration > 1:
+            raise ValueError(f"exploration is {self.exploration:g}; give a share of the placements from 0 to 1")
 
     @property
     def measurements(self) -> int:
@@ -67,7 +63,7 @@ class TrainingConfig:
         )
 
 
-_DECIDED: Mapping[Algorithm, Mapping[str, Any]] = {
+_DECIDED: dict[Algorithm, dict[str, Any]] = {
     "dreamshard": {},
     # appendix B.5; `train.py` and `training.py` of the authors' program
     "paper": {"exploration": 0.0, "cost_learning_rate": 5e-4, "policy_learning_rate": 5e-4},
@@ -84,6 +80,5 @@ def with_algorithm(config: TrainingConfig, algorithm: Algorithm) -> TrainingConf
     """
     if algorithm == config.algorithm:
         return config
-    defaults = asdict(TrainingConfig())
-    settings: dict[str, Any] = {name: defaults[name] for decided in _DECIDED.values() for name in decided}
-    return replace(config, algorithm=algorithm, **settings | dict(_DECIDED[algorithm]))
+    defaults = {name: getattr(TrainingConfig(), name) for decided in _DECIDED.values() for name in decided}
+    return replace(config, algorithm=algorithm, **defaults | _DECIDED[algorithm])

@@ -17,7 +17,7 @@ from dreamshard.cost_model import FEATURES
 from dreamshard.files import atomic
 from dreamshard.files.foreign import InputError, reading
 
-_FORMAT = 3
+_FORMAT = 4
 _WEIGHTS = "weights.safetensors"
 _CONFIG = "config.json"
 _UNREADABLE = (
@@ -42,22 +42,14 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ValueError: `folder` holds no readable model, or one of another format or with other features.
     """
     folder = atomic.complete_folder(folder)
-    config = read_config(folder)
     with reading(folder, *_UNREADABLE):
-        return load((folder / _WEIGHTS).read_bytes()), config
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The config that `write_model` wrote; raises like `read_model`."""
-    folder = atomic.complete_folder(folder)
-    with reading(folder, *_UNREADABLE):
-        config = json.loads((folder / _CONFIG).read_bytes())
+        tensors, config = load((folder / _WEIGHTS).read_bytes()), json.loads((folder / _CONFIG).read_bytes())
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("features") != list(FEATURES):
         raise InputError(
             f"the model in {folder} has a format or features other than this version's, so its predictions would be "
             "wrong; train it again with this version"
         )
-    return config
+    return tensors, config
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dreamshard.exchange_design import designed_exchanges
+from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.moving import InUse, MovePrice, rename_devices, weigh

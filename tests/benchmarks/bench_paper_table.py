@@ -28,8 +28,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from dreamshard.cost_model.exchanges import exchanges_for
 from dreamshard.costs import CostSample
-from dreamshard.exchange_design import exchanges_for
 from dreamshard.files.atomic import replacing
 from dreamshard.files.text import markdown_table
 from dreamshard.hardware.accelerator import PRESETS

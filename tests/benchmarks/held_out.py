@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dreamshard.cost_model import CostData, mean_relative_error, rank_correlations
+from dreamshard.cost_model import CostData, mean_relative_error
 from dreamshard.costs import CostSample
+from dreamshard.evaluation import rank_correlations
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask

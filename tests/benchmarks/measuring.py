@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.costs import CostSample
-from dreamshard.exchange_design import designed_exchanges
 from dreamshard.names import Algorithm
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import TrainingConfig, TrainingState, with_algorithm

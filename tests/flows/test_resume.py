@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dreamshard.cost_model import TrainingDivergedError
-from dreamshard.training import TrainingAlgorithm
+from dreamshard.training import DreamShard
 from storage.lake.parquet_files import read_parquet
 from storage.run_records import checkpoints
 from storage.settings import Settings
@@ -125,7 +125,7 @@ def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(ingeste
     def diverge(*_):
         raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
 
-    monkeypatch.setattr(TrainingAlgorithm, "fit", diverge)
+    monkeypatch.setattr(DreamShard, "fit", diverge)
     trainings = {*(ingested / "checkpoints").glob("*")}
     done = shared_dreamshard("train", *RUN[1:3], "--testbed", "simulated", home=ingested)
     assert (done.returncode, done.sentence) == (1, "the loss is nan in step 3; lower the learning rate")

@@ -11,11 +11,10 @@ from dreamshard.costs import CostSample
 from dreamshard.names import Algorithm
 from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import (
     TRAINING_ALGORITHMS,
     CostFit,
-    TrainingAlgorithm,
+    DreamShard,
     TrainingConfig,
     TrainingState,
     with_algorithm,
@@ -28,7 +27,7 @@ TINY = TrainingConfig(
 )
 
 
-def _of(config: TrainingConfig) -> TrainingAlgorithm:
+def _of(config: TrainingConfig) -> DreamShard:
     return TRAINING_ALGORITHMS[config.algorithm]
 
 
@@ -39,7 +38,7 @@ def start_training(pool, config: TrainingConfig, seed: int, exchanges=()) -> Tra
 
 def continue_from(placer, config: TrainingConfig, seed: int) -> TrainingState:
     """The same from an earlier placer."""
-    return _of(config).start_from(placer, config, seed)
+    return _of(config).start(pool_of(24), config, seed, base=placer)
 
 
 def propose(state: TrainingState, tasks: Sequence[PlacementTask]):
@@ -73,27 +72,20 @@ def tiny_tasks(num_devices: int = 2, seed: int = 1) -> list[PlacementTask]:
     return sample_tasks(pool_of(24), 4, 8, num_devices, 2**30, generator)
 
 
-def run_round(
-    state: TrainingState,
-    tasks: Sequence[PlacementTask],
-    samples: list[CostSample],
-    testbed: SimulatedTestbed | None = None,
-) -> list[CostSample]:
-    """One round on the simulated testbed; returns all samples so far."""
-    testbed = testbed or simulated()
-    grown = [*samples, *(testbed.measure(task, placement) for task, placement in propose(state, tasks))]
-    fit_costs(state, grown)
-    improve_policy(state, tasks)
-    return grown
+def measured(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[CostSample]:
+    """A round's placements, measured on the simulated testbed."""
+    return [simulated().measure(task, placement) for task, placement in propose(state, tasks)]
 
 
 def rounds(
     state: TrainingState, count: int, samples: Sequence[CostSample] = ()
 ) -> tuple[TrainingState, list[CostSample]]:
     """The state after `count` more rounds on `tiny_tasks`, and all samples so far."""
-    grown = list(samples)
+    grown, tasks = list(samples), tiny_tasks()
     for _ in range(count):
-        grown = run_round(state, tiny_tasks(), grown)
+        grown += measured(state, tasks)
+        fit_costs(state, grown)
+        improve_policy(state, tasks)
     return state, grown
 
 

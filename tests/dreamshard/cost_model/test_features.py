@@ -1,34 +1,105 @@
-"""What the networks see of a table."""
+"""What the networks see of a table, and what precision, optimizer and batch size change."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
-from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser, features
-from tests.helpers.tables import pool_of, tables_of
+from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork
+from dreamshard.cost_model.features import (
+    BACKWARD,
+    BACKWARD_LOOKUP_BYTES,
+    BATCH,
+    DISTINCT_ROWS,
+    FEATURES,
+    FORWARD,
+    FORWARD_LOOKUP_BYTES,
+    features,
+    work_ratios,
+)
+from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import pool_of, roomy_task, tables_of
+from tests.helpers.testbeds import simulated
+from tests.helpers.trained import learnt, make_placer
+
+FP32 = StepSetting(precision="fp32", optimizer="sgd", batch_size=1000)
 
 
 def test_the_first_features_are_the_papers_21():
     seen = features(tables_of([100], dim=8, pooling=3.0))[0]
-    assert NUM_PAPER_FEATURES == 21
-    assert seen[:4].tolist() == [8, 100, 3, 800]
-    assert seen[4:21].tolist() == [0, 1, *[0] * 15]
+    assert seen[:21].tolist() == [8, 100, 3, 800, 0, 1, *[0] * 15]
     assert seen.shape == (len(FEATURES),)
 
 
-def test_a_table_looks_the_same_in_every_task():
-    pool = pool_of(12)
+def test_a_table_looks_the_same_in_every_task_and_the_pool_is_standardised():
+    pool = pool_of(40)
     normaliser = Normaliser.fit(pool)
     assert torch.equal(normaliser(pool.select([7, 3]))[1], normaliser(pool)[3])
-
-
-def test_the_training_pool_has_mean_zero_and_spread_one():
-    pool = pool_of(40)
-    seen = Normaliser.fit(pool)(pool).double()
+    seen = normaliser(pool).double()
     varied = seen.abs().sum(0) > 1e-3
     assert torch.allclose(seen.mean(0), torch.zeros(len(FEATURES), dtype=torch.float64), atol=1e-4)
     assert torch.allclose(seen[:, varied].std(0, correction=0), torch.ones(1, dtype=torch.float64), atol=1e-3)
 
 
-def test_a_table_nobody_looks_up_and_a_constant_feature_stay_finite():
+def test_a_table_without_lookups_and_a_constant_feature_stay_finite():
     pool = tables_of([10, 10], pooling=[0.0, 0.0])
     assert Normaliser.fit(pool)(pool).isfinite().all()
-    assert Normaliser.fit(pool_of(12))(pool).isfinite().all()
+    other = replace(FP32, precision="fp16", batch_size=7)
+    assert work_ratios(pool, FP32, other).isfinite().all()
+
+
+def test_half_precision_halves_the_bytes_of_rows_and_nothing_else():
+    tables = tables_of([10**6], 64, 10.0, batch_size=1000, unique_rows=[8000])
+    [ratios] = work_ratios(tables, FP32, replace(FP32, precision="fp16"))
+    rows, outputs, lookups = 10 * 64 * 4, 64 * 4, 10 * FORWARD_LOOKUP_BYTES  # bytes per sample
+    assert float(ratios[FORWARD]) == pytest.approx((rows / 2 + outputs + lookups) / (rows + outputs + lookups))
+    gradients, sort, updates = 10 * 64 * 4, 10 * BACKWARD_LOOKUP_BYTES, 2 * 8 * 64 * 4
+    expected = (gradients + sort + updates / 2) / (gradients + sort + updates)
+    assert float(ratios[BACKWARD]) == pytest.approx(expected, rel=0.01)
+    assert float(ratios[DISTINCT_ROWS]) == pytest.approx(0.5)
+    assert float(ratios[BATCH]) == 1
+
+
+def test_a_batch_of_half_the_samples_is_half_the_work_and_state_per_row_more_backward():
+    ratios = work_ratios(pool_of(9), FP32, replace(FP32, batch_size=500))
+    assert torch.allclose(ratios[:, [FORWARD, BATCH]], torch.tensor(0.5))
+    assert (ratios[:, BACKWARD] >= 0.5 - 1e-6).all()  # distinct rows are at most all rows
+    assert (ratios[:, BACKWARD] < 0.75).all()
+    ratios = work_ratios(pool_of(9), FP32, replace(FP32, optimizer="rowwise_adagrad"))
+    assert (ratios[:, BACKWARD] > 1).all()
+    assert (ratios[:, [FORWARD, DISTINCT_ROWS, BATCH]] == 1).all()
+
+
+def test_a_placer_predicts_less_for_half_precision_and_for_half_the_batch():
+    placer, task = make_placer(learnt()), roomy_task(pool_of(12, 3))
+    placement = Placement.whole(torch.arange(12) % 2, 2)
+    measured = placer.cost_network.measured_on
+    own = float(placer.predict(task, placement).overall_ms())
+    assert own == float(placer.predict(replace(task, batch_size=measured.setting.batch_size), placement).overall_ms())
+    fp16 = placer.predict(replace(task, precision="fp16"), placement)
+    half = placer.predict(replace(task, batch_size=measured.setting.batch_size // 2), placement)
+    assert 0.4 * own < float(fp16.overall_ms()) < own
+    assert 0.4 * own < float(half.overall_ms()) < 0.7 * own
+    assert torch.equal(fp16.forward_comm_ms, placer.predict(task, placement).forward_comm_ms)  # vectors stay fp32
+    assert (half.forward_comm_ms < fp16.forward_comm_ms).all()
+
+
+def test_a_network_that_does_not_know_its_setting_predicts_the_same_for_all():
+    network = StructuredCostNetwork(Normaliser.fit(pool_of(9)))
+    assert network.ratios(PlacementTask(pool_of(9), 2, 2**40, precision="fp16")) is None
+
+
+def test_samples_of_two_settings_fit_together():
+    tables, placement = pool_of(8), Placement.whole(torch.arange(8) % 2, 2)
+    fp32, fp16 = roomy_task(tables), replace(roomy_task(tables), precision="fp16")
+    samples = [simulated(0.0).measure(task, placement) for task in (fp32, fp16)]
+    samples.append(simulated(0.0, batch_size=2048).measure(fp32, placement))
+    setting = MeasuredOn.of(samples[0]).setting
+    assert CostData.of(samples[:1], Normaliser.fit(tables), setting).ratios is None
+    data = CostData.of(samples, Normaliser.fit(tables), setting)
+    narrow = int((tables.dim <= 8).sum())  # a row is one sector in either precision
+    assert len(data.ratios) == 3 * 8 - narrow  # otherwise a table in another setting is another table
+    assert (data.ratios[:8] == 1).all()
+    assert torch.allclose(data.ratios[-8:, BATCH], torch.tensor(2048 / setting.batch_size))

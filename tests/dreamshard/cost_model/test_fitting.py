@@ -1,114 +1,139 @@
 """Fitting a cost network to measured placements."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch.nn import functional
 
-from dreamshard.cost_model import CostData, Normaliser, PaperCostNetwork, TrainingDivergedError, prediction_error
+from dreamshard.cost_model import (
+    CostData,
+    Normaliser,
+    StructuredCostNetwork,
+    TrainingDivergedError,
+    mean_relative_error,
+    prediction_error,
+)
+from dreamshard.cost_model.structured import DIMS, FitData
+from dreamshard.measured_on import StepSetting
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer
 from dreamshard.task_sets.sampling import sample_tasks, split_tables
 from dreamshard.training import TrainingConfig
 from tests.helpers.samples import sample_of
-from tests.helpers.tables import pool_of, task_of
+from tests.helpers.tables import pool_of, roomy_task, task_of
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import fit_costs, start_training
 
 POOL = pool_of(80)
 TRAIN, TEST = split_tables(POOL, torch.Generator().manual_seed(0))
+NORMALISER = Normaliser.fit(POOL)
 
 
-def measured(pool, num_tasks, placements_each, seed):
-    tasks = sample_tasks(pool, num_tasks, 16, 4, 2**33, torch.Generator().manual_seed(seed))
-    return [
-        simulated().measure(task, RandomPlacer(draw).place(task)) for task in tasks for draw in range(placements_each)
-    ]
-
-
-def two_samples(task):
-    return [sample_of(task, Placement.whole(torch.tensor(device), 2), [3.0, 1.0]) for device in ([0, 0, 1], [0, 1, 1])]
+def measured(pool, num_tasks, num_devices=4, each=1, seed=0):
+    tasks = sample_tasks(pool, num_tasks, 16, num_devices, 2**33, torch.Generator().manual_seed(seed))
+    return [simulated().measure(task, RandomPlacer(draw).place(task)) for task in tasks for draw in range(each)]
 
 
 def test_the_assignment_says_where_each_table_is():
-    data = CostData.of(two_samples(task_of([1, 2, 3], 2, 10)), Normaliser.fit(POOL))
+    task = task_of([1, 2, 3], 2, 10)
+    data = CostData.of(
+        [sample_of(task, Placement.whole(device, 2), [3.0, 1.0]) for device in ([0, 0, 1], [0, 1, 1])], NORMALISER
+    )
     assert data.assignment.tolist() == [[[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 1]]]
     assert data.overall_ms.tolist() == [3.0, 3.0]
+    with pytest.raises(ValueError, match="no cost samples"):
+        CostData.of([], NORMALISER)
 
 
 def test_a_table_that_changed_between_two_samples_is_two_tables():
     one, other = task_of([10, 20], 2, 1000), task_of([10, 40], 2, 1000)
-    assert one.tables.names == other.tables.names
-    placement = Placement.whole(torch.tensor([0, 1]), 2)
-    normaliser = Normaliser.fit(POOL)
-    data = CostData.of([sample_of(task, placement, [1.0, 2.0]) for task in (one, other)], normaliser)
+    samples = [sample_of(task, Placement.whole([0, 1], 2), [1.0, 2.0]) for task in (one, other)]
+    data = CostData.of(samples, NORMALISER)
     assert data.assignment.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 0], [0, 0, 1]]]
-    assert torch.equal(data.features[:2], normaliser(one.tables))
-    assert torch.equal(data.features[2], normaliser(other.tables)[1])
-
-
-def mixed_samples():
-    one = sample_of(task_of([1], 1, 10), Placement.whole(torch.tensor([0]), 1), [1.0])
-    return [*two_samples(task_of([1, 2, 3], 2, 10)), one]
-
-
-def test_the_papers_network_takes_samples_of_one_number_of_devices():
-    data = CostData.of(mixed_samples(), Normaliser.fit(POOL))
-    with pytest.raises(ValueError, match=r"several layouts .*\(1, None\), \(2, None\).*train the algorithm dreamshard"):
-        PaperCostNetwork().prepare(data, first=True)
-    with pytest.raises(ValueError, match="pass at least one"):
-        CostData.of([], Normaliser.fit(POOL))
+    assert torch.equal(data.features, torch.cat([NORMALISER(one.tables), NORMALISER(other.tables)[1:]]))
 
 
 @pytest.mark.slow
 def test_samples_of_different_numbers_of_devices_fit_together():
-    counts = (2, 4, 16)
-    tasks = [
-        task
-        for count in counts
-        for task in sample_tasks(TRAIN, 30, 16, count, 2**33, torch.Generator().manual_seed(count))
-    ]
-    held_out = [
-        task
-        for count in counts
-        for task in sample_tasks(TEST, 3, 16, count, 2**33, torch.Generator().manual_seed(9 + count))
-    ]
-    samples, unseen = (
-        [simulated().measure(task, RandomPlacer(draw).place(task)) for draw, task in enumerate(part)]
-        for part in (tasks, held_out)
-    )
-    state = start_training(TRAIN, TrainingConfig(cost_steps=400), seed=0)
-    fit_costs(state, samples)
-    assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)).mape < 0.06
+    counts, state = (2, 4, 16), start_training(TRAIN, TrainingConfig(), seed=0)
+    fit_costs(state, [sample for count in counts for sample in measured(TRAIN, 30, count, seed=count)])
+    unseen = [sample for count in counts for sample in measured(TEST, 3, count, seed=9 + count)]
+    assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)) < 0.06
 
 
 @pytest.mark.slow
 def test_a_hundred_placements_are_enough_to_predict_tables_never_seen():
-    state = start_training(TRAIN, TrainingConfig(cost_steps=400), seed=0)
-    before = measured(TEST, 4, 8, seed=2)
-    fit_costs(state, measured(TRAIN, 100, 1, seed=1))
-    error = prediction_error(state.cost_network, CostData.of(before, state.normaliser))
-    assert error.mape < 0.06
-    assert error.spearman > 0.9
+    state = start_training(TRAIN, TrainingConfig(), seed=0)
+    fit_costs(state, measured(TRAIN, 100, seed=1))
+    unseen = CostData.of(measured(TEST, 4, each=8, seed=2), state.normaliser)
+    assert prediction_error(state.cost_network, unseen) < 0.06
 
 
 def test_a_loss_that_is_no_number_ends_training():
-    state = start_training(TRAIN, TrainingConfig(cost_steps=2), seed=0)
-    data = CostData.of(measured(TRAIN, 2, 1, seed=1), state.normaliser)
+    state = start_training(TRAIN, TrainingConfig(), seed=0)
     next(iter(state.cost_network.parameters())).data.fill_(float("nan"))
-    with pytest.raises(TrainingDivergedError, match="last checkpoint is intact"):
-        state.cost_network.fit(data, state.cost_optimizer, steps=2, batch=2, generator=state.generator, first=False)
+    with pytest.raises(TrainingDivergedError):
+        fit_costs(state, measured(TRAIN, 2))
 
 
-def test_ranks_are_compared_within_a_task():
-    class FixedPrediction(PaperCostNetwork):
-        def encode(self, features, ratios=None):
-            return features
+def test_the_error_is_relative_to_what_was_measured():
+    assert mean_relative_error([1.0, 30.0], [1.0, 10.0]) == pytest.approx(1.0)
 
-        def overall_ms(self, sums):
-            return torch.tensor([1.0, 2.0, 3.0, 30.0, 20.0, 10.0])
 
-    phases = torch.zeros(6, 1, 4)
-    phases[:, 0, 0] = torch.tensor([1.0, 2.0, 3.0, 10.0, 20.0, 30.0])
-    data = CostData(torch.ones(1, 1), torch.ones(6, 1, 1), phases, ("a", "a", "a", "b", "b", "b"))
-    error = prediction_error(FixedPrediction(), data)
-    assert error.spearman == pytest.approx(0.0)  # 1 within a, -1 within b
-    assert error.mape == pytest.approx((2.0 + 0 + 2 / 3) / 6)
+def fit_of_two_precisions():
+    """A network, and what it is fitted to."""
+    tables, placement = pool_of(8), Placement.whole(torch.arange(8) % 2, 2)
+    tasks = [roomy_task(tables), replace(roomy_task(tables), precision="fp16")]
+    setting = StepSetting(precision="fp32", optimizer="sgd", batch_size=1000)
+    data = CostData.of([simulated(0.0).measure(task, placement) for task in tasks], Normaliser.fit(tables), setting)
+    torch.manual_seed(0)
+    network = StructuredCostNetwork(Normaliser.fit(tables))
+    network.exchanges.learn_placements(data, data.sums(network.encode)[..., DIMS])
+    network.calibrate(data.sums(network.encode), data.phases_ms)
+    return network, data
+
+
+def test_calibration_brings_both_compute_phases_to_the_measured_mean():
+    network, data = fit_of_two_precisions()
+    found = network.phases_ms(data.sums(network.encode)).mean(dim=(0, 1))
+    assert torch.allclose(found[[0, 3]], data.phases_ms.mean(dim=(0, 1))[[0, 3]], rtol=1e-3)
+
+
+def test_the_loss_is_huber_s_of_the_predictions_and_has_the_gradient_that_it_returns():
+    network, data = fit_of_two_precisions()
+    network.output_weight.data.normal_()
+    members = [copied(network, member) for member in range(4)]
+    fitted = network.fit_data(data, data.sums(network.encode))
+    loss, _ = network.loss_and_gradient(fitted)
+
+    measured = data.phases_ms
+    device_ms = measured.sum(-1)
+    scale = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
+    predicted = torch.stack([each.phases_ms(data.sums(each.encode)) for each in members])  # [M, S, D, 4]
+    error = (predicted - measured) / scale[..., None]
+    terms = error[..., [0, 3]], error.sum(-1)
+    phases, whole = (functional.smooth_l1_loss(each, torch.zeros_like(each), beta=0.05) for each in terms)
+    assert loss == pytest.approx(10 * float(phases / 2 + whole), rel=1e-4)
+
+    network.double()
+    fitted = FitData(*(each.double() for each in fitted))
+    _, gradient = network.loss_and_gradient(fitted)
+    for parameter, slope in zip(network.parameters(), gradient, strict=True):
+        at, values = parameter.data.flatten(), slope.flatten()
+        for i in {0, len(at) // 2, int(values.abs().argmax())}:
+            before, sides = float(at[i]), []
+            for step in (-1e-6, 1e-6):
+                at[i] = before + step
+                sides.append(network.loss_and_gradient(fitted)[0])
+            at[i] = before
+            assert float(values[i]) == pytest.approx((sides[1] - sides[0]) / 2e-6, rel=1e-3, abs=1e-7)
+
+
+def copied(network, member):
+    """A network all of whose members are one of `network`'s."""
+    found = StructuredCostNetwork(Normaliser.fit(POOL))
+    found.load_state_dict(network.state_dict())
+    for own in found.parameters():
+        own.data = own.data[member].expand_as(own).clone()
+    return found

@@ -1,4 +1,4 @@
-"""Episodes of the estimated MDP: legal, incremental, and with the probabilities that training uses."""
+"""Episodes of the estimated MDP and REINFORCE: legal, incremental, and with the probabilities that training uses."""
 
 import math
 
@@ -7,12 +7,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dreamshard.cost_model import PaperCostNetwork, shard_latents, shard_sums
-from dreamshard.policy.mdp import Episode, PolicyNetwork, legal_devices, log_probs, rollout
+from dreamshard.cost_model import PaperCostNetwork, TrainingDivergedError, shard_latents, shard_sums
+from dreamshard.policy.mdp import (
+    Episode,
+    PolicyNetwork,
+    legal_devices,
+    log_probs,
+    policy_gradient_loss,
+    rollout,
+    update,
+)
 from dreamshard.tasks import PlacementTask
-from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.tables import ROW_BYTES, device_memory_bytes, pool_of, task_of
 from tests.helpers.trained import learnt
+
+TASK = PlacementTask(pool_of(16), 4, 2**33)
 
 
 def seeded(network, seed=0):
@@ -21,28 +30,29 @@ def seeded(network, seed=0):
         return network()
 
 
-def play(task, times=1, seed=0, greedy=False, network=None):
-    generator = None if greedy else torch.Generator().manual_seed(seed)
-    start = Episode.of(task, network or learnt().cost_network, learnt().normaliser)
-    policy = seeded(PolicyNetwork)
+def episode(task=TASK, network=None):
+    return Episode.of(task, network or learnt().cost_network, learnt().normaliser)
+
+
+def play(task, times=1, greedy=False, network=None):
+    start, policy = episode(task, network), seeded(PolicyNetwork)
+    generator = None if greedy else torch.Generator().manual_seed(0)
     taken = rollout(policy, start, times, generator, record=True)
     with torch.no_grad():
-        log_p, entropy = log_probs(policy, start, taken)
-    return start, taken, log_p, entropy
+        return start, taken, *log_probs(policy, start, taken)
 
 
-def legal(used, size, capacity):
-    used = torch.tensor(used)
-    room = torch.full(used.shape, capacity)
-    return legal_devices(used, torch.tensor(size), room, torch.ones(used.shape, dtype=torch.bool)).tolist()
-
-
-def test_the_mask_lets_through_what_fits_to_the_last_byte():
-    assert legal([[4, 5, 6]], [5], 10) == [[True, True, False]]
-
-
-def test_if_nothing_fits_the_emptiest_device_keeps_the_softmax_defined():
-    assert legal([[9, 7, 8], [0, 9, 9]], [5, 5], 10) == [[False, True, False], [True, False, False]]
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        ([4, 5, 6], [True, True, False]),  # to the last byte
+        ([9, 7, 8], [False, True, False]),  # nothing fits: the emptiest keeps the softmax defined
+        ([0, 9, 9], [True, False, False]),
+    ],
+)
+def test_the_mask_lets_through_what_fits_or_the_emptiest(used, expected):
+    capacity, allowed = torch.full((3,), 10).numpy(), torch.ones(3, dtype=torch.bool).numpy()
+    assert legal_devices(torch.tensor([used]).numpy(), 5, capacity, allowed).tolist() == [expected]
 
 
 @settings(max_examples=15)
@@ -67,22 +77,15 @@ def test_sampling_and_loss_have_the_mask_of_the_devices_with_room():
         used.scatter_add_(1, taken.actions[:, t, None], start.table_bytes[t].expand(6, 1))
 
 
-def test_actions_come_in_the_order_of_placing_and_devices_in_the_tasks_order():
-    start, taken, _, _ = play(PlacementTask(pool_of(10), 3, 2**30))
-    assert sorted(start.order.tolist()) == list(range(10))
-    assert torch.equal(taken.device[0][start.order], taken.actions[0])
-
-
 def test_tables_come_in_descending_predicted_cost_with_the_all_to_all():
     task, network = PlacementTask(pool_of(10), 3, 2**30), learnt().cost_network
+    start, taken, _, _ = play(task)
     latents = network.encode(learnt().normaliser(task.tables))  # [T, L]
-    on_first = torch.zeros(len(latents), 3, latents.shape[1])
-    on_first[:, 0] = latents
-    cost_ms = network.phases_ms(on_first)[:, 0].sum(dim=-1)  # [T]
-    order = play(task)[0].order
-    assert (cost_ms[order].diff() <= 0).all()
+    on_first = torch.nn.functional.pad(latents[:, None], (0, 0, 0, 2))  # [T, D, L]
+    assert (network.phases_ms(on_first)[:, 0].sum(dim=-1)[start.order].diff() <= 0).all()
     alone = network.phases_ms(latents[:, None]).sum((-1, -2))
-    assert not (alone[order].diff() <= 0).all(), "wide tables come earlier than by compute"
+    assert not (alone[start.order].diff() <= 0).all(), "wide tables come earlier than by compute"
+    assert torch.equal(taken.device[0][start.order], taken.actions[0])
 
 
 @pytest.mark.parametrize("network", [lambda: learnt().cost_network, lambda: seeded(PaperCostNetwork)])
@@ -90,13 +93,11 @@ def test_tables_come_in_descending_predicted_cost_with_the_all_to_all():
 def test_costs_of_a_rollout_are_those_of_the_network(network):
     task, network = PlacementTask(pool_of(20), 4, 2**30), network()
     _, taken, _, _ = play(task, times=5, network=network)
-    latents = shard_latents(network, learnt().normaliser, task, task.tables)
-    sums = shard_sums(latents, taken.device, 4)
+    sums = shard_sums(shard_latents(network, learnt().normaliser, task, task.tables), taken.device, 4)
     assert torch.allclose(taken.loads, sums, rtol=1e-4)
-    before_last = taken.costs[:, -1]  # [B, D, 3]
     others = torch.nn.functional.one_hot(taken.actions[:, -1], 4) == 0  # devices that the last step leaves as they are
     expected = network.phases_ms(sums)[..., [0, 3]]
-    assert torch.allclose(before_last[..., :2][others], expected[others], rtol=1e-3, atol=1e-5)
+    assert torch.allclose(taken.costs[:, -1, :, :2][others], expected[others], rtol=1e-3, atol=1e-5)
 
 
 def test_recomputed_probabilities_are_those_that_were_sampled_with():
@@ -124,9 +125,49 @@ def test_entropy_is_that_of_even_chances_first_and_zero_without_a_choice():
     assert forced.any()
 
 
-def test_the_order_of_a_tasks_tables_does_not_change_where_they_go():
-    pool, order = pool_of(20), torch.randperm(20, generator=torch.Generator().manual_seed(3))
-    placer = PolicyPlacer(learnt())
-    straight = placer.place(PlacementTask(pool, 4, 2**30)).device
-    shuffled = placer.place(PlacementTask(pool.select(order), 4, 2**30)).device
-    assert torch.equal(shuffled, straight[order])
+def gradient(cost):
+    """Of the loss by two logits, of an episode that takes device 0 and one that takes device 1."""
+    weights = torch.zeros(2, requires_grad=True)
+    log_prob = torch.log_softmax(weights, dim=0)[:, None]
+    loss = policy_gradient_loss(log_prob, torch.zeros(2, 1), torch.tensor(cost), torch.tensor([True, True]), 0.0)
+    return torch.autograd.grad(loss, weights)[0].tolist()
+
+
+def test_the_gradient_moves_towards_the_cheaper_device_in_units_of_the_spread():
+    # with Bessel's correction, advantages are +-sqrt(0.5); d(loss)/d(logits) = -mean(advantage x (taken - 0.5))
+    step = 0.5 * math.sqrt(0.5)
+    assert gradient([1.0, 3.0]) == pytest.approx([-step, step])
+    assert gradient([3.0, 1.0]) == pytest.approx([step, -step])
+    assert gradient([100.0, 900.0]) == pytest.approx([-step, step], rel=1e-4)
+    assert gradient([2.0, 2.0]) == [0.0, 0.0]
+
+
+@pytest.mark.slow
+def test_the_policy_learns_to_place_cheaper():
+    start, policy, generator = episode(), seeded(PolicyNetwork), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=2e-3)
+
+    def mean_cost():
+        drawn = rollout(policy, start, 64, torch.Generator().manual_seed(1))
+        return float(start.network.overall_ms(drawn.loads).mean())
+
+    before = mean_cost()
+    for _ in range(40):
+        figures = update(policy, optimizer, start, 10, 0.001, generator)
+    assert mean_cost() < 0.8 * before
+    assert 0 <= figures.entropy <= math.log(4)
+
+
+def test_the_reward_is_minus_the_predicted_cost():
+    start, policy = episode(), seeded(PolicyNetwork)
+    drawn = rollout(policy, start, 8, torch.Generator().manual_seed(5))
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
+    figures = update(policy, optimizer, start, 8, 0.0, torch.Generator().manual_seed(5))
+    assert figures.reward == pytest.approx(-float(start.network.overall_ms(drawn.loads).mean()), rel=1e-4)
+
+
+def test_a_policy_that_is_no_number_ends_training_before_it_is_stepped():
+    policy = PolicyNetwork()
+    policy.score.weight.data.fill_(float("nan"))
+    with pytest.raises(TrainingDivergedError):
+        update(policy, torch.optim.Adam(policy.parameters()), episode(), 4, 0.001, torch.Generator().manual_seed(0))

@@ -1,12 +1,17 @@
 """The algorithm `paper` computes what the authors' program computes (docs/as-published.md lists what differs)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from dreamshard.constraints import Constraints
 from dreamshard.cost_model import CostData, Normaliser, shard_latents, shard_sums
 from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episode, log_probs, rollout
 from dreamshard.search import DreamShardPlacer
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
 from tests.helpers.published_dreamshard import PublishedDreamShard, ours, published_features, random_weights
@@ -14,10 +19,8 @@ from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import (
     TINY,
-    continue_from,
     fit_costs,
     improve_policy,
-    learnt_placer,
     make_placer,
     propose,
     start_training,
@@ -90,7 +93,7 @@ def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
     phases = torch.rand(3, DEVICES, 4, generator=torch.Generator().manual_seed(0))
     samples = [sample_of_phases(TASK, placement_with_an_empty_device(s), phases[s]) for s in range(3)]
     data = CostData.of(samples, Normaliser.per_task())
-    chosen = torch.tensor([[0, 2, 2], [1, 3, 10]])  # placements, and devices 1 and 3 of the first, 2 of the last
+    placements, devices = torch.tensor([[0, 2, 2], [1, 3, 10]])  # devices 1 and 3 of the first sample, 2 of the last
     published = PublishedDreamShard(random_weights(0))
     expected = 0.0
     for s in (0, 2, 2):
@@ -99,7 +102,7 @@ def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
     for s, device in ((0, 1), (0, 3), (2, 2)):
         heads = published.heads_ms(held(samples[s].placement)[device])
         expected += float((heads - phases[s, device, [0, 2, 3]]).square().sum()) / 3
-    assert float(network.loss(data, chosen).detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(network.squared_errors(data, placements, devices).detach()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_learning_rates_fall_linearly_to_one_step_before_zero():
@@ -114,8 +117,24 @@ def test_learning_rates_fall_linearly_to_one_step_before_zero():
     assert seen == [[5e-4 * (1 - i / 3)] * 2 for i in range(3)]
 
 
-def test_training_as_published_does_not_start_from_a_placer_with_other_networks():
-    with pytest.raises(ValueError, match="start without"):
-        continue_from(learnt_placer(), PAPER, seed=0)
-    warm = continue_from(make_placer(start_training(TASK.tables, PAPER, seed=0)), PAPER.warm(), seed=1)
-    assert warm.normaliser.scope == "task"
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        Constraints(reserve_bytes=2**33 - 126_000_000),
+        Constraints(memory_bytes_of={0: 2**18, 2: 2**20}),
+        Constraints(excluded_devices=(1,)),
+        Constraints(pinned=dict.fromkeys(pool_of(14).names[:5], (2,))),
+    ],
+    ids=["a reserve", "unequal devices", "an excluded device", "pinned tables"],
+)
+def test_the_placer_sees_the_room_and_tables_of_each_device(constraints):
+    placer = make_placer(start_training(pool_of(24), PAPER, seed=0))
+    task = PlacementTask(pool_of(14), 3, 2**33, constraints=constraints)
+    assert violation(task, placer.place(replace(task, constraints=Constraints())))
+    assert not violation(task, placer.place(task))
+
+
+def test_the_placer_says_that_it_found_nothing_legal():
+    half = int(TASK.table_bytes.sum()) // 2 + 1
+    with pytest.raises(NoPlacementError):
+        placer(0).place(PlacementTask(TASK.tables, 2, half))

@@ -1,67 +1,152 @@
-"""Algorithm 1: what is proposed, fitted and learned, and what a training refuses."""
+"""Algorithm 1, by any algorithm: a run is its seed, an interrupted run is the run, and one goes on from a placer."""
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts, Infeasible
+from dreamshard.names import ALGORITHMS
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import violation
 from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingConfig
-from tests.helpers.tables import pool_of
+from dreamshard.training import TRAINING_ALGORITHMS, TrainingConfig, TrainingState, load_state, with_algorithm
+from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.testbeds import device_costs, simulated
 from tests.helpers.trained import (
     TINY,
+    bits,
     continue_from,
     fit_costs,
+    improve_policy,
     learnt,
     make_placer,
+    measured,
     propose,
     rounds,
+    same,
+    save_state,
     start_training,
     tiny_tasks,
 )
 
-
-def begin(seed=0, config=TINY):
-    return start_training(pool_of(24), config, seed)
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
-def test_proposals_are_legal_and_as_many_as_asked_for():
-    state, tasks = begin(), tiny_tasks()
+def begin(algorithm="dreamshard", seed: int = 0) -> TrainingState:
+    return start_training(pool_of(24), with_algorithm(TINY, algorithm), seed)
+
+
+def test_every_algorithm_can_be_trained():
+    assert tuple(TRAINING_ALGORITHMS) == ALGORITHMS
+
+
+@each_algorithm
+def test_proposals_are_legal_and_as_many_as_asked_for(algorithm):
+    state, tasks = begin(algorithm), tiny_tasks()
     proposals = propose(state, tasks)
     assert len(proposals) == TINY.placements_per_iteration
     assert all(not violation(task, placement) and any(task is each for each in tasks) for task, placement in proposals)
 
 
-def test_tasks_too_tight_for_the_policy_are_an_error_that_says_what_to_do():
-    pool = pool_of(3)
-    tight = PlacementTask(pool, 1, int(pool.memory_bytes("fp32", "sgd").sum()))
-    assert len(propose(begin(), [tight])) == TINY.placements_per_iteration
-    same_size = pool.select([int(pool.memory_bytes("fp32", "sgd").argmax())])
-    three = type(pool)(
-        ("a", "b", "c"),
-        *(getattr(same_size, name).repeat_interleave(3, 0) for name in ("rows", "dim", "pooling_factor")),
-        *(getattr(same_size, name).repeat_interleave(3, 0) for name in ("bins", "lookups", "unique_rows")),
-    )
-    size = int(three.memory_bytes("fp32", "sgd")[0])
-    with pytest.raises(NoPlacementError, match="give the devices of the tasks more than"):
-        propose(begin(), [PlacementTask(three, 2, size * 3 // 2)])  # room for the sum, not for any split
+def test_tasks_too_tight_for_the_policy_are_an_error():
+    size = 1000 * 16
+    full = PlacementTask(tables_of([1000] * 3), 1, 3 * size)
+    assert len(propose(begin(), [full])) == TINY.placements_per_iteration
+    with pytest.raises(NoPlacementError):
+        propose(begin(), [PlacementTask(full.tables, 2, size * 3 // 2)])  # room for the sum, not for any split
+
+
+@each_algorithm
+def test_a_seed_gives_the_same_bits_and_another_seed_others(algorithm):
+    (one, samples), (two, again), (other, _) = (rounds(begin(algorithm, seed), 1) for seed in (3, 3, 4))
+    assert same(one, two)
+    assert [s.overall_ms for s in samples] == [s.overall_ms for s in again]
+    assert not same(one, other)
+
+
+@each_algorithm
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_run_that_stops_after_every_step_ends_with_the_same_bits(algorithm, warm: bool, tmp_path: Path):
+    """As flows run it: every step loads the state that the step before saved."""
+    before, earlier = rounds(begin(algorithm, seed=1), 1) if warm else (None, [])
+
+    def start() -> TrainingState:
+        if before is None:
+            return begin(algorithm)
+        return continue_from(make_placer(before), with_algorithm(TINY, algorithm), seed=7)
+
+    def kept(state: TrainingState) -> TrainingState:
+        save_state(state, tmp_path / "state")
+        return load_state(tmp_path / "state")
+
+    whole, _ = rounds(start(), 3, earlier)
+    state, samples = start(), list(earlier)
+    for _ in range(3):
+        samples += measured(state, tiny_tasks())
+        state = kept(state)
+        fit_costs(state, samples)
+        state = kept(state)
+        improve_policy(state, tiny_tasks())
+        state = kept(state)
+    assert (state.iteration, state.warm, state.config.algorithm) == (3, warm, algorithm)
+    assert same(state, whole)
+
+
+@each_algorithm
+def test_going_on_from_a_placer_keeps_its_networks_and_leaves_it_as_it_is(algorithm):
+    before, samples = rounds(begin(algorithm), 1)
+    kept = {name: value.clone() for name, value in bits(before).items() if name != "generator"}
+    placer = make_placer(before)
+    state = continue_from(placer, with_algorithm(TINY, algorithm).warm(), seed=7)
+    assert state.warm
+    assert state.normaliser is placer.normaliser
+    assert all(torch.equal(bits(state)[name], value) for name, value in kept.items())
+    rounds(state, 1, samples)
+    assert all(torch.equal(bits(before)[name], value) for name, value in kept.items())
+    assert not same(state, before)
+
+
+def test_a_training_starts_from_a_placer_of_its_own_algorithm_only():
+    with pytest.raises(ValueError, match="training of dreamshard cannot start from a placer of autoshard"):
+        continue_from(make_placer(begin("autoshard")), TINY, seed=1)
+
+
+@pytest.mark.parametrize("algorithm", ["dreamshard", "autoshard"])
+def test_the_error_on_new_placements_is_known_but_in_a_cold_first_round(algorithm):
+    state, tasks = begin(algorithm), tiny_tasks()
+    samples = measured(state, tasks)
+    assert fit_costs(state, samples).heldout_mape is None
+    improve_policy(state, tasks)
+    samples += measured(state, tasks)
+    assert fit_costs(state, samples).heldout_mape > 0
+    warm = continue_from(make_placer(state), with_algorithm(TINY, algorithm).warm(), seed=7)
+    assert fit_costs(warm, [*samples, *measured(warm, tasks)]).heldout_mape > 0
 
 
 def test_a_short_run_places_unseen_tasks_better_than_chance():
     placer, testbed = make_placer(learnt()), simulated(noise=0.0)
-    tasks = sample_tasks(pool_of(40, seed=9), 6, 12, 4, 2**33, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
-    for task in tasks:
+    for task in sample_tasks(pool_of(40, seed=9), 6, 12, 4, 2**33, generator):
         found = testbed.measure(task, placer.place(task)).overall_ms
-        random = torch.randint(4, (40, 12), generator=generator)
-        drawn = device_costs(testbed, task.tables, random, 4).overall_ms().mean()
-        assert found < 0.8 * float(drawn)
+        drawn = device_costs(testbed, task.tables, torch.randint(4, (40, 12), generator=generator), 4).overall_ms()
+        assert found < 0.8 * float(drawn.mean())
+
+
+def test_placements_that_did_not_fit_are_not_learnt_from():
+    state, other = begin(), begin()
+    samples = measured(state, tiny_tasks())
+    misfit = replace(
+        samples[0],
+        costs=DeviceCosts.from_phases(torch.zeros(2, 4)),
+        overall_ms=math.inf,
+        infeasible=Infeasible(device=0, asked_bytes=2, free_bytes=1),
+    )
+    propose(other, tiny_tasks())
+    assert fit_costs(state, [*samples, misfit]).loss == fit_costs(other, samples).loss
 
 
 @pytest.mark.parametrize(("name", "zero"), [("iterations", 0), ("episodes", 0), ("cost_learning_rate", 0.0)])
@@ -70,32 +155,13 @@ def test_a_count_or_rate_of_zero_is_refused_by_name(name, zero):
         TrainingConfig(**{name: zero})
 
 
-def test_placements_that_did_not_fit_are_not_learnt_from():
-    state, other = (start_training(pool_of(24), TINY, seed=0) for _ in range(2))
-    tasks = tiny_tasks()
-    samples = [simulated().measure(task, placement) for task, placement in propose(state, tasks)]
-    misfit = replace(
-        samples[0],
-        costs=DeviceCosts.from_phases(torch.zeros(2, 4)),
-        overall_ms=math.inf,
-        infeasible=Infeasible(device=0, asked_bytes=2, free_bytes=1),
-    )
-    propose(other, tasks)
-    assert fit_costs(state, [*samples, misfit]).loss == fit_costs(other, samples).loss
-
-
-def test_the_error_of_a_placer_to_go_on_from_is_known_before_its_first_round_fits_anything():
-    before, samples = rounds(begin(), 2)
-    state = continue_from(make_placer(before), TINY.warm(), seed=7)
-    fresh = [simulated().measure(task, placement) for task, placement in propose(state, tiny_tasks())]
-    assert fit_costs(state, [*samples, *fresh]).heldout_mape is not None
-    cold = begin()
-    fresh = [simulated().measure(task, placement) for task, placement in propose(cold, tiny_tasks())]
-    assert fit_costs(cold, fresh).heldout_mape is None
-
-
-def test_what_remains_for_a_warm_training_is_less_but_never_more_than_all():
+def test_a_warm_training_is_shorter_and_slower():
     config = TrainingConfig(warm_iterations=3, warm_rate=0.5)
     assert config.warm().measurements == 30 < config.measurements == 100
     assert config.warm().cost_learning_rate == 0.5 * config.cost_learning_rate
     assert replace(config, iterations=2).warm().iterations == 2
+
+
+def test_a_setting_changed_on_purpose_survives_naming_the_same_algorithm():
+    changed = replace(with_algorithm(TINY, "paper"), cost_learning_rate=1e-3)
+    assert with_algorithm(changed, "paper") == changed

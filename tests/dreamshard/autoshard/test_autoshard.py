@@ -1,0 +1,156 @@
+"""AutoShard: what is rewarded, what is legal, V-trace, that learning sees what acting saw, and its placer."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.autoshard import AutoShardPolicy, ComputeCostNetwork, actor_critic_updates, rollout
+from dreamshard.autoshard.learning import actor_critic_loss, vtrace
+from dreamshard.constraints import Constraints
+from dreamshard.cost_model import CostData, Normaliser
+from dreamshard.placer import Placer
+from dreamshard.policy.mdp import Episode
+from dreamshard.shards import violation
+from dreamshard.task_sets.sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import with_algorithm
+from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
+from tests.helpers.testbeds import device_costs, simulated
+from tests.helpers.trained import TINY, learnt, learnt_placer, make_placer, propose, rounds, start_training, tiny_tasks
+
+TINY_AUTOSHARD = with_algorithm(TINY, "autoshard")
+
+
+class ByCount(ComputeCostNetwork):
+    """A millisecond per table."""
+
+    def compute_ms(self, sums):
+        return sums[..., -1]
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def new_policy(task):
+    torch.manual_seed(0)
+    return AutoShardPolicy(), Episode.of(task, ByCount(), Normaliser.fit(pool_of(24)))
+
+
+def rolled(task, network=None, count=1, generator=None):
+    state = learnt("autoshard")
+    return rollout(state.policy, Episode.of(task, network or state.cost_network, state.normaliser), count, generator)
+
+
+def test_the_reward_is_the_least_over_the_largest_cost_of_a_device():
+    taken = rolled(roomy_task(pool_of(9), 3), ByCount(), 32, seeded())
+    counts = torch.stack([torch.bincount(device, minlength=3) for device in taken.device])
+    assert torch.allclose(taken.reward, counts.amin(1) / counts.amax(1))
+
+
+def test_an_episode_that_runs_out_of_room_is_punished_by_its_excess():
+    task = PlacementTask(tables_of([100, 100, 100]), 2, 150 * 16)  # 300 rows in two rooms of 150
+    assert torch.allclose(rolled(task, ByCount(), 4, seeded()).reward, torch.full((4,), -50 / 150))
+
+
+def test_no_device_is_filled_beyond_its_memory_while_another_has_room():
+    task = task_of([8, 7, 6, 5, 4, 3, 2, 1], 3, 14)
+    taken = rolled(task, count=64, generator=seeded())
+    held = torch.stack([torch.zeros(3, dtype=torch.int64).scatter_add_(0, d, task.table_bytes) for d in taken.device])
+    fits = held.amax(dim=1) <= task.memory_bytes
+    assert fits.any()
+    assert torch.equal(taken.reward >= 0, fits)
+
+
+def test_a_table_stays_on_the_devices_that_it_may_use():
+    constraints = Constraints(pinned={"t1": (2,)}, excluded={"t0": (0, 1)})
+    task = replace(roomy_task(tables_of([10, 20, 30, 40]), 3), constraints=constraints)
+    assert (rolled(task, count=16, generator=seeded()).device[:, :2] == 2).all()
+
+
+def test_the_loss_finds_the_probabilities_that_actions_were_taken_with():
+    """Without a change of the policy every weight is 1, so value targets are the rewards and nothing else."""
+    policy, episode = new_policy(roomy_task(pool_of(7), 3))
+    taken = rollout(policy, episode, 8, seeded())
+    loss, _ = actor_critic_loss(policy, episode, taken, entropy_weight=0.0)
+    advantages = taken.reward[:, None] - policy.values(policy.states(policy.encode(episode.features)))
+    expected = -(advantages.detach() * taken.log_prob).sum() + 0.25 * advantages.square().sum()
+    assert torch.allclose(loss, expected, rtol=1e-4)
+
+
+def test_targets_are_those_of_the_definition():
+    behaviour, learner, rewards, values = torch.randn(4, 4, 6, generator=seeded())
+    target = vtrace(behaviour, learner, rewards, values)
+    weight = (learner - behaviour).exp().clamp(max=1)
+    after = torch.cat([values[:, 1:], torch.zeros(4, 1)], dim=1)
+    delta = weight * (rewards + after - values)
+    for s in range(6):  # equation 1 of Espeholt et al. 2018
+        expected = values[:, s] + sum(weight[:, s:t].prod(dim=1) * delta[:, t] for t in range(s, 6))
+        assert torch.allclose(target.values[:, s], expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_learning_makes_placements_balanced():
+    """Tables that cost the same: the share of balanced placements rises."""
+    policy, episode = new_policy(roomy_task(pool_of(8), 2))
+    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
+    before, generator = rollout(policy, episode, 64, seeded(1)).reward.mean(), seeded()
+    for _ in range(16):
+        figures = actor_critic_updates(policy, optimizer, episode, 16, 0.001, generator)
+    assert len(figures) == 2
+    assert rollout(policy, episode, 64, seeded(1)).reward.mean() > before + 0.1
+
+
+def test_each_device_with_tables_is_a_sample_of_forward_and_backward_compute():
+    state = start_training(pool_of(24), TINY_AUTOSHARD, 0)
+    samples = [simulated().measure(*proposal) for proposal in propose(state, tiny_tasks())]
+    _, measured = state.cost_network.predicted(CostData.of(samples, state.normaliser))
+    holding = [(s.costs, d) for s in samples for d in range(s.task.num_devices) if (s.placement.device == d).any()]
+    expected = [float(costs.forward_compute_ms[d] + costs.backward_compute_ms[d]) for costs, d in holding]
+    assert measured.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.slow
+def test_a_short_run_places_unseen_tasks_of_another_size_better_than_chance():
+    config = replace(
+        TINY_AUTOSHARD, iterations=2, cost_steps=80, policy_updates=8, episodes=8, policy_learning_rate=3e-3
+    )
+    state, _ = rounds(start_training(pool_of(24), config, 0), 2)
+    placer, testbed, generator = make_placer(state), simulated(noise=0.0), seeded()
+    placed, drawn = [], []
+    for task in sample_tasks(pool_of(40, seed=9), 6, 20, 4, 2**33, generator):
+        random = torch.randint(4, (40, 20), generator=generator)
+        costs = device_costs(testbed, task.tables, torch.cat([placer.place(task).device[None], random]), 4)
+        largest_ms = (costs.forward_compute_ms + costs.backward_compute_ms).amax(dim=-1)  # [41]
+        placed.append(float(largest_ms[0]))
+        drawn.append(float(largest_ms[1:].mean()))
+    assert sum(placed) < 0.95 * sum(drawn)
+
+
+@pytest.mark.parametrize(("num_tables", "num_devices"), [(1, 1), (3, 5), (40, 7)])
+def test_it_places_any_number_of_tables_on_any_number_of_devices(num_tables, num_devices):
+    task, placer = roomy_task(pool_of(num_tables), num_devices), learnt_placer("autoshard")
+    assert isinstance(placer, Placer)
+    assert not violation(task, placer.place(task))
+    assert placer.place(task) == placer.place(task, budget_ms=1.0)
+
+
+CONSTRAINTS = Constraints(
+    pinned={"t0": (1,)},
+    together=(frozenset({"t1", "t2"}),),
+    apart=(frozenset({"t3", "t4"}),),
+    excluded_devices=(2,),
+)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        task_of([6, 5, 4, 3, 2, 2, 1, 1], 3, 8),  # exactly full: the policy runs out of room
+        replace(roomy_task(tables_of([10, 20, 30, 40, 50, 60]), 4), constraints=CONSTRAINTS),
+    ],
+    ids=["packed", "constraints"],
+)
+def test_tight_memory_and_constraints_are_met(task):
+    assert violation(task, learnt_placer("autoshard").place(task)) == ""
