@@ -1,16 +1,15 @@
 """All-to-alls: which to measure by themselves, and what a cost network knows of them.
 
 For a task's topology the network needs the weights of `comm_inputs`. They come from the best that is known: the placements
-measured on that topology, unless the task's devices hold far more than theirs; else a curve through the all-to-alls
-measured on it; else a law of bytes, devices and hosts fitted to all of these. A curve and the law are taken as linear
-around the task's balanced placement.
+measured on that topology, unless the task's devices hold far more than theirs; else a law of bytes, devices and hosts
+fitted to the all-to-alls measured on it, or to all of them. The law is taken as linear around the task's balanced
+placement.
 
 Bytes are those that leave a device for others.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,6 @@ from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.tasks import PlacementTask
 
 Array = NDArray[np.float64]
-Time = Callable[[float], float]
-"""Milliseconds of an all-to-all by the bytes of each device."""
-
 # Columns of `points` and `fits`: devices, devices per host, then
 _BYTES, _TIMES = 2, slice(3, 5)  # of points; milliseconds forward and backward
 _FIT_BYTES, _FIT_WEIGHTS = slice(2, 4), slice(4, 12)  # of fits: range of the widest device's bytes; weights both ways
@@ -38,9 +34,9 @@ _REACH = 2.0  # how much wider than measured placements a balanced one may be fo
 _HUNDRED = 100  # dims in a unit of comm_inputs
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else
-_AHEAD = 1.5  # a curve is linear from the balanced width to this much of it
+_AHEAD = 1.5  # the law is linear from the balanced width to this much of it
 
-_LEAST_BYTES, _STEP = 2**14, 4  # of designed exchanges: below, latency alone counts; from one size to the next
+_LEAST_BYTES, _STEP = 2**14, 3  # of designed exchanges: below, latency alone counts; from one size to the next
 _HEADROOM = 2  # of the largest exchange over a balanced placement's
 
 
@@ -125,8 +121,8 @@ class ExchangeModel(nn.Module):
         fits: `[G, 12]` weights fitted to placements, a row per topology, the one with the most placements first.
         host_devices: devices on a host of the hardware; 0 if all devices share a host.
         batch_size: of the placements; 0 before there are any.
-        curves: forward and backward, through the points of each topology.
-        law: `[2, 2, 4]` weights of `link_inputs`, forward and backward, for the links of a host and the network.
+        law: `fit_law` of all points.
+        own_laws: `fit_law` of the points of each topology.
     """
 
     points: Tensor
@@ -150,7 +146,7 @@ class ExchangeModel(nn.Module):
 
     def knows(self, shape: Topology) -> bool:
         """Whether all-to-alls of exactly this topology were measured."""
-        return shape in self.curves or bool(len(self._fits_of(shape)))
+        return shape in self.own_laws or bool(len(self._fits_of(shape)))
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         """Replace all that was known of all-to-alls by themselves; samples must be of one hardware."""
@@ -167,20 +163,9 @@ class ExchangeModel(nn.Module):
 
     def _learn_points(self) -> None:
         points, shapes = self.points.numpy(), [_shape_of(row) for row in self.points]
-        self.curves: dict[Topology, list[Time]] = {}
-        for shape in set(shapes):
-            rows = points[[each == shape for each in shapes]]
-            self.curves[shape] = [through(rows[:, _BYTES], times) for times in rows[:, _TIMES].T]
-        self.law = np.zeros((2, 2, 4))
-        for link in range(2):  # one host says nothing of a network, and many hosts hardly anything of a host's links
-            own = [k for k, shape in enumerate(shapes) if bool(shape.peers[1]) == bool(link)]
-            for phase in range(2):
-                chosen = [k for k in own if points[k, _TIMES][phase] > 0]
-                if chosen:
-                    rows = points[chosen]
-                    self.law[phase, link] = fit_link(
-                        [shapes[k] for k in chosen], link, rows[:, _BYTES], rows[:, _TIMES][:, phase]
-                    )
+        rows = {shape: points[[each == shape for each in shapes]] for shape in dict.fromkeys(shapes)}
+        self.law = fit_law(rows)
+        self.own_laws = {shape: fit_law({shape: own}) for shape, own in rows.items()}
 
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
@@ -216,79 +201,70 @@ class ExchangeModel(nn.Module):
         """
         if shape.num_devices == 1 or not self.batch_size:
             return torch.zeros(2, 4)
-        own, is_measured = self._fits_of(shape), shape in self.curves
-        if not len(own) and not self.curves:
+        own, is_measured = self._fits_of(shape), shape in self.own_laws
+        if not len(own) and not self.own_laws:
             own = self.fits[:1]
         balanced = sum_dims / _HUNDRED * self._unit_bytes * (shape.num_devices - 1) / shape.num_devices**2
         if len(own) and not (is_measured and balanced > _REACH * float(own[0, _FIT_BYTES][1])):
             return own[0, _FIT_WEIGHTS].reshape(2, 4).float()
+        if not self.law[:, 1].any():  # without a network between hosts if none was measured
+            shape = Topology(shape.num_devices, shape.num_devices)
+        here, ahead = law_ms(self.own_laws.get(shape, self.law), shape, np.array([1.0, _AHEAD]) * balanced).T
+        slope = np.minimum((ahead - here) / ((_AHEAD - 1) * balanced), here / balanced)  # [2] per byte, not negative
         slopes = self.fitted_ms[:, 1:].double()  # of what a device sends, the most that any sends, what it receives
         shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, torch.tensor([0.0, 1.0, 0.0]))
-        shares = shares / shares.sum(dim=1, keepdim=True)
-        lines = [_tangent(curve, balanced) for curve in self.curves.get(shape) or self._law_curves(shape)]
-        constant, slope = torch.tensor(lines, dtype=torch.float64).T
-        return torch.cat([constant[:, None], slope[:, None] * self._unit_bytes * shares], dim=1).float()
+        per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * shares / shares.sum(dim=1, keepdim=True)
+        return torch.cat([torch.from_numpy(here - slope * balanced)[:, None], per_unit], dim=1).float()
 
     @property
     def _unit_bytes(self) -> float:
         """Of a unit of `comm_inputs`."""
         return float(_HUNDRED * VECTOR_BYTES * int(self.batch_size))
 
-    def _law_curves(self, shape: Topology) -> list[Time]:
-        """Forward and backward by the law; without a network between hosts if none was measured."""
-        known = shape if self.law[:, 1].any() else Topology(shape.num_devices, shape.num_devices)
-        return [partial(law_ms, weights, known) for weights in self.law]
-
     def _fits_of(self, shape: Topology) -> Float[Tensor, "N 12"]:
         return self.fits[(self.fits[:, 0] == shape.num_devices) & (self.fits[:, 1] == shape.devices_per_host)]
 
 
-def law_ms(weights: Array, shape: Topology, bytes_out: float) -> float:
-    """Milliseconds by the law: links of the host and the network run at once, so the slower of them counts.
+def fit_law(points: Mapping[Topology, Array]) -> Array:
+    """`[2, 2, 4]` weights of `link_inputs`, forward and backward, for the links of a host and the network.
 
-    Args:
-        weights: `[2, 4]` of `link_inputs`, for the host's links and the network.
-        shape: of the devices.
-        bytes_out: that leave a device.
+    They are not negative, and have the least squared relative error over the rows of `ExchangeModel.points` of each topology.
+    One host says nothing of a network, and many hosts hardly anything of the links of one.
     """
-    return max(float(link_inputs(shape, link, bytes_out) @ weights[link]) for link in range(2))
+    law = np.zeros((2, 2, 4))
+    for link in range(2):
+        chosen = [(shape, rows) for shape, rows in points.items() if bool(shape.peers[1]) == bool(link)]
+        for phase in range(2) if chosen else ():
+            inputs = np.concatenate([link_inputs(shape, link, rows[:, _BYTES]) for shape, rows in chosen])
+            measured_ms = np.concatenate([rows[:, _TIMES][:, phase] for _, rows in chosen])
+            relative = inputs[measured_ms > 0] / measured_ms[measured_ms > 0, None]
+            size = np.linalg.norm(relative, axis=0).clip(min=1e-300)
+            ridge = np.diag(np.sqrt(_RIDGE) * _RELUCTANCE)
+            target = np.concatenate([np.ones(len(relative)), np.zeros(4)])
+            law[phase, link] = scipy.optimize.nnls(np.concatenate([relative / size, ridge]), target)[0] / size
+    return law
 
 
-def link_inputs(shape: Topology, link: int, bytes_out: float) -> Array:
-    """`[4]` terms of the host's links (0) or the network (1); 0 without peers there.
+def law_ms(law: Array, shape: Topology, bytes_out: Array) -> Array:
+    """`[2, N]` milliseconds, forward and backward, of `[N]` bytes that leave a device.
+
+    Links of the host and the network run at once, so the slower of them counts.
+    """
+    inputs = np.stack([link_inputs(shape, link, bytes_out) for link in range(2)])  # [2, N, 4]
+    slowest: Array = np.einsum("plx,lnx->pln", law, inputs).max(axis=1)
+    return slowest
+
+
+def link_inputs(shape: Topology, link: int, bytes_out: Array) -> Array:
+    """`[N, 4]` terms of the host's links (0) or the network (1); 0 without peers there.
 
     A constant, the number of peers, their share of the bytes, and the square root of bytes times peers, since small messages
     reach less of the bandwidth.
     """
     peers = shape.peers[link]
     share = bytes_out * peers / sum(shape.peers)
-    return np.array([1, peers, share, np.sqrt(share * peers)]) * (peers > 0)
-
-
-def fit_link(shapes: Sequence[Topology], link: int, bytes_out: Array, measured_ms: Array) -> Array:
-    """`[4]` weights of `link_inputs`, not negative, with the least squared relative error over `[N]` measurements."""
-    inputs = np.stack([link_inputs(shape, link, size) for shape, size in zip(shapes, bytes_out, strict=True)])
-    relative = inputs / measured_ms[:, None]
-    size = np.linalg.norm(relative, axis=0)
-    size = np.where(size > 0, size, 1.0)
-    ridge = np.diag(np.sqrt(_RIDGE) * _RELUCTANCE)
-    target = np.concatenate([np.ones(len(measured_ms)), np.zeros(4)])
-    weights: Array = scipy.optimize.nnls(np.concatenate([relative / size, ridge]), target)[0] / size
-    return weights
-
-
-def through(sizes: Array, times: Array) -> Time:
-    """A time that never falls as bytes grow, through the measurements of one topology; in proportion beyond the last."""
-    order = np.argsort(sizes, kind="stable")
-    sizes, times = sizes[order], scipy.optimize.isotonic_regression(times[order]).x
-    return lambda size: float(np.interp(size, sizes, times) * max(1.0, size / sizes[-1]))
-
-
-def _tangent(time_ms: Time, balanced_bytes: float) -> tuple[float, float]:
-    """Constant and milliseconds per byte of a curve around a balanced placement's bytes; neither is negative."""
-    here, ahead = time_ms(balanced_bytes), time_ms(_AHEAD * balanced_bytes)
-    slope = min((ahead - here) / ((_AHEAD - 1) * balanced_bytes), here / balanced_bytes)
-    return here - slope * balanced_bytes, slope
+    ones = np.full_like(share, peers > 0)
+    return np.stack([ones, ones * peers, share, np.sqrt(share * peers)], axis=1)
 
 
 def _fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "2 4"]:

@@ -71,7 +71,7 @@ def measured(store: Store, tasks: str, testbed: TestbedReference, **config) -> i
 def test_exchanges_up_to_the_tasks_devices_are_measured_once_per_hardware(store):
     first = measured(store, draw(store, 4), bench())
     known = known_exchanges(store, bench())
-    assert first == len(known) > 8
+    assert first == len(known) > 6
     assert {sample.exchange.num_devices for sample in known} == {2, 4}
     assert measured(store, draw(store, 4), bench()) == 0
     assert len(known_exchanges(store, bench(num_devices=8))) == first
