@@ -23,7 +23,7 @@ from storage.run_records.trainings import TestbedReference, setting_of
 from storage.store import Store, open_store
 
 
-@deployed("compare")
+@deployed
 def compare(options: CompareOptions) -> dict[str, Any]:
     """Versions -> tasks that none was trained on -> measured, paired comparison."""
     store = open_store()

@@ -45,7 +45,7 @@ FEW_TASKS = 5
 """Below so many distinct held-out tasks of a pool the report warns."""
 
 
-@deployed("evaluate")
+@deployed
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
     store = open_for(options)

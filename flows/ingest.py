@@ -29,7 +29,7 @@ MOST_TABLES_PER_TASK = 64
 """Makes a Prefect task take seconds; its own overhead is milliseconds."""
 
 
-@deployed("ingest")
+@deployed
 def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
     config, store = with_batch_size(configure(options)), open_store()

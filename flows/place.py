@@ -9,17 +9,17 @@ from prefect.context import FlowRunContext
 from dreamshard.files.digests import digest
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
-from flows.placing.pages import plan_page, prediction_sentence, view_of
+from flows.placing.pages import html_page, plan_page
 from flows.placing.request import check
 from flows.placing.request import place as place_request
-from flows.reports.plan_view.page import plan_html
+from flows.placing.sentences import prediction_sentence
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from storage.filesystem import writing
 from storage.store import Store, open_store
 
 
-@deployed("place")
+@deployed
 def place(options: PlaceOptions) -> dict[str, Any]:
     """Tables and constraints -> plan in the store, and a page on what it costs and moves."""
     return place_tables(open_store(), options)
@@ -47,7 +47,7 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
     name = re.sub(r"[^\w.-]+", "-", checked.task.name)
     target = store.plans / f"{name}-{digest(text)}.json"
     html = target.with_suffix(".html")
-    for path, content in ((html, plan_html(view_of(checked, placed))), (target, text)):
+    for path, content in ((html, html_page(checked, placed)), (target, text)):
         with writing(path) as file:
             file.write(content.encode())
     sentence = prediction_sentence(plan, placed.placement)

@@ -42,7 +42,7 @@ SHARDS_PER_TASK = 8
 """Each shard takes up to a second."""
 
 
-@deployed("profile")
+@deployed
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
     store = open_for(options)

@@ -27,7 +27,7 @@ from storage.run_records.report_store import IN_USE, EvaluationReport
 from storage.store import Store, open_store
 
 
-@deployed("promote")
+@deployed
 def promote(options: PromoteOptions) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger; or the version named -> champion."""
     if options.version is not None:

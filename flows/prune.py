@@ -13,7 +13,7 @@ from storage import retention
 from storage.store import Store, open_store
 
 
-@deployed("prune")
+@deployed
 def prune(options: PruneOptions) -> dict[str, Any]:
     """Old lookups, cost samples, checkpoints and reports -> a list of them; with `delete` they are removed."""
     return remove_old(open_store(), options.older_than_days, options.delete)

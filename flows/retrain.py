@@ -21,7 +21,7 @@ from flows.stages import open_for, prepare
 from flows.train import train_placer
 
 
-@deployed("retrain")
+@deployed
 def retrain(options: RetrainOptions) -> dict[str, Any]:
     """Tables -> cost samples -> placer -> evaluation -> champion; from the champion on where only tables changed."""
     config, store = with_batch_size(configure(options)), open_for(options)

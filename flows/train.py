@@ -28,7 +28,7 @@ from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.store import Store
 
 
-@deployed("train")
+@deployed
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
     store = open_for(options)

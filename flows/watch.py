@@ -36,7 +36,7 @@ _BUNDLED = (
 )
 
 
-@deployed("watch")
+@deployed
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> a retraining if it matters."""
     config, store = with_batch_size(configure(options)), open_for(options)
@@ -81,7 +81,7 @@ def start_retraining(options: WatchOptions, dataset: str, name: str) -> tuple[st
     """Start the deployment `retrain`, unless the same was started today; returns the run's name, state and page."""
     key = retraining_key(options, dataset, datetime.now(UTC).date())
     run: Any = run_deployment(
-        "retrain/retrain", parameters=options.given(), timeout=0, idempotency_key=key, flow_run_name=name
+        "retrain/retrain", parameters={"options": options.given()}, timeout=0, idempotency_key=key, flow_run_name=name
     )
     return run.name, str(run.state_name).lower(), f"{get_current_settings().ui_url}/runs/flow-run/{run.id}"
 

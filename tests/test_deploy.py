@@ -108,11 +108,11 @@ def commands(program: str) -> dict[str, list[str]]:
 
 
 def test_our_own_commands_are_ones_that_dreamshard_has():
-    from flows.cli.app import load
+    from flows.cli.app import app
 
     assert set(commands("dreamshard")) == {"deploy", "worker-cpu", "worker-gpu"}
     for (name,) in commands("dreamshard").values():
-        assert load(name)
+        assert app[name]
 
 
 def test_a_gpu_is_reserved_for_the_gpu_worker_alone():

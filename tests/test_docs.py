@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from flows.cli.app import COMMANDS, load
+from flows.cli.app import app
 from storage.lake import catalog
 from storage.settings import Settings
 
@@ -40,12 +40,12 @@ def test_every_relative_link_leads_to_a_file(page):
 
 @each_page
 def test_every_dreamshard_command_has_the_options_that_a_page_gives_it(page):
-    commands = {name: load(name) for part in COMMANDS.values() for name in part}
+    commands = {name: app[name] for name in app if not name.startswith("-")}
     calls = re.findall(r"""(?<![\w./"])(?<!from )dreamshard ([a-z][a-z-]*)((?: [^\n#]*)?)""", "\n".join(code(page)))
     for name, rest in calls:
         assert name in commands, f"dreamshard {name}"
-        known = {option for param in commands[name].params for option in (*param.opts, *param.secondary_opts)}
-        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) <= {*known, "--debug", "--help"}, (
+        known = {option for argument in commands[name].assemble_argument_collection() for option in argument.names}
+        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) <= {*known, "--home", "--debug", "--help"}, (
             f"dreamshard {name}{rest}"
         )
 

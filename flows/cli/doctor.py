@@ -8,11 +8,10 @@ import shutil
 from pathlib import Path
 
 import torch
-import typer
 
 from dreamshard.files.text import without_passwords
 from flows.cli import terminal
-from flows.cli.command_options import HomeOption, JsonOption, enter
+from flows.cli.command import Json, command, open_home
 from flows.servers.local import LOOPBACK, answers
 from storage.store import open_store
 
@@ -22,9 +21,10 @@ Check = dict[str, str]
 """`what` was checked, its `state` (ok, other, optional, missing), what was `found`, and what `to do`."""
 
 
-def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
+@command
+def doctor(*, as_json: Json = False) -> None:
     """Check devices, the fbgemm build, pinned versions, servers, home and store; say what is missing and what to do."""
-    folder = enter(home, shared=False, reads_only=True).settings.home
+    folder = open_home(shared=False, reads_only=True).settings.home
     servers = (("Prefect", "PREFECT_API_URL", "4200/api"), ("MLflow", "MLFLOW_TRACKING_URI", "5000"))
     checks = [
         _python(),
@@ -40,7 +40,7 @@ def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
     else:
         terminal.print_table(checks)
     if any(each["state"] == "missing" for each in checks):
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _check(what: str, state: str, found: str, advice: str = "") -> Check:

@@ -1,13 +1,15 @@
-"""`dreamshard models`: versions side by side, or one in full."""
+"""`dreamshard models` and `prune`: versions side by side or one in full, and old files that no version needs."""
 
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 from rich.markdown import Markdown
 
 from dreamshard.names import ALGORITHMS, DEFAULT_ALGORITHM, in_words
 from flows.cli import terminal
-from flows.cli.command_options import HomeOption, JsonOption, enter
+from flows.cli.command import Fields, Json, command, open_home
+from flows.forms.options import PruneOptions
+from storage import retention
 from storage.mlflow_store import versions
 
 KEY_METRICS = (
@@ -44,17 +46,21 @@ _COMPARABLE = (
 )
 
 
+@command
 def models(
-    version: Annotated[
-        str | None,
-        typer.Argument(help="A version or alias (3, champion): everything about it, and why it was (not) promoted."),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Versions beyond the newest and those with an alias.")] = False,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    version: str | None = None,
+    /,
+    *,
+    every: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Versions side by side, with the champion of each hardware; with VERSION one of them in full."""
-    settings = enter(home, existing=True, reads_only=True).settings
+    """Versions side by side, with the champion of each hardware; with VERSION one of them in full.
+
+    Args:
+        version: A version or alias (3, champion): everything about it, and why it was (not) promoted.
+        every: Versions beyond the newest and those with an alias.
+    """
+    settings = open_home(existing=True, reads_only=True).settings
     if version is not None:
         found = versions.version(settings, version)
         terminal.print_json(found) if as_json else _show_version(found)
@@ -104,3 +110,23 @@ def _show_version(version: dict[str, Any]) -> None:
     terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
     terminal.show_fields({name: value for name, value in (version | tags).items() if value not in (None, "")})
     terminal.OUT.print(Markdown(description, hyperlinks=False))
+
+
+@command
+def prune(*, options: Annotated[PruneOptions, Fields] = PruneOptions(), as_json: Json = False) -> None:
+    """Remove old lookups, cost samples, checkpoints, reports and leftovers of killed runs; a dry run without --delete.
+
+    Never what a registered version names (its training, evaluation and tables), what is in use, or the tables ingested
+    last. `dreamshard ingest` makes removed lookups again.
+    """
+    days = options.older_than_days
+    table = retention.prune(open_home(existing=True), older_than_days=days, delete=options.delete)
+    if as_json:
+        terminal.print_json({"older_than_days": days, "deleted": options.delete, "table": table})
+        return
+    done = "removed" if options.delete else "would be removed"
+    terminal.print_table(table, title=f"Older than {days} days and needed by no version: {done}")
+    if not options.delete and table[-1]["files"]:
+        terminal.say(
+            f"Nothing was removed. To remove it:\n  {terminal.typed(f'prune --older-than-days {days} --delete')}"
+        )

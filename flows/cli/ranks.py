@@ -3,19 +3,18 @@
 Rank 0 runs the command; a rank of every process, rank 0's too, measures for it.
 """
 
-import sys
 from collections.abc import Sequence
 
+from dreamshard.testbeds.layout import describe_count
+from dreamshard.testbeds.ranks import launched_ranks, num_launched, serve_launched
 from flows.cli import app, terminal
+from flows.cli.command import command
+from flows.runtime.launched_ranks import on_ranks
 
 
-def main(command: Sequence[str] | None = None) -> None:
+@command
+def main(words: Sequence[str] | None = None) -> None:
     """Run one of torchrun's processes; exits as `dreamshard` does, and a process other than rank 0 with 1 if rank 0 fails."""
-    sys.excepthook = app.one_sentence
-    from dreamshard.testbeds.layout import describe_count
-    from dreamshard.testbeds.ranks import launched_ranks, num_launched, serve_launched
-    from flows.runtime.launched_ranks import on_ranks
-
     if num_launched() < 2:
         raise ValueError(
             "torchrun did not start several processes (WORLD_SIZE is not set), so there are no other ranks; start it as in "
@@ -27,7 +26,7 @@ def main(command: Sequence[str] | None = None) -> None:
         terminal.note(f"{describe_count(len(ranks.layout.ranks), 'rank')} on {hosts} joined")
         try:
             with on_ranks(ranks):
-                app.main(sys.argv[1:] if command is None else command)
+                app.main(words)
         except SystemExit as end:
             if end.code:
                 raise

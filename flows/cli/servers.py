@@ -7,50 +7,45 @@ import time
 from contextlib import ExitStack
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter, validators
 
 from flows.cli import terminal
-from flows.cli.command_options import HomeOption, enter, with_options
+from flows.cli.command import Fields, command, open_home
 from flows.forms.options import RetrainingOptions
-from flows.runtime.environment import prepare
+from flows.servers.deployment import POOL
+from flows.servers.deployment import deploy as deploy_all
+from flows.servers.local import local_servers
 
-Port = Annotated[int, typer.Option(min=1, max=65535)]
-NotifyOption = Annotated[
-    str | None,
-    typer.Option("--notify", help="Who is told of failed retrainings: TYPE/NAME of a notification block of Prefect."),
-]
+_POSITIVE = Parameter(validator=validators.Number(gte=1))
 NEEDED = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "http://HOST:5000"}
 """Settings of a worker, each with an example; without them nobody else would see its runs."""
 
 
-@with_options
+@command
 def up(
-    options: RetrainingOptions,
-    home: HomeOption = None,
-    prefect_port: Port = 4200,
-    mlflow_port: Port = 5000,
-    run_here: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Run flows here too; otherwise run `worker` elsewhere.")
-    ] = True,
-    notify: NotifyOption = None,
+    options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(),
+    *,
+    prefect_port: int = 4200,
+    mlflow_port: int = 5000,
+    run_here: Annotated[bool, Parameter(name="--worker")] = True,
+    notify: str | None = None,
 ) -> None:
     """Start Prefect's server, MLflow's server, a worker and all deployments on this machine; Ctrl-C ends them.
 
     Options that you give become the team's setting, which every flow takes: Prefect's variable `dreamshard`.
-    """
-    settings = enter(home).settings
-    from flows.servers.local import local_servers
 
+    Args:
+        run_here: Run flows here too; otherwise run `worker` elsewhere.
+        notify: Who is told of failed retrainings: TYPE/NAME of a notification block of Prefect.
+    """
+    settings = open_home().settings
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     try:
         with local_servers(settings, prefect_port, mlflow_port) as servers, ExitStack() as ending:
-            from flows.servers.deployment import deploy  # imports Prefect, which then reads the environment
-
-            deploy(options.given(), notify)
+            deploy_all(options.given(), notify, f"{servers.prefect}/api")
             if run_here:
-                worker = ("prefect", "worker", "start", "--pool", "dreamshard", "--limit", "2")
-                ending.enter_context(servers.child("worker", *worker))
+                ending.enter_context(servers.child("worker", *_worker(POOL, 2)))
             terminal.say(f"Prefect  {servers.prefect}/v2/deployments")
             terminal.say(f"MLflow   {servers.mlflow}")
             terminal.say(f"home     {settings.home} (logs in {settings.home / 'logs'})")
@@ -62,37 +57,42 @@ def up(
     raise RuntimeError(f"{ended} ended, so the others were ended too; see {settings.home / 'logs' / ended}.log")
 
 
-@with_options
-def deploy(options: RetrainingOptions, notify: NotifyOption = None, home: HomeOption = None) -> None:
+@command
+def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, notify: str | None = None) -> None:
     """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` does this itself.
 
     Options that you give become the team's setting, which every flow takes: Prefect's variable `dreamshard`.
+
+    Args:
+        notify: Who is told of failed retrainings: TYPE/NAME of a notification block of Prefect.
     """
-    prepare(home)
-    if not os.environ.get("PREFECT_API_URL"):
+    if not (server := os.environ.get("PREFECT_API_URL")):
         raise ValueError(
             "PREFECT_API_URL is not set, so there is no server to deploy to; set it, e.g. to http://HOST:4200/api, or use "
             "`dreamshard up`"
         )
-    from flows.servers import deployment
-
-    deployment.deploy(options.given(), notify)
+    deploy_all(options.given(), notify, server)
 
 
-def worker(
-    home: HomeOption = None,
-    pool: Annotated[str, typer.Option(help="Work pool to take runs from.")] = "dreamshard",
-    queue: Annotated[str | None, typer.Option(help="Take only runs of this queue, e.g. of one kind of GPU.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Number of simultaneous runs.")] = 2,
-) -> None:
-    """Run flows on this machine for the servers at PREFECT_API_URL and MLFLOW_TRACKING_URI."""
-    prepare(home)  # logs on: a worker's log is what its users read
-    enter(home)
+@command
+def worker(*, pool: str = POOL, queue: str | None = None, limit: Annotated[int, _POSITIVE] = 2) -> None:
+    """Run flows on this machine for the servers at PREFECT_API_URL and MLFLOW_TRACKING_URI.
+
+    Args:
+        pool: Work pool to take runs from.
+        queue: Take only runs of this queue, e.g. of one kind of GPU.
+        limit: Number of simultaneous runs.
+    """
+    open_home()
     for name, example in NEEDED.items():
         found = os.environ.get(name, "")
         if not found.startswith("http"):
             raise ValueError(
                 f"{name} is {found or 'not set'}, so the team would not see what runs here; set it to e.g. {example}"
             )
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--limit", str(limit)]
-    os.execv(sys.executable, [*command, *(("--work-queue", queue) if queue else ())])
+    queues = ("--work-queue", queue) if queue else ()
+    os.execv(sys.executable, [sys.executable, "-m", *_worker(pool, limit), *queues])
+
+
+def _worker(pool: str, limit: int) -> tuple[str, ...]:
+    return ("prefect", "worker", "start", "--pool", pool, "--limit", str(limit))

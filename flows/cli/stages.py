@@ -4,12 +4,22 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import typer
+from prefect import Flow
 from prefect.client.orchestration import get_client
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 import flows.compare
 import flows.evaluate
@@ -22,13 +32,14 @@ import flows.watch
 from dreamshard.names import in_words
 from dreamshard.workloads import is_function, list_file
 from flows.cli import terminal
-from flows.cli.command_options import HomeOption, JsonOption, enter, shared_options, with_options
+from flows.cli.command import Fields, Json, command, open_home
 from flows.decisions import comparison, contestants
 from flows.forms.configuration import configure
 from flows.forms.options import (
     CompareOptions,
     EvaluateOptions,
     IngestOptions,
+    Options,
     PromoteOptions,
     RecipeOptions,
     RetrainingOptions,
@@ -37,14 +48,17 @@ from flows.forms.options import (
     WatchOptions,
 )
 from flows.reports import report_tables
+from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
 from flows.runtime.testbed_pool import check_testbed
 from storage.run_records import report_store
 
+_LINE_EVERY_S = 60.0
 
-@with_options
-def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+
+@command
+def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_json: Json = False) -> None:
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
-    store = enter(home)
+    store = open_home()
     configure(options)  # fail before the server starts
     started = time.monotonic()
     outcome = _flow(flows.retrain.retrain, options, quiet=as_json)
@@ -70,10 +84,9 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     _show_next("models", query, f"place {tables} {room}{placer}")
 
 
-@with_options
-def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+@command
+def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, as_json: Json = False) -> None:
     """Show whether tables changed since the last training, and which retraining that would start."""
-    enter(home)
     once = WatchOptions(**options.given(), start=False)
     outcome = _flow(flows.watch.watch, once, quiet=as_json, numbered=False)
     table = outcome.pop("table")
@@ -87,48 +100,44 @@ def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOpti
     terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")
 
 
-@with_options
-def ingest(options: IngestOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+@command
+def ingest(options: Annotated[IngestOptions, Fields] = IngestOptions(), *, as_json: Json = False) -> None:
     """Read tables and their lookups into the home, so that `train` can measure and learn."""
-    enter(home)
-    _stage(flows.ingest.ingest, options, as_json, f"train{shared_options(options)}")
+    _stage(flows.ingest.ingest, options, as_json, f"train{_shared(options)}")
 
 
-@with_options
-def profile(options: StageOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+@command
+def profile(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json: Json = False) -> None:
     """Measure the placements of the next training iteration."""
-    enter(home)
-    _stage(flows.profile.profile, options, as_json, f"train{shared_options(options)}")
+    _stage(flows.profile.profile, options, as_json, f"train{_shared(options)}")
 
 
-@with_options
-def train(options: StageOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+@command
+def train(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json: Json = False) -> None:
     """Train the cost network and the policy: all iterations that are left."""
-    enter(home)
-    _stage(flows.train.train, options, as_json, f"evaluate{shared_options(options)}")
+    _stage(flows.train.train, options, as_json, f"evaluate{_shared(options)}")
 
 
-@with_options
-def evaluate(options: EvaluateOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+@command
+def evaluate(*, options: Annotated[EvaluateOptions, Fields] = EvaluateOptions(), as_json: Json = False) -> None:
     """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
-    enter(home)
-    _stage(flows.evaluate.evaluate, options, as_json, f"promote{shared_options(options)}")
+    _stage(flows.evaluate.evaluate, options, as_json, f"promote{_shared(options)}")
 
 
-@with_options
-def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+@command
+def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False) -> None:
     """Compare any versions and other placers on the same tasks, held out for all of them."""
-    store = enter(home, existing=True)
+    store = open_home(existing=True)
     who = contestants.resolve(store, options.versions, with_rivals=options.rivals)  # fail before the server starts
     filled, _ = comparison.with_sizes_of_versions(store, options, list(filter(None, who.values())))
     check_testbed(store, configure(filled))
     _stage(flows.compare.compare, options, as_json, "models", "promote VERSION")
 
 
-@with_options
-def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+@command
+def promote(options: Annotated[PromoteOptions, Fields] = PromoteOptions(), *, as_json: Json = False) -> None:
     """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
-    store = enter(home, existing=options.version is not None)
+    store = open_home(existing=options.version is not None)
     if options.version is None:
         outcome = _flow(flows.promote.promote, options, quiet=as_json, numbered=False)
     else:  # without a flow, which would first start a Prefect server
@@ -143,7 +152,7 @@ def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOptio
         _show_next("models")
 
 
-def _stage(flow: Callable[..., dict[str, Any]], options: RecipeOptions, as_json: bool, *following: str) -> None:
+def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: bool, *following: str) -> None:
     """Run a stage and show its outcome and the commands that come next."""
     outcome = _flow(flow, options, quiet=as_json, numbered=False)
     if as_json:
@@ -157,8 +166,9 @@ def _stage(flow: Callable[..., dict[str, Any]], options: RecipeOptions, as_json:
     _show_next(*following)
 
 
-def _flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: bool, **progress: bool) -> dict[str, Any]:
+def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool, **progress: bool) -> dict[str, Any]:
     """Run a flow with its options in this process, with progress bars, and return its outcome."""
+    open_home()  # fail before the server starts
     for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
         logging.getLogger(name).setLevel(logging.ERROR)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of the server too: it must outlive a Ctrl-C
@@ -166,11 +176,57 @@ def _flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: bool, 
         get_client(sync_client=True)  # starts the temporary server, if no other is configured
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
-        with terminal.progress_bars(quiet=quiet, **progress):
-            return flow(**vars(options))
+        with _progress_bars(quiet=quiet, **progress):
+            return flow(options)
     except KeyboardInterrupt:
         terminal.note("interrupted; finished work is kept, and the same command continues from it")
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
+
+
+def _shared(options: RecipeOptions) -> str:
+    """The options that the stages of one training must have in common, as one types them."""
+    given = options.model_dump(exclude_defaults=True, include=set(StageOptions.model_fields))
+    return "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
+
+
+@contextmanager
+def _progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
+    """Show a progress bar per stage while the block runs; without a terminal, a line per finished stage and per minute.
+
+    Args:
+        quiet: show nothing.
+        numbered: start each line with the stage's position in the chain.
+    """
+    if quiet:
+        yield
+        return
+    bars = Progress(
+        TextColumn("{task.description:<9}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=terminal.ERR,
+    )
+    rows: dict[str, TaskID] = {}
+    on_terminal, printed_at = terminal.ERR.is_terminal, time.monotonic()
+
+    def show(stage: str, done: int, total: int, text: str) -> None:
+        nonlocal printed_at
+        if stage == ANNOUNCEMENT:
+            bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        elif on_terminal:
+            if stage not in rows:
+                rows[stage] = bars.add_task(stage, total=total, note="")
+            bars.update(rows[stage], completed=done, total=total, note=text, refresh=True)
+        elif stage in STAGES and (done == total or time.monotonic() >= printed_at + _LINE_EVERY_S):
+            position = f"[{list(STAGES).index(stage) + 1}/{len(STAGES)}] " if numbered else ""
+            printed_at = time.monotonic()
+            terminal.note(f"{position}{stage}: {done} of {total} {text}".rstrip())
+
+    with listening(show), bars if on_terminal else nullcontext():
+        yield
 
 
 def _show_promotion(outcome: Mapping[str, Any]) -> None:
@@ -203,5 +259,5 @@ def _show_champion(change: Mapping[str, Any]) -> None:
 
 def _show_next(*commands: str) -> None:
     terminal.say("Next:")
-    for command in commands:
-        terminal.say(f"  {terminal.typed(command)}")
+    for words in commands:
+        terminal.say(f"  {terminal.typed(words)}")

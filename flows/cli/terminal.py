@@ -1,79 +1,25 @@
-"""Output of the command: progress bars and errors on stderr, tables and JSON on stdout."""
+"""Output of the command: notes and errors on stderr, tables and JSON on stdout."""
 
 import json
 import os
 import shlex
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
-_LINE_EVERY_S = 60.0
 _WIDEST_IN_PIPE = 200
 _NARROWEST = 15  # characters of a column that is folded, with its border
 _FOUR_DIGITS = 10_000.0  # from here on, four digits would leave out units
 debug = False
-"""Whether the command line has `--debug`; `app.main` sets it."""
+"""Whether the command line has `--debug`; `app.launch` sets it."""
 OUT = Console() if sys.stdout.isatty() else Console(width=_WIDEST_IN_PIPE)
 ERR = Console(stderr=True)
-
-
-@contextmanager
-def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
-    """Show a progress bar per stage while the block runs; without a terminal, a line per finished stage and per minute.
-
-    Args:
-        quiet: show nothing.
-        numbered: start each line with the stage's position in the chain.
-    """
-    from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening  # of Prefect's flows; other commands have none
-
-    if quiet:
-        yield
-        return
-    bars = Progress(
-        TextColumn("{task.description:<9}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        console=ERR,
-    )
-    rows: dict[str, TaskID] = {}
-    on_terminal, printed_at = ERR.is_terminal, time.monotonic()
-
-    def show(stage: str, done: int, total: int, text: str) -> None:
-        nonlocal printed_at
-        if stage == ANNOUNCEMENT:
-            bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        elif on_terminal:
-            if stage not in rows:
-                rows[stage] = bars.add_task(stage, total=total, note="")
-            bars.update(rows[stage], completed=done, total=total, note=text, refresh=True)
-        elif stage in STAGES and (done == total or time.monotonic() >= printed_at + _LINE_EVERY_S):
-            position = f"[{list(STAGES).index(stage) + 1}/{len(STAGES)}] " if numbered else ""
-            printed_at = time.monotonic()
-            note(f"{position}{stage}: {done} of {total} {text}".rstrip())
-
-    with listening(show), bars if on_terminal else nullcontext():
-        yield
 
 
 def typed(command: str) -> str:

@@ -1,7 +1,7 @@
 """What a comparison of versions runs on: the sizes, hardware and tables of the versions, unless others are given."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dreamshard.files.text import gib
@@ -10,7 +10,7 @@ from dreamshard.names import SIMULATED, in_words, number_of
 from dreamshard.recipes import RECIPES
 from flows.decisions.heldout import split_by_training
 from flows.decisions.warm_start import learns_fixed_model
-from flows.forms.options import CompareOptions, TaskOptions
+from flows.forms.options import CompareOptions
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.topology import Topology
 from storage.run_records import lineage
@@ -66,13 +66,13 @@ def with_sizes_of_versions(
         return values(first)
 
     taken: dict[str, Any] = {}
-    if options.recipe == TaskOptions().recipe and first.origin.recipe in RECIPES:
+    if options.recipe == "default" and first.origin.recipe in RECIPES:
         taken["recipe"] = first.origin.recipe
     if options.testbed is None:
         taken["testbed"] = of_first("the testbed", lambda each: _testbed(store, each))
-    if options.num_devices is None:
-        taken["num_devices"] = of_first("the number of devices", lambda each: int(each.origin.setting["devices"]))
-    if options.devices_per_host is None and options.num_devices is None:
+    if options.devices is None:
+        taken["devices"] = of_first("the number of devices", lambda each: int(each.origin.setting["devices"]))
+    if options.devices_per_host is None and options.devices is None:
         hosts = of_first("the number per host", lambda each: each.origin.setting.get("devices per host"))
         taken["devices_per_host"] = None if hosts is None else int(hosts)
     if options.memory_gb is None and first.origin.memory_bytes is not None:
@@ -90,7 +90,7 @@ def with_sizes_of_versions(
         taken["mode"] = options.mode or "pool"
     elif options.mode is None:
         taken |= _tasks(store, compared, dataset, versions, notes)
-    filled = replace(options, **{name: value for name, value in taken.items() if value is not None})
+    filled = options.model_copy(update=taken)
     return filled, _sentence(filled, first, notes)
 
 
@@ -189,7 +189,7 @@ def _sentence(options: CompareOptions, first: _Compared, notes: Sequence[str]) -
     what = "one fixed model" if options.mode == "fixed" else f"tasks of {options.tables_per_task} tables"
     memory = "" if options.memory_gb is None else f" of {gib(round(options.memory_gb * 2**30))}"
     sentence = (
-        f"compared as {in_words(first.version)} was trained: {what} of dataset {options.dataset}, {options.num_devices} "
+        f"compared as {in_words(first.version)} was trained: {what} of dataset {options.dataset}, {options.devices} "
         f"devices{memory}, testbed {options.testbed}"
     )
     return "; ".join([sentence, *notes])

@@ -1,76 +1,92 @@
-"""Prefect flows of options types, and what Prefect's form makes of their fields.
+"""Prefect flows of options, and the team's setting, which fills what their options leave empty.
 
-Prefect draws the form from a schema that it derives from the flow's signature. Its page drops bounds beside a type, and
-shows an optional number as two tabs; so `field_schema` puts bounds below `allOf`, and an empty field is an absent one.
+The setting says which tables flows look at and train for: one JSON variable of Prefect, edited on its page. Each flow run
+copies it into the store, where commands that start no flow read it.
 """
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from prefect import Flow
 from prefect.client.schemas.objects import FlowRun, State
-from pydantic import Field, TypeAdapter
+from prefect.context import FlowRunContext
+from prefect.variables import Variable
+from pydantic import ValidationError
 
-from flows.forms.flat import flattened
-from flows.forms.setting import with_setting
+from dreamshard.workloads import known_as
+from flows.forms.options import IngestOptions, Options, RetrainingOptions, StageOptions
 from storage.mlflow_store import runs
 from storage.settings import Settings
 
+Chosen = TypeVar("Chosen", bound=Options)
 Result = TypeVar("Result")
 
-_BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
+NAME = "dreamshard"
+"""Of the variable, on Prefect's page *Variables*."""
 
 
-def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:
-    """Make the Prefect flow `name` of a function that takes one options object.
+def deployed(body: Callable[[Chosen], Result]) -> Flow[[Chosen], Result]:
+    """Make a Prefect flow of a function of options: the team's setting fills those that are left empty."""
 
-    The flow's parameters are the fields of the options, for its form, for the API and for calls from Python. The team's
-    setting fills those that are left empty.
+    @wraps(body)
+    def with_all(options: Chosen) -> Result:
+        return body(with_setting(options))
+
+    return Flow(
+        with_all,
+        persist_result=True,
+        result_serializer="json",
+        on_cancellation=[_end_runs],
+        on_crashed=[_end_runs],
+    )
+
+
+def read_setting() -> dict[str, Any]:
+    """The fields of `RetrainingOptions` that the team has set.
+
+    Raises:
+        ValueError: the variable has another field, or a value that its field does not take.
     """
-
-    def decorate(body: Callable[..., Result]) -> Flow[..., Result]:
-        @wraps(body)
-        def with_all(options: Any) -> Result:
-            return body(with_setting(options))
-
-        made: Flow[..., Result] = Flow(
-            fn=flattened(with_all, lambda field: field),
-            name=name,
-            persist_result=True,
-            result_serializer="json",
-            on_cancellation=[_end_runs],
-            on_crashed=[_end_runs],
-        )
-        drawn = [_drawn(field) for field in inspect.signature(made.fn).parameters.values()]
-        vars(made)["__signature__"] = inspect.Signature(drawn)  # only the form is drawn from it
-        return made
-
-    return decorate
+    return checked(Variable.get(NAME, default={}))
 
 
-def field_schema(annotation: Any) -> dict[str, Any]:
-    """The JSON schema of one type (or None): bounds below `allOf`, None as the absence of a value."""
-    schema = TypeAdapter(annotation).json_schema()
-    for choice in schema.pop("anyOf", []):
-        if choice["type"] != "null":
-            schema |= choice
-    bounds = {name: schema.pop(name) for name in _BOUNDS if name in schema}
-    return schema | ({"allOf": [bounds]} if bounds else {})
+def write_setting(changes: Mapping[str, Any]) -> None:
+    """Change fields of the setting; the others stay."""
+    Variable.set(NAME, checked({**read_setting(), **changes}), overwrite=True)
 
 
-def _drawn(parameter: inspect.Parameter) -> inspect.Parameter:
-    """The parameter as the form shows it; the schema must not name the default None, or Prefect refuses an empty field."""
-    schema = field_schema(parameter.annotation)
-    if parameter.default is not None:
-        return parameter.replace(annotation=Annotated[Any, Field(json_schema_extra=schema)])
-    empty = Annotated[Any, Field(json_schema_extra=schema, default_factory=lambda: None)]
-    return parameter.replace(annotation=empty, default=Field())
+def with_setting(options: Chosen) -> Chosen:
+    """The options of a flow run, with the setting's value in each field that is left at its default.
+
+    A comparison and a plan take what they lack from versions, so their options stay as they are.
+    """
+    is_training = isinstance(options, RetrainingOptions | StageOptions | IngestOptions)
+    if not is_training or FlowRunContext.get() is None:  # None: called as a plain function
+        return options
+    fields = type(options).model_fields
+    empty = {name for name, field in fields.items() if getattr(options, name) == field.default}
+    return options.model_copy(update={k: v for k, v in read_setting().items() if k in empty})
+
+
+def checked(setting: Any) -> dict[str, Any]:
+    """The setting, with sources as they are known everywhere.
+
+    Raises:
+        ValueError: as for `read_setting`.
+    """
+    try:
+        RetrainingOptions.model_validate(setting)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(
+            f"the setting {setting} is wrong at {where} ({first['msg']}); correct Prefect's variable {NAME}"
+        ) from error
+    return {name: known_as(value) if name in ("source", "batches") else value for name, value in setting.items()}
 
 
 def _end_runs(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Mark what a cancelled or crashed flow run has left open in MLflow as KILLED."""
-    runs.end_killed(
-        Settings.from_environment(), str(flow_run.id), f"{flow.name} was {state.name}: {state.message or ''}"
-    )
+    why = f"{flow.name} was {state.name}: {state.message or ''}"
+    runs.end_killed(Settings.from_environment(), str(flow_run.id), why)

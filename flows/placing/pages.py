@@ -1,6 +1,5 @@
 """A plan in words and pictures: one sentence, a page in Markdown, and the figures of the page in HTML."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,31 +7,11 @@ from typing import Any
 from dreamshard.costs import PHASES
 from dreamshard.explain import table_shares
 from dreamshard.files.text import gib, markdown_table
-from dreamshard.placement import Placement
-from dreamshard.plan import Plan
 from dreamshard.search.costs import changed_ms, known_costs
-from flows.placing.moving import transition_lines
 from flows.placing.request import CheckedRequest, Placed
+from flows.placing.sentences import prediction_sentence, transition_lines, unmeasured_sentence
+from flows.reports.plan_view.page import plan_html
 from flows.reports.plan_view.view import PlanView, Side
-
-
-def prediction_sentence(plan: Plan, placement: Placement) -> str:
-    """Who placed, what the plan costs, and how many tables are sharded in which way."""
-    overall_ms = plan.predicted.overall_ms
-    cost = "no cost is predicted" if overall_ms is None else f"predicted {overall_ms:.3f} ms"
-    ways = Counter(sharding.sharding_type for sharding in placement.tables)
-    cached = sum(sharding.cached_share is not None for sharding in placement.tables)
-    how = "" if set(ways) == {"table_wise"} else f": {', '.join(f'{n} {way}' for way, n in ways.most_common())}"
-    how += f"; {cached} in host memory with a cache" if cached else ""
-    return f"{plan.placer}: {cost} for {len(placement.tables)} tables on {plan.num_devices} devices{how}"
-
-
-def unmeasured_sentence(plan: Plan) -> str:
-    """How many tables are sharded in ways that no training measures; empty if none is, or nothing is predicted."""
-    count = len(plan.not_measured)
-    if plan.predicted.overall_ms is None or not count:
-        return ""
-    return f"{count} tables are sharded in ways that no training measures: their costs are predicted, not measured"
 
 
 def plan_page(checked: CheckedRequest, placed: Placed, path: str, html: str, notes: Sequence[str]) -> str:
@@ -83,8 +62,12 @@ def _block(lines: Sequence[str]) -> str:
     return "\n".join(["```", *lines, "```"])
 
 
-def view_of(checked: CheckedRequest, placed: Placed) -> PlanView:
-    """The figures of the page in HTML: the plan beside the one in use."""
+def html_page(checked: CheckedRequest, placed: Placed) -> str:
+    """The page in HTML: the plan beside the one in use."""
+    return plan_html(_view(checked, placed))
+
+
+def _view(checked: CheckedRequest, placed: Placed) -> PlanView:
     task, way, in_use = checked.task, placed.way, checked.in_use
     shares = table_shares(task, placed.placement, placed.predictor)
     view = PlanView(

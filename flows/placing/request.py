@@ -20,8 +20,8 @@ from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads.model_tables import ModelTables
 from flows.forms.options import PlaceOptions
 from flows.placing.models import read_model
-from flows.placing.moving import Transition, transition
 from flows.placing.placers import choose, trained_for
+from flows.placing.sentences import Transition, transition
 from flows.runtime.sources import torchrec_bridge
 from storage.store import Store
 
@@ -87,8 +87,8 @@ def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = N
     model = read_model(store, Path(options.tables), note)
     plan: Plan | None = None
     if options.current:
-        plan = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.num_devices)
-    num_devices = options.num_devices or (plan.num_devices if plan else trained.get("num_devices"))
+        plan = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.devices)
+    num_devices = options.devices or (plan.num_devices if plan else trained.get("num_devices"))
     if num_devices is None:
         raise ValueError("the number of devices is unknown; give it (--devices)")
     per_host = options.devices_per_host or (plan.devices_per_host if plan else None)

@@ -15,8 +15,9 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.forms.setting import write_setting
+from flows.forms.form import write_setting
 from flows.runtime.run_locks import REGISTRY
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -44,18 +45,19 @@ _MESSAGE = (
 )
 
 
-def deploy(setting: Mapping[str, Any], notify: str | None = None) -> None:
-    """Create or update everything on the server at `PREFECT_API_URL`; paused schedules and edited automations stay.
+def deploy(setting: Mapping[str, Any], notify: str | None, server: str) -> None:
+    """Create or update everything on a server; paused schedules and edited automations stay.
 
     Args:
         setting: fields of the team's setting to change.
         notify: `TYPE/NAME` of a notification block, which reports failed and late retrainings; None for nobody.
+        server: address of Prefect's API.
 
     Raises:
         ValueError: there is no such block, or a field of the setting is wrong.
         RuntimeError: Prefect refuses a deployment.
     """
-    with get_client(sync_client=True) as client:
+    with temporary_settings({PREFECT_API_URL: server}), get_client(sync_client=True) as client:
         block = None if notify is None else _block(client, notify)
         with suppress(ObjectAlreadyExists):  # of whatever type, with whatever settings
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
 
-from storage.settings import RESULTS, Settings
+from storage.settings import RESULTS, Settings, quiet_environment
 
 LOOPBACK = "127.0.0.1"
 STARTUP_S = 600.0
@@ -88,6 +88,9 @@ class Servers:
 def local_servers(settings: Settings, prefect_port: int, mlflow_port: int) -> Iterator[Servers]:
     """Run Prefect's and MLflow's servers while the block runs; this process's environment then names them.
 
+    With the home's own database, MLflow's experiments keep their files in the home, so that `dreamshard run` reads them
+    without a server. Any other database belongs to a team, and all files go through the server.
+
     Args:
         settings: the home, for Prefect's database and logs; `tracking_uri` is MLflow's database. Prefect's is that of
             `PREFECT_SERVER_DATABASE_CONNECTION_URL`, or a file in the home.
@@ -97,10 +100,9 @@ def local_servers(settings: Settings, prefect_port: int, mlflow_port: int) -> It
         RuntimeError: a server did not start; the message has its last lines.
     """
     for port in (prefect_port, mlflow_port):
-        check_free(port)
+        _check_free(port)
     prefect, mlflow = f"http://{LOOPBACK}:{prefect_port}", f"http://{LOOPBACK}:{mlflow_port}"
     own = {
-        "DREAMSHARD_HOME": str(settings.home),
         "PREFECT_HOME": str(settings.home / "prefect"),
         "PREFECT_LOCAL_STORAGE_PATH": str(settings.home / RESULTS),
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(settings.home / "prefect" / "pages"),
@@ -109,34 +111,28 @@ def local_servers(settings: Settings, prefect_port: int, mlflow_port: int) -> It
         "PREFECT_LOGGING_LEVEL": "INFO",
         "MLFLOW_TRACKING_URI": mlflow,
     }
+    quiet_environment()
     os.environ.update({**_SERVER, **os.environ, **own})
+    own_files = (
+        ("--default-artifact-root", settings.artifact_root) if settings.tracking_uri.startswith("sqlite") else ()
+    )
+    files = ("--artifacts-destination", settings.artifact_root, *own_files)
+    listen, quiet = ("--host", LOOPBACK, "--port"), ("--uvicorn-opts", "--log-level warning")
+    # the database comes by environment: every user of the machine reads a command's password
+    database = {"MLFLOW_BACKEND_STORE_URI": settings.tracking_uri}
     servers = Servers(settings=settings, prefect=prefect, mlflow=mlflow)
-    with ExitStack() as ending:
-        command = ("prefect", "server", "start", "--host", LOOPBACK, "--port", str(prefect_port))
-        ending.enter_context(servers.child("prefect", *command))
-        # the database comes by environment: every user of the machine reads a command's password
-        database = {"MLFLOW_BACKEND_STORE_URI": settings.tracking_uri}
-        ending.enter_context(servers.child("mlflow", *_mlflow_command(settings, mlflow_port), **database))
+    with (
+        servers.child("prefect", "prefect", "server", "start", *listen, str(prefect_port)),
+        servers.child(
+            "mlflow", "mlflow", "server", *listen, str(mlflow_port), "--workers", "1", *quiet, *files, **database
+        ),
+    ):
         for page in (f"{prefect}/api/health", f"{prefect}/v2/", f"{mlflow}/health"):
             servers.wait_for(page)
         yield servers
 
 
-def _mlflow_command(settings: Settings, port: int) -> list[str]:
-    """MLflow's server.
-
-    With the home's own database, experiments keep their files in the home, so that `dreamshard run` reads them without a
-    server. Any other database belongs to a team, and all files go through the server.
-    """
-    own = settings.tracking_uri.startswith("sqlite")
-    return [
-        *("mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"),
-        *("--uvicorn-opts", "--log-level warning", "--artifacts-destination", settings.artifact_root),
-        *(("--default-artifact-root", settings.artifact_root) if own else ()),
-    ]
-
-
-def check_free(port: int) -> None:
+def _check_free(port: int) -> None:
     """Check that a server can listen on a port of this machine.
 
     Raises:

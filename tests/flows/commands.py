@@ -1,37 +1,56 @@
 """Run `dreamshard` in the process of the tests, which starts Prefect's temporary server once instead of per command."""
 
+import io
 import os
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 
+@dataclass
 class Done:
-    """What a command left behind: its exit code, its output, and the sentence it would have shown."""
+    """What a command left behind: its exit code and its output."""
 
-    def __init__(self, result):
-        from flows.cli.app import sentence
+    returncode: int
+    stdout: str
+    stderr: str
 
-        self.returncode, self.stdout, self.stderr = result.exit_code, result.stdout, result.stderr
-        unexpected = result.exception is not None and not isinstance(result.exception, SystemExit)
-        self.sentence = sentence(result.exception) if unexpected else ""
+    @property
+    def sentence(self) -> str:
+        """The error that it ended with; empty if there was none."""
+        said = [line for line in self.stderr.splitlines() if line.startswith("dreamshard: ")]
+        return said[-1].removeprefix("dreamshard: ") if said else ""
+
+    @property
+    def notes(self) -> str:
+        """What it said on stderr, on one line."""
+        return " ".join(self.stderr.split())
 
 
 Dreamshard = Callable[..., Done]
 
 
+def dreamshard(*arguments: str | Path) -> Done:
+    """Run a command on the home of the environment."""
+    from flows.cli.app import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main([str(each) for each in arguments])
+    return Done(ended.value.code or 0, out.getvalue(), err.getvalue())
+
+
 def runner(patch: pytest.MonkeyPatch) -> Dreamshard:
     """A function that runs a command on a home; `patch` undoes its changes to the environment."""
-    from flows.cli.app import app
-
     patch.setenv("PREFECT_HOME", os.environ["PREFECT_HOME"])
     patch.delenv("PREFECT_LOCAL_STORAGE_PATH", raising=False)
 
-    def run(*arguments: str, home: Path) -> Done:
+    def run(*arguments: str | Path, home: Path) -> Done:
         patch.setenv("DREAMSHARD_HOME", str(home))
-        return Done(CliRunner().invoke(app, list(arguments)))
+        return dreamshard(*arguments)
 
     return run
 

@@ -87,7 +87,9 @@ class Team:
         ids = {
             (name, seed): self.api(
                 f"deployments/{retrain['id']}/create_flow_run",
-                parameters={"recipe": "smoke", "testbed": "simulated:a100", "batch_size": BATCH, "seed": seed},
+                parameters={
+                    "options": {"recipe": "smoke", "testbed": "simulated:a100", "batch_size": BATCH, "seed": seed}
+                },
                 work_queue_name=name,
             )["id"]
             for name, seed in runs

@@ -123,7 +123,9 @@ def photograph(page, name: str) -> None:
 def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromium, tmp_path):
     retrain = deployment(servers, "retrain")["id"]
     before = started_by_hand(servers)
-    asked = quote(json.dumps({"recipe": "none such", "seed": 0}))  # as in an address that somebody passed on
+    asked = quote(
+        json.dumps({"options": {"recipe": "none such", "seed": 0}})
+    )  # as in an address that somebody passed on
     with opened(
         chromium, f"{servers.prefect}/v2/deployments/deployment/{retrain}/run?parameters={asked}", tmp_path
     ) as page:
@@ -147,9 +149,9 @@ def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromi
 
 def test_a_run_started_from_the_form_completes_and_shows_its_report(servers, chromium, first_run, tmp_path):
     found = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
-    assert found["parameters"]["recipe"] == RECIPE
-    assert found["parameters"]["tables_per_task"] == int(FIELDS["Tables per task"])
-    assert "memory_gb" not in found["parameters"]  # left empty
+    asked = found["parameters"]["options"]
+    assert (asked["recipe"], asked["tables_per_task"]) == (RECIPE, int(FIELDS["Tables per task"]))
+    assert "memory_gb" not in asked, "it was left empty"
     report = next(each for each in api(servers, "artifacts/filter") if each["key"] == "dreamshard-report")
     with opened(chromium, first_run, tmp_path) as page:
         page.get_by_role("tab", name="Artifacts", exact=True).click()

@@ -40,9 +40,9 @@ def placed(store: Store, home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("flows.place.place_tables", place_tables.fn)
 
     def run(**options):
-        given = {"tables": str(home / "tables.csv"), "num_devices": 4, "hardware": "a100", **options}
+        given = {"tables": str(home / "tables.csv"), "devices": 4, "hardware": "a100", **options}
         with disable_run_logger():
-            return place.fn(**given)
+            return place.fn(PlaceOptions(**given))
 
     return run
 
@@ -99,19 +99,20 @@ def test_text_and_paths_are_told_apart():
 
 
 def test_the_form_has_its_fields_asks_for_tables_and_refuses_wrong_values():
-    assert list(FORM["properties"]) == list(PlaceOptions.__dataclass_fields__)
-    assert FORM["required"] == ["tables"]
-    assert FORM["properties"]["constraints"]["type"] == "string"
-    assert validate({"tables": "mlperf-dlrm-dcnv2", "num_devices": 8}, FORM) == []
-    wrong = validate({"tables": "", "num_devices": 0, "reserve_gb": -1}, FORM)
-    assert {error.path[0] for error in wrong} == {"tables", "num_devices", "reserve_gb"}
+    drawn = FORM["definitions"]["PlaceOptions"]
+    assert list(drawn["properties"]) == list(PlaceOptions.model_fields)
+    assert drawn["required"] == ["tables"]
+    assert drawn["properties"]["constraints"]["type"] == "string"
+    assert validate({"options": {"tables": "mlperf-dlrm-dcnv2", "devices": 8}}, FORM) == []
+    wrong = validate({"options": {"tables": "", "devices": 0, "reserve_gb": -1}}, FORM)
+    assert {error.path[-1] for error in wrong} == {"tables", "devices", "reserve_gb"}
 
 
 def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(store, home):
     assert isinstance(place, Flow)
-    given = {"tables": str(home / "tables.csv"), "num_devices": 2, "hardware": "a100"}
-    first = place(**given)
-    again = place(**given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1)
+    given = {"tables": str(home / "tables.csv"), "devices": 2, "hardware": "a100"}
+    first = place(PlaceOptions(**given))
+    again = place(PlaceOptions(**given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1))
     with get_client(sync_client=True) as client:
         wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["dreamshard-plan"]))
         pages = [each.data for each in client.read_artifacts(artifact_filter=wanted)]

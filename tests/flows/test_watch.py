@@ -1,7 +1,6 @@
 """When a retraining is due, and of what. A real server that starts one: `servers/test_up.py`."""
 
 import json
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,17 +18,17 @@ from tests.flows.commands import Dreamshard
 
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 DAY = date(2026, 11, 25)
-WATCHED = WatchOptions(recipe="smoke", source="/tables.csv", num_devices=8)
+WATCHED = WatchOptions(recipe="smoke", source="/tables.csv", devices=8)
 
 
 @pytest.mark.parametrize(
     ("options", "dataset", "day", "is_same"),
     [
-        (replace(WATCHED, pooling_drift=0.5), "a", DAY, True),
+        (WATCHED.model_copy(update={"pooling_drift": 0.5}), "a", DAY, True),
         (WATCHED, "b", DAY, False),
         (WATCHED, "a", date(2026, 11, 26), False),
-        (replace(WATCHED, num_devices=16), "a", DAY, False),
-        (replace(WATCHED, algorithm="paper"), "a", DAY, False),
+        (WATCHED.model_copy(update={"devices": 16}), "a", DAY, False),
+        (WATCHED.model_copy(update={"algorithm": "paper"}), "a", DAY, False),
     ],
 )
 def test_the_same_retraining_is_started_once_a_day(options, dataset, day, is_same):
@@ -117,11 +116,11 @@ def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
     monkeypatch.setattr(registry, "lines", lambda _: lines)
     since = {"decided_at": "2026-11-22 08:00:00 UTC", "dataset": "d"}
     monkeypatch.setattr(registry, "version_tags", lambda *_: since)
-    config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", num_devices=8))
+    config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", devices=8))
     found = version_in_use.version_in_use(SimpleNamespace(settings=None), config)
     assert found is not None
     assert found.sentence().startswith("m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti")
-    other = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", num_devices=4))
+    other = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", devices=4))
     assert version_in_use.version_in_use(SimpleNamespace(settings=None), other) is None
 
 
@@ -133,4 +132,4 @@ def test_the_command_looks_once_says_what_would_start_and_starts_nothing(dreamsh
     found = json.loads(done.stdout)
     assert (found["matters"], found["started"], found["trained"], found["tables_after"]) == (True, None, None, 20)
     assert found["sentence"] == "20 tables, on which no training with these options has ended yet"
-    assert found["retraining"] == f"Retraining is due: recipe smoke, testbed simulated, source {tables}."
+    assert found["retraining"] == f"Retraining is due: source {tables}, recipe smoke, testbed simulated."

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+
+from tests.flows.commands import Done, dreamshard
 
 
 @pytest.fixture(scope="module")
@@ -15,14 +15,12 @@ def new_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place_tables(new_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
+def place_tables(new_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Done]:
     """A function that runs `dreamshard place` for the text of a list and options."""
-    from flows.cli.app import app
-
     monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
 
-    def run(listed: str, *options: str) -> Result:
+    def run(listed: str, *options: str) -> Done:
         (tmp_path / "tables.csv").write_text(listed)
-        return CliRunner().invoke(app, ["place", str(tmp_path / "tables.csv"), *options])
+        return dreamshard("place", tmp_path / "tables.csv", *options)
 
     return run

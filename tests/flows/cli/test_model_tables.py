@@ -7,14 +7,13 @@ import pytest
 
 torchrec = pytest.importorskip("torchrec")
 
-from typer.testing import CliRunner  # noqa: E402
 
 from dreamshard.torchrec import load_plan  # noqa: E402
 from dreamshard.workloads import call, dataset_version  # noqa: E402
-from flows.cli.app import app  # noqa: E402
 from flows.placing.models import read_model  # noqa: E402
 from storage.settings import Settings  # noqa: E402
 from storage.store import open_store  # noqa: E402
+from tests.flows.commands import dreamshard  # noqa: E402
 from tests.helpers.tables import tables_of  # noqa: E402
 
 MODEL = """
@@ -64,7 +63,7 @@ def place(tmp_path):
 
     def run(source: str, *options: str):
         arguments = ["place", str(tmp_path / source), "--devices", "2", "--memory-gb", "1", "--placer", "size_greedy"]
-        return CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "home"), *options])
+        return dreamshard(*arguments, "--home", str(tmp_path / "home"), *options)
 
     return run
 
@@ -72,7 +71,7 @@ def place(tmp_path):
 def test_the_plan_of_a_model_loads_in_it(place, tmp_path):
     out = tmp_path / "plan.json"
     done = place("placed_model.py:make_model", "--format", "torchrec", "--device-type", "cpu", "--out", str(out))
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.stderr
     plan = load_plan(out, call(f"{tmp_path}/placed_model.py:make_model", "there is no model"))
     assert {path: list(tables) for path, tables in plan.plan.items()} == {"sparse": ["user"], "history": ["word"]}
 
@@ -83,18 +82,18 @@ def test_the_plan_of_a_model_has_only_ways_that_torchrecs_sharders_run(tmp_path)
     arguments = ["place", source, "--devices", "4", "--hardware", "h100", "--memory-gb", "4", "--devices-per-host", "2"]
     options = ["--format", "torchrec", "--out", str(out), "--budget-ms", "100", "--home", str(tmp_path / "home")]
     options += ["--sharding", "auto"]
-    done = CliRunner().invoke(app, [*arguments, *options])
-    assert done.exit_code == 0, done.output
+    done = dreamshard(*arguments, *options)
+    assert done.returncode == 0, done.stderr
     plan = load_plan(out, call(source, "there is no model")).plan
     assert plan["sparse"]["odd"].sharding_type == "data_parallel", "fbgemm's fused operator refuses 10 columns"
     assert plan["history"]["long"].sharding_type == "row_wise", "it is larger than a device, and offered nowhere else"
-    assert "odd are copied to every rank" in " ".join(done.stderr.split())
-    assert "long are sharded only in ways" in " ".join(done.stderr.split())
+    assert "odd are copied to every rank" in done.notes
+    assert "long are sharded only in ways" in done.notes
 
 
 def test_a_models_types_and_optimizer_are_counted_and_its_notes_shown(place):
     done = place("placed_model.py:make_model", "--format", "json")
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.stderr
     devices = json.loads(done.stdout)["predicted"]["devices"]
     bytes_of = sorted(device["memory_bytes"] for device in devices)
     assert bytes_of == [100 * 16 * (4 + 8), 1000 * 8 * (2 + 8)]

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from storage.mlflow_store import registry
 from storage.mlflow_store import versions as catalog
 from storage.run_records import lineage
 from storage.settings import Settings
+from tests.flows.commands import dreamshard
 from tests.helpers.trained import learnt_placer
 
 TABLES = "name,rows,dim,pooling_factor\nusers,100000,64,1\nitems,1000,64,12\nwords,1000,128,12\nclicks,5000,32,40\n"
@@ -64,7 +64,7 @@ def place(place_tables, monkeypatch):
         monkeypatch.setattr(registry, "tags_by_version", lambda settings: by_version)
         monkeypatch.setattr(catalog, "version", lambda settings, name: TRAINED)
         done = place_tables(TABLES, *options)
-        return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}, " ".join(done.stderr.split())
+        return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}, done.notes
 
     return run
 
@@ -79,7 +79,7 @@ def placer_task():
 @pytest.mark.parametrize("placer", ["champion", "dim_greedy"])
 def test_a_plan_says_that_the_champion_behind_its_costs_is_provisional(place, placer):
     done, plan, notes = place("--devices", "2", "--memory-gb", "1", "--placer", placer, provisional="+4.3 %")
-    assert done.exit_code == 0, done.exception
+    assert done.returncode == 0, done.sentence
     said = "champion is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
     assert said in plan["warning"]
     assert notes.count(said) == 1
@@ -87,7 +87,7 @@ def test_a_plan_says_that_the_champion_behind_its_costs_is_provisional(place, pl
 
 def test_a_champion_of_cpu_ranks_does_not_price_64_a100s(place):
     done, plan, notes = place("--devices", "64", "--hardware", "a100")
-    assert done.exit_code == 0, done.exception
+    assert done.returncode == 0, done.sentence
     assert plan["placer"] == "prior"
     assert plan["costs_of"]["hardware"] == "simulated a100"
     assert plan["costs_of"]["num_devices"] == 64
@@ -113,7 +113,7 @@ def test_a_version_of_the_hardware_comes_before_its_preset_and_a_champion_before
 
 def test_costs_of_other_hardware_are_a_warning_and_an_exit_code_of_their_own(place):
     done, plan, notes = place("--devices", "2", "--hardware", "a100", "--placer", "champion")
-    assert done.exit_code == 3
+    assert done.returncode == 3
     assert plan["tables"]
     assert plan["differs_in"] == ["hardware"]
     assert "the costs are of Intel(R) Xeon(R)" in plan["warning"]
@@ -125,11 +125,11 @@ def test_costs_of_other_hardware_are_a_warning_and_an_exit_code_of_their_own(pla
 def test_another_setting_is_a_warning_and_with_strict_an_exit_code(place):
     options = ("--devices", "4", "--memory-gb", "1", "--precision", "fp16", "--batch-size", "512")
     done, plan, _ = place(*options)
-    assert done.exit_code == 0
+    assert done.returncode == 0
     assert plan["differs_in"] == ["num_devices", "precision", "batch_size"]
     assert "estimates for another number of devices, precision, batch size" in plan["warning"]
     done, strict, _ = place(*options, "--strict")
-    assert done.exit_code == 3
+    assert done.returncode == 3
     assert strict == plan
 
 
@@ -146,13 +146,13 @@ def test_hardware_of_ones_own_is_a_file(place, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: a100\nmemory: 40 GB\n")
     done, plan, notes = place("--devices", "2", "--hardware", str(mine))
-    assert done.exit_code == 0, done.exception
+    assert done.returncode == 0, done.sentence
     assert plan["costs_of"]["hardware"].startswith("simulated mine-")
     assert "87.5% of what mine-" in notes
     mine.write_text("base: a100\nmemory: 40\n")
     done, _, _ = place("--devices", "2", "--hardware", str(mine))
-    assert done.exit_code == 1
-    assert "memory is '40'" in str(done.exception)
+    assert done.returncode == 1
+    assert "memory is '40'" in done.sentence
 
 
 def test_a_rule_of_thumb_is_priced_on_the_hardware_that_is_asked_for(place):
@@ -165,21 +165,19 @@ def test_a_rule_of_thumb_is_priced_on_the_hardware_that_is_asked_for(place):
 
 def test_without_hardware_a_plan_is_for_the_devices_that_the_version_was_trained_for(place):
     done, plan, _ = place()
-    assert done.exit_code == 0, done.exception
+    assert done.returncode == 0, done.sentence
     assert plan["num_devices"] == 2
     assert max(device["memory_bytes"] for device in plan["predicted"]["devices"]) <= 2**29
 
 
 def test_the_prior_has_no_figures_without_hardware(place):
     done, _, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "prior")
-    assert done.exit_code == 1
-    assert "--hardware h100" in str(done.exception)
+    assert done.returncode == 1
+    assert "--hardware h100" in done.sentence
 
 
 def test_a_bundled_list_is_placed_by_its_name(new_home, monkeypatch):
-    from flows.cli.app import app
-
     monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
-    done = CliRunner().invoke(app, ["place", "mlperf-dlrm-dcnv2", "--devices", "8", "--hardware", "a100"])
-    assert done.exit_code == 0, done.exception
+    done = dreamshard("place", "mlperf-dlrm-dcnv2", "--devices", "8", "--hardware", "a100")
+    assert done.returncode == 0, done.sentence
     assert len(json.loads(done.stdout)["tables"]) == 26

@@ -6,19 +6,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import Result
 from rich.console import Console
-from typer.testing import CliRunner
 
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
 from flows.cli import terminal
-from flows.cli.app import app, sentence
 from storage import notebook
 from storage.lake import schemas
 from storage.lake.catalog import VIEWS
 from storage.settings import Settings
 from storage.store import open_store
+from tests.flows.commands import Done, dreamshard
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import four_tables, make_sample
 
@@ -36,14 +34,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def sql(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def sql(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     monkeypatch.setenv("DREAMSHARD_HOME", str(measured))
-    return lambda *arguments: CliRunner().invoke(app, ["sql", *arguments])
+    return lambda *arguments: dreamshard("sql", *arguments)
 
 
 @pytest.mark.parametrize(("width", "in_terminal"), [(80, True), (140, False)], ids=["terminal", "pipe"])
 def test_an_answer_too_wide_is_turned(
-    sql: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, width: int, in_terminal: bool
+    sql: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, width: int, in_terminal: bool
 ):
     console = Console(width=width, force_terminal=in_terminal, no_color=True)
     monkeypatch.setattr(terminal, "OUT", console)
@@ -55,7 +53,7 @@ def test_an_answer_too_wide_is_turned(
     assert len(short.splitlines()) == 5
 
 
-def test_long_columns_are_folded_in_a_terminal(sql: Callable[..., Result], monkeypatch: pytest.MonkeyPatch):
+def test_long_columns_are_folded_in_a_terminal(sql: Callable[..., Done], monkeypatch: pytest.MonkeyPatch):
     query = "select name, 'thirteen words ' || repeat('of a sentence ', 9) as said, '[b]' as text from tables limit 2"
     whole = sql(query).stdout
     assert len(whole.splitlines()) == 6
@@ -66,39 +64,39 @@ def test_long_columns_are_folded_in_a_terminal(sql: Callable[..., Result], monke
     assert sum("[b]" in line for line in lines) == 2
 
 
-def test_help_names_every_view(sql: Callable[..., Result]):
+def test_help_names_every_view(sql: Callable[..., Done]):
     shown = " ".join(sql("--help").stdout.replace("│", " ").split())
     assert [view for view in VIEWS if f"{view}," not in shown and f"{view};" not in shown] == []
 
 
-def test_describe_lists_columns(sql: Callable[..., Result]):
+def test_describe_lists_columns(sql: Callable[..., Done]):
     described = json.loads(sql("describe tables", "--json").stdout)
     assert [row["column_name"] for row in described] == schemas.TABLES.names
 
 
-def test_answers_are_written_as_csv_and_parquet(sql: Callable[..., Result], tmp_path: Path):
+def test_answers_are_written_as_csv_and_parquet(sql: Callable[..., Done], tmp_path: Path):
     query = "select name, dim, [rows, dim] as both from tables order by rows"
     done = sql(query, "--csv", str(tmp_path / "a.csv"), "--parquet", str(tmp_path / "a.parquet"))
-    assert done.exit_code == 0, done.exception
+    assert done.returncode == 0, done.sentence
     assert done.stdout == ""
     written = pd.read_parquet(tmp_path / "a.parquet")
     assert written["name"].tolist() == pd.read_csv(tmp_path / "a.csv")["name"].tolist() == ["a", "b/c", "d", "e"]
     assert written["both"][0].tolist() == [10, 4]
 
 
-def test_repeated_names_are_numbered(sql: Callable[..., Result], measured: Path):
+def test_repeated_names_are_numbered(sql: Callable[..., Done], measured: Path):
     query = "select dim as a, rows as a from tables order by rows limit 1"
     assert json.loads(sql(query, "--json").stdout) == [{"a": 4, "a_1": 10}]
     assert notebook.query(query, measured).to_dict("records") == [{"a": 4, "a_1": 10}]
 
 
-def test_what_cannot_be_asked_is_one_sentence(sql: Callable[..., Result]):
-    assert "the views are versions, tables" in sentence(sql("from nowhere").exception)
+def test_what_cannot_be_asked_is_one_sentence(sql: Callable[..., Done]):
+    assert "the views are versions, tables" in sql("from nowhere").sentence
     for nothing in ("", " -- no query", ";"):
-        assert "asks for no rows" in sentence(sql(nothing).exception)
+        assert "asks for no rows" in sql(nothing).sentence
 
 
-def test_costs_of_tables_are_those_measured_alone(sql: Callable[..., Result]):
+def test_costs_of_tables_are_those_measured_alone(sql: Callable[..., Done]):
     (row,) = json.loads(sql("from table_costs", "--json").stdout)
     assert (row["table_name"], row["origin"], row["samples"], row["is_current"]) == ("a", "measured", 1, True)
     assert row["compute_ms"] == pytest.approx(2 * 0.1 * (1 + 4))
@@ -123,31 +121,31 @@ def test_views_are_data_frames(measured: Path, tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_long_answer_is_printed_in_part_and_written_whole(sql: Callable[..., Result], tmp_path: Path):
+def test_a_long_answer_is_printed_in_part_and_written_whole(sql: Callable[..., Done], tmp_path: Path):
     printed = sql("select range as r from range(100000000)", "--rows", "3")
     assert [line.split()[1] for line in printed.stdout.splitlines()[3:-1]] == ["0", "1", "2"]
     assert "more than 3 rows" in printed.stderr
     as_json = sql("from range(2000)", "--json")
     assert len(json.loads(as_json.stdout)) == 1000
     assert sql("from range(2000) where false", "--json").stdout == "[]\n"
-    assert sql("from range(2000)", "--parquet", str(tmp_path / "a.parquet")).exit_code == 0
+    assert sql("from range(2000)", "--parquet", str(tmp_path / "a.parquet")).returncode == 0
     assert len(pd.read_parquet(tmp_path / "a.parquet")) == 2000
 
 
-def test_no_progress_of_a_long_query_is_in_its_answer(sql: Callable[..., Result]):
+def test_no_progress_of_a_long_query_is_in_its_answer(sql: Callable[..., Done]):
     [row] = json.loads(sql("select current_setting('enable_progress_bar') as shown", "--json").stdout)
     assert row["shown"] is False  # DuckDB begins to show it after two seconds
 
 
-def test_a_query_of_more_memory_than_allowed_is_one_sentence(sql: Callable[..., Result]):
+def test_a_query_of_more_memory_than_allowed_is_one_sentence(sql: Callable[..., Done]):
     refused = sql("select list(range) from range(100000000)", "--memory-gb", "0.1")
-    assert "needs more than 0.1 GiB of memory" in sentence(refused.exception)
+    assert "needs more than 0.1 GiB of memory" in refused.sentence
 
 
-def test_long_texts_are_cut_where_they_are_printed_for_people_only(sql: Callable[..., Result]):
+def test_long_texts_are_cut_where_they_are_printed_for_people_only(sql: Callable[..., Done]):
     long = "select repeat('ab ', 20000) as text, 1 as number"
     printed = sql(long)
-    assert printed.exit_code == 0
+    assert printed.returncode == 0
     assert "... (60,000 characters)" in printed.stdout
     assert len(printed.stdout) < 5000
     assert json.loads(sql(long, "--json").stdout) == [{"text": "ab " * 20000, "number": 1}]

@@ -5,10 +5,9 @@ import torch
 
 torchrec = pytest.importorskip("torchrec")
 
-from typer.testing import CliRunner  # noqa: E402
 
 from dreamshard.torchrec import load_plan  # noqa: E402
-from flows.cli.app import app  # noqa: E402
+from tests.flows.commands import dreamshard  # noqa: E402
 
 PLACE = ("--devices", "4", "--placer", "size_greedy", "--format", "torchrec")
 
@@ -20,7 +19,7 @@ def place(tmp_path):
 
     def call(*options: str):
         arguments = ["place", str(tmp_path / "tables.csv"), *PLACE, "--home", str(tmp_path / "home"), *options]
-        return CliRunner().invoke(app, arguments)
+        return dreamshard(*arguments)
 
     return call
 
@@ -41,7 +40,7 @@ class Model(torch.nn.Module):
 def test_the_plan_of_a_list_loads_in_its_model_only(place, tmp_path, monkeypatch):
     out = tmp_path / "plan.json"
     done = place("--memory-gb", "1", "--out", str(out))
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.stderr
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     plan = load_plan(out, Model(), device_type="cuda")
     devices = {str(shard.placement) for each in plan.plan["ebc"].values() for shard in each.sharding_spec.shards}

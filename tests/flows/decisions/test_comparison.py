@@ -56,7 +56,7 @@ def compared(monkeypatch: pytest.MonkeyPatch):
 
 def test_what_is_not_given_is_that_of_the_versions(compared):
     filled, sentence = compared(origin(MODEL), origin(MODEL))
-    assert (filled.recipe, filled.testbed, filled.num_devices, filled.memory_gb) == ("smoke", "simulated:h100", 2, 1.0)
+    assert (filled.recipe, filled.testbed, filled.devices, filled.memory_gb) == ("smoke", "simulated:h100", 2, 1.0)
     assert (filled.mode, filled.tables_per_task, filled.dataset) == ("pool", 5, "aaaaaaaaaaaa")
     assert sentence == (
         "compared as m version 1 was trained: tasks of 5 tables of dataset aaaaaaaaaaaa, 2 devices of 1 GiB, testbed "
@@ -66,7 +66,7 @@ def test_what_is_not_given_is_that_of_the_versions(compared):
 
 def test_where_versions_differ_it_is_said_whose_value_is_taken(compared):
     filled, sentence = compared(origin(RANKS), origin(MODEL, "bbbbbbbbbbbb", 2**31))
-    assert (filled.testbed, filled.num_devices, filled.dataset) == ("cluster", 4, "bbbbbbbbbbbb")
+    assert (filled.testbed, filled.devices, filled.dataset) == ("cluster", 4, "bbbbbbbbbbbb")
     for part in (
         "the testbed is that of m version 1, cluster, not simulated:h100 (m version 2)",
         "the number of devices is that of m version 1, 4, not 2 (m version 2)",

@@ -1,82 +1,78 @@
+"""The forms of all flows, from Prefect's own schema of them, and the team's setting."""
+
 import importlib
 
 import pytest
-from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
+from pydantic import ValidationError
 
-from flows.forms.form import deployed, field_schema
-from flows.forms.options import BatchSize, StageOptions
+from flows.forms import form
+from flows.forms.form import checked, deployed, with_setting
+from flows.forms.options import CompareOptions, RetrainOptions, StageOptions
 from flows.retrain import retrain
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
-STAGES = [
-    "ingest",
-    "profile",
-    "train",
-    "evaluate",
-    "promote",
-    "compare",
-    "place",
-    "retrain",
-    "watch",
-    "prune",
-]
+FLOWS = ("ingest", "profile", "train", "evaluate", "promote", "compare", "place", "retrain", "watch", "prune")
 
 
-def refused(**values):
+def refused(**values) -> dict[str, str]:
     """What Prefect says of these values, by field."""
-    return {error.path[0]: error.message for error in validate(values, FORM)}
+    return {error.path[-1]: error.message for error in validate({"options": values}, FORM)}
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_field_of_every_form_has_a_title_and_a_description(stage):
-    fields = parameter_schema(getattr(importlib.import_module(f"flows.{stage}"), stage)).properties
-    assert all(field["title"] != name and field["description"] for name, field in fields.items())
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_deployment_loads_its_flow_whose_fields_have_titles_and_descriptions(name):
+    flow = load_flow_from_entrypoint(f"flows.{name}.{name}", use_placeholder_flow=False)
+    assert flow is not getattr(importlib.import_module(f"flows.{name}"), name) or flow.name == name
+    (drawn,) = parameter_schema(flow).definitions.values()
+    assert all(field["title"][0].isupper() and field["description"] for field in drawn["properties"].values())
 
 
 def test_bounds_stand_where_the_page_keeps_them_and_an_empty_field_is_none():
+    fields = FORM["definitions"]["RetrainOptions"]["properties"]
     wanted = {"type": "integer", "title": "Batch size", "allOf": [{"minimum": 1, "maximum": 2**24}]}
-    assert field_schema(BatchSize).items() >= wanted.items()
-    assert "default" not in FORM["properties"]["iterations"]
+    assert fields["batch_size"].items() >= wanted.items()
+    assert "default" not in fields["iterations"]
     assert refused(iterations=None, testbed=None) == refused() == {}
+    assert RetrainOptions(iterations=None, testbed="") == RetrainOptions()
 
 
-def test_a_flow_is_called_with_the_fields_of_its_options_and_an_empty_text_is_none():
-    @deployed("echo")
+def test_wrong_values_are_refused_with_what_is_wrong():
+    assert refused(seed=-1, memory_gb=0, devices=4097) == {
+        "seed": "-1 is less than the minimum of 0",
+        "memory_gb": "0 is less than or equal to the minimum of 0",
+        "devices": "4097 is greater than the maximum of 4096",
+    }
+    assert "'huge' is not one of ['default'" in refused(recipe="huge")["recipe"]
+    for wrong in ({"iterations": 0}, {"recipes": "smoke"}, {"exchange_devices": [1]}):
+        with pytest.raises(ValidationError):
+            RetrainOptions(**wrong)
+
+
+def test_a_flow_is_called_with_its_options_and_named_for_its_function():
+    @deployed
     def echo(options: StageOptions) -> StageOptions:
         """Return the options."""
         return options
 
-    assert echo.name == "echo"
-    assert echo.description == "Return the options."
-    assert echo.fn(seed=3, testbed="") == StageOptions(seed=3)
-    assert list(echo.parameters.properties) == [
-        *("recipe", "seed", "testbed", "dataset", "num_devices", "devices_per_host", "memory_gb", "reserve_gb"),
-        *("tables_per_task", "mode", "exchange_devices", "algorithm"),
-    ]
+    assert (echo.name, echo.description) == ("echo", "Return the options.")
+    assert echo.fn(StageOptions(seed=3)) == StageOptions(seed=3)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_deployment_loads_its_flow_by_entrypoint_with_the_form_of_its_options(stage):
-    flow = load_flow_from_entrypoint(f"flows.{stage}.{stage}", use_placeholder_flow=False)
-    assert parameter_schema(flow).properties.keys() == flow.parameters.properties.keys()
-    assert flow.name == stage
+@pytest.mark.parametrize("wrong", [{"num_devices": 8}, {"devices": 0}, {"mode": "both"}, [8]])
+def test_a_wrong_setting_says_where_and_what_to_correct(wrong):
+    with pytest.raises(ValueError, match="correct Prefect's variable dreamshard"):
+        checked(wrong)
 
 
-def test_wrong_values_are_refused_with_what_is_wrong():
-    assert refused(seed=-1, memory_gb=0, num_devices=4097) == {
-        "seed": "-1 is less than the minimum of 0",
-        "memory_gb": "0 is less than or equal to the minimum of 0",
-        "num_devices": "4097 is greater than the maximum of 4096",
-    }
-    assert "'huge' is not one of ['default'" in refused(recipe="huge")["recipe"]
-
-
-def test_a_call_still_checks_its_values_itself():
-    assert retrain.validate_parameters({"iterations": None})["iterations"] is None
-    with pytest.raises(ParameterTypeError, match="greater than or equal to 1"):
-        retrain.validate_parameters({"iterations": 0})
-    with pytest.raises(SignatureMismatchError, match="recipes"):
-        retrain.validate_parameters({"recipes": "smoke"})
+def test_empty_fields_of_a_training_take_the_setting_and_a_comparison_keeps_its_own(monkeypatch):
+    team = {"source": "/tables.csv", "devices": 8, "algorithm": "paper"}
+    assert checked(team | {"source": "file:///tmp/./tables.csv"})["source"] == "/tmp/tables.csv"
+    monkeypatch.setattr(form, "read_setting", lambda: team)
+    monkeypatch.setattr(form.FlowRunContext, "get", lambda: "a run")
+    taken = with_setting(RetrainOptions(devices=4, seed=1))
+    assert taken == RetrainOptions(source="/tables.csv", devices=4, seed=1, algorithm="paper")
+    assert with_setting(StageOptions()) == StageOptions(devices=8, algorithm="paper")
+    assert with_setting(CompareOptions(versions=["1", "2"])) == CompareOptions(versions=["1", "2"])

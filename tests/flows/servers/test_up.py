@@ -33,14 +33,14 @@ def test_everything_is_deployed_with_the_fields_of_its_form(servers):
     found = {each["name"]: each for each in api(servers, "deployments/filter")}
     assert set(found) == {"retrain", "watch", "prune", *STAGES}
     assert all(not each["pull_steps"] for each in found.values()), "the folder of whoever deploys is none of a worker's"
-    fields = found["retrain"]["parameter_openapi_schema"]["properties"]
+    fields = found["retrain"]["parameter_openapi_schema"]["definitions"]["RetrainOptions"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0
     assert found["profile"]["global_concurrency_limit"]["limit"] == 1
     assert [each["name"] for each in api(servers, "automations/filter")] == ["dreamshard: a run's process is gone"]
     answer = httpx.post(
         f"{servers.prefect}/api/deployments/{found['retrain']['id']}/create_flow_run",
-        json={"parameters": {"recipe": "none such"}, "enforce_parameter_schema": True},
+        json={"parameters": {"options": {"recipe": "none such"}}, "enforce_parameter_schema": True},
         timeout=120,
     )
     assert answer.status_code in (409, 422)
@@ -58,7 +58,7 @@ def list_of_tables(servers, rows: int = 1000) -> str:
 def started(servers, name: str, **parameters) -> str:
     """The id of a run of a deployment, started over the API."""
     path = f"deployments/{deployment(servers, name)['id']}/create_flow_run"
-    return api(servers, path, parameters=parameters)["id"]
+    return api(servers, path, parameters={"options": parameters})["id"]
 
 
 def state_of(servers, run: str) -> dict:
@@ -125,7 +125,7 @@ def test_changed_tables_start_one_retraining_and_a_cancelled_one_ends_in_mlflow_
 
     (run,) = retrainings()
     assert run["parent_task_run_id"], "its page and the watch's name each other"
-    assert run["parameters"]["recipe"] == "smoke"
+    assert run["parameters"]["options"]["recipe"] == "smoke"
     until(lambda: state_of(servers, run["id"])["type"] == "RUNNING", 300)
     api(servers, f"flow_runs/{run['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
     until(lambda: state_of(servers, run["id"])["type"] == "CANCELLED", 180)
@@ -163,7 +163,9 @@ def test_a_paused_schedule_stays_paused_and_a_failed_retraining_is_told_to_someo
         subprocess.run([sys.executable, "-c", code, hook], env=environment_of(servers), check=True)
         deployed(servers, tmp_path, "--memory-gb", "2", "--notify", "custom-webhook/team")
         found = deployment(servers, "retrain")
-        assert [(each["active"], each["parameters"]) for each in found["schedules"]] == [(False, {"full": True})]
+        assert [(each["active"], each["parameters"]) for each in found["schedules"]] == [
+            (False, {"options": {"full": True}})
+        ]
         setting = httpx.get(f"{servers.prefect}/api/variables/name/dreamshard", timeout=120).json()["value"]
         assert (setting["recipe"], setting["memory_gb"]) == ("smoke", 2.0), "fields that are not given stay"
         run = started(servers, "retrain", source="/absent/tables.csv")

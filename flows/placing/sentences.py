@@ -1,11 +1,13 @@
-"""From the plan in use to a new one: what moves, what it gains, and sentences that say so."""
+"""A plan in sentences: what it costs, and what moves from the plan in use."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dreamshard.files.text import gib
 from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, rename_devices, steps, weigh
 from dreamshard.placement import Placement
+from dreamshard.plan import Plan
 from dreamshard.search.costs import Predictor
 from dreamshard.tasks import PlacementTask
 
@@ -41,6 +43,25 @@ def transition(
         weighed = weigh(task, current, placement, predictor, price)
         placement = weighed.chosen.placement
     return Transition(placement, steps(task, current.shards, placement), weighed, price)
+
+
+def prediction_sentence(plan: Plan, placement: Placement) -> str:
+    """Who placed, what the plan costs, and how many tables are sharded in which way."""
+    overall_ms = plan.predicted.overall_ms
+    cost = "no cost is predicted" if overall_ms is None else f"predicted {overall_ms:.3f} ms"
+    ways = Counter(sharding.sharding_type for sharding in placement.tables)
+    cached = sum(sharding.cached_share is not None for sharding in placement.tables)
+    how = "" if set(ways) == {"table_wise"} else f": {', '.join(f'{n} {way}' for way, n in ways.most_common())}"
+    how += f"; {cached} in host memory with a cache" if cached else ""
+    return f"{plan.placer}: {cost} for {len(placement.tables)} tables on {plan.num_devices} devices{how}"
+
+
+def unmeasured_sentence(plan: Plan) -> str:
+    """How many tables are sharded in ways that no training measures; empty if none is, or nothing is predicted."""
+    count = len(plan.not_measured)
+    if plan.predicted.overall_ms is None or not count:
+        return ""
+    return f"{count} tables are sharded in ways that no training measures: their costs are predicted, not measured"
 
 
 def transition_lines(task: PlacementTask, current: InUse, way: Transition, options: str = "") -> Iterator[str]:

@@ -1,40 +1,117 @@
-"""`dreamshard explain` and `what-if`: the reasons for a plan's cost, and the cost of a step on other clusters."""
+"""`dreamshard place`, `explain` and `what-if`: plans for tables that a person names, and what they cost."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import typer
+from cyclopts import Parameter, validators
 
 from dreamshard.costs import PHASES
 from dreamshard.explain import Alternative, DeviceReason, TableReason
 from dreamshard.explain import explain as explained
+from dreamshard.files import atomic
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision
 from dreamshard.what_if import Cluster, Estimate
 from dreamshard.what_if import what_if as estimates_of
 from flows.cli import terminal
-from flows.cli.command_options import HomeOption, JsonOption, enter, with_options
-from flows.forms.options import ExplainOptions, PlaceOptions
-from flows.placing import request
-from flows.placing.models import read_model, setting_of
+from flows.cli.command import Fields, Json, command, open_home
+from flows.forms.options import PlaceOptions, PlanOptions
+from flows.placing import models, request
 from flows.placing.placers import choose
+from flows.placing.sentences import prediction_sentence, transition_lines, unmeasured_sentence
+
+OTHER_SETTING = 3
+"""Exit code of `place` if the plan's costs are of something else than what it is for."""
 
 _TOP = 3  # tables named per device
 _MOST_DEVICES = 4096
+_POSITIVE = Parameter(validator=validators.Number(gte=1))
 
 
-@with_options
-def explain(
-    options: ExplainOptions,
-    shown: Annotated[int, typer.Option("--shown", min=1, help="Devices and tables to show, the slowest first.")] = 16,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+@command
+def place(
+    options: Annotated[PlaceOptions, Fields],
+    *,
+    form: Annotated[Literal["json", "csv", "torchrec"], Parameter(name="--format")] = "json",
+    out: Path | None = None,
+    html: Path | None = None,
+    device_type: Literal["cuda", "cpu"] = "cuda",
+    strict: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Explain PLAN for TABLES: what makes each device slow, and what each table would cost elsewhere."""
-    store = enter(home, reads_only=True)
-    checked = request.check(store, PlaceOptions(**vars(options)), terminal.note)
+    """Place TABLES: write the plan to stdout or a file, and its figures to stderr.
+
+    Exits with 3, the plan written, if its costs are of other hardware than --hardware; with --strict also if they are of
+    another number of devices or of devices per host, precision, optimizer or batch size.
+
+    Args:
+        form: Of the plan; torchrec: JSON, of ways to shard that TorchRec's sharders run.
+        out: File for the plan; stdout if omitted.
+        html: File for a page that shows the plan: devices, tables and what moves.
+        device_type: Of the ranks, for --format torchrec.
+        strict: Exit with 3 if costs are of another setting than the plan's.
+    """
+    for path, what, option in ((out, "plan", "--out"), (html, "page", "--html")):
+        if path is not None:
+            atomic.check_output(path, what, option)
+    store = open_home(reads_only=True)
+    checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
+    placed = request.place(store, checked, terminal.note)
+    plan = placed.plan
+    if checked.in_use is not None and placed.way is not None:
+        for line in transition_lines(
+            checked.task, checked.in_use, placed.way, " (--steps-until-next, --move-gb-per-s)"
+        ):
+            terminal.note(line)
+    text = plan.to_csv() if form == "csv" else plan.to_json()
+    if out is None:
+        print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201 - the plan itself
+    else:
+        atomic.write_output(out, text)
+        terminal.note(f"wrote {out}")
+    if html is not None:
+        from flows.placing.pages import html_page  # Bokeh and pandas take a second to import
+
+        atomic.write_output(html, html_page(checked, placed))
+        terminal.note(f"wrote {html}; open it in a browser")
+    if placed.predictor is not None:
+        _show_prediction(checked, placed)
+    if "hardware" in plan.differs_in or (strict and plan.differs_in):
+        raise SystemExit(OTHER_SETTING)
+
+
+def _show_prediction(checked: request.CheckedRequest, placed: request.Placed) -> None:
+    """Say what the plan costs, and what that is of."""
+    plan = placed.plan
+    terminal.note(prediction_sentence(plan, placed.placement))
+    if said := unmeasured_sentence(plan):
+        terminal.note(said)
+    if plan.costs_of is not None:
+        other = "" if checked.spec else "; if the plan is for other hardware, name it with --hardware"
+        batch = "" if checked.task.batch_size else "; for another number of samples per step give --batch-size"
+        terminal.note(f"costs of {plan.costs_of}{batch}{other}")
+    if plan.warning:
+        terminal.warn(plan.warning)
+
+
+@command
+def explain(
+    plan: str,
+    /,
+    options: Annotated[PlanOptions, Fields],
+    *,
+    shown: Annotated[int, _POSITIVE] = 16,
+    as_json: Json = False,
+) -> None:
+    """Explain PLAN for TABLES: what makes each device slow, and what each table would cost elsewhere.
+
+    Args:
+        plan: PLAN.json of dreamshard, or TorchRec's own plan as JSON.
+        shown: Devices and tables to show, the slowest first.
+    """
+    store = open_home(reads_only=True)
+    checked = request.check(store, PlaceOptions(**options.model_dump(), current=plan), terminal.note)
     task, spec = checked.task, checked.spec
     chosen = choose(store, options.placer, task, spec, options.hardware or "", note=terminal.note)
     if chosen.predictor is None or checked.plan is None:
@@ -43,12 +120,8 @@ def explain(
         terminal.note(f"{chosen.name} predicts no cost of a step; these are predicted by {chosen.predicted_by}")
     if chosen.caveat:
         terminal.warn(chosen.caveat)
-    placement = checked.plan.placement(task.tables)
-    explanation = explained(
-        task,
-        placement.on_hosts_of(task.devices_per_host or (spec.devices_per_node if spec else None)),
-        chosen.predictor,
-    )
+    per_host = task.devices_per_host or (spec.devices_per_node if spec else None)
+    explanation = explained(task, checked.plan.placement(task.tables).on_hosts_of(per_host), chosen.predictor)
     if as_json:
         terminal.print_json(asdict(explanation))
         return
@@ -98,24 +171,29 @@ def _where(places: tuple[int, ...]) -> str:
     return ", ".join(map(str, places)) if places else "all"
 
 
+@command
 def what_if(
-    tables: Annotated[Path, typer.Argument(help="As `place` takes them.")],
-    hardware: Annotated[
-        str,
-        typer.Option("--hardware", help="Clusters: presets or files with a number of devices, e.g. a100:8,my.yaml:64."),
-    ],
-    precision: Annotated[Precision | None, typer.Option(help="Type of the weights; by default the model's.")] = None,
-    optimizer: Annotated[Optimizer | None, typer.Option(help="Of the tables; by default the model's.")] = None,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", min=1, max=2**31 - 1, help="Training samples per step of all devices.")
-    ] = DEFAULT_BATCH,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    tables: Path,
+    /,
+    *,
+    hardware: str,
+    precision: Precision | None = None,
+    optimizer: Optimizer | None = None,
+    batch_size: Annotated[int, _POSITIVE] = DEFAULT_BATCH,
+    as_json: Json = False,
 ) -> None:
-    """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone."""
-    store, clusters = enter(home, reads_only=True), parse_clusters(hardware)
-    model = read_model(store, tables, terminal.note)
-    precision, optimizer = setting_of(model, precision, optimizer, terminal.note)
+    """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone.
+
+    Args:
+        tables: As `place` takes them.
+        hardware: Clusters: presets or files with a number of devices, e.g. a100:8,my.yaml:64.
+        precision: Type of the weights; by default the model's.
+        optimizer: Of the tables; by default the model's.
+        batch_size: Training samples per step of all devices.
+    """
+    store, clusters = open_home(reads_only=True), parse_clusters(hardware)
+    model = models.read_model(store, tables, terminal.note)
+    precision, optimizer = models.setting_of(model, precision, optimizer, terminal.note)
     settings: dict[str, Any] = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
     estimates = estimates_of(model.tables, clusters, **settings)
     if as_json:
