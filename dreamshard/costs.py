@@ -1,21 +1,29 @@
-"""Costs of placements, in milliseconds per device and phase, and of single all-to-alls.
+"""Costs of placements, in milliseconds per device and phase, and of single all-to-alls, and what they were measured on.
 
 A training step has four phases on every device: look rows up (forward compute), exchange the pooled vectors (forward
 communication), exchange their gradients (backward communication), and update rows (backward compute).
 """
 
+import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from dreamshard.names import PHASES as PHASES
+from dreamshard.names import is_named, is_simulated
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
+from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
+
+Difference = Literal["hardware", "num_devices", "devices_per_host", "precision", "optimizer", "batch_size"]
+"""In what a task can differ from what was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,37 +74,44 @@ class Infeasible:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostSample:
-    """The cost of one placement on a testbed.
-
-    If a shard did not fit, `infeasible` is set, the costs are 0 and `overall_ms` is infinite; training skips such samples.
+class Measurement:
+    """How something was measured.
 
     Attributes:
-        task: as it was measured: with the devices per host of the testbed.
-        costs: `[D]` per phase, medians over the repeats. Communication includes every collective that waits for pooled
-            vectors or gradients; the exchange of indices is hidden behind the batch before, as in TorchRec's pipeline.
-        overall_ms: sum of the slowest device.
         spread_ms: interquartile range of the slowest device's sum over the repeats; 0 if the testbed is deterministic.
         repeats: timed passes behind each median.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
         testbed: e.g. `cluster`.
         hardware: e.g. `Intel Xeon x2`; starts with `simulated` if computed.
-        batch_size: training samples per pass.
         versions: library name to version.
+    """
+
+    spread_ms: float
+    repeats: int
+    clock: str
+    testbed: str
+    hardware: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSample(Measurement):
+    """The cost of one placement on a testbed.
+
+    If a shard did not fit, `infeasible` is set and the costs are 0; training skips such samples.
+
+    Attributes:
+        task: as it was measured: with the devices per host of the testbed.
+        costs: `[D]` per phase, medians over the repeats. Communication includes every collective that waits for pooled
+            vectors or gradients; the exchange of indices is hidden behind the batch before, as in TorchRec's pipeline.
+        batch_size: training samples per pass.
         index_ms: `[D]` of the exchange of indices, which is no part of `costs`; None if it was not measured.
     """
 
     task: PlacementTask
     placement: Placement
     costs: DeviceCosts
-    overall_ms: float
-    spread_ms: float
-    repeats: int
-    clock: str
-    testbed: str
-    hardware: str
     batch_size: int
-    versions: Mapping[str, str] = field(default_factory=dict)
     infeasible: Infeasible | None = None
     index_ms: Float[Tensor, " D"] | None = None
 
@@ -107,11 +122,11 @@ class CostSample:
                 f"testbed {self.testbed!r} measured {phases_ms.tolist()} ms for {self.task.name}; costs must be finite and "
                 "not negative, so check the testbed's clock"
             )
-        if (self.infeasible is None) != math.isfinite(self.overall_ms):
-            raise ValueError(
-                f"testbed {self.testbed!r} gave {self.overall_ms} ms for {self.task.name} and infeasible={self.infeasible}; "
-                "a cost is infinite exactly if a shard did not fit"
-            )
+
+    @property
+    def overall_ms(self) -> float:
+        """Sum of the slowest device; infinite if a shard did not fit."""
+        return float(self.costs.overall_ms()) if self.infeasible is None else math.inf
 
     def of_whole_tables(self) -> "CostSample":
         """The same with shards as tables of their own, each whole on its device."""
@@ -143,13 +158,11 @@ class Exchange:
     devices_per_host: int | None = None
 
     def __post_init__(self) -> None:
-        if len(self.sent_bytes) < 2 or (self.sent_bytes < 0).any() or not (self.sent_bytes > 0).any():
+        if self.num_devices < 2 or not (self.sent_bytes > 0).any():
             raise ValueError(
                 f"an all-to-all of {self.sent_bytes.tolist()} bytes moves nothing; give at least two devices, one of which "
                 "sends something"
             )
-        if self.devices_per_host is not None and self.devices_per_host < 1:
-            raise ValueError(f"an all-to-all has {self.devices_per_host} devices per host; a host has at least 1")
 
     @property
     def num_devices(self) -> int:
@@ -158,13 +171,12 @@ class Exchange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExchangeSample:
+class ExchangeSample(Measurement):
     """The cost of one all-to-all on a testbed.
 
     Attributes:
         forward_ms: `[D]` until each device had sent its own and received all others' bytes; median over the repeats.
         backward_ms: `[D]` of the way back, in which each device sends what it received.
-        spread_ms: as in `CostSample`, like `repeats`, `clock`, `testbed`, `hardware` and `versions`.
         host_devices: devices on a host of the hardware, which `devices_per_host=None` stands for; None if all devices of any
             exchange share a host.
     """
@@ -172,10 +184,133 @@ class ExchangeSample:
     exchange: Exchange
     forward_ms: Float[Tensor, " D"]
     backward_ms: Float[Tensor, " D"]
-    spread_ms: float
-    repeats: int
-    clock: str
+    host_devices: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSetting:
+    """What a training step's cost depends on besides tables, placement and hardware."""
+
+    precision: Precision
+    optimizer: Optimizer
+    batch_size: Annotated[int, Field(gt=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredOn(StepSetting):
+    """What the costs behind a prediction were measured on.
+
+    Attributes:
+        testbed: name of the testbed, e.g. `cluster`; `preset` for published figures without any measurement.
+        hardware: as in `Measurement`.
+        num_devices: of the newest measurement.
+        devices_per_host: devices that shared a host; None for as many as the hardware has.
+        versions: library name to version; empty where nothing ran.
+    """
+
     testbed: str
     hardware: str
-    host_devices: int | None = None
+    num_devices: int
+    devices_per_host: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sample: CostSample) -> "MeasuredOn":
+        """What a sample was measured on."""
+        task = sample.task
+        return cls(
+            testbed=sample.testbed,
+            hardware=sample.hardware,
+            num_devices=task.num_devices,
+            devices_per_host=task.devices_per_host,
+            precision=task.precision,
+            optimizer=task.optimizer,
+            batch_size=sample.batch_size,
+            versions=sample.versions,
+        )
+
+    @property
+    def setting(self) -> StepSetting:
+        """Of the steps."""
+        return StepSetting(precision=self.precision, optimizer=self.optimizer, batch_size=self.batch_size)
+
+    def __str__(self) -> str:
+        hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""
+        step = f"{self.precision}, {self.optimizer}, batch {self.batch_size}"
+        return f"{self.hardware} ({self.num_devices} devices{hosts}, {step})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON holds them."""
+        return asdict(self) | {"versions": dict(self.versions)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "MeasuredOn":
+        """Read the result of `to_json`.
+
+        Raises:
+            ValueError: a field is missing or wrong.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(dict(content)), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(f"{first['loc'][-1]} of what was measured: {first['msg']}") from error
+
+    def shares_hosts_as(self, task: PlacementTask) -> bool:
+        """Whether as many devices were measured as the task has, with as many on a host, if the task says how many."""
+        count = task.num_devices
+        on_a_host = min(count, self.devices_per_host or count)
+        return self.num_devices == count and min(count, task.devices_per_host or on_a_host) == on_a_host
+
+    def differences(
+        self, task: PlacementTask, hardware: str | None, *, knows_topology: bool = False
+    ) -> list[Difference]:
+        """In what a task differs from what was measured.
+
+        Args:
+            task: to be placed; without a batch size it takes that of the measurements.
+            hardware: name of a preset or of one's own hardware that the task is for; None if it is unknown.
+            knows_topology: whether all-to-alls of as many devices and hosts were measured, if no placements.
+        """
+        any_count = knows_topology or self.num_devices == 1  # shards of one device, with published links
+        same_count = any_count or self.num_devices == task.num_devices
+        is_other: dict[Difference, bool] = {
+            "hardware": hardware is not None and not is_named(hardware, self.hardware),
+            "num_devices": not same_count,
+            "devices_per_host": not any_count and same_count and not self.shares_hosts_as(task),
+            "precision": self.precision != task.precision,
+            "optimizer": self.optimizer != task.optimizer,
+            "batch_size": self.batch_size != (task.batch_size or self.batch_size),
+        }
+        return [name for name, other in is_other.items() if other]
+
+
+def warning(
+    measured: MeasuredOn | None, task: PlacementTask, hardware: str | None, differs: Sequence[Difference]
+) -> str:
+    """One sentence on the differences between a plan and its costs, and what to do; empty without any.
+
+    Args:
+        measured: None if the placer's files do not say.
+        task: that was placed.
+        hardware: that it is for; None if that is not said.
+        differs: from `MeasuredOn.differences`.
+    """
+    if not differs:
+        return ""
+    testbed = f"simulated:{hardware}" if hardware else None
+    if hardware is None and measured is not None and is_simulated(measured.hardware):
+        testbed = measured.hardware.replace(" ", ":", 1)
+    options = {"testbed": testbed, "devices": task.num_devices, "devices-per-host": task.devices_per_host}
+    options["batch-size"] = task.batch_size
+    given = "".join(f" --{name} {value}" for name, value in options.items() if value)
+    training = f"train a version: `dreamshard run --source TABLES{given}` (on the machine itself without --testbed)"
+    if measured is None:
+        return f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; {training}"
+    if "hardware" in differs:
+        return (
+            f"the costs are of {measured}, not of {hardware}, so a rule of thumb may be better there; leave --placer out, "
+            f"which picks costs of {hardware}, or {training}"
+        )
+    names = ", ".join(name.replace("num_", "number of ").replace("_", " ") for name in differs)
+    return f"the costs are of {measured}, so they are estimates for another {names}; {training}"

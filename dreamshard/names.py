@@ -6,6 +6,7 @@ default model.
 
 import re
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, get_args
 
 Algorithm = Literal["dreamshard", "paper", "autoshard"]
@@ -28,6 +29,24 @@ SIMULATED = "simulated"
 def is_simulated(hardware: str) -> bool:
     """Whether costs of this hardware were computed without any device."""
     return hardware.startswith(f"{SIMULATED} ")
+
+
+def is_named(name: str, hardware: str) -> bool:
+    """Whether a hardware's description names a preset: `rtx2080ti` is in `NVIDIA GeForce RTX 2080 Ti x2, 2 ranks`.
+
+    Each word of the name is in the description, where it may be several words. The links of an emulated testbed do not count,
+    only the device that it measured.
+    """
+    if is_simulated(hardware):
+        return hardware.partition(" ")[2] == name
+    words = _words(hardware.partition(" for each device")[0])
+    pairs = combinations(range(len(words) + 1), 2)
+    spans = {"".join(words[first:last]) for first, last in pairs}
+    return all(word in spans for word in _words(name))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 ALIASES = ("champion", "challenger", "previous")

@@ -15,10 +15,9 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn, warning
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, json_content, reading
 from dreamshard.files.text import shown
-from dreamshard.measured_on import Difference, MeasuredOn, warning
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables, columns_of

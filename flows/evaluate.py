@@ -7,10 +7,9 @@ from typing import Any
 
 from prefect import get_run_logger
 
-from dreamshard.costs import CostSample
+from dreamshard.costs import CostSample, MeasuredOn
 from dreamshard.evaluation import EvaluationRow, best_baseline, placement_identity
 from dreamshard.evaluation import evaluate as place_and_measure
-from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.plan import Plan, read_plan
 from dreamshard.recipes import EvaluationConfig

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model.compiled import DeviceLaw, first_ms
 from dreamshard.cost_model.features import Normaliser, work_ratios
-from dreamshard.costs import PHASES, CostSample, ExchangeSample
-from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.costs import PHASES, CostSample, ExchangeSample, MeasuredOn, StepSetting
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dreamshard.costs import StepSetting
 from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.hardware.loads import OFFSET_BYTES, SECTOR_BYTES
-from dreamshard.measured_on import StepSetting
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Tables
 
 PAPER_FEATURES = ("dim", "rows", "pooling_factor", "size", *(f"bin_{j}" for j in range(NUM_BINS)))

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from dreamshard.files.digests import digest
 from dreamshard.files.foreign import InputError, brief, reading, yaml_content
-from dreamshard.measured_on import is_named
+from dreamshard.names import is_named
 
 DEFAULT_PRESET = "rtx2080ti"
 """The paper's device."""

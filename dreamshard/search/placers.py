@@ -14,10 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.costs import PHASES, DeviceCosts, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.roofline import sharding_costs
-from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
@@ -162,7 +161,9 @@ class RooflinePlacer(SearchingPlacer):
             hardware=f"simulated {self.spec.name}",
             num_devices=task.num_devices,
             devices_per_host=task.devices_per_host,
-            setting=StepSetting(precision=task.precision, optimizer=task.optimizer, batch_size=batch),
+            precision=task.precision,
+            optimizer=task.optimizer,
+            batch_size=batch,
         )
 
 

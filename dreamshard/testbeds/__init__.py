@@ -12,11 +12,9 @@ device      clock, memory, cold caches
 import logging
 import pkgutil
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 
-from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.hardware.accelerator import (
     DEFAULT_PRESET,
     PRESETS,
@@ -26,15 +24,12 @@ from dreamshard.hardware.accelerator import (
     read_hardware,
 )
 from dreamshard.names import SIMULATED
-from dreamshard.placement import Placement
-from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import (
     Capacity,
     DeviceType,
     MeasurementError,
     Testbed,
     TestbedSetup,
-    check_placement,
 )
 from dreamshard.testbeds.cluster import ClusterTestbed
 from dreamshard.testbeds.device import device_model
@@ -42,8 +37,6 @@ from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.ranks import Ranks
 from dreamshard.testbeds.ray_ranks import ray_ranks
 from dreamshard.testbeds.simulated import SimulatedTestbed
-
-S = TypeVar("S")
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +69,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
     - Instead of an accelerator's name, the last two take a file of one's own hardware (docs/hardware.md).
-    - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`;
-      one that has `measure_exchange(exchange)` can measure all-to-alls too.
+    - `package.module:factory`: calls the factory with the setup, which returns a subclass of `Testbed`.
 
     Args:
         name: see above.
@@ -107,7 +99,13 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
                 f"testbed {name!r} cannot be opened ({error}); name a function that takes a TestbedSetup, in a module on "
                 f"PYTHONPATH, or choose one of {testbed_names()}"
             ) from error
-        return _OwnTestbed(name, factory(setup))
+        made = factory(setup)
+        if not isinstance(made, Testbed):
+            raise ValueError(
+                f"testbed {name!r} made a {type(made).__name__}; make a subclass of dreamshard.testbeds.Testbed that has a "
+                "name and hardware"
+            )
+        return made
     raise ValueError(f"there is no testbed {name!r}; choose one of {', '.join(testbed_names())}")
 
 
@@ -155,46 +153,3 @@ def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:
     if device_type == "cpu":
         logger.warning("this machine has no GPU, so shards are measured on its CPU; their costs are no guide to GPUs")
     return testbed
-
-
-class _OwnTestbed:
-    """A user's testbed, with defaults for everything but `measure`."""
-
-    def __init__(self, name: str, inner: Any) -> None:
-        if not callable(getattr(inner, "measure", None)):
-            raise ValueError(
-                f"testbed {name!r} made a {type(inner).__name__} without measure(task, placement); give it that method"
-            )
-        self.name: str = getattr(inner, "name", name)
-        self.hardware: str = getattr(inner, "hardware", name)
-        can_exchange = callable(getattr(inner, "measure_exchange", None))
-        self.links: str | None = getattr(inner, "links", self.hardware) if can_exchange else None
-        self.max_devices: int | None = getattr(inner, "max_devices", None)
-        self._inner = inner
-
-    def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """See `Testbed`; column shards are handed on as tables of their own."""
-        shards = check_placement(task, placement, self.max_devices)
-        if placement.is_by_columns:
-            task, placement = shards.as_task(task), Placement.whole(shards.device, shards.num_devices)
-        return self._checked(self._inner.measure(task, placement), CostSample)
-
-    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
-        """See `Testbed`."""
-        return self._checked(self._inner.measure_exchange(exchange), ExchangeSample)
-
-    def capacity(self, num_devices: int) -> Capacity:
-        """See `Testbed`; it may state `memory_bytes`."""
-        return Capacity(kind="unknown", memory_bytes=getattr(self._inner, "memory_bytes", None))
-
-    def close(self) -> None:
-        """See `Testbed`."""
-        if hasattr(self._inner, "close"):
-            self._inner.close()
-
-    def _checked(self, sample: object, kind: type[S]) -> S:
-        if not isinstance(sample, kind):
-            raise MeasurementError(
-                f"testbed {self.name!r} gave a {type(sample).__name__} where training needs a {kind.__name__}; return one"
-            )
-        return sample

@@ -1,5 +1,6 @@
 """The protocol of all testbeds, their setup and capacity, and timings of shards that are kept."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -132,7 +133,7 @@ class TestbedSetup:
 
 @runtime_checkable
 class Testbed(Protocol):
-    """Anything that measures what a placement costs.
+    """Anything that measures what a placement costs; a subclass needs a name, hardware and `measure`.
 
     Attributes:
         name: in cost samples, e.g. `cluster`.
@@ -144,9 +145,10 @@ class Testbed(Protocol):
 
     name: str
     hardware: str
-    links: str | None
-    max_devices: int | None
+    links: str | None = None
+    max_devices: int | None = None
 
+    @abstractmethod
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """Measure one legal placement; the sample is `infeasible` if a shard does not fit its device.
 
@@ -162,17 +164,17 @@ class Testbed(Protocol):
 
         Raises:
             MeasurementError: a rank died or hung.
-            ValueError: the exchange has too many devices.
+            ValueError: the testbed measures no exchanges, or the exchange has too many devices.
         """
-        ...
+        raise ValueError(f"testbed {self.name} measures no exchanges without tables")
 
     def capacity(self, num_devices: int) -> Capacity:
         """What each device of a task of so many is and holds."""
-        ...
+        return Capacity(kind="unknown")
 
     def close(self) -> None:
         """End all processes and free all memory of the testbed."""
-        ...
+        return
 
 
 def check_placement(task: PlacementTask, placement: Placement, max_devices: int | None = None) -> Shards:

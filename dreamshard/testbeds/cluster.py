@@ -1,7 +1,6 @@
 """The testbed of real ranks: one process per device, exchanging by torch.distributed, on one host or many."""
 
 import atexit
-import math
 import pickle
 import threading
 from collections.abc import Sequence
@@ -16,14 +15,14 @@ from dreamshard.costs import PHASES, CostSample, DeviceCosts, Exchange, Exchange
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, TestbedSetup, check_placement
+from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup, check_placement
 from dreamshard.testbeds.device import CLOCKS, library_versions, machine_memory_bytes, medians, slowest_spread
 from dreamshard.testbeds.layout import Layout
 from dreamshard.testbeds.operators import require_fbgemm, require_operators
 from dreamshard.testbeds.ranks import Job, LocalLauncher, RankFailure, Ranks, describe_rank, gpu_of
 
 
-class ClusterTestbed:
+class ClusterTestbed(Testbed):
     """Measures placements and exchanges on ranks that start with the first measurement and stay up until `close`.
 
     After an error all ranks are ended; open the testbed again for new ones.
@@ -62,10 +61,10 @@ class ClusterTestbed:
         self._is_local = ranks is None
         here = (describe_rank(number, gpu_of(number) if on_gpus else None) for number in range(most))
         self.layout = Layout.of(here) if ranks is None else ranks.layout
-        self.max_devices: int | None = setup.num_devices
+        self.max_devices = setup.num_devices
         own = self.layout.part(setup.num_devices)
         self.hardware = own.hardware(device_type)
-        self.links: str | None = own.model(device_type)
+        self.links = own.model(device_type)
         atexit.register(self.close)
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
@@ -89,7 +88,6 @@ class ClusterTestbed:
             placement=placement,
             costs=costs,
             index_ms=None if is_fused else median_ms[:, num_phases],
-            overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
             spread_ms=slowest_spread(timed[..., :num_phases]),
             repeats=len(timed) if infeasible is None else 0,
             clock=CLOCKS[self.device_type].name,

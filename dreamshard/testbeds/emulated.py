@@ -4,7 +4,6 @@ Compute is real: operators on real lookups, with cold caches. Communication foll
 device's shards that were measured before, in any placement, are not measured again.
 """
 
-import math
 import threading
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ from dreamshard.hardware.roofline import link_devices_per_host
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import Capacity, DeviceType, ShardKey, ShardTiming, TestbedSetup, check_placement
+from dreamshard.testbeds.base import Capacity, DeviceType, ShardKey, ShardTiming, Testbed, TestbedSetup, check_placement
 from dreamshard.testbeds.device import (
     CLOCKS,
     Device,
@@ -50,7 +49,7 @@ class DeviceShards:
     key: ShardKey
 
 
-class EmulatedTestbed:
+class EmulatedTestbed(Testbed):
     """Measures placements of any number of devices on one; starts no process.
 
     Args:
@@ -63,7 +62,6 @@ class EmulatedTestbed:
     """
 
     name = "emulated"
-    max_devices: int | None = None
 
     def __init__(self, setup: TestbedSetup, device_type: DeviceType, target: AcceleratorSpec) -> None:
         require_fbgemm()
@@ -74,7 +72,7 @@ class EmulatedTestbed:
         self.setup, self.target = setup, target
         self.device_type: DeviceType = device_type
         self.hardware = f"{device_model(device_type)} for each device, links of {target.name}"
-        self.links: str | None = self.hardware
+        self.links = self.hardware
         self._known: dict[str, ShardTiming] = {}
         self._versions = library_versions()
         self._device: Device | None = None
@@ -108,7 +106,6 @@ class EmulatedTestbed:
             placement=placement,
             costs=costs,
             index_ms=(1e3 * index_exchange_s(shards, batch_size, self.target, per_host)).float(),
-            overall_ms=math.inf if misfit else float(costs.overall_ms()),
             spread_ms=float(spread_ms[int(costs.device_ms().argmax())]),
             repeats=min(repeats),
             clock=CLOCKS[self.device_type].name,

@@ -14,12 +14,12 @@ from dreamshard.hardware.roofline import link_devices_per_host, sharding_costs
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import Capacity, TestbedSetup, check_placement
+from dreamshard.testbeds.base import Capacity, Testbed, TestbedSetup, check_placement
 
 DEFAULT_NOISE = 0.01
 
 
-class SimulatedTestbed:
+class SimulatedTestbed(Testbed):
     """Costs from the model in `roofline.py`; needs statistics of tables, but no lookups.
 
     The same seed, task and placement give the same costs, in any order of measurements.
@@ -31,14 +31,13 @@ class SimulatedTestbed:
     """
 
     name = SIMULATED
-    max_devices: int | None = None
 
     def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = DEFAULT_NOISE) -> None:
         self.setup = setup
         self.spec = spec
         self.noise = noise
         self.hardware = f"{SIMULATED} {spec.name}"
-        self.links: str | None = self.hardware
+        self.links = self.hardware
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
@@ -57,7 +56,6 @@ class SimulatedTestbed:
             placement=placement,
             costs=costs,
             index_ms=(1e3 * index_exchange_s(shards, batch_size, self.spec, per_host)).float(),
-            overall_ms=float(costs.overall_ms()),
             spread_ms=0.0,
             repeats=1,
             clock="model",
@@ -76,9 +74,6 @@ class SimulatedTestbed:
     def capacity(self, num_devices: int) -> Capacity:
         """See `Testbed`."""
         return Capacity(kind="simulated", memory_bytes=self.spec.memory_bytes, spec=self.spec)
-
-    def close(self) -> None:
-        """See `Testbed`."""
 
     def _with_noise(self, costs_ms: Float[Tensor, "*B"], words: list[object]) -> Float[Tensor, "*B"]:
         """Each cost times its own noise, drawn from the words, in float32."""

@@ -30,7 +30,7 @@ from dreamshard.cost_model import (
 from dreamshard.costs import CostSample, ExchangeSample, feasible
 from dreamshard.files.foreign import InputError
 from dreamshard.files.text import gib
-from dreamshard.measured_on import MeasuredOn
+from dreamshard.costs import MeasuredOn
 from dreamshard.names import Algorithm
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from dreamshard.costs import MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.measured_on import MeasuredOn, is_named
-from dreamshard.names import in_words, is_simulated, number_of
+from dreamshard.names import in_words, is_named, is_simulated, number_of
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import TRYOUT, provisional_note

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from dreamshard.costs import MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
-from dreamshard.measured_on import MeasuredOn
 from dreamshard.names import ALIASES, WRITTEN, VersionReference, in_words
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer

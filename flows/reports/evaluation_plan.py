@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import torch
 
-from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.costs import PHASES, DeviceCosts, MeasuredOn
 from dreamshard.explain import table_shares
-from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import columns_of

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dreamshard.costs import MeasuredOn
 from dreamshard.evaluation import PairedComparison
-from dreamshard.measured_on import MeasuredOn
 from dreamshard.rivals import MEASURING
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport, PlacerFigures

@@ -183,7 +183,6 @@ def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
         task=task,
         placement=Placement.whole(first["placement"], first["num_devices"]),
         costs=DeviceCosts.from_phases(phases),
-        overall_ms=first["overall_ms"] if infeasible is None else math.inf,
         spread_ms=first["spread_ms"] if infeasible is None else 0.0,
         versions=json.loads(first["versions"]),
         infeasible=infeasible,

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter
 
-from dreamshard.costs import CostSample
-from dreamshard.measured_on import MeasuredOn
+from dreamshard.costs import CostSample, MeasuredOn
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from dreamshard.testbeds.device import library_versions
 from storage.mlflow_store import registry

@@ -227,7 +227,7 @@ def test_a_placement_that_did_not_fit_loses_against_any_that_did_and_bends_no_ot
         if torch.equal(placement.device, together.device):
             misfit = Infeasible(device=0, asked_bytes=6, free_bytes=5)
             empty = sample_of(task, placement, [0.0, 0.0])
-            return replace(empty, overall_ms=math.inf, infeasible=misfit)
+            return replace(empty, infeasible=misfit)
         return sample_of(task, placement, [2.0, 1.0])
 
     placers = {name: Fixed(name, (0, 1, 1)) for name in ("random", "size_greedy")} | {

@@ -5,10 +5,10 @@ import signal
 import time
 from pathlib import Path
 
-from dreamshard.testbeds import MeasurementError, open_testbed
+from dreamshard.testbeds import MeasurementError, Testbed, open_testbed
 
 
-class Faulty:
+class Faulty(Testbed):
     """Measures like `simulated`; calls `fault(count, task)` before each measurement."""
 
     def __init__(self, setup, fault):

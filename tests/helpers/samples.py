@@ -18,7 +18,6 @@ def sample_of_phases(task: PlacementTask, placement: Placement, phases_ms: Tenso
     """A sample with these `[D, 4]` milliseconds; `fields` override those of the sample."""
     costs = DeviceCosts.from_phases(phases_ms)
     defaults = {
-        "overall_ms": float(costs.overall_ms()),
         "spread_ms": 0.0,
         "repeats": 1,
         "clock": "model",
@@ -55,7 +54,6 @@ def make_sample(task: PlacementTask, device: list[int], testbed: str = "simulate
         task,
         Placement.whole(torch.tensor(device), task.num_devices),
         torch.tensor([[(d + 1) * ms * phase for phase in (1, 2, 3, 4)] for d in range(task.num_devices)]),
-        overall_ms=1 / 3,
         spread_ms=0.01,
         repeats=15,
         testbed=testbed,

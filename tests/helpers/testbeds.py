@@ -14,7 +14,7 @@ from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.samples import sample_of_phases
 
@@ -60,8 +60,10 @@ def device_costs(
     return costs_of_loads(sums, bed.setup.batch_size, bed.spec)
 
 
-class ByCount:
+class ByCount(Testbed):
     """Costs a millisecond per table in each phase."""
+
+    name, hardware = "own", "abacus"
 
     def __init__(self, setup: TestbedSetup):
         self.batch_size = setup.batch_size
@@ -72,28 +74,11 @@ class ByCount:
         return sample_of_phases(task, placement, phases, testbed="own", hardware="abacus", batch_size=self.batch_size)
 
 
-class WrongAnswer:
-    """Answers with a number."""
-
-    def measure(self, task, placement):
-        return 1.0
-
-
 def by_count(setup: TestbedSetup) -> ByCount:
     """A testbed that only measures."""
     return ByCount(setup)
 
 
-def wrong_answer(setup: TestbedSetup) -> WrongAnswer:
-    """A testbed whose measurements are no cost samples."""
-    return WrongAnswer()
-
-
 def not_a_testbed(setup: TestbedSetup) -> object:
     """Something that cannot measure."""
     return object()
-
-
-def with_exchanges(setup: TestbedSetup) -> SimulatedTestbed:
-    """A factory whose testbed measures exchanges as well."""
-    return SimulatedTestbed(setup, RTX2080TI)

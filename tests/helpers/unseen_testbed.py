@@ -15,7 +15,7 @@ from dreamshard.placement import Placement
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.base import Testbed, TestbedSetup
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import device_memory_bytes
 
@@ -23,9 +23,10 @@ NOISE, BATCH = 0.01, 65_536
 
 
 @dataclass(frozen=True)
-class UnseenTestbed:
-    """Has only what a testbed needs: `measure`."""
+class UnseenTestbed(Testbed):
+    """Has only what a testbed needs."""
 
+    name, hardware = "unseen", "a law of its own"
     seed: int
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:

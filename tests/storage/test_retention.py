@@ -76,7 +76,7 @@ def train(store: Store, name: str, predecessor: str = "") -> str:
         write_json(folder / f"iteration_{iteration:02}.proposals.json", [])
         write_json(folder / f"iteration_{iteration:02}.zip", "a state")
         if iteration:
-            sample = replace(make_sample(task, [0, 1], ms=float(iteration)), overall_ms=float(iteration))
+            sample = make_sample(task, [0, 1], ms=float(iteration))
             append_samples(lake, [sample], training, iteration, version)
     training_effort.begin(store, training, lineage.Origin(warm=warm_start(predecessor), **ORIGIN))
     append_samples(lake, [make_sample(task, [1, 0])], evaluation, EVALUATION, version)

@@ -17,7 +17,7 @@ from dreamshard.cost_model.features import (
     features,
     work_ratios,
 )
-from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.costs import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, roomy_task, tables_of

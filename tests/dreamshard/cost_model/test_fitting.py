@@ -15,7 +15,7 @@ from dreamshard.cost_model import (
     prediction_error,
 )
 from dreamshard.cost_model.structured import DIMS, FitData
-from dreamshard.measured_on import StepSetting
+from dreamshard.costs import StepSetting
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer
 from dreamshard.task_sets.sampling import sample_tasks, split_tables

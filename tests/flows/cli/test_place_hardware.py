@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.costs import MeasuredOn
 from storage.mlflow_store import registry
 from storage.mlflow_store import versions as catalog
 from storage.run_records import lineage
@@ -17,17 +17,27 @@ CPU = MeasuredOn(
     testbed="cluster",
     hardware="Intel(R) Xeon(R) Processor x2, 2 ranks",
     num_devices=2,
-    setting=StepSetting(precision="fp32", optimizer="sgd", batch_size=2048),
+    precision="fp32",
+    optimizer="sgd",
+    batch_size=2048,
     versions={"torch": "2.13.0"},
 )
 A100 = MeasuredOn(
     testbed="cluster",
     hardware="NVIDIA A100-SXM4-80GB x4",
     num_devices=4,
-    setting=StepSetting(precision="fp16", optimizer="sgd", batch_size=65_536),
+    precision="fp16",
+    optimizer="sgd",
+    batch_size=65_536,
 )
 SIMULATED = MeasuredOn(
-    testbed="simulated", hardware="simulated a100", num_devices=8, devices_per_host=8, setting=A100.setting
+    testbed="simulated",
+    hardware="simulated a100",
+    num_devices=8,
+    devices_per_host=8,
+    precision="fp16",
+    optimizer="sgd",
+    batch_size=65_536,
 )
 
 

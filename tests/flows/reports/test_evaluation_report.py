@@ -4,9 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.costs import DeviceCosts
+from dreamshard.costs import DeviceCosts, MeasuredOn
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
@@ -58,8 +57,8 @@ def test_a_placer_that_did_not_fit_once_has_no_mean_cost_and_comes_first():
 def test_the_title_of_a_table_says_what_was_measured():
     report = make_report("key", ROWS, "dim_greedy", {}, **FACTS)
     assert title(report) == "Held-out tasks on a machine (95 % intervals, paired by task)"  # from before it was kept
-    setting = StepSetting(precision="fp16", optimizer="sgd", batch_size=512)
-    measured = MeasuredOn(testbed="own", hardware="a machine", num_devices=8, devices_per_host=4, setting=setting)
+    setting = {"precision": "fp16", "optimizer": "sgd", "batch_size": 512}
+    measured = MeasuredOn(testbed="own", hardware="a machine", num_devices=8, devices_per_host=4, **setting)
     told = make_report("key", ROWS, "dim_greedy", {}, **FACTS, measured_on=measured.to_json())
     assert "on a machine (8 devices, 4 per host, fp16, sgd, batch 512; 95 %" in title(told)
 

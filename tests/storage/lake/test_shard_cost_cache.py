@@ -69,7 +69,6 @@ def misfit(task: PlacementTask) -> CostSample:
     return replace(
         make_sample(task, [1, 0, 1]),
         costs=DeviceCosts.from_phases(torch.zeros(task.num_devices, 4)),
-        overall_ms=math.inf,
         spread_ms=0.0,
         repeats=0,
         infeasible=Infeasible(device=1, asked_bytes=3000, free_bytes=2000),
@@ -89,6 +88,6 @@ def test_a_sample_that_did_not_fit_comes_back_as_such(lake: Lake, misfit: CostSa
 def test_averages_in_sql_are_of_what_fits(lake: Lake, settings: Settings, misfit: CostSample, version: str):
     append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
     found = catalog.query(settings, "select avg(overall_ms) as mean, sum(asked_bytes) as asked from cost_samples")
-    assert found == [{"mean": pytest.approx(1 / 3), "asked": 3000}]
+    assert found == [{"mean": 2.0, "asked": 3000}]
     found = catalog.query(settings, "select count(*) as rows, count(forward_compute_ms) as known from device_costs")
     assert found == [{"rows": 4, "known": 2}]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dreamshard.measured_on import MeasuredOn
+from dreamshard.costs import MeasuredOn
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
 from storage import notebook
