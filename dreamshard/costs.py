@@ -105,7 +105,6 @@ class CostSample(Measurement):
         costs: `[D]` per phase, medians over the repeats. Communication includes every collective that waits for pooled
             vectors or gradients; the exchange of indices is hidden behind the batch before, as in TorchRec's pipeline.
         batch_size: training samples per pass.
-        index_ms: `[D]` of the exchange of indices, which is no part of `costs`; None if it was not measured.
     """
 
     task: PlacementTask
@@ -113,7 +112,6 @@ class CostSample(Measurement):
     costs: DeviceCosts
     batch_size: int
     infeasible: Infeasible | None = None
-    index_ms: Float[Tensor, " D"] | None = None
 
     def __post_init__(self) -> None:
         phases_ms = self.costs.phases_ms()

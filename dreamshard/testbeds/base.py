@@ -140,13 +140,11 @@ class Testbed(Protocol):
         hardware: e.g. `NVIDIA H200 x8`; starts with `simulated` if computed.
         links: names what connects its devices, however many take part: exchanges of equal links are comparable. None if it
             cannot measure exchanges.
-        max_devices: most devices of a task, or None for any number.
     """
 
     name: str
     hardware: str
     links: str | None = None
-    max_devices: int | None = None
 
     @abstractmethod
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
@@ -177,17 +175,12 @@ class Testbed(Protocol):
         return
 
 
-def check_placement(task: PlacementTask, placement: Placement, max_devices: int | None = None) -> Shards:
-    """Check a placement before anything is started; returns its shards.
+def check_placement(task: PlacementTask, placement: Placement) -> Shards:
+    """Check that a placement is legal before anything is started; returns its shards.
 
     Raises:
-        ValueError: the placement is not legal for the task, or the task has too many devices.
+        ValueError: it is not.
     """
-    if max_devices is not None and task.num_devices > max_devices:
-        raise ValueError(
-            f"{task.name} has {task.num_devices} devices, but this testbed has {max_devices}; ask for fewer, or use the "
-            "testbed `simulated`"
-        )
     if problem := violation(task, placement):
         raise ValueError(
             f"the placement is not legal for {task.name}: {problem}; place the task's tables as its constraints allow"

@@ -61,34 +61,25 @@ class ClusterTestbed(Testbed):
         self._is_local = ranks is None
         here = (describe_rank(number, gpu_of(number) if on_gpus else None) for number in range(most))
         self.layout = Layout.of(here) if ranks is None else ranks.layout
-        self.max_devices = setup.num_devices
         own = self.layout.part(setup.num_devices)
         self.hardware = own.hardware(device_type)
         self.links = own.model(device_type)
         atexit.register(self.close)
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """See `Testbed`; the sample's task has the devices per host that were measured.
-
-        The exchange of indices is measured only if tables are sharded in another way than whole or by columns.
-        """
-        shards = check_placement(task, placement, self.max_devices)
+        """See `Testbed`; the sample's task has the devices per host that were measured."""
+        shards = check_placement(task, placement)
         part = self.layout.part(task.num_devices, task.devices_per_host)
         shards.require_hosts_of(part.devices_per_host)
         require_operators(task, shards, self.device_type)
-        is_fused = placement.is_by_columns and not task.precision_of
-        answers = self._answers(task.name, part, (task, placement), with_indices=not is_fused)
+        answers = self._answers(task.name, part, (task, placement))
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
-        num_phases = len(PHASES)
-        timed = torch.zeros(1, task.num_devices, num_phases + 1) if infeasible else _stacked(answers)  # [R, D, 5]
-        median_ms = medians(timed).to(torch.float32)
-        costs = DeviceCosts.from_phases(median_ms[:, :num_phases])
+        timed = torch.zeros(1, task.num_devices, len(PHASES)) if infeasible else _stacked(answers)  # [R, D, 4]
         return CostSample(
             task=replace(task, devices_per_host=part.devices_per_host),
             placement=placement,
-            costs=costs,
-            index_ms=None if is_fused else median_ms[:, num_phases],
-            spread_ms=slowest_spread(timed[..., :num_phases]),
+            costs=DeviceCosts.from_phases(medians(timed).to(torch.float32)),
+            spread_ms=slowest_spread(timed),
             repeats=len(timed) if infeasible is None else 0,
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
@@ -131,14 +122,7 @@ class ClusterTestbed(Testbed):
         if self._is_local and self.ranks is not None:
             self.ranks.end()
 
-    def _answers(
-        self,
-        name: str,
-        part: Layout,
-        measured: Exchange | tuple[PlacementTask, Placement],
-        *,
-        with_indices: bool = True,
-    ) -> list[object]:
+    def _answers(self, name: str, part: Layout, measured: Exchange | tuple[PlacementTask, Placement]) -> list[object]:
         """What each rank measured; ends all ranks on any error."""
         with self._lock:
             if self.ranks is None:
@@ -149,7 +133,6 @@ class ClusterTestbed(Testbed):
                 members=part.numbers,
                 timeout_s=self.setup.timeout_s,
                 measured=measured,
-                with_indices=with_indices,
             )
             try:
                 return self.ranks.do(job)

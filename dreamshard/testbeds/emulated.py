@@ -12,7 +12,7 @@ import torch
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.files.digests import json_digest
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
-from dreamshard.hardware.links import collectives_s, index_exchange_s
+from dreamshard.hardware.links import collectives_s
 from dreamshard.hardware.roofline import link_devices_per_host
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
@@ -105,7 +105,6 @@ class EmulatedTestbed(Testbed):
             task=task,
             placement=placement,
             costs=costs,
-            index_ms=(1e3 * index_exchange_s(shards, batch_size, self.target, per_host)).float(),
             spread_ms=float(spread_ms[int(costs.device_ms().argmax())]),
             repeats=min(repeats),
             clock=CLOCKS[self.device_type].name,

@@ -8,7 +8,7 @@ fbgemm is imported with the first operator, so everything that needs no device w
 
 import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -66,16 +66,19 @@ class RankOperator:
     Attributes:
         shards: numbers of its shards among the rank's, in the order of its columns.
         is_copy: whether they are data-parallel copies.
-        run: looks up the whole batch, or the rank's samples if they are copies; returns pooled vectors `[B, S]`.
-        weights: `[rows, dim]` of each shard, which change with each step.
-        num_lookups: of all shards.
+        module: of fbgemm.
+        lookups: of the whole batch, or of the rank's samples if they are copies.
     """
 
-    shards: tuple[int, ...]
+    shards: list[int]
     is_copy: bool
-    run: Callable[[], Tensor]
-    weights: tuple[Tensor, ...]
-    num_lookups: int
+    module: torch.nn.Module
+    lookups: Lookups
+
+    def run(self) -> Tensor:
+        """Look up; returns pooled vectors `[B, S]`."""
+        pooled: Tensor = self.module(self.lookups.indices, self.lookups.offsets)
+        return pooled
 
 
 @dataclass
@@ -146,12 +149,6 @@ class RankOperators:
             pooled.backward(torch.zeros_like(pooled))
         device.synchronize()
 
-    @property
-    def exchanged_lookups(self) -> tuple[int, int]:
-        """Numbers of lookups and of shards, without data-parallel copies."""
-        exchanged = [operator for operator in self.operators if not operator.is_copy]
-        return sum(each.num_lookups for each in exchanged), sum(len(each.shards) for each in exchanged)
-
     def forward(self) -> float:
         """Milliseconds of all lookups, each with cold caches."""
         timed = [self._device.cold(operator.run) for operator in self.operators]
@@ -187,18 +184,15 @@ class RankOperators:
         shapes = list(zip(tables.rows[own].tolist(), tables.dim[own].tolist(), strict=True))
         large = max(int(tables.rows[own].sum()), count) > INT32_LIMIT  # backward numbers the rows of all tables
         joined = shard_lookups(lookups, batch, torch.int64 if large else INDEX_DTYPE[device.type])
-        indices, offsets = joined.indices.to(device), joined.offsets.to(device)
+        joined = Lookups(joined.indices.to(device), joined.offsets.to(device))
         if not is_copy:
-            operator = build_operator(shapes, precision, self._task.optimizer, device, arena, cached_share)
-            split: Callable[[], list[Tensor]] = operator.split_embedding_weights  # type: ignore[assignment]
-            return RankOperator(tuple(own), False, partial(operator, indices, offsets), tuple(split()), count)
+            module = build_operator(shapes, precision, self._task.optimizer, device, arena, cached_share)
+            return RankOperator(own, False, module, joined)
         from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
 
         dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, use_cpu=device.type == "cpu").to(device)
         self.dense = DenseOptimizer(dense.weights, tuple(shapes), self._task.optimizer)
-        parts = zip(dense.weights.detach().split([rows * dim for rows, dim in shapes]), shapes, strict=True)
-        views = tuple(part.reshape(shape) for part, shape in parts)
-        return RankOperator(tuple(own), True, partial(dense, indices.long(), offsets.long()), views, count)
+        return RankOperator(own, True, dense, Lookups(joined.indices.long(), joined.offsets.long()))
 
     def _lookups_of(self, shard: int, is_copy: bool) -> Lookups:
         tables, table = self._task.tables, int(self._shards.table[shard])

@@ -35,7 +35,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType
 from dreamshard.testbeds.device import Device, device_model
 from dreamshard.testbeds.layout import Gpu, Layout, Rank
-from dreamshard.testbeds.step import Team, Teams, measure_exchange, measure_step
+from dreamshard.testbeds.step import Teams, measure_exchange, measure_step
 
 HOST = "DREAMSHARD_HOST"
 """Environment variable: names this host; for several hosts of one name."""
@@ -70,7 +70,6 @@ class Job:
         setup: the pickled `TestbedSetup`.
         members: ranks that take part, by device; the others do nothing.
         measured: an all-to-all, or a task and its placement.
-        with_indices: whether the exchange of a placement's indices is measured, too.
     """
 
     device_type: DeviceType
@@ -78,7 +77,6 @@ class Job:
     members: Numbers
     timeout_s: float
     measured: Exchange | tuple[PlacementTask, Placement]
-    with_indices: bool = True
 
 
 @runtime_checkable
@@ -323,37 +321,33 @@ class _Worker:
 
     def __init__(self, number: int, gpu_index: int | None) -> None:
         self._number, self._gpu_index = number, gpu_index
-        self._groups: dict[tuple[str, Numbers], dist.ProcessGroup | None] = {}
+        self._groups: dict[tuple[str, Numbers], dist.ProcessGroup] = {}
         self._device: Device | None = None
         self._setup = b""
 
     def do(self, job: Job) -> object:
         """What this rank measured; None if it takes no part."""
         place, members = self._place(job.device_type), job.members
-        everyone, hosts, shards = self._team([members], place), Team(0, 1, None), None
-        across = hosts
+        groups = [self._group([members], place)]
         if not isinstance(job.measured, Exchange):
             shards = Shards.of(*job.measured)
             per_host = shards.devices_per_host
             if bool(shards.is_any(*ON_ONE_HOST).any()):
                 starts = range(0, len(members), per_host)
-                hosts = self._team([members[start : start + per_host] for start in starts], place)
-                across = self._team([members[first::per_host] for first in range(per_host)], place)
+                groups.append(self._group([members[start : start + per_host] for start in starts], place))
+                groups.append(self._group([members[first::per_host] for first in range(per_host)], place))
         if self._number not in members:
             return None
         if self._device is None or self._setup != job.setup or self._device.device != place:
             self._device = None  # its memory is free before the next one takes some
             self._device, self._setup = Device(pickle.loads(job.setup), place), job.setup
         if isinstance(job.measured, Exchange):
-            return measure_exchange(job.measured, self._device, everyone)
-        assert shards is not None
-        teams = Teams(everyone, hosts, across)
-        return measure_step(job.measured[0], shards, self._device, teams, with_indices=job.with_indices)
+            return measure_exchange(job.measured, self._device, groups[0])
+        return measure_step(job.measured[0], shards, self._device, Teams(*groups))
 
-    def _team(self, groups: list[Numbers], place: torch.device) -> Team:
+    def _group(self, groups: list[Numbers], place: torch.device) -> dist.ProcessGroup:
         """This rank's group of these, each made unless it is there; all ranks make all groups in one order."""
         on_cuda = place.type == "cuda"
-        own = Team(0, 1, None)
         for members in groups:
             if (place.type, members) not in self._groups:
                 self._groups[place.type, members] = dist.new_group(
@@ -363,9 +357,8 @@ class _Worker:
                     device_id=place if on_cuda else None,  # or a barrier would guess a GPU
                     sort_ranks=False,
                 )
-            if self._number in members:
-                own = Team(members.index(self._number), len(members), self._groups[place.type, members])
-        return own
+        own = next((members for members in groups if self._number in members), groups[0])
+        return self._groups[place.type, own]
 
     def _place(self, device_type: DeviceType) -> torch.device:
         if device_type == "cpu":

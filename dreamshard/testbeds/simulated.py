@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.links import all_to_all_s, index_exchange_s
-from dreamshard.hardware.roofline import link_devices_per_host, sharding_costs
+from dreamshard.hardware.links import all_to_all_s
+from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
@@ -42,7 +42,7 @@ class SimulatedTestbed(Testbed):
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
         shards = check_placement(task, placement)
-        batch_size, per_host = self.setup.batch_size, link_devices_per_host(task, shards, self.spec)
+        batch_size = self.setup.batch_size
         exact = sharding_costs(task, shards, batch_size, self.spec).phases_ms()  # [D, 4]
         tables = shards.tables
         words: list[object] = [self.setup.seed, batch_size, self.spec.name, task.precision, task.optimizer]
@@ -55,7 +55,6 @@ class SimulatedTestbed(Testbed):
             task=task,
             placement=placement,
             costs=costs,
-            index_ms=(1e3 * index_exchange_s(shards, batch_size, self.spec, per_host)).float(),
             spread_ms=0.0,
             repeats=1,
             clock="model",

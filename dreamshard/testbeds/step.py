@@ -4,9 +4,10 @@ A step's values are constants: what a collective takes depends on sizes alone. E
 as many samples, the first ones on one more if need be. Collectives that need equal parts pad the samples.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,36 +28,22 @@ _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 _ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 Floats = npt.NDArray[np.float64]
+Group = dist.ProcessGroup
 Work = Callable[[], Tensor]
 
 
-@dataclass(frozen=True)
-class Team:
-    """Ranks that exchange, and this one's number among them."""
-
-    rank: int
-    size: int
-    group: dist.ProcessGroup | None
-
-    def barrier(self, device: Device) -> None:
-        """Wait for all ranks, so that waiting is not timed as communication."""
-        dist.barrier(group=self.group)
-        device.synchronize()
-
-
-@dataclass(frozen=True)
-class Teams:
+class Teams(NamedTuple):
     """The groups of ranks that one rank exchanges among.
 
     Attributes:
         everyone: all ranks of the placement; rank `d` of them is device `d`.
-        host: ranks that share rows of tables on one host.
+        host: ranks that share rows of tables on one host; None if there are no such tables.
         across: ranks of equal number on all hosts.
     """
 
-    everyone: Team
-    host: Team
-    across: Team
+    everyone: Group
+    host: Group | None = None
+    across: Group | None = None
 
 
 @dataclass
@@ -75,18 +62,20 @@ class Collectives:
     def of(cls, shards: Shards, teams: Teams, device: Device) -> "Collectives":
         """The collectives of a rank, with their buffers on the device; `shards` are those of all devices."""
         found, place, carried = cls(), device.device, shards.collectives()
-        everyone, host, across = teams.everyone, teams.host, teams.across
-        counts = sample_counts(device.setup.batch_size, everyone.size)
-        most, rank, dims, host_dims = counts[0], everyone.rank, carried.all_to_all_dims, carried.host_dims.tolist()
+        everyone, host, across = teams
+        counts, rank = sample_counts(device.setup.batch_size, everyone.size()), everyone.rank()
+        most, dims, host_dims = counts[0], carried.all_to_all_dims, carried.host_dims.tolist()
         if dims.any():
             own = [count * int(dims[rank]) for count in counts]  # by sample's rank
             found._add(*all_to_all(own, (counts[rank] * dims).tolist(), everyone, place))
         if carried.row_wise_dims:
             found._add(*_reduce_scatter(most * carried.row_wise_dims, everyone, place))
-        if any(host_dims):  # partial sums within the host, then each host's samples between hosts
-            width = most * host_dims[rank // host.size]
-            within = _reduce_scatter(across.size * width, host, place)
-            between = all_to_all([width] * across.size, [most * each for each in host_dims], across, place)
+        if (
+            host is not None and across is not None
+        ):  # partial sums within the host, then each host's samples between hosts
+            width = most * host_dims[rank // host.size()]
+            within = _reduce_scatter(across.size() * width, host, place)
+            between = all_to_all([width] * across.size(), [most * each for each in host_dims], across, place)
             found._add(lambda: (within[0](), between[0]())[1], lambda: (between[1](), within[1]())[1])
         return found
 
@@ -95,24 +84,17 @@ class Collectives:
         self.backward.append(back)
 
 
-def measure_step(
-    task: PlacementTask, shards: Shards, device: Device, teams: Teams, *, with_indices: bool
-) -> Floats | Infeasible:
-    """`[R, 5]` milliseconds of each timed pass on this rank, or the first shards that did not fit.
+def measure_step(task: PlacementTask, shards: Shards, device: Device, teams: Teams) -> Floats | Infeasible:
+    """`[R, 4]` milliseconds of each timed pass by phase on this rank, or the first shards that did not fit.
 
-    The phases, and the exchange of indices. Each operator runs by itself; each collective begins when all ranks are there.
-
-    Args:
-        task: that the shards are of.
-        shards: of all devices.
-        with_indices: whether the exchange of indices is measured; otherwise it is 0 ms.
+    `shards` are those of all devices. Each operator runs by itself; each collective begins when all ranks are there.
     """
     everyone, batch = teams.everyone, device.setup.batch_size
     built: tuple[RankOperators, Collectives] | DoesNotFitError
     try:
         built = device.within_memory(
-            lambda: (operators_of(task, shards, device, everyone.rank), Collectives.of(shards, teams, device)),
-            asked_bytes(shards.on(everyone.rank), batch) + exchanged_bytes(shards, batch, everyone.rank),
+            lambda: (operators_of(task, shards, device, everyone.rank()), Collectives.of(shards, teams, device)),
+            asked_bytes(shards.on(everyone.rank()), batch) + exchanged_bytes(shards, batch, everyone.rank()),
         )
     except DoesNotFitError as error:
         built = error
@@ -121,20 +103,17 @@ def measure_step(
         assert infeasible  # agreed on above
         return infeasible
     operators, collectives = built
-    dense, exchanged = operators.dense, operators.exchanged_lookups
-    indices = [_index_exchange(*exchanged, everyone, device)] if with_indices else []
+    dense = operators.dense
 
     def timed(work: Work) -> float:
-        everyone.barrier(device)
-        return device.clock.communicate(work)[1]
+        return _timed(work, everyone, device)
 
     def reduce() -> Tensor:
         assert dense is not None
-        dist.all_reduce(dense.gradient, group=everyone.group)
+        dist.all_reduce(dense.gradient, group=everyone)
         return dense.gradient
 
-    passes = []
-    for _ in range(device.setup.warmups + device.setup.repeats):
+    def once() -> tuple[float, ...]:
         forward_ms = operators.forward()
         forward_comm_ms = sum(map(timed, collectives.forward))
         backward_comm_ms = sum(map(timed, collectives.backward))
@@ -142,8 +121,9 @@ def measure_step(
         if dense is not None:
             backward_comm_ms += timed(reduce)
             backward_ms += operators.dense_step()
-        passes.append((forward_ms, forward_comm_ms, backward_comm_ms, backward_ms, sum(map(timed, indices))))
-    return np.array(passes[device.setup.warmups :])
+        return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
+
+    return _passes(device, once)
 
 
 def measure_operators(task: PlacementTask, shards: Shards, device: Device, rank: int) -> Floats:
@@ -160,16 +140,12 @@ def measure_operators(task: PlacementTask, shards: Shards, device: Device, rank:
             lambda: operators_of(task, shards, device, rank),
             asked_bytes(shards.on(rank), device.setup.batch_size),
         )
-        passes = []
-        for _ in range(device.setup.warmups + device.setup.repeats):
-            forward_ms = operators.forward()
-            passes.append((forward_ms, operators.backward() + operators.dense_step()))
+        return _passes(device, lambda: (operators.forward(), operators.backward() + operators.dense_step()))
     finally:
         torch.set_num_threads(num_threads)
-    return np.array(passes[device.setup.warmups :])
 
 
-def measure_exchange(exchange: Exchange, device: Device, team: Team) -> Floats:
+def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
     """`[R, 2]` milliseconds of each timed all-to-all and of its way back, on this rank.
 
     Every rank sends each rank an equal share of its bytes, the first ones an element more if need be.
@@ -177,19 +153,25 @@ def measure_exchange(exchange: Exchange, device: Device, team: Team) -> Floats:
     Raises:
         DoesNotFitError: this rank has no memory for the bytes.
     """
-    shares = [sample_counts(sent // ELEMENT_BYTES, team.size) for sent in exchange.sent_bytes.tolist()]
-    sent, received = shares[team.rank], [share[team.rank] for share in shares]
+    shares = [sample_counts(sent // ELEMENT_BYTES, team.size()) for sent in exchange.sent_bytes.tolist()]
+    sent, received = shares[team.rank()], [share[team.rank()] for share in shares]
     both = device.within_memory(
         lambda: all_to_all(sent, received, team, device.device), 2 * ELEMENT_BYTES * (sum(sent) + sum(received))
     )
-    passes = []
-    for _ in range(device.setup.warmups + device.setup.repeats):
-        spent_ms = []
-        for work in both:
-            team.barrier(device)
-            spent_ms.append(device.clock.communicate(work)[1])
-        passes.append(spent_ms)
-    return np.array(passes[device.setup.warmups :])
+    return _passes(device, lambda: [_timed(work, team, device) for work in both])
+
+
+def _passes(device: Device, once: Callable[[], Sequence[float]]) -> Floats:
+    """`[R, P]` milliseconds of each timed pass."""
+    warmups, repeats = device.setup.warmups, device.setup.repeats
+    return np.array([once() for _ in range(warmups + repeats)][warmups:])
+
+
+def _timed(work: Work, team: Group, device: Device) -> float:
+    """Milliseconds after all ranks are there, so that waiting is not timed as communication."""
+    dist.barrier(group=team)
+    device.synchronize()
+    return device.clock.communicate(work)[1]
 
 
 def sample_counts(batch_size: int, num_ranks: int) -> list[int]:
@@ -216,59 +198,47 @@ def exchanged_bytes(shards: Shards, batch_size: int, rank: int) -> int:
     return 2 * ELEMENT_BYTES * (2 * whole * batch_size + own * (batch_size // shards.num_devices + 1))
 
 
-def all_to_all(
-    sent: list[int], received: list[int], team: Team, place: torch.device, dtype: torch.dtype = torch.float32
-) -> tuple[Work, Work]:
+def all_to_all(sent: list[int], received: list[int], team: Group, place: torch.device) -> tuple[Work, Work]:
     """An all-to-all and its way back, by the elements that this rank sends to and receives from each."""
-    own = torch.full((sum(sent),), VALUE, device=place).to(dtype)
-    others = torch.full((sum(received),), VALUE, device=place).to(dtype)
+    own = torch.full((sum(sent),), VALUE, device=place)
+    others = torch.full((sum(received),), VALUE, device=place)
 
     def there() -> Tensor:
-        if team.size > 1:
-            dist.all_to_all_single(others, own, received, sent, group=team.group)
+        if team.size() > 1:
+            dist.all_to_all_single(others, own, received, sent, group=team)
         return others
 
     def back() -> Tensor:
-        if team.size > 1:
-            dist.all_to_all_single(own, others, sent, received, group=team.group)
+        if team.size() > 1:
+            dist.all_to_all_single(own, others, sent, received, group=team)
         return own
 
     return there, back
 
 
-def _index_exchange(num_lookups: int, num_shards: int, team: Team, device: Device) -> Work:
-    """The exchange of as many indices and lengths as a rank's shards get; all ranks make it together."""
-    batch = device.setup.batch_size
-    counts = sample_counts(batch, team.size)
-    received = torch.tensor([num_lookups * n // batch + num_shards * n for n in counts], device=device.device)
-    sent = torch.empty_like(received)
-    dist.all_to_all_single(sent, received, group=team.group)  # each rank knows what it receives
-    return all_to_all(sent.tolist(), received.tolist(), team, device.device, torch.int64)[0]
-
-
-def _reduce_scatter(count: int, team: Team, place: torch.device) -> tuple[Work, Work]:
+def _reduce_scatter(count: int, team: Group, place: torch.device) -> tuple[Work, Work]:
     """A reduce-scatter of partial sums, of which each rank gets `count` elements, and the all-gather back."""
-    whole = torch.full((team.size * count,), VALUE, device=place)
+    whole = torch.full((team.size() * count,), VALUE, device=place)
     part, gradient, gathered = torch.empty(count, device=place), whole[:count].clone(), torch.empty_like(whole)
 
     def there() -> Tensor:
-        if team.size > 1:
-            _REDUCE_SCATTER(part, whole, group=team.group)
+        if team.size() > 1:
+            _REDUCE_SCATTER(part, whole, group=team)
         return part
 
     def back() -> Tensor:
-        if team.size > 1:
-            _ALL_GATHER(gathered, gradient, group=team.group)
+        if team.size() > 1:
+            _ALL_GATHER(gathered, gradient, group=team)
         return gathered
 
     return there, back
 
 
-def _agree(misfit: DoesNotFitError | None, team: Team, device: torch.device) -> Infeasible | None:
+def _agree(misfit: DoesNotFitError | None, team: Group, device: torch.device) -> Infeasible | None:
     """Share misfits among all ranks of a team; the first one, or None if all shards fit."""
     own = torch.tensor((0, 0) if misfit is None else (misfit.asked_bytes, misfit.free_bytes), device=device)
-    gathered = [torch.zeros_like(own) for _ in range(team.size)]
-    dist.all_gather(gathered, own, group=team.group)
+    gathered = [torch.zeros_like(own) for _ in range(team.size())]
+    dist.all_gather(gathered, own, group=team)
     for rank, (asked, free) in enumerate(torch.stack(gathered).tolist()):
         if asked:
             return Infeasible(device=rank, asked_bytes=asked, free_bytes=free)

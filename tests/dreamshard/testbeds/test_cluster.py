@@ -83,7 +83,6 @@ def any_sharding_task(**options) -> PlacementTask:
 def test_every_way_to_shard_is_measured_at_once(cluster):
     sample = cluster.measure(any_sharding_task(), Placement(every_way(16), 2, 2))
     assert (sample.costs.phases_ms() > 0).all()
-    assert (sample.index_ms > 0).all()
     assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
     assert (sample.clock, sample.repeats, sample.task.devices_per_host) == ("thread_cpu", 5, 2)
 

@@ -145,7 +145,6 @@ def test_every_way_to_shard_is_measured_and_cached(measured):
     bed = bed_of()
     sample = bed.measure(sharded_task(4), sharded(ROW_WISE, COPIES, WHOLE, ON_HOST))
     assert (sample.costs.phases_ms() > 0).all()
-    assert (sample.index_ms > 0).all()
     assert torch.equal(sample.costs.forward_comm_ms, sample.costs.forward_comm_ms[:1].expand(4))
     assert (sample.costs.backward_comm_ms > sample.costs.forward_comm_ms).all()
     again = bed.measure(sharded_task(4), sharded(ROW_WISE, COPIES, WHOLE, ON_HOST))

@@ -109,7 +109,7 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(name):
 
 def test_ones_own_testbed_needs_only_to_measure():
     bed = open_testbed("tests.helpers.testbeds:by_count", SETUP)
-    assert (bed.name, bed.links, bed.max_devices, bed.capacity(2).memory_bytes) == ("own", None, None, None)
+    assert (bed.name, bed.links, bed.capacity(2).memory_bytes) == ("own", None, None)
     task = roomy_task(tables_of_dims([4, 4, 4]))
     assert bed.measure(task, Placement.whole(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
     with pytest.raises(ValueError, match="measures no exchanges"):

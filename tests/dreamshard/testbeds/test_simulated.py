@@ -128,7 +128,6 @@ def test_columns_cost_the_same_as_tables_of_their_own():
     alone = sample.of_whole_tables()
     again = make_testbed().measure(alone.task, alone.placement)
     assert torch.equal(sample.costs.phases_ms(), again.costs.phases_ms())
-    assert (sample.index_ms > 0).all()
 
 
 @pytest.mark.parametrize("way", SHARDING_TYPES)
@@ -143,4 +142,3 @@ def test_every_way_to_shard_has_costs_that_repeat(way):
     assert torch.equal(one.costs.forward_compute_ms > 0, holding)
     assert (one.costs.forward_comm_ms > 0).all() == (way != "data_parallel")
     assert (one.costs.backward_comm_ms > 0).all()
-    assert (one.index_ms > 0).all() == (way != "data_parallel")

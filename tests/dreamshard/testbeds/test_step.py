@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import SHARDING_TYPES, Placement, ShardingType, TableSharding, even_columns
@@ -12,8 +13,8 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import step
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.operators import EPSILON, LEARNING_RATE
-from dreamshard.testbeds.step import Collectives, Team, Teams, operators_of
+from dreamshard.testbeds.operators import EPSILON, LEARNING_RATE, RankOperator
+from dreamshard.testbeds.step import Collectives, Teams, operators_of
 from dreamshard.workloads import Lookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -92,7 +93,8 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(ways, options):
         for operator in operators.operators:
             samples = slice([0, 3, 5, 7][d], [3, 5, 7, 9][d]) if operator.is_copy else slice(None)
             places = [(int(own.table[s]), slice(*own.rows[s]), slice(*own.columns[s])) for s in operator.shards]
-            for (table, rows, columns), weight in zip(places, operator.weights, strict=True):
+            weights = weights_of(operator, own)
+            for (table, rows, columns), weight in zip(places, weights, strict=True):
                 weight.copy_(values(ROWS, DIMS[table], seed=table)[rows, columns])
             pooled, given, at = operator.run(), [], 0
             for table, _, columns in places:
@@ -102,9 +104,9 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(ways, options):
                 at += width
             pooled.backward(torch.cat(given, dim=1))
             if operator.is_copy:
-                denses.append((operators.dense, places, operator.weights))
+                denses.append((operators.dense, places, weights))
             else:
-                hold(held, places, operator.weights)
+                hold(held, places, weights)
     total = sum(dense.gradient.clone() for dense, *_ in denses) if denses else None
     for dense, places, weights in denses:
         dense.weights.grad = total.clone()
@@ -115,7 +117,16 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(ways, options):
     torch.testing.assert_close(held, after, **tolerance)
 
 
-def hold(held: list[torch.Tensor], places: list[tuple[int, slice, slice]], weights: tuple[torch.Tensor, ...]) -> None:
+def weights_of(operator: RankOperator, own: Shards) -> list[torch.Tensor]:
+    """`[rows, dim]` of each of its shards."""
+    if not operator.is_copy:
+        return operator.module.split_embedding_weights()
+    rows, dim = own.tables.rows[operator.shards], own.tables.dim[operator.shards]
+    parts = operator.module.weights.detach().split((rows * dim).tolist())
+    return [part.reshape(-1, int(each)) for part, each in zip(parts, dim, strict=True)]
+
+
+def hold(held: list[torch.Tensor], places: list[tuple[int, slice, slice]], weights: list[torch.Tensor]) -> None:
     for (table, rows, columns), weight in zip(places, weights, strict=True):
         held[table][rows, columns] = weight.detach().float()
 
@@ -132,8 +143,8 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
     for name in ("_REDUCE_SCATTER", "_ALL_GATHER"):
         monkeypatch.setattr(step, name, lambda out, given, group: reduced.append({len(out), len(given)}))
     for rank in range(RANKS):
-        everyone = Team(rank, RANKS, None)
-        teams = Teams(everyone, Team(rank % PER_HOST, PER_HOST, None), Team(rank // PER_HOST, RANKS // PER_HOST, None))
+        places = (rank, RANKS), (rank % PER_HOST, PER_HOST), (rank // PER_HOST, RANKS // PER_HOST)
+        teams = Teams(*(dist.ProcessGroup(*place) for place in places))
         collectives = Collectives.of(shards, teams, device_of())
         for work in (*collectives.forward, *collectives.backward):
             work()
