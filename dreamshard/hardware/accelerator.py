@@ -33,12 +33,15 @@ MEASURED_LINKS: dict[str, tuple[str, ...]] = {
 LINKS = (*MEASURED_LINKS, *(gpu for gpus in MEASURED_LINKS.values() for gpu in gpus))
 """Values of `link`: a kind of link, or a GPU whose measured links are meant."""
 
-_PREFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12}
+_SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BYTES = {
-    prefix + unit: Decimal(size).scaleb(power)
-    for unit, size in (("B", "1"), ("bit", "0.125"), ("b", "0.125"))
-    for prefix, power in _PREFIXES.items()
-} | {f"{prefix}iB": Decimal(2 ** (10 * power)) for power, prefix in enumerate("KMGT", start=1)}
+    **{
+        f"{prefix}{unit}": Decimal(size) / of
+        for unit, of in (("B", 1), ("bit", 8), ("b", 8))
+        for prefix, size in _SI.items()
+    },
+    **{f"{prefix}iB": Decimal(2 ** (10 * power)) for power, prefix in enumerate("KMGT", start=1)},
+}
 _PER_SECOND = {f"{unit}/s": size for unit, size in _BYTES.items()}
 _SECONDS = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 _HERTZ = {"MHz": Decimal("1e6"), "GHz": Decimal("1e9")}
@@ -134,8 +137,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
     """
     with reading(path, "is no hardware file", "so its costs are unknown; see docs/hardware.md"):
         spec = _parsed(_content(path), path)
-        own = yaml_content(path.read_bytes(), path, "", "")
-        if "link_latency" in own and spec.link_curve not in (None, *MEASURED_LINKS):
+        if "link_latency" in yaml_content(path.read_bytes(), path, "", "") and spec.link_curve in PRESETS:
             raise InputError(
                 f"{path}: link_latency is ignored, as links are as measured on {spec.link_curve}; leave it out, or add "
                 "`link: nvlink` or `link: pcie`"

@@ -51,11 +51,13 @@ __all__ = [
 ]
 
 
+CLUSTERS = [f"cluster{on}{kind}" for on in ("", ":ray") for kind in ("", ":cpu", ":cuda")]
+
+
 def testbed_names() -> list[str]:
     """Every name that `open_testbed` takes."""
-    clusters = [f"{kind}{on}" for kind in ("cluster", "cluster:ray") for on in ("", ":cpu", ":cuda")]
     presets = [f"{kind}:{name}" for kind in (SIMULATED, "emulated") for name in (*PRESETS, "FILE.yaml")]
-    return ["auto", *clusters, "emulated", SIMULATED, *presets, "package.module:factory"]
+    return ["auto", *CLUSTERS, "emulated", SIMULATED, *presets, "package.module:factory"]
 
 
 def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) -> Testbed:
@@ -80,33 +82,32 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
         ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.
     """
     kind, _, detail = name.partition(":")
-    on, _, device_type = detail.partition(":")
-    if kind == "auto" and not detail and launched is None and 0 < torch.cuda.device_count() < setup.num_devices:
-        return _emulated(setup, "")
-    if kind == "cluster" and on == "ray" and device_type in ("", "cpu", "cuda"):
-        return _cluster(setup, device_type, ray_ranks(setup.most_devices, device_type))
-    if (kind == "cluster" and detail in ("", "cpu", "cuda")) or name == "auto":
-        return _cluster(setup, detail, launched)
+    if kind == "emulated" or (
+        name == "auto" and launched is None and 0 < torch.cuda.device_count() < setup.num_devices
+    ):
+        return _emulated(setup, detail)
+    if name in ("auto", *CLUSTERS):
+        device_type: DeviceType | None = "cpu" if name.endswith("cpu") else "cuda" if name.endswith("cuda") else None
+        ranks = ray_ranks(setup.most_devices, device_type) if detail.startswith("ray") else launched
+        return ClusterTestbed(setup, device_type, ranks)
     if kind == SIMULATED:
         return SimulatedTestbed(setup, hardware(detail or DEFAULT_PRESET))
-    if kind == "emulated":
-        return _emulated(setup, detail)
-    if detail and kind not in ("auto", "cluster"):
-        try:
-            factory = pkgutil.resolve_name(name)
-        except (ModuleNotFoundError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"testbed {name!r} cannot be opened ({error}); name a function that takes a TestbedSetup, in a module on "
-                f"PYTHONPATH, or choose one of {testbed_names()}"
-            ) from error
-        made = factory(setup)
-        if not isinstance(made, Testbed):
-            raise ValueError(
-                f"testbed {name!r} made a {type(made).__name__}; make a subclass of dreamshard.testbeds.Testbed that has a "
-                "name and hardware"
-            )
-        return made
-    raise ValueError(f"there is no testbed {name!r}; choose one of {', '.join(testbed_names())}")
+    if not detail or kind in ("auto", "cluster"):
+        raise ValueError(f"there is no testbed {name!r}; choose one of {', '.join(testbed_names())}")
+    try:
+        factory = pkgutil.resolve_name(name)
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"testbed {name!r} cannot be opened ({error}); name a function that takes a TestbedSetup, in a module on "
+            f"PYTHONPATH, or choose one of {testbed_names()}"
+        ) from error
+    made = factory(setup)
+    if not isinstance(made, Testbed):
+        raise ValueError(
+            f"testbed {name!r} made a {type(made).__name__}; make a subclass of dreamshard.testbeds.Testbed that has a name "
+            "and hardware"
+        )
+    return made
 
 
 def is_testbed(name: str, kind: str, hardware: str) -> bool:
@@ -124,25 +125,6 @@ def is_testbed(name: str, kind: str, hardware: str) -> bool:
     elif preset not in PRESETS:
         return kind == named_kind
     return kind == named_kind and hardware.endswith(f" {preset}")
-
-
-def _cluster(setup: TestbedSetup, device_type: str, ranks: Ranks | None) -> ClusterTestbed:
-    """The cluster on the devices asked for, or on GPUs unless there is none at all.
-
-    Raises:
-        ValueError: there are GPUs for some devices only; ranks on the CPU would be no guide to them.
-    """
-    if device_type in ("cpu", "cuda"):
-        return ClusterTestbed(setup, "cpu" if device_type == "cpu" else "cuda", ranks)
-    if ranks is not None:
-        return ClusterTestbed(setup, ranks.layout.device_type(), ranks)
-    num_gpus, num_devices = torch.cuda.device_count(), setup.num_devices
-    if 0 < num_gpus < num_devices:
-        raise ValueError(
-            f"this machine has {num_gpus} GPUs for {num_devices} devices; start ranks on more hosts with torchrun or Ray "
-            "(docs/many-hosts.md), plan with `emulated` or `simulated`, or ask for the CPU with `cluster:cpu`"
-        )
-    return ClusterTestbed(setup, "cuda" if num_gpus else "cpu")
 
 
 def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:

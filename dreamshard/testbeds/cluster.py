@@ -29,7 +29,7 @@ class ClusterTestbed(Testbed):
 
     Args:
         setup: how to measure.
-        device_type: of the ranks.
+        device_type: of the ranks; None for GPUs unless there is none at all.
         ranks: of a launcher of many hosts, which stay up; None for this host's own.
 
     Raises:
@@ -38,14 +38,17 @@ class ClusterTestbed(Testbed):
 
     name = "cluster"
 
-    def __init__(self, setup: TestbedSetup, device_type: DeviceType, ranks: Ranks | None = None) -> None:
+    def __init__(self, setup: TestbedSetup, device_type: DeviceType | None = None, ranks: Ranks | None = None) -> None:
         require_fbgemm()
+        num_gpus = (
+            torch.cuda.device_count() if ranks is None else sum(rank.gpu is not None for rank in ranks.layout.ranks)
+        )
+        device_type = device_type or ("cuda" if num_gpus else "cpu")
         most, on_gpus = setup.most_devices, device_type == "cuda"
-        if on_gpus and ranks is None and torch.cuda.device_count() < most:
+        if on_gpus and ranks is None and num_gpus < most:
             raise ValueError(
-                f"testbed cluster:cuda needs a GPU for each of {most} devices, but this machine has "
-                f"{torch.cuda.device_count()}; ask for fewer, start ranks on several hosts (docs/many-hosts.md), or use "
-                "cluster:cpu or simulated"
+                f"this machine has {num_gpus} GPUs for {most} devices; start ranks on more hosts with torchrun or Ray "
+                "(docs/many-hosts.md), plan with `emulated` or `simulated`, or ask for the CPU with `cluster:cpu`"
             )
         try:
             self._pickled_setup = pickle.dumps(replace(setup, shard_cache=None))
@@ -92,7 +95,6 @@ class ClusterTestbed(Testbed):
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`, on as many devices as there are, also more than a task's."""
         part = self.layout.part(exchange.num_devices, exchange.devices_per_host)
-        part.model(self.device_type)  # refuses GPUs of several models
         timed = _stacked(self._answers(f"an all-to-all of {exchange.num_devices} devices", part, exchange))  # [R, D, 2]
         median_ms = medians(timed).to(torch.float32)  # [D, 2]
         return ExchangeSample(
@@ -110,9 +112,9 @@ class ClusterTestbed(Testbed):
 
     def capacity(self, num_devices: int) -> Capacity:
         """See `Testbed`."""
-        gpu = self.layout.ranks[0].gpu
-        if self.device_type == "cuda" and gpu is not None:  # this host may have none
-            return Capacity(kind="gpu", memory_bytes=gpu.memory_bytes, spec=preset_of(gpu.model))
+        first = self.layout.ranks[0]
+        if self.device_type == "cuda":  # this host may have none
+            return Capacity(kind="gpu", memory_bytes=first.gpu_bytes, spec=preset_of(str(first.gpu)))
         per_host = min(num_devices, self.layout.devices_per_host)
         return Capacity(kind="cpu", memory_bytes=machine_memory_bytes() // per_host)
 

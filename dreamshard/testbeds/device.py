@@ -157,18 +157,19 @@ class Device:
             ValueError: lookups are missing or of a table of more rows.
         """
         key = (parent_name(name), rows)  # columns of one table share its lookups
-        if key in self._lookups:
-            self._lookups.move_to_end(key)
-            return self._lookups[key]
-        lookups = self.setup.lookups(key[0]).first(self.setup.batch_size)
-        check_indices(lookups.indices, rows, f"table {name}")  # the operator does not
-        if self.device.type == "cuda":
-            dtype = torch.int32 if max(rows, len(lookups.indices)) <= INT32_LIMIT else torch.int64
-            lookups = Lookups(lookups.indices.to(self.device, dtype), lookups.offsets.to(self.device))
-        self._lookups[key] = lookups
-        while len(self._lookups) > 1 and self._kept_bytes() > KEPT_LOOKUP_BYTES[self.device.type]:
-            self._lookups.popitem(last=False)
-        return lookups
+        if key not in self._lookups:
+            lookups = self.setup.lookups(key[0]).first(self.setup.batch_size)
+            check_indices(lookups.indices, rows, f"table {name}")  # the operator does not
+            if self.device.type == "cuda":
+                dtype = torch.int32 if max(rows, len(lookups.indices)) <= INT32_LIMIT else torch.int64
+                lookups = Lookups(lookups.indices.to(self.device, dtype), lookups.offsets.to(self.device))
+            self._lookups[key] = lookups
+        self._lookups.move_to_end(key)
+        kept_bytes = sum(each.indices.nbytes + each.offsets.nbytes for each in self._lookups.values())
+        while len(self._lookups) > 1 and kept_bytes > KEPT_LOOKUP_BYTES[self.device.type]:
+            _, oldest = self._lookups.popitem(last=False)
+            kept_bytes -= oldest.indices.nbytes + oldest.offsets.nbytes
+        return self._lookups[key]
 
     def within_memory(self, work: Callable[[], Result], needed_bytes: int) -> Result:
         """Run work that needs this much memory.
@@ -176,15 +177,11 @@ class Device:
         Raises:
             DoesNotFitError: it needs more than is free, or the device ran out of memory.
         """
-        free = self.free_bytes()
-        if needed_bytes > free:
-            raise DoesNotFitError(needed_bytes, free)
-        try:
-            return work()
-        except torch.OutOfMemoryError:
-            pass  # the work's memory is released once this clause has ended
-        gc.collect()
-        torch.cuda.empty_cache()
+        if needed_bytes <= self.free_bytes():
+            with suppress(torch.OutOfMemoryError):
+                return work()
+            gc.collect()  # the work's memory is released once the clause above has ended
+            torch.cuda.empty_cache()
         raise DoesNotFitError(needed_bytes, self.free_bytes())
 
     def free_bytes(self) -> int:
@@ -205,9 +202,6 @@ class Device:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _kept_bytes(self) -> int:
-        return sum(each.indices.nbytes + each.offsets.nbytes for each in self._lookups.values())
-
 
 def device_model(device_type: str) -> str:
     """Model of the first GPU, or of the processor."""
@@ -221,13 +215,11 @@ def device_model(device_type: str) -> str:
 
 def library_versions() -> dict[str, str]:
     """Versions of torch, of CUDA if torch is built for it, and of the installed build of fbgemm."""
-    versions = {"torch": str(torch.__version__)}
-    if torch.version.cuda is not None:
-        versions["cuda"] = str(torch.version.cuda)
+    versions = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or "")}
     for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
-    return versions
+    return {name: number for name, number in versions.items() if number}
 
 
 def machine_memory_bytes() -> int:

@@ -8,15 +8,6 @@ from dreamshard.testbeds.base import DeviceType
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A GPU; its `uuid` tells it from others of the model."""
-
-    model: str
-    uuid: str
-    memory_bytes: int
-
-
-@dataclass(frozen=True)
 class Rank:
     """A process that measures.
 
@@ -24,14 +15,16 @@ class Rank:
         number: among all ranks, from 0.
         host: name of the machine, or of what stands for one.
         processor: model of the CPU, with the number of its cores.
-        gpu: that this rank would use; None if it has none.
+        gpu: model of the GPU that this rank would use; None if it has none.
+        gpu_bytes: memory of the GPU.
         pid: of the process; 0 if it has not started.
     """
 
     number: int
     host: str
     processor: str
-    gpu: Gpu | None
+    gpu: str | None = None
+    gpu_bytes: int = 0
     pid: int = 0
 
 
@@ -111,34 +104,16 @@ class Layout:
         """Names the devices without their number, e.g. `NVIDIA H100`.
 
         Raises:
-            ValueError: they are GPUs of several models, or a rank has none of its own.
+            ValueError: a rank has no GPU: it must not be replaced by a CPU.
         """
-        if device_type == "cpu":
-            return " and ".join(sorted({rank.processor for rank in self.ranks}))
-        users: dict[tuple[str, str], int] = {}
-        models: dict[str, str] = {}
         for rank in self.ranks:
-            if rank.gpu is None:
+            if device_type == "cuda" and rank.gpu is None:
                 raise ValueError(
                     f"rank {rank.number} on host {rank.host} has no GPU that torch can use; start one rank per GPU, check "
                     "`nvidia-smi` on that host, or ask for the CPU with cluster:cpu"
                 )
-            other = users.setdefault((rank.host, rank.gpu.uuid), rank.number)
-            if other != rank.number:
-                raise ValueError(
-                    f"ranks {other} and {rank.number} on host {rank.host} have the same GPU ({rank.gpu.model}); start one "
-                    "rank per GPU"
-                )
-            models.setdefault(rank.gpu.model, f"{rank.gpu.model} on host {rank.host}")
-        if len(models) > 1:
-            raise ValueError(
-                f"ranks have GPUs of different models ({', '.join(models.values())}); start them on hosts of one kind"
-            )
-        return next(iter(models))
-
-    def device_type(self) -> DeviceType:
-        """GPUs, unless no rank at all has one: a rank that should have one must not be replaced by a CPU."""
-        return "cuda" if any(rank.gpu for rank in self.ranks) else "cpu"
+        names = {str(rank.gpu) if device_type == "cuda" else rank.processor for rank in self.ranks}
+        return " and ".join(sorted(names))
 
 
 def describe_count(count: int, noun: str) -> str:

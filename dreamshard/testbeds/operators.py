@@ -91,7 +91,7 @@ class DenseOptimizer:
     """
 
     weights: torch.nn.Parameter
-    shapes: tuple[tuple[int, int], ...]
+    shapes: list[tuple[int, int]]
     optimizer: Optimizer
     _state: dict[int, Tensor] = field(default_factory=dict)
 
@@ -191,7 +191,7 @@ class RankOperators:
         from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
 
         dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, use_cpu=device.type == "cpu").to(device)
-        self.dense = DenseOptimizer(dense.weights, tuple(shapes), self._task.optimizer)
+        self.dense = DenseOptimizer(dense.weights, shapes, self._task.optimizer)
         return RankOperator(own, True, dense, Lookups(joined.indices.long(), joined.offsets.long()))
 
     def _lookups_of(self, shard: int, is_copy: bool) -> Lookups:
@@ -301,19 +301,16 @@ def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torc
     Raises:
         ValueError: a table has fewer samples.
     """
-    indices, offsets, start = [], [], 0
-    for table in lookups:
-        if table.batch_size < batch_size:
-            raise ValueError(
-                f"lookups of {table.batch_size} samples cannot fill a batch of {batch_size}; ingest the workload with a "
-                "larger batch, or measure with a smaller one"
-            )
-        first = table.first(batch_size)
-        indices.append(first.indices.to(index_dtype))
-        offsets.append(first.offsets[:batch_size].to(index_dtype) + start)
-        start += len(first.indices)
-    offsets.append(torch.tensor([start], dtype=index_dtype, device=offsets[0].device))
-    return Lookups(torch.cat(indices), torch.cat(offsets))
+    firsts = [table.first(batch_size) for table in lookups]
+    fewest = min(table.batch_size for table in firsts)
+    if fewest < batch_size:
+        raise ValueError(
+            f"lookups of {fewest} samples cannot fill a batch of {batch_size}; ingest the workload with a larger batch, or "
+            "measure with a smaller one"
+        )
+    lengths = torch.cat([table.offsets.diff() for table in firsts]).long()
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    return Lookups(torch.cat([table.indices.to(index_dtype) for table in firsts]), offsets.to(index_dtype))
 
 
 @functools.cache

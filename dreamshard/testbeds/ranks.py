@@ -34,7 +34,7 @@ from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType
 from dreamshard.testbeds.device import Device, device_model
-from dreamshard.testbeds.layout import Gpu, Layout, Rank
+from dreamshard.testbeds.layout import Layout, Rank
 from dreamshard.testbeds.step import Teams, measure_exchange, measure_step
 
 HOST = "DREAMSHARD_HOST"
@@ -371,12 +371,12 @@ class _Worker:
 
 def describe_rank(number: int, gpu_index: int | None, host: str | None = None) -> Rank:
     """A rank in this process."""
-    gpu = None
+    gpu, gpu_bytes = None, 0
     if gpu_index is not None:
         properties = torch.cuda.get_device_properties(gpu_index)
-        gpu = Gpu(str(properties.name), str(properties.uuid), int(properties.total_memory))
+        gpu, gpu_bytes = str(properties.name), int(properties.total_memory)
     name = host or os.environ.get(HOST) or socket.gethostname()
-    return Rank(number, name, f"{device_model('cpu')} x{os.cpu_count()}", gpu, os.getpid())
+    return Rank(number, name, f"{device_model('cpu')} x{os.cpu_count()}", gpu, gpu_bytes, os.getpid())
 
 
 def gpu_of(local_rank: int) -> int | None:

@@ -96,26 +96,26 @@ _running: list[tuple[RayLauncher, Ranks]] = []
 """At most one: the devices of a cluster are reserved once for all testbeds of this process; Ray ends them with it."""
 
 
-def ray_ranks(num_ranks: int, kind: str) -> Ranks:
+def ray_ranks(num_ranks: int, device_type: DeviceType | None) -> Ranks:
     """Ranks on a Ray cluster, which stay until they fail, this process ends or other ones are asked for.
 
     Args:
         num_ranks: as many as devices.
-        kind: `cpu` or `cuda`; empty for GPUs, unless the cluster has none at all.
+        device_type: None for GPUs, unless the cluster has none at all.
 
     Raises:
         ConnectionError: the cluster could not be reached, or a rank did not start.
         ValueError: Ray is not installed, or the cluster has too few devices.
     """
     for launcher, ranks in _running:
-        if ranks.failure is None and launcher.num_ranks == num_ranks and kind in ("", launcher.device_type):
+        if ranks.failure is None and launcher.num_ranks == num_ranks and device_type in (None, launcher.device_type):
             return ranks
         ranks.end()
         launcher.close()
     _running.clear()
     ray = _connect()
     total = ray.cluster_resources()
-    device_type: DeviceType = "cuda" if kind == "cuda" or (kind == "" and total.get("GPU", 0) > 0) else "cpu"
+    device_type = device_type or ("cuda" if total.get("GPU", 0) > 0 else "cpu")
     name = {"cuda": "GPU", "cpu": "CPU"}[device_type]
     if total.get(name, 0) < num_ranks:
         raise ValueError(
