@@ -70,12 +70,9 @@ def index_exchange_s(
     It is none of the paper's four phases: TorchRec's pipeline hides it behind the computation of the batch before. Each
     device receives one int64 per lookup of its tables and one per sample and table (the lengths).
     """
-    exchanged = (~shards.is_any("data_parallel")).double()
-    received = exchanged * batch_size * (shards.tables.pooling_factor.double() + 1)
+    received = ~shards.is_any("data_parallel") * batch_size * (shards.tables.pooling_factor.double() + 1)
     received_bytes = LOOKUP_BYTES * received.new_zeros(shards.num_devices).index_add_(0, shards.device, received)
-    if not bool(exchanged.any()):
-        return received_bytes
-    return all_to_all_s(received_bytes, spec, devices_per_host)
+    return all_to_all_s(received_bytes, spec, devices_per_host) * bool(received.any())
 
 
 def vector_bytes(sum_dims: Float[Tensor, "*B"], batch_size: int) -> Float[Tensor, "*B"]:

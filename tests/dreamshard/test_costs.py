@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.costs import PHASES, DeviceCosts, Exchange
 from dreamshard.placement import Placement
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import task_of
@@ -26,3 +26,9 @@ def test_a_sample_that_is_no_time_is_refused(wrong):
     task = task_of([1, 1], num_devices=2, room_rows=10)
     with pytest.raises(ValueError, match="by hand"):
         sample_of(task, Placement.whole(torch.tensor([0, 1]), 2), [1.0, wrong])
+
+
+@pytest.mark.parametrize("sent_bytes", [[4], [0, 0]])
+def test_an_exchange_that_moves_nothing_is_refused(sent_bytes):
+    with pytest.raises(ValueError, match="moves nothing"):
+        Exchange(sent_bytes=torch.tensor(sent_bytes))

@@ -1,16 +1,20 @@
 """Testbeds for tests: the simulated one, and custom ones such as `tests.helpers.testbeds:by_count`."""
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dreamshard.constraints import ANY_SHARDING
 from dreamshard.cost_model import shard_sums
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.links import all_to_all_s, vector_bytes
 from dreamshard.hardware.loads import DIM, placed_loads
 from dreamshard.hardware.roofline import figures_of, operators_s
-from dreamshard.placement import Placement
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
@@ -29,6 +33,24 @@ def simulated(noise: float = 0.01, batch_size: int = 65_536) -> SimulatedTestbed
 
     setup = TestbedSetup(num_devices=2, batch_size=batch_size, lookups=no_lookups)
     return SimulatedTestbed(setup, RTX2080TI, noise)
+
+
+def any_sharding_task(tables: Tables, num_devices: int = 2, **options: Any) -> PlacementTask:
+    """A task with room for all, whose tables may be sharded in any way."""
+    return PlacementTask(tables, num_devices, 2**40, constraints=replace(ANY_SHARDING, caching=True), **options)
+
+
+def every_way(dim: int) -> dict[str, TableSharding]:
+    """A table of this many columns sharded each way, on hosts of at least two devices."""
+    half = ((0, dim // 2), (dim // 2, dim))
+    return {
+        "table_wise": TableSharding("table_wise", where=(1,)),
+        "column_wise": TableSharding("column_wise", columns=half, where=(0, 1)),
+        "row_wise": TableSharding("row_wise"),
+        "table_row_wise": TableSharding("table_row_wise", where=(0,)),
+        "grid_shard": TableSharding("grid_shard", columns=half, where=(0, 0)),
+        "data_parallel": TableSharding("data_parallel"),
+    }
 
 
 def table_loads(

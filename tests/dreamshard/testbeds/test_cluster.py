@@ -5,15 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.constraints import Constraints
 from dreamshard.costs import Exchange
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
-from dreamshard.tasks import PlacementTask
+from dreamshard.placement import Placement
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster import ClusterTestbed
 from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
+from tests.helpers.testbeds import any_sharding_task, every_way
 
 pytestmark = pytest.mark.processes
 
@@ -62,45 +61,34 @@ def test_exchanges_may_take_more_ranks_than_a_task_but_not_more_memory_than_ther
         bed.close()
 
 
-def every_way(dim: int) -> tuple[TableSharding, ...]:
+SIX = tables_of_dims([16] * 6, rows=500)
+
+
+def each_way(**first) -> Placement:
     """A table of each way to shard, two ranks on one host."""
-    half = ((0, dim // 2), (dim // 2, dim))
-    return (
-        TableSharding("table_wise", where=(1,)),
-        TableSharding("column_wise", columns=half, where=(0, 1)),
-        TableSharding("row_wise"),
-        TableSharding("table_row_wise", where=(0,)),
-        TableSharding("grid_shard", columns=half, where=(0, 0)),
-        TableSharding("data_parallel"),
-    )
-
-
-def any_sharding_task(**options) -> PlacementTask:
-    constraints = Constraints(sharding_types=SHARDING_TYPES, caching=True)
-    return replace(roomy_task(tables_of_dims([16] * 6, rows=500)), constraints=constraints, **options)
+    whole, *others = every_way(16).values()
+    return Placement((replace(whole, **first), *others), 2, 2)
 
 
 def test_every_way_to_shard_is_measured_at_once(cluster):
-    sample = cluster.measure(any_sharding_task(), Placement(every_way(16), 2, 2))
+    sample = cluster.measure(any_sharding_task(SIX), each_way())
     assert (sample.costs.phases_ms() > 0).all()
     assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
     assert (sample.clock, sample.repeats, sample.task.devices_per_host) == ("thread_cpu", 5, 2)
 
 
 @pytest.mark.parametrize(
-    ("task", "sharding", "message"),
+    ("options", "first", "message"),
     [
-        (any_sharding_task(precision="bf16"), 0, "fbgemm trains no bf16 tables with sgd on cpu"),
-        (any_sharding_task(optimizer="adam"), 0, "fbgemm trains no fp32 tables with adam on cpu"),
-        (any_sharding_task(precision="fp16"), 0, "'table-5 copy 0' is data-parallel in fp16 with sgd"),
-        (any_sharding_task(), 0.5, "'table-0' is in host memory with a cache on the device, which only GPUs have"),
+        ({"precision": "bf16"}, {}, "fbgemm trains no bf16 tables with sgd on cpu"),
+        ({"optimizer": "adam"}, {}, "fbgemm trains no fp32 tables with adam on cpu"),
+        ({"precision": "fp16"}, {}, "'table-5 copy 0' is data-parallel in fp16 with sgd"),
+        ({}, {"cached_share": 0.5}, "'table-0' is in host memory with a cache on the device, which only GPUs have"),
     ],
 )
-def test_what_ranks_on_the_cpu_cannot_shard_is_refused_by_name(cluster, task, sharding, message):
-    first, *others = every_way(16)
-    cached = replace(first, cached_share=sharding or None)
+def test_ways_to_shard_that_the_cpu_does_not_have_are_refused_by_name(cluster, options, first, message):
     with pytest.raises(ValueError, match=message):
-        cluster.measure(task, Placement((cached, *others), 2, 2))
+        cluster.measure(any_sharding_task(SIX, **options), each_way(**first))
 
 
 def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):

@@ -1,9 +1,11 @@
-"""Statistics of repeats, and the memory of weights."""
+"""Statistics of repeats, the memory of weights, and the input of an operator."""
 
 import pytest
 import torch
 
 from dreamshard.testbeds.device import WeightArena, medians, slowest_spread
+from dreamshard.testbeds.operators import build_operator, shard_lookups
+from dreamshard.workloads import Lookups
 
 
 def test_an_even_number_of_repeats_has_its_middle_as_median():
@@ -32,3 +34,24 @@ def test_operators_in_use_together_have_arenas_side_by_side():
     second.fill_(2.0)
     assert (first == 1).all()
     assert arena.num_bytes == 2 * 1024
+
+
+def test_operators_of_one_arena_lie_in_the_same_memory():
+    arena, place = WeightArena(torch.device("cpu")), torch.device("cpu")
+    large = build_operator([(20, 4), (20, 8)], "fp32", "sgd", place, arena)
+    small = build_operator([(20, 8)], "fp16", "sgd", place, arena)
+    assert large.weights_host.data_ptr() == small.weights_host.data_ptr()
+    assert large.weights_host.numel() == 20 * 4 + 20 * 8
+    assert small.split_embedding_weights()[0].shape == (20, 8)
+
+
+def test_lookups_are_laid_out_table_after_table_from_the_first_samples():
+    tables = [
+        Lookups(torch.tensor([0, 1, 2, 0, 19]), torch.tensor([0, 1, 3, 5])),
+        Lookups(torch.tensor([5, 5, 19, 3], dtype=torch.int32), torch.tensor([0, 2, 2, 4])),
+    ]
+    joined = shard_lookups(tables, 2, torch.int64)
+    assert joined.indices.tolist() == [0, 1, 2, 5, 5]
+    assert joined.offsets.tolist() == [0, 1, 3, 5, 5]
+    with pytest.raises(ValueError, match="of 3 samples cannot fill a batch of 4"):
+        shard_lookups(tables, 4, torch.int64)

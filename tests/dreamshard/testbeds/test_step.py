@@ -19,6 +19,7 @@ from dreamshard.workloads import Lookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
 BATCH, RANKS, PER_HOST = 9, 4, 2  # uneven shares of samples
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 ROWS, DIMS = 33, [8, 16, 8, 24, 16, 4]
 
 
@@ -43,8 +44,8 @@ def placed(ways: tuple[ShardingType, ...], **options) -> tuple[PlacementTask, Sh
     return task, Shards.of(task, Placement(tables, RANKS, PER_HOST))
 
 
-def device_of() -> Device:
-    return Device(TestbedSetup(num_devices=RANKS, batch_size=BATCH, lookups=lookups_of), torch.device("cpu"))
+def device_of(kind: str = "cpu") -> Device:
+    return Device(TestbedSetup(num_devices=RANKS, batch_size=BATCH, lookups=lookups_of), torch.device(kind))
 
 
 def values(*shape: int, seed: int) -> torch.Tensor:
@@ -78,13 +79,14 @@ def without_sharding(task: PlacementTask, gradients: list[torch.Tensor]) -> tupl
         (("row_wise", "table_row_wise", "data_parallel"), {"optimizer": "rowwise_adagrad"}),
     ],
 )
-def test_pooled_vectors_and_weights_are_those_without_sharding(ways, options):
+@pytest.mark.parametrize("kind", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NEEDS_GPU])])
+def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, options):
     task, shards = placed(ways, **options)
     gradients = [values(BATCH, dim, seed=7) for dim in DIMS[: len(ways)]]
     expected, after = without_sharding(task, gradients)
     found = [torch.zeros_like(each) for each in expected]
     held = [torch.full_like(each, torch.nan) for each in after]
-    device = device_of()
+    device = device_of(kind)
     denses = []
     for d in range(RANKS):
         operators, own = operators_of(task, shards, device, d), shards.on(d)
@@ -99,10 +101,10 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(ways, options):
             pooled, given, at = operator.run(), [], 0
             for table, _, columns in places:
                 width = columns.stop - columns.start
-                found[table][samples, columns] += pooled.detach()[:, at : at + width]
+                found[table][samples, columns] += pooled.detach().cpu()[:, at : at + width]
                 given.append(gradients[table][samples, columns])
                 at += width
-            pooled.backward(torch.cat(given, dim=1))
+            pooled.backward(torch.cat(given, dim=1).to(kind))
             if operator.is_copy:
                 denses.append((operators.dense, places, weights))
             else:
@@ -128,7 +130,7 @@ def weights_of(operator: RankOperator, own: Shards) -> list[torch.Tensor]:
 
 def hold(held: list[torch.Tensor], places: list[tuple[int, slice, slice]], weights: list[torch.Tensor]) -> None:
     for (table, rows, columns), weight in zip(places, weights, strict=True):
-        held[table][rows, columns] = weight.detach().float()
+        held[table][rows, columns] = weight.detach().float().cpu()
 
 
 def test_each_rank_receives_what_others_send_and_back(monkeypatch):
