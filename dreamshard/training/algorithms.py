@@ -27,10 +27,9 @@ from dreamshard.cost_model import (
     StructuredCostNetwork,
     prediction_error,
 )
-from dreamshard.costs import CostSample, ExchangeSample, feasible
+from dreamshard.costs import CostSample, ExchangeSample, MeasuredOn, feasible
 from dreamshard.files.foreign import InputError
 from dreamshard.files.text import gib
-from dreamshard.costs import MeasuredOn
 from dreamshard.names import Algorithm
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError

@@ -1,6 +1,5 @@
 """Algorithm 1, by any algorithm: a run is its seed, an interrupted run is the run, and one goes on from a placer."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,7 +141,6 @@ def test_placements_that_did_not_fit_are_not_learnt_from():
     misfit = replace(
         samples[0],
         costs=DeviceCosts.from_phases(torch.zeros(2, 4)),
-        overall_ms=math.inf,
         infeasible=Infeasible(device=0, asked_bytes=2, free_bytes=1),
     )
     propose(other, tiny_tasks())
