@@ -214,27 +214,21 @@ class CurrentPlan:
         """The plan's placement, also if the task's tables are column shards.
 
         Raises:
-            ValueError: the plan is for another number of devices, or lacks columns of a table.
+            ValueError: the plan lacks columns of a table.
         """
-        if self.plan.num_devices != task.num_devices:
-            raise ValueError(
-                f"the current plan is for {self.plan.num_devices} devices, but {task.name} has {task.num_devices}; give "
-                f"--devices {self.plan.num_devices}, or the plan in use on {task.num_devices}"
-            )
-        if self.plan.not_measured:
-            raise ValueError(
-                "the current plan shards some tables in other ways than whole or by columns, which are not measured beside "
-                "whole tables; leave --current out, or give a plan of `dreamshard place --sharding columns`"
-            )
         sizes = zip(task.tables.names, task.tables.dim.tolist(), strict=True)
-        tables = tuple(self._columns_of(name, dim) for name, dim in sizes)
-        return Placement(tables, task.num_devices, task.devices_per_host or task.num_devices)
+        tables = tuple(self._sharding_of(name, dim) for name, dim in sizes)
+        placement = Placement(tables, self.plan.num_devices, self.plan.devices_per_host or self.plan.num_devices)
+        return placement.on_hosts_of(task.devices_per_host)
 
-    def _columns_of(self, name: str, dim: int) -> TableSharding:
-        """Where the columns of a table are, or of some columns of it that are a table of their own."""
-        table, first = (name, 0) if name in self.plan.tables else columns_of(name)
+    def _sharding_of(self, name: str, dim: int) -> TableSharding:
+        """Of a table, or of some columns of one that are a table of their own."""
+        own = self.plan.tables.get(name)
+        if own is not None and own.dim == dim:
+            return own.sharding
+        table, first = columns_of(name)
         own, ends, where = self.plan.tables.get(table), [0], []
-        for (start, end), device in zip(own.ranges(own.dim), own.where, strict=True) if own else ():
+        for (start, end), device in zip(own.ranges(own.dim), own.where, strict=False) if own else ():
             if max(start, first) < min(end, first + dim):
                 ends.append(min(end - first, dim))
                 where.append(device)

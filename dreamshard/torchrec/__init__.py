@@ -6,7 +6,7 @@ plans     a placement as a `ShardingPlan`, and back
 batches   lookups counted in sample batches, and a person's own functions as a source of tables
 """
 
-from dreamshard.torchrec.batches import open_model, record, workload_of
+from dreamshard.torchrec.batches import open_model, record
 from dreamshard.torchrec.models import discover, tables_of
 from dreamshard.torchrec.plans import current_plan, load_plan, sharding_plan
 from dreamshard.torchrec.ways import narrowed
@@ -20,5 +20,4 @@ __all__ = [
     "record",
     "sharding_plan",
     "tables_of",
-    "workload_of",
 ]

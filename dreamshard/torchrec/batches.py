@@ -74,30 +74,17 @@ def open_model(config: WorkloadConfig) -> Workload:
     """The model that `config.source` makes, with lookups from `config.batches`, or else Zipf lookups.
 
     Raises:
-        ValueError: a function is missing or raises an error, or what it returns has no tables or lookups.
+        ValueError: a function is missing or raises an error, what it returns has no tables or lookups, or the model has
+            fewer tables than the config asks for.
     """
     model = tables_of(call(config.source, "there is no model"))
     if config.batches is not None:
         samples = config.batch_size if config.num_batches is None else None
         batches = _read(call(config.batches, "there are no batches"), config.batches)
         model = record(model, batches, num_batches=config.num_batches, num_samples=samples)
-    notes = model.notes
+    recorded, tables, notes = model.lookups, model.tables, model.notes
     if any((detail.precision, detail.optimizer or "sgd") != ("fp32", "sgd") for detail in model.details):
         notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
-    return replace(workload_of(model, config), notes=notes)
-
-
-def workload_of(model: ModelTables, config: WorkloadConfig | None = None) -> Workload:
-    """The tables of a model with the lookups that were recorded, or else Zipf lookups.
-
-    Args:
-        config: which tables to take, and the samples and seed of Zipf lookups; by default all tables with their own dims.
-
-    Raises:
-        ValueError: the model has fewer tables than the config asks for.
-    """
-    config = config or WorkloadConfig(source="a model", dim=None)
-    recorded, tables = model.lookups, model.tables
     sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), tables.pooling_factor.tolist(), strict=True)
     chosen = chosen_tables(config, [ModelTable(*each) for each in sizes])
 
@@ -117,7 +104,7 @@ def workload_of(model: ModelTables, config: WorkloadConfig | None = None) -> Wor
 
     origin = "lookups of sample batches" if recorded else f"Zipf lookups, {config.batch_size} samples"
     description = f"{len(chosen)} of the {len(tables)} tables of {config.source}, {origin}"
-    return Workload(description, tuple(entry.name for entry in chosen), table, fingerprint)
+    return Workload(description, tuple(entry.name for entry in chosen), table, fingerprint, notes=notes)
 
 
 def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:

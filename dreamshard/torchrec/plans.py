@@ -155,12 +155,6 @@ class _Shard(BaseModel):
     placement: Annotated[str, BeforeValidator(str)]
 
 
-class _Cache(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-    load_factor: float | None = None
-
-
 class _Parameter(BaseModel):
     """What is planned of a `ParameterSharding`, as an object or as `ShardingPlan._serialize` writes it."""
 
@@ -172,7 +166,7 @@ class _Parameter(BaseModel):
     shards: Annotated[list[_Shard] | None, BeforeValidator(lambda spec: getattr(spec, "shards", spec))] = Field(
         None, validation_alias=AliasChoices("sharding_spec", "shards")
     )
-    cache_params: _Cache | None = None
+    cache_params: Any = None
 
 
 def current_plan(
@@ -230,7 +224,7 @@ def _planned(called: str, own: _Parameter, tables: Tables | None, ranks: int, pe
             f"table {called!r} is sharded by {way} with kernel {own.compute_kernel}, whose cost is unknown; known are "
             f"{', '.join(SHARDING_TYPES)} with kernels fused, dense and {CACHED}"
         )
-    share = own.cache_params.load_factor if cached and own.cache_params else None
+    share = getattr(own.cache_params, "load_factor", None)  # which JSON leaves out
     step, held = per_host if way in ON_ONE_HOST else 1, []
     first: dict[tuple[int, int], int] = {}
     if own.shards:
