@@ -81,6 +81,20 @@ class Constraints:
         devices = set(self.pinned.get(table, range(num_devices)))
         return frozenset(devices - set(self.excluded.get(table, ())) - set(self.excluded_devices))
 
+    def renumbered(self, number: Sequence[int]) -> "Constraints":
+        """The same with device `d` called `number[d]`."""
+
+        def renamed(devices: Sequence[int]) -> tuple[int, ...]:
+            return tuple(sorted(number[device] for device in devices))
+
+        return replace(
+            self,
+            pinned={table: renamed(devices) for table, devices in self.pinned.items()},
+            excluded={table: renamed(devices) for table, devices in self.excluded.items()},
+            excluded_devices=renamed(self.excluded_devices),
+            memory_bytes_of={number[device]: room for device, room in self.memory_bytes_of.items()},
+        )
+
     def tables_named(self) -> frozenset[str]:
         """Every table that a constraint names."""
         groups = frozenset().union(*self.together, *self.apart)

@@ -1,7 +1,6 @@
 """Placers: the protocol of rules of thumb, trained models and rivals, and the canonical order in which they see a task."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -58,9 +57,12 @@ class OrderedPlacer(ABC):
         if not torch.equal(order, torch.arange(len(order))):
             ordered = replace(task, tables=task.tables.select(order))
         devices = device_order(ordered)
-        placement = self.found(_with_devices(ordered, devices), budget_ms)
-        tables, names = [placement.tables[i] for i in order.argsort().tolist()], devices.tolist()
-        if names != sorted(names):
+        names, is_other = devices.tolist(), not torch.equal(devices, devices.sort().values)
+        if is_other:
+            ordered = replace(ordered, constraints=ordered.constraints.renumbered(devices.argsort().tolist()))
+        placement = self.found(ordered, budget_ms)
+        tables = [placement.tables[i] for i in order.argsort().tolist()]
+        if is_other:
             tables = [replace(each, where=tuple(names[place] for place in each.where)) for each in tables]
         return replace(placement, tables=tuple(tables)).on_hosts_of(task.devices_per_host)
 
@@ -92,22 +94,3 @@ def device_order(task: PlacementTask) -> Int[Tensor, " D"]:
     forbidden = ~allowed_devices(task)[table_order(task.tables)]  # [T, D]
     keys = [*forbidden.flip(0).numpy(), -task.capacity_bytes.numpy()]  # the last counts first
     return torch.from_numpy(np.lexsort(keys))
-
-
-def _with_devices(task: PlacementTask, order: Int[Tensor, " D"]) -> PlacementTask:
-    """The task with device `order[d]` called `d`."""
-    number, given = order.argsort().tolist(), task.constraints
-    if number == list(range(task.num_devices)):
-        return task
-
-    def renumbered(devices_of: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        return {table: tuple(sorted(number[device] for device in devices)) for table, devices in devices_of.items()}
-
-    constraints = replace(
-        given,
-        pinned=renumbered(given.pinned),
-        excluded=renumbered(given.excluded),
-        excluded_devices=tuple(sorted(number[device] for device in given.excluded_devices)),
-        memory_bytes_of={number[device]: room for device, room in given.memory_bytes_of.items()},
-    )
-    return replace(task, constraints=constraints)

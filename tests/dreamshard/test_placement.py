@@ -8,8 +8,6 @@ from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of
 
-BYTES = torch.tensor([5, 3, 2])
-
 
 def test_a_placement_is_legal_if_it_is_made_for_the_task_and_within_every_device():
     task = PlacementTask(tables_of([5, 3, 2], dim=4), 2, 7 * ROW_BYTES)

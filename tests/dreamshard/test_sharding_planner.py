@@ -19,7 +19,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from dreamshard import training  # noqa: E402
 from dreamshard.named_placers import named_placer  # noqa: E402
-from tests.helpers.planned_model import GIB, SHARDERS, Model, constrained, planner, topology  # noqa: E402
+from tests.helpers.planned_model import GIB, SHARDERS, Model, planner, topology  # noqa: E402
 from tests.helpers.trained import learnt_placer  # noqa: E402
 
 
@@ -68,17 +68,6 @@ def test_measured_lookups_replace_what_is_assumed():
     assert "how often b, c, d, s are looked up is not known" in again.lookup_notes[0]
     with pytest.raises(ValueError, match="1000000 in the statistics"):
         planner(tables=measured).model(Model(rows=7), SHARDERS)
-
-
-def test_dims_that_the_fused_operator_refuses_are_copied_everywhere(caplog):
-    caplog.set_level(logging.INFO)
-    found = constrained(ParameterConstraints(), model=Model(rows=100, dim=10)).sharding_types_of
-    assert found["a"] == ("data_parallel",)
-    assert len(found["s"]) > 1
-    assert "a, b, c, d are copied to every rank" in caplog.text
-    for named in ({"sharding_types": ["table_wise"]}, {"compute_kernels": ["fused"]}):
-        with pytest.raises(ValueError, match=r"has 10 columns, which fbgemm's fused operator refuses.*widen the table"):
-            constrained(ParameterConstraints(**named), model=Model(rows=100, dim=10))
 
 
 @pytest.fixture

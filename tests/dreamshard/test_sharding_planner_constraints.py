@@ -26,17 +26,6 @@ def test_a_grid_is_planned_only_where_it_is_named_as_by_torchrecs_planner():
     assert named["a"] == ("grid_shard",)
 
 
-def test_what_a_sharder_does_not_offer_is_not_planned():
-    on_cuda = constrained(ParameterConstraints(), "s").sharding_types_of["s"]
-    assert set(on_cuda) == {"table_wise", "row_wise", "data_parallel"}
-    on_cpu = constrained(ParameterConstraints(), device="cpu")
-    assert "data_parallel" not in on_cpu.sharding_types_of["s"], "fbgemm would pool it"
-    assert "row_wise" not in on_cpu.sharding_types_of["a"]
-    assert not on_cpu.caching
-    with pytest.raises(ValueError, match=r"'ec.s' cannot be sharded: .* \['table_row_wise'\]"):
-        constrained(ParameterConstraints(sharding_types=["table_row_wise"]), "s")
-
-
 @pytest.mark.parametrize(
     ("kernels", "types", "cached"),
     [

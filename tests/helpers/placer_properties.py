@@ -1,7 +1,7 @@
 """Properties that every placer has, tried on random tasks: tight and roomy, wide and narrow tables, with constraints."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -60,14 +60,10 @@ def broken_properties(name: str, task: PlacementTask) -> str:
 def thread_differences(name: str, task: PlacementTask) -> str:
     """How placements by one and by four threads differ; empty where they do not."""
     threads, placed = torch.get_num_threads(), []
-    try:
-        for count in (1, 4):
-            torch.set_num_threads(count)
-            placed.append(PLACERS[name]().place(task))
-    finally:
-        torch.set_num_threads(threads)
-    one, many = placed
-    return "" if one == many else f"{name} places otherwise with four threads"
+    for count in (1, 4, threads):
+        torch.set_num_threads(count)
+        placed.append(PLACERS[name]().place(task))
+    return "" if placed[0] == placed[1] else f"{name} places otherwise with four threads"
 
 
 def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
@@ -108,19 +104,7 @@ def _broken_by_order(placer: Any, task: PlacementTask, placement: Placement) -> 
 def _broken_by_numbers_of_devices(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:
     """Devices are alike but for their constraints, so these may name other ones."""
     number = torch.randperm(task.num_devices, generator=torch.Generator().manual_seed(len(task.tables))).tolist()
-    given = task.constraints
-
-    def renamed(devices: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        return {table: tuple(number[device] for device in named) for table, named in devices.items()}
-
-    constraints = replace(
-        given,
-        pinned=renamed(given.pinned),
-        excluded=renamed(given.excluded),
-        excluded_devices=tuple(number[device] for device in given.excluded_devices),
-        memory_bytes_of={number[device]: room for device, room in given.memory_bytes_of.items()},
-    )
-    other = replace(task, constraints=constraints)
+    other = replace(task, constraints=task.constraints.renumbered(number))
     try:
         renumbered = placer.place(other)
     except NoPlacementError as error:

@@ -7,7 +7,6 @@ import traceback
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from queue import Empty
 
 import torch
 import torch.distributed as dist
@@ -35,25 +34,22 @@ def shardings(ranks: int, per_host: int) -> dict[str, TableSharding]:
     """How each table of `Model` is sharded, by its path; together these are all ways."""
     last, hosts = ranks - 1, ranks // per_host
 
-    def sharding(sharding_type, columns=(), where=()) -> TableSharding:
-        return TableSharding(sharding_type, columns=columns, where=where)
-
     return {
-        "bags.whole": sharding("table_wise", where=(last,)),
-        "bags.columns": sharding("column_wise", ((0, 4), (4, 12), (12, DIM)), (0, last, 0)),
-        "bags.rows": sharding("row_wise"),
-        "bags.rows_of_host": sharding("table_row_wise", where=(hosts - 1,)),
-        "bags.grid": sharding("grid_shard", ((0, 4), (4, DIM)), (hosts - 1, 0)),
-        "bags.copies": sharding("data_parallel"),
-        "bags.two_features": sharding("row_wise"),
-        "bags.fp16_whole": sharding("table_wise", where=(0,)),
-        "bags.fp16_rows": sharding("row_wise"),
-        "inner.weighted.weighted_whole": sharding("table_wise", where=(0,)),
-        "inner.weighted.weighted_rows": sharding("row_wise"),
-        "inner.weighted.weighted_columns": sharding("column_wise", ((0, 12), (12, DIM)), (last, 0)),
-        "sequences.sequence_whole": sharding("table_wise", where=(last,)),
-        "sequences.sequence_columns": sharding("column_wise", ((0, 8), (8, DIM)), (last, 0)),
-        "sequences.sequence_rows": sharding("row_wise"),
+        "bags.whole": TableSharding("table_wise", (), (last,)),
+        "bags.columns": TableSharding("column_wise", ((0, 4), (4, 12), (12, DIM)), (0, last, 0)),
+        "bags.rows": TableSharding("row_wise"),
+        "bags.rows_of_host": TableSharding("table_row_wise", (), (hosts - 1,)),
+        "bags.grid": TableSharding("grid_shard", ((0, 4), (4, DIM)), (hosts - 1, 0)),
+        "bags.copies": TableSharding("data_parallel"),
+        "bags.two_features": TableSharding("row_wise"),
+        "bags.fp16_whole": TableSharding("table_wise", (), (0,)),
+        "bags.fp16_rows": TableSharding("row_wise"),
+        "inner.weighted.weighted_whole": TableSharding("table_wise", (), (0,)),
+        "inner.weighted.weighted_rows": TableSharding("row_wise"),
+        "inner.weighted.weighted_columns": TableSharding("column_wise", ((0, 12), (12, DIM)), (last, 0)),
+        "sequences.sequence_whole": TableSharding("table_wise", (), (last,)),
+        "sequences.sequence_columns": TableSharding("column_wise", ((0, 8), (8, DIM)), (last, 0)),
+        "sequences.sequence_rows": TableSharding("row_wise"),
     }
 
 
@@ -61,37 +57,26 @@ TABLES = tuple(shardings(4, 2))
 HALF = ("fp16_whole", "fp16_rows")
 
 
+def _config(kind: type, path: str):
+    name = path.rpartition(".")[2]
+    features = ["two_features", "other"] if name == "two_features" else [name]
+    data_type = DataType.FP16 if name in HALF else DataType.FP32
+    return kind(name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=features, data_type=data_type)
+
+
 class Model(torch.nn.Module):
     """Tables for every way to shard, in three collections."""
 
     def __init__(self) -> None:
         super().__init__()
-        names = {
-            path: [t.rpartition(".")[2] for t in TABLES if t.startswith(path)] for path in ("bags", "inner", "seq")
-        }
-        bags = [
-            EmbeddingBagConfig(
-                name=name,
-                num_embeddings=ROWS,
-                embedding_dim=DIM,
-                feature_names=["two_features", "other"] if name == "two_features" else [name],
-                data_type=DataType.FP16 if name in HALF else DataType.FP32,
-            )
-            for name in names["bags"]
-        ]
-        weighted = [
-            EmbeddingBagConfig(name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=[name])
-            for name in names["inner"]
-        ]
-        sequences = [
-            EmbeddingConfig(name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=[name])
-            for name in names["seq"]
-        ]
+        bags, weighted = (
+            [_config(EmbeddingBagConfig, t) for t in TABLES if t.startswith(path)] for path in ("bags", "inner")
+        )
+        sequences = [_config(EmbeddingConfig, t) for t in TABLES if t.startswith("sequences")]
         cpu = torch.device("cpu")
         self.bags = EmbeddingBagCollection(tables=bags, device=cpu)
-        self.inner = torch.nn.ModuleDict(
-            {"weighted": EmbeddingBagCollection(tables=weighted, is_weighted=True, device=cpu)}
-        )
+        inner = EmbeddingBagCollection(tables=weighted, is_weighted=True, device=cpu)
+        self.inner = torch.nn.ModuleDict({"weighted": inner})
         self.sequences = EmbeddingCollection(tables=sequences, device=cpu)
 
     def forward(self, batch: KeyedJaggedTensor) -> dict[str, torch.Tensor]:
@@ -118,11 +103,9 @@ def batch(rank: int) -> KeyedJaggedTensor:
 
 def loss_of(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """Depends on each vector in its own way."""
-    parts = []
-    for number, (_, vectors) in enumerate(sorted(outputs.items())):
-        ramp = torch.linspace(-1, 1, vectors.numel()).reshape(vectors.shape) * (number + 1)
-        parts.append((vectors.float() * ramp).sum())
-    return torch.stack(parts).sum()
+    ordered = [vectors.float() for _, vectors in sorted(outputs.items())]
+    ramps = [torch.linspace(-1, 1, each.numel()).reshape(each.shape) * (n + 1) for n, each in enumerate(ordered)]
+    return torch.stack([(each * ramp).sum() for each, ramp in zip(ordered, ramps, strict=True)]).sum()
 
 
 @dataclass
@@ -155,11 +138,9 @@ def outcomes(ranks: int, per_host: int, port: int, folder: Path) -> list[Outcome
         process.start()
     try:
         found = [queue.get(timeout=START_TIMEOUT_S) for _ in processes]
-    except Empty:
-        found = [Outcome(rank=-1, failure=f"no answer of all ranks after {START_TIMEOUT_S} s")]
-    for process in processes:
-        process.join(10)
-        if process.is_alive():
+    finally:
+        for process in processes:
+            process.join(10)
             process.kill()
     return sorted(found, key=lambda outcome: outcome.rank)
 

@@ -26,30 +26,25 @@ def tables_of(
     lookups: Sequence[int] | None = None,
     unique_rows: Sequence[int] | None = None,
 ) -> Tables:
-    """Tables of these sizes; a single dim or pooling factor is that of every table.
+    """Tables of these sizes, named `{prefix}0`, `{prefix}1`, ... without `names`; one dim or pooling factor holds for all.
 
-    Args:
-        rows: hash size of each table.
-        dim: embedding dimension.
-        pooling: mean lookups per sample.
-        prefix: tables are named `{prefix}0`, `{prefix}1`, ... without `names`.
-        names: one per table.
-        batch_size: samples that the lookups were counted in.
-        bins: shares of the first bins of each table; without them every row looked up is looked up twice.
-        lookups: per batch; `pooling * batch_size` by default.
-        unique_rows: distinct rows looked up; half of the lookups by default.
+    By default `lookups` are `pooling * batch_size`, and every row of them is looked up twice. `bins` are the first bins.
     """
     count = len(rows)
     hash_size = torch.tensor(rows, dtype=torch.int64)
-    factors = torch.tensor(_each(pooling, count), dtype=torch.float64)
+    factors, dims = torch.as_tensor(pooling, dtype=torch.float64), torch.as_tensor(dim)
+    factors, dims = factors.expand(count).clone(), dims.expand(count).clone()
     counted = (factors * batch_size).long() if lookups is None else torch.tensor(lookups)
     halved = torch.minimum(counted // 2, hash_size).clamp(min=1)
     return Tables(
         tuple(names or (f"{prefix}{t}" for t in range(count))),
         hash_size,
-        torch.tensor(_each(dim, count), dtype=torch.int64),
+        dims,
         factors,
-        _padded_bins([[0.0, 1.0]] * count if bins is None else bins),
+        torch.tensor(
+            [[*shares, *[0.0] * (NUM_BINS - len(shares))] for shares in bins or [[0.0, 1.0]] * count],
+            dtype=torch.float64,
+        ),
         counted,
         halved if unique_rows is None else torch.tensor(unique_rows),
     )
@@ -64,17 +59,7 @@ def tables_of_dims(
     names: Sequence[str] | None = None,
 ) -> Tables:
     """Tables that differ only in dim: table-0, table-1, ... without `names`."""
-    unique = min(int(pooling * batch_size) // 2, rows)
-    count = len(dims)
-    return tables_of(
-        [rows] * count,
-        dims,
-        pooling,
-        prefix="table-",
-        names=names,
-        batch_size=batch_size,
-        unique_rows=[unique] * count,
-    )
+    return tables_of([rows] * len(dims), dims, pooling, prefix="table-", names=names, batch_size=batch_size)
 
 
 def task_of(rows: Sequence[int], num_devices: int, room_rows: int, name: str = "task") -> PlacementTask:
@@ -102,16 +87,6 @@ def whole_plan(device: Mapping[str, int], num_devices: int, *, rows: int = 100_0
         name: PlannedTable(sharding_type="table_wise", where=(d,), rows=rows, dim=dim) for name, d in device.items()
     }
     return Plan(num_devices=num_devices, placer="old", tables=tables).to_json()
-
-
-def _each(value: Sequence[float] | float, count: int) -> list[float]:
-    return list(value) if isinstance(value, Sequence) else [value] * count
-
-
-def _padded_bins(first: Sequence[Sequence[float]]) -> Tensor:
-    """`[T, 17]`; the bins that are not given are 0."""
-    padded = [[*shares, *[0.0] * (NUM_BINS - len(shares))] for shares in first]
-    return torch.tensor(padded, dtype=torch.float64).reshape(-1, NUM_BINS)
 
 
 def device_memory_bytes(

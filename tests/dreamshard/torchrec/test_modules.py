@@ -24,16 +24,13 @@ from dreamshard.torchrec import discover, narrowed, tables_of  # noqa: E402
 META = torch.device("meta")
 
 
-def bag(name, rows=100, dim=16, features=None, **options):
-    return torchrec.EmbeddingBagConfig(
-        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features or [f"{name}_id"], **options
-    )
+def bag(name, rows=100, dim=16, features=None, kind=torchrec.EmbeddingBagConfig, **options):
+    features = features or [f"{name}_id"]
+    return kind(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features, **options)
 
 
-def sequence(name, rows=100, dim=16, **options):
-    return torchrec.EmbeddingConfig(
-        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[f"{name}_id"], **options
-    )
+def sequence(name, **options):
+    return bag(name, kind=torchrec.EmbeddingConfig, **options)
 
 
 def bags(*tables, **options):

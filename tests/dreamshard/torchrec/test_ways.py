@@ -13,27 +13,26 @@ from dreamshard.workloads.model_tables import ModelTable  # noqa: E402
 META = torch.device("meta")
 
 
-def bag(name: str, dim: int = 16) -> torchrec.EmbeddingBagConfig:
-    return torchrec.EmbeddingBagConfig(name=name, num_embeddings=100, embedding_dim=dim, feature_names=[name])
-
-
-def sequence(name: str, dim: int = 16) -> torchrec.EmbeddingConfig:
-    return torchrec.EmbeddingConfig(name=name, num_embeddings=100, embedding_dim=dim, feature_names=[name])
-
-
 class Model(torch.nn.Module):
     """A pooled table, one of 10 columns, and a sequence."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ebc = torchrec.EmbeddingBagCollection(device=META, tables=[bag("pooled"), bag("odd", 10)])
-        self.ec = torchrec.EmbeddingCollection(device=META, tables=[sequence("words")])
+        bags = [
+            torchrec.EmbeddingBagConfig(name=name, num_embeddings=100, embedding_dim=dim, feature_names=[name])
+            for name, dim in (("pooled", 16), ("odd", 10))
+        ]
+        words = torchrec.EmbeddingConfig(name="words", num_embeddings=100, embedding_dim=16, feature_names=["words"])
+        self.ebc = torchrec.EmbeddingBagCollection(device=META, tables=bags)
+        self.ec = torchrec.EmbeddingCollection(device=META, tables=[words])
+
+
+TABLES = tables_of(Model()).by_name
 
 
 def types_of(constraints: Constraints = ANY_SHARDING, device: str = "cuda", **options) -> dict[str, set[str]]:
-    tables = tables_of(Model()).by_name
-    found, _ = narrowed(constraints, tables, device_type=device, **options)
-    return {name: set(found.sharding_types_for(name)) for name in tables}
+    found, _ = narrowed(constraints, TABLES, device_type=device, **options)
+    return {name: set(found.sharding_types_for(name)) for name in TABLES}
 
 
 def test_sequences_and_odd_columns_are_narrowed_to_what_torchrec_runs():
@@ -41,36 +40,39 @@ def test_sequences_and_odd_columns_are_narrowed_to_what_torchrec_runs():
     assert found["pooled"] == set(SHARDING_TYPES)
     assert found["words"] == {"table_wise", "row_wise", "data_parallel"}
     assert found["odd"] == {"data_parallel"}
-    assert types_of(device="cpu")["words"] == {"table_wise", "row_wise"}
+    assert types_of(device="cpu")["words"] == {"table_wise", "row_wise"}, "fbgemm would pool copies of sequences"
     assert types_of(device="cpu")["pooled"] == {"table_wise", "column_wise", "data_parallel"}
 
 
-def test_what_torchrec_cannot_run_in_any_way_is_refused():
-    with pytest.raises(ValueError, match=r"'ec.words' cannot be sharded.* offers"):
-        types_of(Constraints(sharding_types=SHARDING_TYPES, sharding_types_of={"words": ("grid_shard",)}))
-    with pytest.raises(ValueError, match=r"'ebc.odd' has 10 columns.*widen the table"):
-        types_of(Constraints(sharding_types=("table_wise", "row_wise")))
+@pytest.mark.parametrize(
+    ("constraints", "text"),
+    [
+        (
+            Constraints(sharding_types=SHARDING_TYPES, sharding_types_of={"words": ("grid_shard",)}),
+            "'ec.words' .* offers",
+        ),
+        (Constraints(sharding_types=("table_wise", "row_wise")), "'ebc.odd' has 10 columns.*widen the table"),
+        (
+            Constraints(cached_share_of={"odd": 0.5}, sharding_types=SHARDING_TYPES),
+            r"'odd'\] are to be cached and never",
+        ),
+    ],
+)
+def test_what_torchrec_cannot_run_in_any_way_is_refused(constraints, text):
+    with pytest.raises(ValueError, match=text):
+        types_of(constraints)
 
 
 def test_what_torchrec_cannot_cache_is_not_cached():
-    tables = tables_of(Model()).by_name
     may = Constraints(sharding_types=SHARDING_TYPES, caching=True)
-    found, _ = narrowed(may, tables, device_type="cuda")
-    assert [name for name in tables if found.may_be_cached(name)] == ["pooled", "words"]
-    on_cpu, _ = narrowed(may, tables, device_type="cpu")
-    assert not on_cpu.caching
-    with pytest.raises(ValueError, match=r"'odd'\] are to be cached and never"):
-        narrowed(Constraints(cached_share_of={"odd": 0.5}, sharding_types=SHARDING_TYPES), tables, device_type="cuda")
+    found, _ = narrowed(may, TABLES, device_type="cuda")
+    assert [name for name in TABLES if found.may_be_cached(name)] == ["pooled", "words"]
+    assert not narrowed(may, TABLES, device_type="cpu")[0].caching
 
 
 def test_managed_collision_collections_are_row_wise_only():
-    table = ModelTable(
-        name="t",
-        rows=10,
-        dim=8,
-        features=("f",),
-        collection="torchrec.modules.mc_embedding_modules.ManagedCollisionEmbeddingBagCollection",
-    )
+    collection = "torchrec.modules.mc_embedding_modules.ManagedCollisionEmbeddingBagCollection"
+    table = ModelTable(name="t", rows=10, dim=8, features=("f",), collection=collection)
     found, notes = narrowed(ANY_SHARDING, {"t": table}, device_type="cuda")
     assert found.sharding_types_of["t"] == ("row_wise",)
     assert "t are sharded only in ways" in notes[0]
