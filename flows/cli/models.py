@@ -95,13 +95,10 @@ def _show_champions(rows: list[dict[str, Any]]) -> None:
     known = [entry for entry in rows if "champion" in entry["aliases"]]
     for entry in sorted(known, key=lambda entry: (ALGORITHMS.index(entry["algorithm"]), not entry["is_default"])):
         topology = f"{entry['hardware']}, {entry['devices']} devices"
-        used = f" (`champion`{_option(entry['algorithm'])})" if entry["is_default"] else ""
+        option = "" if entry["algorithm"] == DEFAULT_ALGORITHM else f" with --algorithm {entry['algorithm']}"
+        used = f" (`champion`{option})" if entry["is_default"] else ""
         note = ", provisional" if "provisional" in entry["standing"] else ""
         terminal.say(f"champion of {topology}: {in_words(entry['reference'])}{note}{used}")
-
-
-def _option(algorithm: str) -> str:
-    return "" if algorithm == DEFAULT_ALGORITHM else f" with --algorithm {algorithm}"
 
 
 def _show_version(version: dict[str, Any]) -> None:

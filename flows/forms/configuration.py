@@ -1,4 +1,4 @@
-"""The complete configuration that options stand for."""
+"""The complete configuration that options stand for, and the setting that the store keeps for commands."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,6 +7,11 @@ from dreamshard.recipes import Recipe, recipe, with_overrides
 from dreamshard.training import with_algorithm
 from dreamshard.workloads import known_as
 from flows.forms.options import RecipeOptions
+from storage.filesystem import read_json
+from storage.settings import Settings
+
+KEPT = "setting.json"
+"""In the store: a copy of Prefect's variable, which takes seconds to ask for."""
 
 
 def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
@@ -53,3 +58,10 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
         workload=replace(base.workload, **workload),
         derived=tuple(name for name in base.derived if name not in tasks.keys() | workload.keys()),
     )
+
+
+def kept_setting(settings: Settings) -> dict[str, Any]:
+    """The team's setting as the last flow run or deployment found it, for commands that start no flow."""
+    path = settings.store_root / KEPT
+    kept: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return kept

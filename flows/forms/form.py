@@ -4,18 +4,23 @@ The setting says which tables flows look at and train for: one JSON variable of 
 copies it into the store, where commands that start no flow read it.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from prefect import Flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
+from prefect.runtime import flow_run
 from prefect.variables import Variable
 from pydantic import ValidationError
 
 from dreamshard.workloads import known_as
+from flows.forms.configuration import KEPT, kept_setting
 from flows.forms.options import IngestOptions, Options, RetrainingOptions, StageOptions
+from storage.filesystem import write_json
 from storage.mlflow_store import runs
 from storage.settings import Settings
 
@@ -35,6 +40,7 @@ def deployed(body: Callable[[Chosen], Result]) -> Flow[[Chosen], Result]:
 
     return Flow(
         with_all,
+        flow_run_name=_subject,
         persist_result=True,
         result_serializer="json",
         on_cancellation=[_end_runs],
@@ -43,17 +49,21 @@ def deployed(body: Callable[[Chosen], Result]) -> Flow[[Chosen], Result]:
 
 
 def read_setting() -> dict[str, Any]:
-    """The fields of `RetrainingOptions` that the team has set.
+    """The fields of `RetrainingOptions` that the team has set; the store keeps a copy.
 
     Raises:
         ValueError: the variable has another field, or a value that its field does not take.
     """
-    return checked(Variable.get(NAME, default={}))
+    setting, settings = checked(Variable.get(NAME, default={})), Settings.from_environment()
+    if setting != kept_setting(settings):
+        write_json(settings.store_root / KEPT, setting)
+    return setting
 
 
 def write_setting(changes: Mapping[str, Any]) -> None:
     """Change fields of the setting; the others stay."""
     Variable.set(NAME, checked({**read_setting(), **changes}), overwrite=True)
+    read_setting()
 
 
 def with_setting(options: Chosen) -> Chosen:
@@ -90,3 +100,16 @@ def _end_runs(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Non
     """Mark what a cancelled or crashed flow run has left open in MLflow as KILLED."""
     why = f"{flow.name} was {state.name}: {state.message or ''}"
     runs.end_killed(Settings.from_environment(), str(flow_run.id), why)
+
+
+def _subject() -> str:
+    """What a run is of, such as `model.csv`; a name that somebody gave it, unlike Prefect's two words, stays."""
+    named, context = str(flow_run.name), FlowRunContext.get()
+    if context is None or context.parameters is None or not re.fullmatch(r"[A-Za-z]+-[A-Za-z]+", named):
+        return named
+    options = with_setting(context.parameters["options"])
+    fields = ("versions", "version", "tables", "source", "dataset", "recipe")
+    subject = next(filter(None, (getattr(options, name, None) for name in fields)), None)
+    if isinstance(subject, list):
+        return ", ".join(subject)
+    return PurePath(subject).name if subject else named

@@ -3,7 +3,8 @@
 models     the tables of a list or of a TorchRec model
 request    what a person asks for, checked as a whole, then placed
 placers    placers by name or by hardware
-moving     from the plan in use to the new one, in sentences
+registered versions of the registry, imported only if the home has some
+sentences  a plan, and the way to it from the plan in use, in sentences
 pages      the plan as a page of Markdown and of HTML
 
 Sentences for people go to a function `note`, which the command prints and the flow logs.

@@ -7,6 +7,7 @@ from pathlib import Path
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.workloads import bundled_lists, call, is_function
 from dreamshard.workloads.model_tables import ModelTables, read_configs
+from flows.placing.placers import registered
 from flows.runtime.sources import torchrec_bridge
 from storage.store import Store
 
@@ -35,12 +36,8 @@ def read_model(store: Store, source: Path, note: Callable[[str], None]) -> Model
 
 def _dataset(store: Store) -> str | None:
     """The data set that the champion was trained on; the newest before the first champion."""
-    if store.settings.has_registry:
-        from storage.mlflow_store import registry  # MLflow takes seconds, and a home without versions needs none
-
-        if (champion := registry.champion(store.settings)) is not None:
-            return registry.version_tags(store.settings, champion).get("dataset")
-    return next(reversed(store.lake.dataset_versions()), None)
+    trained: str | None = registered().champion_dataset(store) if store.settings.has_registry else None
+    return trained or next(reversed(store.lake.dataset_versions()), None)
 
 
 def _check_name(path: Path) -> None:

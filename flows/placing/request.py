@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
 from dreamshard.files.foreign import json_content
@@ -10,6 +11,7 @@ from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.moving import InUse, MovePrice
+from dreamshard.names import VersionReference
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.plan import Plan, make_plan, parse_plan, read_plan, with_origin
 from dreamshard.search import DreamShardPlacer
@@ -18,9 +20,10 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads.model_tables import ModelTables
+from flows.forms.configuration import kept_setting
 from flows.forms.options import PlaceOptions
 from flows.placing.models import read_model
-from flows.placing.placers import choose, trained_for
+from flows.placing.placers import choose, registered
 from flows.placing.sentences import Transition, transition
 from flows.runtime.sources import torchrec_bridge
 from storage.store import Store
@@ -70,7 +73,7 @@ class Placed:
 
 
 def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = None) -> CheckedRequest:
-    """Read what the options name. Devices and memory are by default those of the plan in use, then of the version.
+    """Read what the options name. Sizes are by default those of the plan in use, then of the setting or the version.
 
     Args:
         store: with the registry.
@@ -82,18 +85,18 @@ def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = N
         ValueError: something does not exist or is not known, or no placement can be legal.
     """
     spec = hardware_of(options.hardware) if options.hardware else None
-    trained = {} if spec else trained_for(store, options.placer or "champion")
-    memory_bytes = _memory_bytes(options.memory_gb or trained.get("memory_gb"), spec, note)
+    usual = _usual_sizes(store, options)
+    memory_bytes = _memory_bytes(options.memory_gb or usual.get("memory_gb"), spec, note)
     model = read_model(store, Path(options.tables), note)
     plan: Plan | None = None
     if options.current:
         plan = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.devices)
-    num_devices = options.devices or (plan.num_devices if plan else trained.get("num_devices"))
+    num_devices = options.devices or (plan.num_devices if plan else usual.get("devices"))
     if num_devices is None:
         raise ValueError("the number of devices is unknown; give it (--devices)")
     per_host = options.devices_per_host or (plan.devices_per_host if plan else None)
-    if num_devices == trained.get("num_devices"):
-        per_host = per_host or trained.get("devices_per_host")
+    if num_devices == usual.get("devices"):
+        per_host = per_host or usual.get("devices_per_host")
     constraints = _constraints(options, model.tables.names, num_devices, plan)
     if ranks is not None or any(detail.collection for detail in model.details):
         constraints, notes = torchrec_bridge().narrowed(
@@ -145,6 +148,22 @@ def place(store: Store, checked: CheckedRequest, note: Note) -> Placed:
     plan = plan.model_copy(update={"warning": warning, "moves": moves})
     predicted_by = "" if oracle is None else chosen.predicted_by or chosen.name
     return Placed(plan=plan, placement=placement, predictor=oracle, predicted_by=predicted_by, way=way)
+
+
+def _usual_sizes(store: Store, options: PlaceOptions) -> dict[str, Any]:
+    """Devices, devices per host and memory of the team's setting and of the version; a version that is named comes first.
+
+    Hardware that is named has its own memory and hosts.
+    """
+    setting = kept_setting(store.settings)
+    if options.hardware:
+        return {"devices": setting.get("devices")}
+    name = options.placer or "champion"
+    has_version = store.settings.has_registry and VersionReference.of(name).is_valid
+    trained = registered().sizes_of(store, name) if has_version else {}
+    first, second = (trained, setting) if options.placer else (setting, trained)
+    is_same = first.get("devices", second.get("devices")) == second.get("devices")
+    return {**second, **first} if is_same else first
 
 
 def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:

@@ -116,6 +116,7 @@ def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(store, 
     with get_client(sync_client=True) as client:
         wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["dreamshard-plan"]))
         pages = [each.data for each in client.read_artifacts(artifact_filter=wanted)]
+        assert {run.name for run in client.read_flow_runs()} >= {"tables.csv"}
     assert again["moved_bytes"] == 0
     (page,) = [each for each in pages if "From the plan in use" in each]
     assert again["plan"] in page

@@ -14,40 +14,7 @@ from dreamshard.plan import read_plan
 from tests.flows.commands import failed_with
 
 TABLES = "name,rows,dim,pooling_factor\nusers,1000000,64,1\nitems,200000,64,12.5\nwords,50000,32,30\n"
-
-
-def test_with_debug_an_error_is_a_traceback(tmp_path):
-    command = [sys.executable, "-m", "flows.cli.app", "run", "--recipe", "big", "--home", str(tmp_path), "--debug"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-
-
-def test_a_flow_that_fails_is_one_sentence_on_stderr_whatever_prefect_would_log(tmp_path):
-    source = outside_pt(tmp_path / "source.pt")
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PREFECT_LOGGING_LEVEL", "COLUMNS")
-    }
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from flows.cli.app import main; main()",
-            "ingest",
-            str(source),
-            "--home",
-            str(tmp_path),
-        ],
-        env=environment | {"PREFECT_HOME": str(tmp_path / "prefect")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.startswith("dreamshard: "), done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+PLACE = ("--devices", "2", "--memory-gb", "1", "--placer")
 
 
 @pytest.fixture
@@ -62,21 +29,40 @@ def empty_home(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-def test_wrong_usage_exits_with_2(dreamshard, empty_home):
-    assert dreamshard("place", home=empty_home).returncode == 2
-    assert dreamshard("run", "--seed", "-1", home=empty_home).returncode == 2
-    assert dreamshard("run", "--seed", str(2**31), home=empty_home).returncode == 2
-    assert dreamshard("train", "--devices", "0", home=empty_home).returncode == 2
+def alone(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess:
+    """Run a command as a process of its own."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PREFECT_LOGGING_LEVEL", "COLUMNS")}
+    command = [sys.executable, "-m", "flows.cli.app", *map(str, arguments)]
+    return subprocess.run(command, env=kept | environment, capture_output=True, text=True, check=False, timeout=600)
 
 
-def test_an_unknown_recipe_is_one_sentence_that_lists_those_there_are(dreamshard, empty_home):
-    failed_with(dreamshard("run", "--recipe", "big", home=empty_home), "'big'", "smoke", "default")
+def test_help_imports_no_torch_and_with_debug_an_error_is_a_traceback(tmp_path):
+    code = "import sys; from flows.cli.app import main; sys.argv = ['dreamshard', '--help']\n"
+    code += "try: main()\nfinally: assert not {'torch', 'prefect', 'mlflow'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    done = alone("place", "no.csv", "--devices", "2", "--home", tmp_path, "--debug")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, True)
 
 
-def test_an_unknown_testbed_is_one_sentence_before_anything_is_ingested(dreamshard, tmp_path):
-    failed_with(
-        dreamshard("run", "--recipe", "smoke", "--testbed", "mainframe", home=tmp_path), "'mainframe'", "simulated"
-    )
+def test_a_flow_that_fails_is_one_sentence_on_stderr_whatever_prefect_would_log(tmp_path):
+    source = outside_pt(tmp_path / "source.pt")
+    done = alone("ingest", source, "--home", tmp_path, PREFECT_HOME=str(tmp_path / "prefect"))
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("dreamshard: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["place", "run --seed -1", f"run --seed {2**31}", "train --devices 0", "watch a b", "plase x"]
+)
+def test_wrong_usage_exits_with_2(dreamshard, empty_home, words):
+    assert dreamshard(*words.split(), home=empty_home).returncode == 2
+
+
+def test_an_unknown_recipe_or_testbed_is_one_sentence_before_anything_is_ingested(dreamshard, tmp_path):
+    failed_with(dreamshard("run", "--recipe", "big", home=tmp_path), "'big'", "smoke", "default")
+    unknown = ("--recipe", "smoke", "--testbed", "mainframe")
+    failed_with(dreamshard("run", *unknown, home=tmp_path), "'mainframe'", "simulated")
     assert not list((tmp_path / "lake").rglob("*.parquet"))
 
 
@@ -107,69 +93,55 @@ def test_what_place_cannot_do_is_one_sentence(dreamshard, empty_home, tables, tm
     (tmp_path / "empty.json").write_text("{}")
     names = {"empty": tmp_path / "empty.json", "no": tmp_path / "none", "here": tmp_path}
     given = [option.format(**names) for option in options]
-    failed_with(dreamshard("place", str(tables), "--devices", "2", *given, home=empty_home), *words)
+    failed_with(dreamshard("place", tables, "--devices", "2", *given, home=empty_home), *words)
 
 
 @pytest.mark.parametrize("text", [None, "colour,taste\nred,sweet\n"])
 def test_a_list_that_is_missing_or_none_is_one_sentence(dreamshard, empty_home, tmp_path, text):
     if text:
         (tmp_path / "wrong.csv").write_text(text)
-    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
-    failed_with(dreamshard("place", str(tmp_path / "wrong.csv"), *place, home=empty_home), "wrong.csv")
-
-
-def test_a_query_that_duckdb_cannot_answer_names_the_views(dreamshard, empty_home):
-    failed_with(dreamshard("sql", "select * from nothing", home=empty_home), "cost_samples")
+    failed_with(dreamshard("place", tmp_path / "wrong.csv", *PLACE, "size_greedy", home=empty_home), "wrong.csv")
 
 
 def test_a_table_that_no_device_holds_and_no_column_splits_is_one_sentence_and_no_plan_is_written(
-    dreamshard, empty_home, tmp_path
+    dreamshard, empty_home, tables, tmp_path
 ):
-    tables, out = tmp_path / "tables.csv", tmp_path / "plan.json"
+    out = tmp_path / "plan.json"
     tables.write_text("name,rows,dim,pooling_factor\nusers,50000000,4,1\n")  # 0.75 GiB; a shard has 4 columns at least
-    place = ("--devices", "2", "--memory-gb", "0.5", "--placer", "size_greedy", "--out", str(out))
-    failed_with(dreamshard("place", str(tables), *place, home=empty_home), "'users'", "0.5 GiB")
-    assert not out.exists()
-    assert list(tmp_path.glob("*.tmp")) == []
+    place = ("--devices", "2", "--memory-gb", "0.5", "--placer", "size_greedy", "--out", out)
+    failed_with(dreamshard("place", tables, *place, home=empty_home), "'users'", "0.5 GiB")
+    assert sorted(tmp_path.iterdir()) == [tables]
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "torchrec"])
 def test_place_writes_each_form_and_says_what_moves(dreamshard, empty_home, tables, tmp_path, form):
-    out, place = tmp_path / "plan", ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
-    first = dreamshard("place", str(tables), *place, "--out", str(tmp_path / "current.json"), home=empty_home)
-    assert first.returncode == 0, first.sentence
-    current = json.loads((tmp_path / "current.json").read_text())
-    assert current["tables"].keys() == {"users", "items", "words"}
-    moved = ("--current", str(tmp_path / "current.json"), "--format", form, "--out", str(out))
-    if form == "torchrec":
-        moved += ("--device-type", "cpu")
-    done = dreamshard("place", str(tables), *place[:-1], "lookup_greedy", *moved, home=empty_home)
-    assert done.returncode == 0, done.sentence
-    assert "of 3 tables move" in done.stderr
+    current, out = tmp_path / "current.json", tmp_path / "plan"
+    first = dreamshard("place", tables, *PLACE, "size_greedy", "--out", current, home=empty_home)
+    assert "filled in by a Zipf law" in first.notes, first.sentence
+    assert json.loads(current.read_text())["tables"].keys() == {"users", "items", "words"}
+    moved = ("--current", current, "--format", form, "--device-type", "cpu", "--out", out)
+    done = dreamshard("place", tables, *PLACE, "lookup_greedy", *moved, home=empty_home)
+    assert "of 3 tables move" in done.stderr, done.sentence
     if form != "csv":
         assert read_plan(out).tables.keys() == {"users", "items", "words"}
 
 
-def test_without_ingested_tables_what_a_list_lacks_is_said_to_follow_a_zipf_law(dreamshard, empty_home, tables):
-    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
-    done = dreamshard("place", str(tables), *place, home=empty_home)
-    assert "filled in by a Zipf law" in done.notes
-    assert "ingested last" not in done.stderr
-
-
-def truncated_pt(path: Path) -> Path:
-    torch.save((torch.arange(10), torch.arange(11), torch.ones(1, 10, dtype=torch.int64)), path)
-    path.write_bytes(path.read_bytes()[:-200])
+def saved_pt(path: Path, indices: list[int], lengths: list[int]) -> Path:
+    offsets = torch.arange(len(indices) + 1)
+    torch.save((torch.tensor(indices), offsets, torch.tensor([lengths])), path)
     return path
 
 
 def outside_pt(path: Path) -> Path:
-    torch.save((torch.tensor([-5, 1]), torch.tensor([0, 1, 2]), torch.ones(1, 2, dtype=torch.int64)), path)
-    return path
+    return saved_pt(path, [-5, 1], [1, 1])
 
 
 def negative_lengths_pt(path: Path) -> Path:
-    torch.save((torch.tensor([5, 1]), torch.tensor([0, 1, 2]), torch.tensor([[3, -1]])), path)
+    return saved_pt(path, [5, 1], [3, -1])
+
+
+def truncated_pt(path: Path) -> Path:
+    path.write_bytes(saved_pt(path, [*range(10)], [1] * 10).read_bytes()[:-200])
     return path
 
 
@@ -182,7 +154,6 @@ def not_gzip(path: Path) -> Path:
 @pytest.mark.parametrize("make", [truncated_pt, outside_pt, negative_lengths_pt, not_gzip])
 def test_a_damaged_source_is_one_sentence_and_the_lake_stays_as_it_was(dreamshard, tmp_path, make):
     home = tmp_path / "home"
-    source = make(tmp_path / "source.pt")
-    failed_with(dreamshard("ingest", str(source), home=home), "source")
+    failed_with(dreamshard("ingest", make(tmp_path / "source.pt"), home=home), "source")
     assert not list((home / "lake" / "tables").rglob("*"))
     assert not list((home / "lake").rglob("*.tmp"))

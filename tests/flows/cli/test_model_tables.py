@@ -1,12 +1,12 @@
-"""`dreamshard place model.py:make_model`: a plan of the model as it is, which loads in it."""
+"""`dreamshard place` for TorchRec: a plan of a model as it is, or of a list, which loads in the model."""
 
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
 torchrec = pytest.importorskip("torchrec")
-
 
 from dreamshard.torchrec import load_plan  # noqa: E402
 from dreamshard.workloads import call, dataset_version  # noqa: E402
@@ -23,68 +23,69 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollec
 from torchrec.modules.embedding_configs import DataType
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, bag, sequence):
         super().__init__()
         meta = torch.device("meta")
-        user = EmbeddingBagConfig(name="user", num_embeddings=100, embedding_dim=16, feature_names=["u"])
-        word = EmbeddingConfig(
-            name="word", num_embeddings=1000, embedding_dim=8, feature_names=["w"], data_type=DataType.FP16
-        )
-        self.sparse = EmbeddingBagCollection(device=meta, tables=[user])
-        self.history = EmbeddingCollection(device=meta, tables=[word])
-        _apply_optimizer_in_backward(torch.optim.Adam, self.parameters(), {"lr": 0.1})
+        self.sparse = EmbeddingBagCollection(device=meta, tables=[EmbeddingBagConfig(**bag)])
+        self.history = EmbeddingCollection(device=meta, tables=[EmbeddingConfig(**sequence)])
 
 def make_model():
-    return Model()
-
-class Odd(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        meta = torch.device("meta")
-        odd = EmbeddingBagConfig(name="odd", num_embeddings=1000, embedding_dim=10, feature_names=["o"])
-        long = EmbeddingConfig(name="long", num_embeddings=20_000_000, embedding_dim=120, feature_names=["l"])
-        self.sparse = EmbeddingBagCollection(device=meta, tables=[odd])
-        self.history = EmbeddingCollection(device=meta, tables=[long])
+    user = dict(name="user", num_embeddings=100, embedding_dim=16, feature_names=["u"])
+    word = dict(name="word", num_embeddings=1000, embedding_dim=8, feature_names=["w"], data_type=DataType.FP16)
+    model = Model(user, word)
+    _apply_optimizer_in_backward(torch.optim.Adam, model.parameters(), {"lr": 0.1})
+    return model
 
 def make_odd():
-    return Odd()
-
-def broken():
-    raise RuntimeError("no such file: weights")
+    odd = dict(name="odd", num_embeddings=1000, embedding_dim=10, feature_names=["o"])
+    return Model(odd, dict(name="long", num_embeddings=20_000_000, embedding_dim=120, feature_names=["l"]))
 """
-CONFIG = {"name": "user", "num_embeddings": 100, "embedding_dim": 6, "feature_names": ["u"], "data_type": "FP16"}
+SMALL = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, monkeypatch):
     """Call `place` on a source; the arguments are further options."""
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / "home"))
     (tmp_path / "placed_model.py").write_text(MODEL)
-    (tmp_path / "tables.json").write_text(json.dumps([CONFIG, CONFIG | {"name": "item"}]))
-
-    def run(source: str, *options: str):
-        arguments = ["place", str(tmp_path / source), "--devices", "2", "--memory-gb", "1", "--placer", "size_greedy"]
-        return dreamshard(*arguments, "--home", str(tmp_path / "home"), *options)
-
-    return run
+    return lambda source, *options: dreamshard("place", tmp_path / source, *options)
 
 
 def test_the_plan_of_a_model_loads_in_it(place, tmp_path):
     out = tmp_path / "plan.json"
-    done = place("placed_model.py:make_model", "--format", "torchrec", "--device-type", "cpu", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    options = (*SMALL, "--format", "torchrec", "--device-type", "cpu", "--out", out)
+    assert place("placed_model.py:make_model", *options).returncode == 0
     plan = load_plan(out, call(f"{tmp_path}/placed_model.py:make_model", "there is no model"))
     assert {path: list(tables) for path, tables in plan.plan.items()} == {"sparse": ["user"], "history": ["word"]}
 
 
-def test_the_plan_of_a_model_has_only_ways_that_torchrecs_sharders_run(tmp_path):
-    (tmp_path / "placed_model.py").write_text(MODEL)
-    source, out = f"{tmp_path}/placed_model.py:make_odd", tmp_path / "plan.json"
-    arguments = ["place", source, "--devices", "4", "--hardware", "h100", "--memory-gb", "4", "--devices-per-host", "2"]
-    options = ["--format", "torchrec", "--out", str(out), "--budget-ms", "100", "--home", str(tmp_path / "home")]
-    options += ["--sharding", "auto"]
-    done = dreamshard(*arguments, *options)
+def test_the_plan_of_a_list_loads_in_its_model_only(place, tmp_path, monkeypatch):
+    def model(rows: int = 100) -> torch.nn.ModuleDict:
+        sizes = {"users": (rows, 16), "words": (50, 8)}
+        tables = [
+            torchrec.EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[name])
+            for name, (rows, dim) in sizes.items()
+        ]
+        return torch.nn.ModuleDict({"ebc": torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=tables)})
+
+    (tmp_path / "tables.csv").write_text("name,rows,dim,pooling_factor\nusers,100,16,1\nwords,50,8,3\n")
+    out = tmp_path / "plan.json"
+    done = place("tables.csv", "--devices", "4", *SMALL[2:], "--format", "torchrec", "--out", out)
     assert done.returncode == 0, done.stderr
-    plan = load_plan(out, call(source, "there is no model")).plan
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    plan = load_plan(out, model(), device_type="cuda")
+    devices = {str(shard.placement) for each in plan.plan["ebc"].values() for shard in each.sharding_spec.shards}
+    assert devices <= {"rank:0/cuda:0", "rank:1/cuda:1", "rank:2/cuda:0", "rank:3/cuda:1"}
+    with pytest.raises(ValueError, match=r"'users' of 200 x 16 is 100 x 16 in the plan"):
+        load_plan(out, model(200))
+
+
+def test_the_plan_of_a_model_has_only_ways_that_torchrecs_sharders_run(place, tmp_path):
+    source, out = "placed_model.py:make_odd", tmp_path / "plan.json"
+    options = ("--devices", "4", "--hardware", "h100", "--memory-gb", "4", "--devices-per-host", "2")
+    done = place(source, *options, "--format", "torchrec", "--out", out, "--budget-ms", "100", "--sharding", "auto")
+    assert done.returncode == 0, done.stderr
+    plan = load_plan(out, call(f"{tmp_path}/{source}", "there is no model")).plan
     assert plan["sparse"]["odd"].sharding_type == "data_parallel", "fbgemm's fused operator refuses 10 columns"
     assert plan["history"]["long"].sharding_type == "row_wise", "it is larger than a device, and offered nowhere else"
     assert "odd are copied to every rank" in done.notes
@@ -92,10 +93,8 @@ def test_the_plan_of_a_model_has_only_ways_that_torchrecs_sharders_run(tmp_path)
 
 
 def test_a_models_types_and_optimizer_are_counted_and_its_notes_shown(place):
-    done = place("placed_model.py:make_model", "--format", "json")
-    assert done.returncode == 0, done.stderr
-    devices = json.loads(done.stdout)["predicted"]["devices"]
-    bytes_of = sorted(device["memory_bytes"] for device in devices)
+    done = place("placed_model.py:make_model", *SMALL)
+    bytes_of = sorted(device["memory_bytes"] for device in json.loads(done.stdout)["predicted"]["devices"])
     assert bytes_of == [100 * 16 * (4 + 8), 1000 * 8 * (2 + 8)]
     assert "the vectors of word are not pooled" in done.stderr
     assert "filled in by a Zipf law" in done.stderr
@@ -108,8 +107,8 @@ def test_what_a_list_lacks_is_as_ingested_last_before_the_first_champion(place, 
     version = dataset_version(ingested)
     lake.write_dataset(ingested, version, "listed")
     of = f"are from data set {version} (listed)"
-    assert f"those of 2 of 2 tables {of}" in place("placed_model.py:make_model").stderr
-    assert f"those of 1 of 2 tables {of}, the others have its mean reuse" in place("listed.csv").stderr
+    assert f"those of 2 of 2 tables {of}" in place("placed_model.py:make_model", *SMALL).stderr
+    assert f"those of 1 of 2 tables {of}, the others have its mean reuse" in place("listed.csv", *SMALL).stderr
 
 
 @pytest.mark.parametrize(

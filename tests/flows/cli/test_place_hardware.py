@@ -180,6 +180,22 @@ def test_without_hardware_a_plan_is_for_the_devices_that_the_version_was_trained
     assert max(device["memory_bytes"] for device in plan["predicted"]["devices"]) <= 2**29
 
 
+def test_the_homes_setting_comes_before_what_the_version_was_trained_for(place, new_home):
+    kept = new_home / "setting.json"
+    try:
+        for setting, devices in (({"devices": 3, "memory_gb": 1}, 3), ({"recipe": "smoke"}, 2)):
+            kept.write_text(json.dumps(setting))
+            _, plan, _ = place()
+            assert plan["num_devices"] == devices
+        kept.write_text('{"devices": 3}')
+        _, plan, notes = place("--hardware", "a100")
+        assert (plan["num_devices"], "87.5% of what a100 has" in notes) == (3, True)
+        assert place("--placer", "champion")[1]["num_devices"] == 2, "a version that is named knows its devices"
+        assert "neither hardware nor memory is given" in place()[0].sentence, "3 devices were not trained for"
+    finally:
+        kept.unlink()
+
+
 def test_the_prior_has_no_figures_without_hardware(place):
     done, _, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "prior")
     assert done.returncode == 1

@@ -9,9 +9,11 @@ from prefect.utilities.schema_tools.validation import validate
 from pydantic import ValidationError
 
 from flows.forms import form
+from flows.forms.configuration import kept_setting
 from flows.forms.form import checked, deployed, with_setting
 from flows.forms.options import CompareOptions, RetrainOptions, StageOptions
 from flows.retrain import retrain
+from storage.settings import Settings
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
 FLOWS = ("ingest", "profile", "train", "evaluate", "promote", "compare", "place", "retrain", "watch", "prune")
@@ -65,6 +67,13 @@ def test_a_flow_is_called_with_its_options_and_named_for_its_function():
 def test_a_wrong_setting_says_where_and_what_to_correct(wrong):
     with pytest.raises(ValueError, match="correct Prefect's variable dreamshard"):
         checked(wrong)
+
+
+def test_the_store_keeps_a_copy_of_the_setting_for_commands(monkeypatch, tmp_path):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    monkeypatch.setattr(form.Variable, "get", lambda *_, **__: {"devices": 4})
+    assert kept_setting(Settings.from_environment()) == {}
+    assert form.read_setting() == kept_setting(Settings.from_environment()) == {"devices": 4}
 
 
 def test_empty_fields_of_a_training_take_the_setting_and_a_comparison_keeps_its_own(monkeypatch):
