@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dreamshard.cost_model import CostData, CostNetwork, TableNetwork, mlp
+from dreamshard.cost_model.compiled import DeviceLaw
 from dreamshard.cost_model.cost_network import COMPUTE
-from dreamshard.cost_model.paper import LATENT
+from dreamshard.cost_model.paper import LATENT, heads_law
 
 DEVICE_INPUTS = 2
 """Of a device, besides its tables: its predicted compute and its memory in use."""
@@ -48,9 +49,10 @@ class ComputeCostNetwork(CostNetwork):
         """All compute as forward compute, since AutoShard does not tell the passes apart, and no communication."""
         return nn.functional.pad(self.compute_ms(sums)[..., None], (0, 3))
 
-    def first_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> Float[Tensor, " T"]:
-        """Compute of each table alone."""
-        return self.compute_ms(latents)
+    @torch.no_grad()
+    def law(self, num_devices: int) -> DeviceLaw:
+        """Compute of a device with tables."""
+        return heads_law([self.head], torch.zeros(LATENT), float(self.unit_ms))
 
     def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *, first: bool, **steps: Any) -> float:
         """See `CostNetwork`; sets `unit_ms` before the first fit."""

@@ -148,10 +148,11 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
 
 @jit
 def _paper_heads_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
-    """The heads of the paper's network; the last column of a load counts its tables."""
+    """The heads of the paper's network, as many as there are; the last column of a load counts its tables."""
     heads, hidden = law.output_weight.shape
     latent = load if load[law.tables] >= 0.5 else law.figures
     units = law.hidden_bias.copy()
+    found[:] = 0.0
     for x in range(len(law.figures)):
         for unit in range(heads * hidden):
             units[unit] += latent[x] * law.hidden_weight[x, unit]

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from dreamshard.cost_model.compiled import DeviceLaw, first_ms
+from dreamshard.cost_model.compiled import DeviceLaw
 from dreamshard.cost_model.features import Normaliser, work_ratios
 from dreamshard.costs import PHASES, CostSample, ExchangeSample, MeasuredOn, StepSetting
 from dreamshard.tables import Tables
@@ -164,13 +164,9 @@ class CostNetwork(nn.Module, ABC):
         """The slowest device's sum of phases."""
         return self.phases_ms(sums).sum(dim=-1).max(dim=-1).values
 
+    @abstractmethod
     def law(self, num_devices: int) -> DeviceLaw:
         """Costs of devices of whole tables and columns, as arrays for compiled functions."""
-        raise NotImplementedError(f"{type(self).__name__} has no compiled form")
-
-    def first_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> Float[Tensor, " T"]:
-        """Cost of each table on the first of empty devices; policies place tables in its descending order."""
-        return torch.from_numpy(first_ms(self.law(num_devices), latents.double().numpy()))
 
     def fit(
         self,

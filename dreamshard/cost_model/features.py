@@ -28,6 +28,7 @@ NormaliserScope = Literal["pool", "task"]
 _RAW = [0, *range(4, len(FEATURES))]  # columns that the authors' program leaves as they are: dim and the bins
 _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
+_MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS, dtype=torch.float64)  # of (2^(j-1), 2^j]
 
 # What a lookup takes besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
 # take as long. Fitted to the presets' kernels on V100, A100, H100, H200 and B200, dim 16 and mixed dims.
@@ -40,16 +41,14 @@ FORWARD, BACKWARD, DISTINCT_ROWS, BATCH = range(4)
 
 def features(tables: Tables) -> Float[Tensor, "T F"]:
     """Raw features in the order of `FEATURES`; `log_unique` counts distinct rows looked up per sample."""
-    rows, dim, pooling = tables.rows.double(), tables.dim.double(), tables.pooling_factor.double()
-    lookups, unique = tables.lookups.double(), tables.unique_rows.double()
-    reuse = (lookups + 1) / (unique + 1)  # [T] mean lookups per distinct row
-    midpoint = 0.75 * 2.0 ** torch.arange(NUM_BINS, dtype=torch.float64)  # [17] of (2^(j-1), 2^j]
-    mass = tables.bins.double() * midpoint  # [T, 17] lookups per bin, up to a factor
+    sizes = torch.stack([tables.dim, tables.rows, tables.pooling_factor], dim=1).double()  # [T, 3]
+    dim, rows, pooling = sizes.unbind(1)
+    reuse = (tables.lookups.double() + 1) / (tables.unique_rows.double() + 1)  # [T] mean lookups per distinct row
+    mass = tables.bins.double() * _MIDPOINTS  # [T, 17] lookups per bin, up to a factor
     hot = mass[:, _HOT_BIN:].sum(1) / mass.sum(1).clamp(min=1e-12)  # [T]
-    paper = [dim, rows, pooling, rows * dim, *tables.bins.double().unbind(1)]
-    log_unique = (pooling / reuse + _LEAST_POOLING).log()
-    physical = [dim.log(), rows.log(), (pooling + _LEAST_POOLING).log(), reuse.log(), log_unique, hot]
-    return torch.stack([*paper, *physical], dim=1).float()  # [T, F]
+    logs = torch.stack([dim, rows, pooling + _LEAST_POOLING, reuse, pooling / reuse + _LEAST_POOLING], dim=1).log()
+    size = (rows * dim)[:, None]
+    return torch.cat([sizes, size, tables.bins.double(), logs, hot[:, None]], dim=1).float()  # [T, F]
 
 
 @dataclass(frozen=True)

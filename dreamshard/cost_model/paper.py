@@ -4,6 +4,8 @@ As in the authors' program (`models.py`, `training.py`): ReLU after both layers 
 features on a device without tables, and a loss on two independent draws with replacement.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +17,6 @@ from dreamshard.cost_model.features import NUM_PAPER_FEATURES
 
 LATENT = 32
 _HIDDEN, _HEAD = 128, 64
-_PHASES = [0, 2, 1]  # heads of forward compute, backward compute and communication
 
 
 class TableNetwork(nn.Module):
@@ -42,6 +43,25 @@ class TableNetwork(nn.Module):
         """The latent of a device without tables."""
         latent: Tensor = self.layers(torch.zeros(NUM_PAPER_FEATURES))
         return latent
+
+
+def heads_law(heads: Sequence[nn.Module], empty: Float[Tensor, " L"], unit_ms: float = 1.0) -> DeviceLaw:
+    """The law of heads 32-64-1 on a device's latent; `empty` is the latent of a device without tables."""
+
+    def stacked(layer: int, name: str) -> Floats:
+        return torch.cat([head.get_parameter(f"{layer}.{name}") for head in heads]).double().numpy()
+
+    return DeviceLaw(
+        PAPER,
+        width=LATENT,
+        tables=LATENT,
+        curves=np.zeros((4, CURVE_POINTS)),
+        hidden_weight=np.ascontiguousarray(stacked(0, "weight").T),
+        hidden_bias=stacked(0, "bias"),
+        output_weight=unit_ms * stacked(2, "weight"),
+        scale_ms=unit_ms * stacked(2, "bias"),
+        figures=empty.double().numpy(),
+    )
 
 
 class PaperCostNetwork(CostNetwork):
@@ -80,22 +100,8 @@ class PaperCostNetwork(CostNetwork):
     @torch.no_grad()
     def law(self, num_devices: int) -> DeviceLaw:
         """The heads of a device."""
-
-        def stacked(layer: int, name: str) -> Floats:
-            heads = [getattr(self.heads[head][layer], name) for head in _PHASES]  # type: ignore[index]
-            return torch.cat(heads).double().numpy()
-
-        return DeviceLaw(
-            PAPER,
-            width=LATENT,
-            tables=LATENT,
-            curves=np.zeros((4, CURVE_POINTS)),
-            hidden_weight=np.ascontiguousarray(stacked(0, "weight").T),
-            hidden_bias=stacked(0, "bias"),
-            output_weight=stacked(2, "weight"),
-            scale_ms=stacked(2, "bias"),
-            figures=self.table.empty().double().numpy(),
-        )
+        forward, communication, backward = self.heads
+        return heads_law([forward, backward, communication], self.table.empty())
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         samples, devices = data.assignment.shape[:2]

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, jit, phases_ms
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, first_ms, jit, phases_ms
+from dreamshard.cost_model.paper import LATENT
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
@@ -25,7 +26,6 @@ Mask = NDArray[np.bool_]
 COST_COLUMNS = 3
 """Predicted milliseconds of a device that the policy sees: forward compute, backward compute, one all-to-all."""
 
-_LATENT = 32
 _NO_ROOM = np.iinfo(np.int64).min
 
 
@@ -43,21 +43,21 @@ class PolicyNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = TableNetwork()
-        self.cost = nn.Sequential(*mlp(COST_COLUMNS, 64, _LATENT), nn.ReLU())
-        self.score = nn.Linear(2 * _LATENT, 1)
+        self.cost = nn.Sequential(*mlp(COST_COLUMNS, 64, LATENT), nn.ReLU())
+        self.score = nn.Linear(2 * LATENT, 1)
 
     def table_scores(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
         """Each table's part of the score of the device that holds it."""
-        scores: Tensor = self.table(features)[..., :-1] @ self.score.weight[0, :_LATENT]
+        scores: Tensor = self.table(features)[..., :-1] @ self.score.weight[0, :LATENT]
         return scores
 
     def empty_score(self) -> Float[Tensor, ""]:
         """The tables' part of the score of a device without tables."""
-        return self.table.empty() @ self.score.weight[0, :_LATENT]
+        return self.table.empty() @ self.score.weight[0, :LATENT]
 
     def cost_scores(self, costs: Float[Tensor, "*B 3"]) -> Float[Tensor, "*B"]:
         """The part of a device's score for its costs, and the bias."""
-        scores: Tensor = self.cost(costs) @ self.score.weight[0, _LATENT:] + self.score.bias
+        scores: Tensor = self.cost(costs) @ self.score.weight[0, LATENT:] + self.score.bias
         return scores
 
 
@@ -74,6 +74,7 @@ class Episode:
         capacity_bytes: `[D]` room for tables on each device; 0 if none may be there.
         allowed: `[T, D]` devices that may hold each table.
         network: with the communication of the task's devices.
+        law: its costs of devices.
     """
 
     order: Int[Tensor, " T"]
@@ -83,6 +84,7 @@ class Episode:
     capacity_bytes: Int[Tensor, " D"]
     allowed: Bool[Tensor, "T D"]
     network: CostNetwork
+    law: DeviceLaw
 
     @classmethod
     @torch.no_grad()
@@ -90,9 +92,10 @@ class Episode:
         """The episode of a task."""
         network, features = network.for_task(task), normaliser(task.tables)
         latents = network.encode(features, network.ratios(task))  # [T, L]
-        order = network.first_ms(latents, task.num_devices).argsort(descending=True, stable=True)
+        law = network.law(task.num_devices)
+        order = torch.from_numpy(first_ms(law, latents.double().numpy())).argsort(descending=True, stable=True)
         table_bytes, allowed = task.table_bytes[order], allowed_devices(task)[order]
-        return cls(order, features[order], latents[order], table_bytes, task.capacity_bytes, allowed, network)
+        return cls(order, features[order], latents[order], table_bytes, task.capacity_bytes, allowed, network, law)
 
 
 class Rollout(NamedTuple):
@@ -103,16 +106,16 @@ class Rollout(NamedTuple):
         loads: `[B, D, L]` latents summed over each device.
         feasible: `[B]` whether no device is over capacity.
         actions: `[B, T]` devices in the order of placing.
-        costs: `[B, T, D, 3]` of the devices before each step, as the policy saw them; empty unless recorded.
-        legal: `[B, T, D]` devices open to each step; empty unless recorded.
+        costs: `[B, T, D, 3]` of the devices before each step, as the policy saw them.
+        legal: `[B, T, D]` devices open to each step.
     """
 
     device: Int[Tensor, "B T"]
     loads: Float[Tensor, "B D L"]
     feasible: Bool[Tensor, " B"]
     actions: Int[Tensor, "B T"]
-    costs: Float[Tensor, "R T D 3"]
-    legal: Bool[Tensor, "R T D"]
+    costs: Float[Tensor, "B T D 3"]
+    legal: Bool[Tensor, "B T D"]
 
 
 @torch.no_grad()
@@ -121,8 +124,6 @@ def rollout(
     episode: Episode,
     count: int = 1,
     generator: torch.Generator | None = None,
-    *,
-    record: bool = False,
 ) -> Rollout:
     """Place every table.
 
@@ -130,21 +131,19 @@ def rollout(
         policy: scores the devices.
         episode: to be completed `count` times.
         generator: to sample with; None for the greedy choices.
-        record: keep for `log_probs` what the policy saw.
     """
     num_tables, num_devices = episode.allowed.shape
     noise = np.zeros((0, num_tables, num_devices))
     if generator is not None:  # Gumbel's, which turns the largest score into a sample of the softmax
         uniform = torch.rand((count, num_tables, num_devices), generator=generator).clamp(min=1e-20)
         noise = (-(-uniform.log()).log()).double().numpy()
-    recorded = count if record else 0
     actions = np.empty((count, num_tables), np.int64)
     loads = np.zeros((count, num_devices, episode.latents.shape[1]))
     used_bytes = np.zeros((count, num_devices), np.int64)
-    costs = np.empty((recorded, num_tables, num_devices, COST_COLUMNS), np.float32)
-    legal = np.empty((recorded, num_tables, num_devices), np.bool_)
+    costs = np.empty((count, num_tables, num_devices, COST_COLUMNS), np.float32)
+    legal = np.empty((count, num_tables, num_devices), np.bool_)
     _place(
-        episode.network.law(num_devices),
+        episode.law,
         _scorer(policy, episode),
         episode.latents.double().numpy(),
         episode.table_bytes.numpy(),
@@ -173,7 +172,7 @@ def rollout(
 def log_probs(
     policy: PolicyNetwork, episode: Episode, taken: Rollout
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """Log-probability of each action of recorded rollouts, and entropy of each step in nats, with gradients."""
+    """Log-probability of each action of rollouts, and entropy of each step in nats, with gradients."""
     placed = torch.nn.functional.one_hot(taken.actions, len(episode.capacity_bytes))  # [B, T, D]
     held = placed.cumsum(dim=1) - placed  # tables of each device before the step
     added = placed * policy.table_scores(episode.features)[:, None]
@@ -225,17 +224,18 @@ class _Scorer(NamedTuple):
 
 def _scorer(policy: PolicyNetwork, episode: Episode) -> _Scorer:
     def array(value: Tensor) -> Floats:
-        return np.ascontiguousarray(value.detach().double().numpy())
+        return np.ascontiguousarray(value.detach().numpy(), np.float64)
 
-    first, second = (layer for layer in policy.cost if isinstance(layer, nn.Linear))
+    *scores, empty = array(policy.table_scores(nn.functional.pad(episode.features, (0, 0, 0, 1))))  # [T + 1]
+    first_weight, first_bias, second_weight, second_bias = map(array, policy.cost.parameters())
     return _Scorer(
-        array(policy.table_scores(episode.features)),
-        float(policy.empty_score()),
-        array(first.weight.T),
-        array(first.bias),
-        array(second.weight.T),
-        array(second.bias),
-        array(policy.score.weight[0, -len(second.bias) :]),
+        np.array(scores),
+        float(empty),
+        np.ascontiguousarray(first_weight.T),
+        first_bias,
+        np.ascontiguousarray(second_weight.T),
+        second_bias,
+        array(policy.score.weight[0, LATENT:]),
         float(policy.score.bias),
     )
 
@@ -272,7 +272,7 @@ def _place(
     seen_costs: NDArray[np.float32],
     seen_legal: Mask,
 ) -> None:
-    """Complete each row of `actions`; no rows of `noise` mean greedy choices, no rows of `seen_costs` no record."""
+    """Complete each row of `actions`; no rows of `noise` mean greedy choices."""
     num_devices, size = loads.shape[1:]
     empty_costs = np.empty(COST_COLUMNS)
     costs, tables, scores = np.empty((num_devices, COST_COLUMNS)), np.empty(num_devices), np.empty(num_devices)
@@ -282,8 +282,7 @@ def _place(
         costs[:], tables[:], scores[:] = empty_costs, 0.0, empty_score
         for t in range(len(table_bytes)):
             legal = legal_devices(used[b : b + 1], table_bytes[t], capacity, allowed[t])[0]
-            if len(seen_costs):
-                seen_costs[b, t], seen_legal[b, t] = costs, legal
+            seen_costs[b, t], seen_legal[b, t] = costs, legal
             device, highest = -1, -np.inf
             for d in range(num_devices):
                 score = scores[d] + noise[b, t, d] if len(noise) else scores[d]
@@ -343,7 +342,7 @@ def update(
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    taken = rollout(policy, episode, episodes, generator, record=True)
+    taken = rollout(policy, episode, episodes, generator)
     log_prob, entropy = log_probs(policy, episode, taken)
     with torch.no_grad():
         overall_ms = episode.network.overall_ms(taken.loads)

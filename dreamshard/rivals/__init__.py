@@ -5,7 +5,6 @@ neuroshard          `neuroshard`, `neuroshard_columns`: the search of Zha et al.
 torchrec_planner    `torchrec_planner`, `torchrec_planner_columns`: TorchRec's planner, which measures and learns nothing
 """
 
-from dataclasses import replace
 from importlib.util import find_spec
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
@@ -58,13 +57,9 @@ def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec |
                 f"torchrec cannot be imported ({error}), so its planner cannot place tables; install it with "
                 "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
             ) from error
-        found = TorchRecPlanner() if spec is None else TorchRecPlanner.on(spec)
-        return replace(found, name=name, columns=name == OF_TORCHREC[1])
+        return TorchRecPlanner(spec, name=name, columns=name == OF_TORCHREC[1])
     if name == MEASURING:
-        raise ValueError(
-            "rnn learns from costs that it measures, and here is nothing to measure on; measure it with "
-            "`dreamshard compare champion rnn`"
-        )
+        raise ValueError("rnn learns from costs that it measures; measure it with `dreamshard compare champion rnn`")
     if name not in ON_NETWORK:
         raise ValueError(f"there is no rival {name!r}, so nothing can place the tables; give one of {sorted(RIVALS)}")
     if placer is None:

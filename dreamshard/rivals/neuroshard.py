@@ -16,21 +16,19 @@ Differences from the paper: equal lists are searched once. The grid also include
 nothing if one table is wider than the widest limit. If no list fits, tables are packed by size, as for every other placer.
 """
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, jit, phases_ms
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, jit, phases_ms
+from dreamshard.cost_model.cost_network import COMPUTE
+from dreamshard.placement import Columns, Placement, TableSharding
 from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import packed
 from dreamshard.shards import Shards
@@ -42,22 +40,11 @@ LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), float("inf"))
 
 _ROUNDS, _BEAM, _HALVED = 10, 3, 10
 
-Ints = NDArray[np.int64]
+ShardList = tuple[Columns, ...]
+"""Ranges of columns of each table; each range is a shard."""
 
 
-class Part(NamedTuple):
-    """Columns `start` to `end` (exclusive) of a table."""
-
-    table: int
-    start: int
-    end: int
-
-
-ShardList = tuple[Part, ...]
-
-
-@dataclass(frozen=True)
-class EncodedShards:
+class EncodedShards(NamedTuple):
     """`C` alternative lists of `S` shards each; `dim` counts columns, `compute_ms` is of each shard alone on a device."""
 
     latents: Float[Tensor, "C S L"]
@@ -65,29 +52,20 @@ class EncodedShards:
     shard_bytes: Int[Tensor, "C S"]
     compute_ms: Float[Tensor, "C S"]
 
-    @classmethod
-    def of(
-        cls, task: PlacementTask, lists: Sequence[ShardList], network: CostNetwork, normaliser: Normaliser
-    ) -> "EncodedShards":
-        """All lists' shards; each distinct shard is encoded once."""
-        distinct = {part: i for i, part in enumerate(dict.fromkeys(part for parts in lists for part in parts))}
-        unlimited = replace(task, memory_bytes=sys.maxsize)  # the shards overlap, so together they need not fit
-        table, start, end = torch.tensor(list(distinct)).T
-        nothing = torch.zeros_like(table)
-        pieces = Shards.made(
-            unlimited,
-            table=table,
-            device=nothing,
-            sharding_type=torch.full_like(table, SHARDING_TYPES.index("table_wise")),
-            rows=torch.stack([nothing, task.tables.rows[table]], dim=1),
-            columns=torch.stack([start, end], dim=1),
-            cached_share=torch.full((len(table),), torch.nan),
-            devices_per_host=task.num_devices,
-        ).as_task(unlimited)
-        index = torch.tensor([[distinct[part] for part in parts] for parts in lists])  # [C, S]
-        latents = network.encode(normaliser(pieces.tables), network.ratios(pieces))
-        compute_ms = network.phases_ms(latents[:, None])[:, 0, [0, 3]].sum(dim=-1)
-        return cls(latents[index], pieces.tables.dim[index], pieces.table_bytes[index], compute_ms[index])
+
+@torch.no_grad()
+def encoded(
+    task: PlacementTask, lists: Sequence[ShardList], network: CostNetwork, normaliser: Normaliser
+) -> EncodedShards:
+    """All lists' shards."""
+    shardings = (
+        (t, TableSharding.by_columns(ranges, (0,) * len(ranges))) for own in lists for t, ranges in enumerate(own)
+    )
+    shards, _ = Shards.of_tables(task, shardings, task.num_devices)
+    latents = network.encode(normaliser(shards.tables), network.ratios(task, shards.tables))
+    compute_ms = network.phases_ms(latents[:, None])[:, 0, COMPUTE].sum(dim=-1)
+    found = (latents, shards.tables.dim, shards.device_bytes, compute_ms)
+    return EncodedShards(*(each.unflatten(0, (len(lists), -1)) for each in found))
 
 
 @dataclass(frozen=True)
@@ -105,31 +83,29 @@ class NeuroShardPlacer(OrderedPlacer):
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Raises NoPlacementError if neither the search nor packing finds room."""
-        lists: list[ShardList] = [tuple(Part(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
+        lists: list[ShardList] = [tuple(((0, dim),) for dim in task.tables.dim.tolist())]
         network, normaliser = self.cost_network.for_task(task), self.normaliser.of_task(task.tables)
-        best, best_ms = None, float("inf")
+        best, places, best_ms = lists[0], None, float("inf")
         for _ in range(1 + _ROUNDS * self.columns):
-            shards = EncodedShards.of(task, lists, network, normaliser)
-            device, cost_ms = grid_search(network, shards, task.num_devices, task.memory_bytes)
+            shards = encoded(task, lists, network, normaliser)
+            device, cost_ms = grid_search(network, shards, task.capacity_bytes)
             beam = torch.argsort(cost_ms, stable=True)[:_BEAM].tolist()
             if float(cost_ms[beam[0]]) < best_ms:
-                best, best_ms = (lists[beam[0]], device[beam[0]]), float(cost_ms[beam[0]])
-            halved = (_halved(lists[c], shards.compute_ms[c], shards.shard_bytes[c]) for c in beam)
-            lists = list(dict.fromkeys(shard_list for group in halved for shard_list in group))
+                best, places, best_ms = lists[beam[0]], device[beam[0]].tolist(), float(cost_ms[beam[0]])
+            halved = [_halved(lists[c], shards.compute_ms[c], shards.shard_bytes[c]) for c in beam]
+            lists = list(dict.fromkeys(each for group in halved for each in group))
             if not lists:
                 break
-        if best is None:
+        if places is None:
             return Placement.whole(packed(task), task.num_devices)
-        tables = []
-        for _, own in groupby(zip(best[0], best[1].tolist(), strict=True), key=lambda each: each[0].table):
-            held, where = zip(*own, strict=True)
-            tables.append(TableSharding.by_columns(tuple((part.start, part.end) for part in held), where))
-        return Placement(tuple(tables), task.num_devices, task.num_devices)
+        left = iter(places)
+        tables = tuple(TableSharding.by_columns(ranges, [next(left) for _ in ranges]) for ranges in best)
+        return Placement(tables, task.num_devices, task.num_devices)
 
 
 @torch.no_grad()
 def grid_search(
-    network: CostNetwork, shards: EncodedShards, num_devices: int, capacity_bytes: int
+    network: CostNetwork, shards: EncodedShards, capacity_bytes: Int[Tensor, " D"]
 ) -> tuple[Int[Tensor, "C S"], Float[Tensor, " C"]]:
     """The cheapest of the greedy placements under each limit, for each alternative.
 
@@ -137,17 +113,16 @@ def grid_search(
         Device of each shard, and predicted overall milliseconds, infinite if nothing fits under any limit.
     """
     latents, dims, sizes = shards.latents.double().numpy(), shards.dim.numpy(), shards.shard_bytes.numpy()
-    (alternatives, num_shards), grid, law = dims.shape, len(LIMITS), network.law(num_devices)
-    order = torch.argsort(shards.compute_ms, dim=1, descending=True, stable=True).numpy()  # [C, S]
+    (alternatives, num_shards), num_devices, capacity = dims.shape, len(capacity_bytes), capacity_bytes.numpy()
+    law, order = network.law(num_devices), torch.argsort(shards.compute_ms, dim=1, descending=True, stable=True).numpy()
     limits = np.multiply.outer(dims.sum(axis=1) / num_devices * (1 + 1e-9), LIMITS)  # [C, G]
-    device = np.zeros((alternatives, grid, num_shards), np.int64)
-    sums = np.zeros((alternatives, grid, num_devices, latents.shape[-1]))
-    fits = np.empty((alternatives, grid), np.bool_)
-    for c in range(alternatives):
-        for g in range(grid):
-            fits[c, g] = _fill(
-                law, latents[c], dims[c], sizes[c], order[c], limits[c, g], capacity_bytes, device[c, g], sums[c, g]
-            )
+    device = np.zeros((*limits.shape, num_shards), np.int64)
+    sums = np.zeros((*limits.shape, num_devices, latents.shape[-1]))
+    fits = np.empty(limits.shape, np.bool_)
+    for c, g in np.ndindex(limits.shape):
+        fits[c, g] = _fill(
+            law, latents[c], dims[c], sizes[c], order[c], limits[c, g], capacity, device[c, g], sums[c, g]
+        )
     cost = network.overall_ms(torch.from_numpy(sums).float()).masked_fill(torch.from_numpy(~fits), torch.inf)  # [C, G]
     best = torch.arange(alternatives), cost.argmin(dim=1)
     return torch.from_numpy(device)[best], cost[best]
@@ -161,7 +136,7 @@ def _fill(
     sizes: Ints,
     order: Ints,
     limit: float,
-    capacity: int,
+    capacity: Ints,
     device: Ints,
     sums: Floats,
 ) -> bool:
@@ -172,7 +147,7 @@ def _fill(
     for s in order:
         chosen = -1
         for d in range(num_devices):
-            has_room = used[d] + sizes[s] <= capacity and used_dims[d] + dims[s] <= limit
+            has_room = used[d] + sizes[s] <= capacity[d] and used_dims[d] + dims[s] <= limit
             if has_room and (chosen < 0 or held_ms[d] < held_ms[chosen]):
                 chosen = d
         if chosen < 0:
@@ -187,14 +162,15 @@ def _fill(
     return True
 
 
-def _halved(parts: ShardList, compute_ms: Float[Tensor, " S"], shard_bytes: Int[Tensor, " S"]) -> list[ShardList]:
-    """Lists in which one of the costliest or largest of `parts` is halved."""
-    lists = []
-    largest = (torch.argsort(values, descending=True, stable=True)[:_HALVED] for values in (compute_ms, shard_bytes))
-    for s in sorted({number for numbers in largest for number in numbers.tolist()}):
-        part = parts[s]
-        middle, odd = divmod(part.start + part.end, 2)
-        if not odd and (middle - part.start) % DIM_MULTIPLE == 0:
-            pair = Part(part.table, part.start, middle), Part(part.table, middle, part.end)
-            lists.append((*parts[:s], *pair, *parts[s + 1 :]))
+def _halved(tables: ShardList, compute_ms: Float[Tensor, " S"], shard_bytes: Int[Tensor, " S"]) -> list[ShardList]:
+    """Lists in which one of the costliest or largest shards is halved."""
+    lists, shards = [], [(t, k) for t, ranges in enumerate(tables) for k in range(len(ranges))]
+    largest = [torch.argsort(values, descending=True, stable=True)[:_HALVED] for values in (compute_ms, shard_bytes)]
+    for s in torch.cat(largest).unique().tolist():
+        t, k = shards[s]
+        start, end = tables[t][k]
+        middle, odd = divmod(start + end, 2)
+        if not odd and (middle - start) % DIM_MULTIPLE == 0:
+            ranges = (*tables[t][:k], (start, middle), (middle, end), *tables[t][k + 1 :])
+            lists.append((*tables[:t], ranges, *tables[t + 1 :]))
     return lists

@@ -54,35 +54,16 @@ class TorchRecPlanner:
     """TorchRec's planner as a placer.
 
     Attributes:
-        memory_bytes_per_s: bandwidth of the devices' memory; None, as for the others, for TorchRec's default.
-        link_bytes_per_s: bandwidth between devices of a host.
-        network_bytes_per_s: bandwidth of each device between hosts.
-        host_bytes_per_s: bandwidth to the host's memory.
-        devices_per_host: if a task does not say; None for all devices on one host.
-        timeout_s: after which it returns its best plan so far, unless of whole tables; None for no limit.
+        spec: whose bandwidths and hosts it assumes; None for TorchRec's default bandwidths and all devices on one host.
+        timeout_s: after which it returns its best plan so far; None for no limit.
         name: in reports.
         columns: whether tables may be split by columns.
     """
 
-    memory_bytes_per_s: float | None = None
-    link_bytes_per_s: float | None = None
-    network_bytes_per_s: float | None = None
-    host_bytes_per_s: float | None = None
-    devices_per_host: int | None = None
+    spec: AcceleratorSpec | None = None
     timeout_s: int | None = None
     name: str = "torchrec_planner"
     columns: bool = False
-
-    @classmethod
-    def on(cls, spec: AcceleratorSpec) -> "TorchRecPlanner":
-        """With the bandwidths and the hosts of a preset."""
-        return cls(
-            spec.memory_bytes_per_s,
-            spec.link_bytes_per_s,
-            spec.network_bytes_per_s,
-            spec.host_bytes_per_s,
-            spec.devices_per_node,
-        )
 
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """Place the tables as TorchRec would; the task's constraints of single tables are not TorchRec's.
@@ -94,45 +75,45 @@ class TorchRecPlanner:
         Raises:
             NoPlacementError: the planner finds no plan.
         """
+        kernels, wanted = ["fused"], [(["table_wise"], 0)]
         if set(task.constraints.sharding_types) - set(ON_ONE_DEVICE):
-            kernels = ["fused", "dense", *([CACHED] if task.constraints.caching else [])]
-            plans = [self._planned(task, None, kernels)]
-        elif not self.columns:
-            plans = [replace(self, timeout_s=None)._planned(task, ["table_wise"], ["fused"])]
-        else:
-            plans = []
-            for parts in _COLUMN_PARTS:
-                with suppress(NoPlacementError):
-                    plans.append(self._planned(task, ["table_wise", "column_wise"], ["fused"], parts))
-            if not plans:
-                raise _no_plan(task, "of whole tables and columns ")
+            kernels, wanted = ["fused", "dense", *([CACHED] if task.constraints.caching else [])], [([], 0)]
+        elif self.columns:
+            wanted = [(["table_wise", "column_wise"], parts) for parts in _COLUMN_PARTS]
+        plans = []
+        for types, parts in wanted:
+            with suppress(PlannerError):
+                plans.append(self._planned(task, types, kernels, parts))
+        if not plans:
+            raise NoPlacementError(
+                f"TorchRec's planner found no plan for the {len(task.tables)} tables of {task.name} on {task.num_devices} "
+                f"devices of {gib(task.memory_bytes)}; give the devices more memory, or choose another placer"
+            )
         plan, _ = min(plans, key=lambda each: each[1])
-        tables = replace(task.tables, names=_names(task))
-        found = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=self._per_host(task))
-        return replace(found.placement(tables), devices_per_host=self._per_host(task))
+        tables, per_host = replace(task.tables, names=_names(task)), self._per_host(task)
+        found = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=per_host)
+        return replace(found.placement(tables), devices_per_host=per_host)
 
     def _planned(
-        self,
-        task: PlacementTask,
-        sharding_types: list[str] | None,
-        kernels: list[str],
-        column_parts: int | None = None,
+        self, task: PlacementTask, sharding_types: list[str], kernels: list[str], column_parts: int
     ) -> tuple[ShardingPlan, float]:
         """TorchRec's plan, and its estimate of the slowest device's milliseconds.
 
         Args:
-            sharding_types: None for the ways to shard that TorchRec considers by default.
-            column_parts: of how many parts the columns of a table may be; None for at least 128 columns, as by default.
+            sharding_types: empty for the ways to shard that TorchRec considers by default.
+            column_parts: of how many parts the columns of a table may be; 0 for at least 128 columns, as by default.
         """
-        tables, names = task.tables, _names(task)
+        tables = task.tables
         constraints = {
             name: ParameterConstraints(
-                sharding_types=sharding_types,
+                sharding_types=sharding_types or None,
                 compute_kernels=kernels,
                 pooling_factors=[max(pooling, 1e-6)],
-                min_partition=None if column_parts is None else 4 * -(-dim // (4 * column_parts)),
+                min_partition=4 * -(-dim // (4 * column_parts)) if column_parts else None,
             )
-            for name, pooling, dim in zip(names, tables.pooling_factor.tolist(), tables.dim.tolist(), strict=True)
+            for name, pooling, dim in zip(
+                _names(task), tables.pooling_factor.tolist(), tables.dim.tolist(), strict=True
+            )
         }
         devices, batch_size = self._topology(task), _local_batch_size(task)
         speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=devices, constraints=constraints)
@@ -148,33 +129,29 @@ class TorchRecPlanner:
             debug=False,
             timeout_seconds=self.timeout_s,
         )
-        try:
-            plan = planner.plan(_module(task), [EmbeddingBagCollectionSharder()])
-        except PlannerError as error:
-            raise _no_plan(task, "of whole tables " if sharding_types == ["table_wise"] else "") from error
-        return plan, rating.best
+        return planner.plan(_module(task), [EmbeddingBagCollectionSharder()]), rating.best
 
     def _topology(self, task: PlacementTask) -> Topology:
         """Devices on hosts; TorchRec counts bandwidths in bytes per millisecond."""
-
-        def per_ms(bytes_per_s: float | None) -> float | None:
-            return bytes_per_s and bytes_per_s / 1000
-
+        spec, bandwidths = self.spec, {}
+        if spec is not None:
+            bandwidths = {
+                "hbm_mem_bw": spec.memory_bytes_per_s / 1000,
+                "intra_host_bw": spec.link_bytes_per_s / 1000,
+                "inter_host_bw": spec.network_bytes_per_s / 1000,
+                "hbm_to_ddr_mem_bw": spec.host_bytes_per_s and spec.host_bytes_per_s / 1000,
+            }
         return TopologyFactory.create_topology(
             TrainerConfig(
                 world_size=task.num_devices, local_world_size=self._per_host(task), hbm_cap_bytes=task.memory_bytes
             ),
-            HardwareConfig(
-                hbm_mem_bw=per_ms(self.memory_bytes_per_s),
-                intra_host_bw=per_ms(self.link_bytes_per_s),
-                inter_host_bw=per_ms(self.network_bytes_per_s),
-                hbm_to_ddr_mem_bw=per_ms(self.host_bytes_per_s),
-            ),
+            HardwareConfig(**bandwidths),
             KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True),
         )
 
     def _per_host(self, task: PlacementTask) -> int:
-        return min(task.num_devices, task.devices_per_host or self.devices_per_host or task.num_devices)
+        of_spec = self.spec.devices_per_node if self.spec else task.num_devices
+        return min(task.num_devices, task.devices_per_host or of_spec)
 
 
 def _names(task: PlacementTask) -> tuple[str, ...]:
@@ -204,13 +181,6 @@ def _local_batch_size(task: PlacementTask) -> int:
     tables, used = task.tables, task.tables.pooling_factor > 0
     counted = float((tables.lookups[used] / tables.pooling_factor[used]).median()) if bool(used.any()) else 1.0
     return max(1, round((task.batch_size or counted) / task.num_devices))
-
-
-def _no_plan(task: PlacementTask, what: str) -> NoPlacementError:
-    return NoPlacementError(
-        f"TorchRec's planner found no plan {what}for the {len(task.tables)} tables of {task.name} on "
-        f"{task.num_devices} devices of {gib(task.memory_bytes)}; give the devices more memory, or choose another placer"
-    )
 
 
 class _Rating(NoopPerfModel):  # type: ignore[misc]  # torchrec is untyped here

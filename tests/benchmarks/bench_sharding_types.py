@@ -15,7 +15,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 
 import torch
@@ -94,7 +94,7 @@ class _Pair:
 
 
 def _pair(task: PlacementTask, spec: AcceleratorSpec) -> _Pair:
-    ours, rival = RooflinePlacer(spec), replace(TorchRecPlanner.on(spec), timeout_s=TIMEOUT_S)
+    ours, rival = RooflinePlacer(spec), TorchRecPlanner(spec, TIMEOUT_S)
     own, own_s = _timed(lambda: ours.place(task), 2)
     their, their_s = _timed(lambda: rival.place(task), 1)
     for placement in (own, their):

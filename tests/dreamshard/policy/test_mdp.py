@@ -37,7 +37,7 @@ def episode(task=TASK, network=None):
 def play(task, times=1, greedy=False, network=None):
     start, policy = episode(task, network), seeded(PolicyNetwork)
     generator = None if greedy else torch.Generator().manual_seed(0)
-    taken = rollout(policy, start, times, generator, record=True)
+    taken = rollout(policy, start, times, generator)
     with torch.no_grad():
         return start, taken, *log_probs(policy, start, taken)
 

@@ -1,14 +1,12 @@
 """Greedy grid search: compute balanced, under the limit on dims that turns out best; tables halved where that helps."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamshard.placer import NoPlacementError
-from dreamshard.rivals.neuroshard import EncodedShards, NeuroShardPlacer, Part, grid_search
+from dreamshard.rivals.neuroshard import NeuroShardPlacer, encoded, grid_search
 from dreamshard.search.baselines import RandomPlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
@@ -31,10 +29,9 @@ def narrow_and_two_wide():
 def alternatives(tables, shard_bytes):
     """The plain network, and the same tables once for each list of sizes."""
     network, normaliser = plain(tables)
-    whole = tuple(Part(t, 0, dim) for t, dim in enumerate(tables.dim.tolist()))
-    with torch.no_grad():
-        shards = EncodedShards.of(PlacementTask(tables, 1, PLENTY), [whole] * len(shard_bytes), network, normaliser)
-    return network, replace(shards, shard_bytes=torch.tensor(shard_bytes))
+    whole = tuple(((0, dim),) for dim in tables.dim.tolist())
+    shards = encoded(PlacementTask(tables, 1, PLENTY), [whole] * len(shard_bytes), network, normaliser)
+    return network, shards._replace(shard_bytes=torch.tensor(shard_bytes))
 
 
 def test_a_limit_on_dims_separates_wide_tables_where_communication_is_expensive():
@@ -46,15 +43,17 @@ def test_a_limit_on_dims_separates_wide_tables_where_communication_is_expensive(
 
 def test_the_cost_found_is_the_predicted_cost_of_the_placement():
     network, shards = alternatives(narrow_and_two_wide(), [[1, 1, 1]])
-    _, cost_ms = grid_search(network, shards, 2, 3)
+    _, cost_ms = grid_search(network, shards, torch.tensor([3, 3]))
     assert float(cost_ms) == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
 
 
 def test_alternatives_are_searched_side_by_side_and_those_that_do_not_fit_cost_infinitely_much():
     network, shards = alternatives(tables_of([100, 100, 100]), [[1, 1, 1], [2, 2, 2], [2, 1, 1]])
-    device, cost_ms = grid_search(network, shards, 2, 3)  # room for one of two bytes on each of two devices
+    device, cost_ms = grid_search(
+        network, shards, torch.tensor([3, 3])
+    )  # room for one of two bytes on each of two devices
     assert cost_ms.isfinite().tolist() == [True, False, True]
-    alone, _ = grid_search(network, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], 2, 3)
+    alone, _ = grid_search(network, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], torch.tensor([3, 3]))
     assert torch.equal(alone[0], device[2])
 
 

@@ -1,5 +1,6 @@
 """TorchRec's own planner behind the placers' interface."""
 
+from dataclasses import replace
 from importlib import resources
 
 import pytest
@@ -46,16 +47,20 @@ def test_it_knows_which_devices_share_a_host():
 
 
 def test_where_the_planner_finds_no_plan_it_says_so():
-    with pytest.raises(NoPlacementError, match="found no plan of whole tables for the 5 tables"):
+    with pytest.raises(NoPlacementError, match="found no plan for the 5 tables"):
         TorchRecPlanner().place(task_of([3, 3, 2, 2, 2], 2, 6))  # only 3 + 3 | 2 + 2 + 2, which it does not try
 
 
 def test_dear_links_make_it_share_dims_and_dear_memory_lookups():
     tables = tables_of([1000, 1000, 50_000], [64, 64, 4], [1.0, 1.0, 32.0])  # pooling x dim is 64, 64 and 128
     task = PlacementTask(tables, 2, 2**30)
-    first, second, _ = TorchRecPlanner(memory_bytes_per_s=1e9, link_bytes_per_s=1e15).place(task).device.tolist()
+    first, second, _ = (
+        TorchRecPlanner(replace(A100, memory_bytes_per_s=1e9, link_bytes_per_s=1e15)).place(task).device.tolist()
+    )
     assert first == second
-    first, second, _ = TorchRecPlanner(memory_bytes_per_s=1e15, link_bytes_per_s=1e9).place(task).device.tolist()
+    first, second, _ = (
+        TorchRecPlanner(replace(A100, memory_bytes_per_s=1e15, link_bytes_per_s=1e9)).place(task).device.tolist()
+    )
     assert first != second
 
 
@@ -79,7 +84,7 @@ def every_way(num_devices, **changes):
 @pytest.mark.slow
 def test_it_shards_in_other_ways_where_it_may():
     task = every_way(16)
-    placement = TorchRecPlanner.on(A100).place(task)
+    placement = TorchRecPlanner(A100).place(task)
     assert violation(task, placement) == ""
     assert placement.devices_per_host == 8
     assert placement.sharding_types - {"table_wise", "column_wise"}

@@ -66,7 +66,7 @@ def test_tables_are_placed_in_the_published_order(seed):
 def test_each_steps_probabilities_are_those_of_the_published_logits(seed):
     network, policy = ours(random_weights(seed))
     episode = Episode.of(TASK, network, Normaliser.per_task())
-    taken = rollout(policy, episode, 1, torch.Generator().manual_seed(seed), record=True)
+    taken = rollout(policy, episode, 1, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         found, _ = log_probs(policy, episode, taken)  # [1, T]
     published, features = PublishedDreamShard(random_weights(seed)), published_features(TASK.tables)
