@@ -57,15 +57,17 @@ class EncodedShards(NamedTuple):
 def encoded(
     task: PlacementTask, lists: Sequence[ShardList], network: CostNetwork, normaliser: Normaliser
 ) -> EncodedShards:
-    """All lists' shards."""
-    shardings = (
-        (t, TableSharding.by_columns(ranges, (0,) * len(ranges))) for own in lists for t, ranges in enumerate(own)
-    )
+    """All lists' shards; a table that is split alike in several lists is encoded once."""
+    first, count = {}, 0  # number of the first shard of a table and its ranges
+    for key in dict.fromkeys((t, ranges) for own in lists for t, ranges in enumerate(own)):
+        first[key], count = count, count + len(key[1])
+    index = [[first[t, ranges] + k for t, ranges in enumerate(own) for k in range(len(ranges))] for own in lists]
+    shardings = ((t, TableSharding.by_columns(ranges, (0,) * len(ranges))) for t, ranges in first)
     shards, _ = Shards.of_tables(task, shardings, task.num_devices)
     latents = network.encode(normaliser(shards.tables), network.ratios(task, shards.tables))
     compute_ms = network.phases_ms(latents[:, None])[:, 0, COMPUTE].sum(dim=-1)
     found = (latents, shards.tables.dim, shards.device_bytes, compute_ms)
-    return EncodedShards(*(each.unflatten(0, (len(lists), -1)) for each in found))
+    return EncodedShards(*(each[torch.tensor(index)] for each in found))
 
 
 @dataclass(frozen=True)
