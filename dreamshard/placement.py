@@ -77,6 +77,11 @@ class TableSharding:
             return cls("table_wise", where=tuple(where))
         return cls("column_wise", columns, tuple(where))
 
+    @property
+    def is_by_columns(self) -> bool:
+        """Whether it is whole or split by columns, in device memory."""
+        return self.sharding_type in ON_ONE_DEVICE and self.cached_share is None
+
     def ranges(self, dim: int) -> Columns:
         """Ranges of columns of a table of `dim` columns; one range of all if it is not split."""
         return self.columns or ((0, dim),)
@@ -150,12 +155,12 @@ class Placement:
     @property
     def is_whole(self) -> bool:
         """Whether every table is whole, in the memory of one device."""
-        return all(each.sharding_type == "table_wise" and each.cached_share is None for each in self.tables)
+        return self.is_by_columns and self.sharding_types <= {"table_wise"}
 
     @property
     def is_by_columns(self) -> bool:
         """Whether every table is whole or split by columns, in device memory."""
-        return all(each.sharding_type in ON_ONE_DEVICE and each.cached_share is None for each in self.tables)
+        return all(each.is_by_columns for each in self.tables)
 
     @property
     def num_hosts(self) -> int:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn, warning
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, json_content, reading
 from dreamshard.files.text import shown
-from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
+from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables, columns_of
 from dreamshard.tasks import PlacementTask
@@ -89,11 +89,7 @@ class Plan(BaseModel):
     @property
     def not_measured(self) -> list[str]:
         """Tables sharded in ways that no training measures, or cached: their costs are predicted, not measured."""
-        return [
-            name
-            for name, each in self.tables.items()
-            if each.sharding_type not in ON_ONE_DEVICE or each.cached_share is not None
-        ]
+        return [name for name, each in self.tables.items() if not each.is_by_columns]
 
     def to_json(self) -> str:
         """The plan as the text of PLAN.json."""

@@ -35,6 +35,7 @@ from torchrec.distributed.planner.types import (
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.types import DataType
 
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
@@ -43,7 +44,6 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.shards import Shards
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec.models import PRECISIONS
 from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE, current_plan, planned_type
 
 _COLUMN_PARTS = (2, 4, 8)
@@ -169,7 +169,7 @@ def _module(task: PlacementTask) -> EmbeddingBagCollection:
             num_embeddings=rows,
             embedding_dim=dim,
             feature_names=[name],
-            data_type=PRECISIONS[task.precision_of.get(parent_name(full_name), task.precision)],
+            data_type=DataType(task.precision_of.get(parent_name(full_name), task.precision).upper()),
         )
         for name, full_name, rows, dim in sizes
     ]

@@ -1,14 +1,14 @@
 """The embedding tables of a model: what the sharders shard, otherwise plain PyTorch's and FBGEMM's tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder, ShardedModule
 from torchrec.distributed.utils import optimizer_type_to_emb_opt_type
-from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
@@ -19,30 +19,7 @@ from dreamshard.workloads.table_list import ModelTable, Pooling
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 
-PRECISIONS: dict[Precision, DataType] = {
-    "fp32": DataType.FP32,
-    "fp16": DataType.FP16,
-    "bf16": DataType.BF16,
-    "int8": DataType.INT8,
-}
-_PRECISION_OF: dict[Any, Precision] = {
-    **{data_type: precision for precision, data_type in PRECISIONS.items()},
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-}
-_OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": "sgd",
-    "exact_sgd": "sgd",
-    "row_wise_adagrad": "rowwise_adagrad",
-    "exact_row_wise_adagrad": "rowwise_adagrad",
-    "exact_adagrad": "adagrad",
-    "adam": "adam",
-    "lamb": "lamb",
-    "partial_row_wise_adam": "partial_rowwise_adam",
-    "partial_row_wise_lamb": "partial_rowwise_lamb",
-    "lars_sgd": "lars_sgd",
-}
-"""By the value of fbgemm's `EmbOptimType`."""
+_TORCH_TYPES: dict[torch.dtype, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 _REFUSED = ("ITEPEmbeddingBagCollection", "ITEPEmbeddingCollection", "PECEmbeddingCollection")
 """Importing their modules would take seconds."""
 
@@ -69,11 +46,6 @@ def tables_of(
         details, notes = discover(source, sharders)
     else:
         details, notes = [_table(config) for config in (source if isinstance(source, Sequence) else [source])], []
-    if not details:
-        raise ValueError(
-            f"{type(source).__name__} has no EmbeddingBagCollection, EmbeddingCollection, nn.EmbeddingBag or table-batched "
-            "embeddings, so there are no tables to place; give the model that holds them"
-        )
     return model_tables(details, pooling_factors=pooling_factors, defaults=defaults, notes=notes)
 
 
@@ -172,18 +144,13 @@ def _table(config: object, **fields: Any) -> ModelTable:
             f"an object of type {type(config).__name__} is neither a torch.nn.Module nor an EmbeddingBagConfig or "
             "EmbeddingConfig; give a model, or a list of configs"
         )
-    if config.data_type not in _PRECISION_OF or config.use_virtual_table:
-        kind = "virtual" if config.use_virtual_table else config.data_type
-        raise ValueError(
-            f"table {config.name!r} is {kind}, so its size or cost is unknown; use one of "
-            f"{', '.join(map(str, PRECISIONS.values()))}, or leave it out"
-        )
+    kind = "virtual" if config.use_virtual_table else config.data_type.value.lower()
     return ModelTable(
         name=config.name,
         rows=config.num_embeddings,
         dim=config.embedding_dim,
         features=tuple(config.feature_names or [config.name]),
-        precision=_PRECISION_OF[config.data_type],
+        precision=_known(kind, get_args(Precision), f"{kind} table {config.name!r}"),
         pooling=config.pooling.value.lower() if hasattr(config, "pooling") else "none",
         **fields,
     )
@@ -201,7 +168,7 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
                 rows=module.num_embeddings,
                 dim=module.embedding_dim,
                 features=(name,),
-                precision=_PRECISION_OF.get(module.weight.dtype, "fp32"),
+                precision=_TORCH_TYPES.get(module.weight.dtype, "fp32"),
                 pooling=pooling,
                 optimizer=_optimizer(module.weight, None, name),
                 collection=collection,
@@ -228,11 +195,21 @@ def _optimizer(parameter: Any, usual: Any, table: str) -> Optimizer | None:
     if len(classes) > 1:
         raise ValueError(f"table {table!r} has {len(classes)} optimizers in its backward pass; apply one of them")
     chosen = (settings[0].get("optimizer") or classes[0]) if classes else usual
+    if chosen is None:
+        return None
     try:
         fused = optimizer_type_to_emb_opt_type(chosen) if isinstance(chosen, type) else chosen
-        return None if fused is None else _OPTIMIZERS[str(getattr(fused, "value", fused))]
-    except (KeyError, ValueError):
-        raise ValueError(
-            f"the optimizer {getattr(chosen, '__name__', chosen)} of {table!r} has a state of unknown size here; use one of "
-            f"{', '.join(dict.fromkeys(_OPTIMIZERS.values()))}"
-        ) from None
+    except ValueError:
+        fused = chosen
+    value = str(getattr(fused, "value", fused)).removeprefix("exact_").replace("row_wise", "rowwise")
+    found: Optimizer = _known(
+        value, get_args(Optimizer), f"the optimizer {getattr(chosen, '__name__', chosen)} of {table!r}"
+    )
+    return found
+
+
+def _known(value: str, known: tuple[str, ...], what: str) -> Any:
+    """The value, if its bytes are known."""
+    if value not in known:
+        raise ValueError(f"{what} is of unknown size or cost here; use one of {', '.join(known)}, or leave it out")
+    return value

@@ -66,14 +66,12 @@ def sharding_plan(
         fields: further fields of `ParameterSharding` of each table; `cache_params` get the placement's load factor.
 
     Raises:
-        ValueError: two tables of a module have the same name, or TorchRec cannot run a table sharded like this.
+        ValueError: TorchRec cannot run a table sharded like this.
     """
     per_host = ranks_per_host or placement.devices_per_host
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
     for sharding, table, further in zip(placement.tables, tables, fields or [{}] * len(tables), strict=True):
         parameters = modules.setdefault(table.module_path, EmbeddingModuleShardingPlan())
-        if table.name in parameters:
-            raise ValueError(f"module {table.module_path!r} has two tables {table.name!r}; rename one of them")
         widths = {min(end, table.dim) - start for start, end in sharding.ranges(table.dim)}
         if table.pooling == "none" and len(widths) > 1:
             raise ValueError(

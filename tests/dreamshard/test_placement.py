@@ -1,12 +1,80 @@
-"""Which device holds which table."""
+"""Placements: whether they are legal, their shards, the memory of these, and the loads of collectives."""
 
 import pytest
 import torch
 
-from dreamshard.placement import Placement, TableSharding
-from dreamshard.shards import violation
+from dreamshard.constraints import Constraints
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
+from dreamshard.shards import Shards, violation
+from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
+from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
 from tests.helpers.tables import ROW_BYTES, tables_of
+
+
+def test_every_shard_has_its_rows_lookups_and_memory():
+    shards = Shards.of(sharded_task(optimizer="rowwise_adagrad"), FOUR_DEVICES_ON_TWO_HOSTS)
+    held = list(zip(shards.tables.names, shards.device.tolist(), shards.device_bytes.tolist(), strict=True))
+    assert held[0] == ("a on device 0", 0, 25 * (16 * 4 + 4))
+    assert held[4] == ("b on device 0", 0, 10 * (8 * 4 + 4) + 10 * 8 * 4)
+    assert [device for name, device, _ in held if name.startswith("c[16:32]")] == [2, 3]
+    assert held[-1] == ("e on device 3", 3, 250 * (8 * 4 + 16) + 500 * 4)
+    assert shards.host_bytes[-1] == 500 * (8 * 4 + 4)
+    by_table = torch.zeros(5, dtype=torch.int64).index_add_(0, shards.table, shards.tables.lookups)
+    assert by_table.tolist() == [200, 100, 600, 100, 400], "a column shard repeats its table's lookups"
+    assert shards.batch_share[4] == 0.25
+
+
+def test_collectives_carry_what_each_way_to_shard_exchanges():
+    carried = Shards.of(sharded_task(), FOUR_DEVICES_ON_TWO_HOSTS).collectives()
+    assert carried.all_to_all_dims.tolist() == [0, 0, 4, 0]
+    assert (carried.row_wise_dims, carried.all_reduce_bytes) == (16, 10 * 8 * 4)
+    assert carried.host_dims.tolist() == [16, 16 + 8]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"caching": False}, "table 'e' is in host memory"),
+        ({"never_cached": frozenset("e")}, "table 'e' is in host memory"),
+        ({"cached_share_of": {"d": 0.5}}, "table 'd' is in device memory"),
+        (
+            {"sharding_types": ("table_wise", "column_wise")},
+            "'a' is sharded row_wise, but may be table_wise or column_wise",
+        ),
+        ({"pinned": {"d": (1,)}}, "'d' has a shard on device 2, which it may not use"),
+        ({"excluded_devices": (3,)}, "device 3 would hold"),
+        ({"apart": (frozenset("ad"),)}, "['a', 'd'] are to be apart, but share a device"),
+        ({"together": (frozenset("ad"),)}, "['a', 'd'] do not share one device"),
+        ({"reserve_bytes": 99_000}, "of tables, but has"),
+        ({"memory_bytes_of": {2: 100}}, "device 2 would hold"),
+    ],
+)
+def test_what_violates_a_constraint_is_named(changed, text):
+    allowed = {"sharding_types": SHARDING_TYPES, "caching": True}
+    assert text in violation(sharded_task(constraints=Constraints(**(allowed | changed))), FOUR_DEVICES_ON_TWO_HOSTS)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_columns_and_rows_are_covered_once(parts):
+    assert [end - start for start, end in even_columns(24, parts)] == [24 // parts] * parts
+    blocks = row_blocks(10, 4)
+    assert blocks == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert row_blocks(2, 4)[2:] == [(2, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(("dim", "narrowest"), [(4, {}), (64, {"t1": 48})])
+def test_a_table_too_narrow_for_the_columns_it_must_be_split_by_is_refused(dim, narrowest):
+    constraints = Constraints(sharding_types_of={"t1": ("column_wise",)}, narrowest_columns_of=narrowest)
+    with pytest.raises(
+        ValueError, match=f"'t1' may only be sharded column_wise, but its {dim} columns do not make two"
+    ):
+        PlacementTask(tables_of([10, 10], [64, dim]), 2, 2**30, constraints=constraints)
+    roomy = PlacementTask(tables_of([10, 10], [64, 96]), 2, 2**30, constraints=constraints)
+    parts = split_by_columns(
+        roomy, torch.tensor([1, 24] if not narrowest else [1, 2])
+    )  # shards of it are as narrow as they are
+    assert len(parts.tables) > 2
 
 
 def test_a_placement_is_legal_if_it_is_made_for_the_task_and_within_every_device():
