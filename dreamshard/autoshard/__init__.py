@@ -7,7 +7,7 @@ networks    compute of the tables on one device; an LSTM over the tables, and sc
 learning    episodes rewarded for balance; actor-critic updates of the policy, with V-trace; the placer
 """
 
-from dreamshard.autoshard.learning import AutoShardPlacer, actor_critic_updates, rollout
+from dreamshard.autoshard.learning import AutoShardPlacer, rollout, update
 from dreamshard.autoshard.networks import AutoShardPolicy, ComputeCostNetwork
 
-__all__ = ["AutoShardPlacer", "AutoShardPolicy", "ComputeCostNetwork", "actor_critic_updates", "rollout"]
+__all__ = ["AutoShardPlacer", "AutoShardPolicy", "ComputeCostNetwork", "rollout", "update"]

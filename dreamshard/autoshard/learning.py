@@ -5,6 +5,7 @@ the one that learns.
 """
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -85,28 +86,29 @@ def rollout(
     return Rollout(device, actions, log_prob, legal, known, torch.where(excess > 0, -excess, balance))
 
 
-def actor_critic_updates(
+def update(
     policy: AutoShardPolicy,
     optimizer: torch.optim.Optimizer,
     episode: Episode,
     episodes: int,
     entropy_weight: float,
     generator: torch.Generator,
-) -> list[UpdateFigures]:
+) -> UpdateFigures:
     """Roll the episode out by the policy as it is, then take two optimizer steps, each on `episodes` rollouts.
 
-    In the second step, the policy is no longer the one that acted.
+    In the second step, the policy is no longer the one that acted. Returns the means over both.
 
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
     taken = rollout(policy, episode, _PER_BEHAVIOUR * episodes, generator)
-    figures = []
+    losses, entropies = [], []
     for part in zip(*(value.split(episodes) for value in taken), strict=True):
         loss, entropy = actor_critic_loss(policy, episode, Rollout(*part), entropy_weight)
         gradient_step(policy, optimizer, loss, "policy", _MAX_GRADIENT_NORM)
-        figures.append(UpdateFigures(float(loss.detach()), float(Rollout(*part).reward.mean()), entropy))
-    return figures
+        losses.append(float(loss.detach()))
+        entropies.append(entropy)
+    return UpdateFigures(fmean(losses), float(taken.reward.mean()), fmean(entropies))
 
 
 def actor_critic_loss(

@@ -16,8 +16,6 @@ from dreamshard.cost_model.cost_network import (
     mean_relative_error,
     mlp,
     prediction_error,
-    shard_latents,
-    shard_sums,
 )
 from dreamshard.cost_model.features import FEATURES, Normaliser
 from dreamshard.cost_model.paper import PaperCostNetwork, TableNetwork
@@ -36,6 +34,4 @@ __all__ = [
     "mean_relative_error",
     "mlp",
     "prediction_error",
-    "shard_latents",
-    "shard_sums",
 ]

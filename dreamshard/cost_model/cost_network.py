@@ -256,20 +256,6 @@ def mean_relative_error(predicted: ArrayLike, measured: ArrayLike) -> float:
     return float((np.abs(np.asarray(predicted, np.float64) - expected) / np.maximum(expected, 1e-9)).mean())
 
 
-def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:
-    """Latents summed over each device's tables."""
-    sums = latents.new_zeros(device.shape[0], num_devices, latents.shape[1])
-    index = device[:, :, None].expand(-1, -1, latents.shape[1])
-    return sums.scatter_add_(1, index, latents.expand(device.shape[0], -1, -1))
-
-
-def shard_latents(
-    network: CostNetwork, normaliser: Normaliser, task: PlacementTask, whole: Tables
-) -> Float[Tensor, "T L"]:
-    """Latents of the tables, or of the column shards, of a task of these whole tables."""
-    return network.encode(normaliser.of_task(whole)(task.tables), network.ratios(task))
-
-
 def mlp(*sizes: int) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []

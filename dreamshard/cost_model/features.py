@@ -1,9 +1,7 @@
-"""Features of tables, the inputs of all networks.
+"""Features of tables, the inputs of all networks, and what other settings of a step change (`work_ratios`).
 
 The first 21 columns are DreamShard's (dim, rows, pooling factor, size, 17 access-count bins); the others are logarithms
-and figures of reuse. A `Normaliser` is fitted on the training pool and saved with the model, so that a table has the same
-features in every task; DreamShard as published normalises per task, so that it has not. `work_ratios` tells what other
-settings of a step change.
+and figures of reuse.
 """
 
 from dataclasses import dataclass
@@ -53,7 +51,7 @@ def features(tables: Tables) -> Float[Tensor, "T F"]:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Mean and spread of each feature.
+    """Mean and spread of each feature, saved with the model.
 
     Attributes:
         mean: `[F]`.
@@ -103,8 +101,7 @@ def work_ratios(tables: Tables, fitted: StepSetting, wanted: StepSetting) -> Flo
     Returns:
         `[T, 4]`: bytes moved by the forward and by the backward pass, bytes of distinct rows, and samples.
     """
-    ratios = _loads(tables, wanted) / _loads(tables, fitted).clamp(min=1e-9)
-    return ratios.float()
+    return (_loads(tables, wanted) / _loads(tables, fitted).clamp(min=1e-9)).float()
 
 
 def _loads(tables: Tables, setting: StepSetting) -> Float[Tensor, "T 4"]:

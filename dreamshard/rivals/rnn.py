@@ -105,7 +105,15 @@ def train_rnn(
         NoPlacementError: too few sampled placements fit the devices.
         TrainingDivergedError: the loss is not finite.
     """
-    policy, generator = _untrained(tasks, seed), torch.Generator().manual_seed(seed)
+    counts = sorted({task.num_devices for task in tasks})
+    if len(counts) != 1:
+        raise ValueError(
+            f"rnn has one output per device, so train one for each number of devices; got tasks of {counts}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        policy = EncoderDecoder(counts[0])
+    generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(policy.parameters(), lr=_LEARNING_RATE)
     measured = drawn = 0
     while measured < measurements:
@@ -140,8 +148,7 @@ def sample(
     """
     if task.num_devices != policy.num_devices:
         raise NoPlacementError(
-            f"rnn was trained for {policy.num_devices} devices and has one output for each, so it cannot place on "
-            f"{task.num_devices}; train it on tasks with that many devices"
+            f"rnn was trained for {policy.num_devices} devices; train it on tasks with {task.num_devices}"
         )
     order = torch.argsort(task.table_bytes, descending=True, stable=True)  # [T]
     features = normaliser(task.tables)[order][None].expand(count, -1, -1)  # [B, T, F]
@@ -167,16 +174,3 @@ def sample(
     placed[:, order] = torch.stack(devices, dim=1)  # in the task's own order
     fits = (used_bytes <= room).all(dim=1)
     return Sampled(placed, torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1), fits)
-
-
-def _untrained(tasks: Sequence[PlacementTask], seed: int) -> EncoderDecoder:
-    """Draw the weights of a policy for the devices of `tasks`."""
-    counts = sorted({task.num_devices for task in tasks})
-    if len(counts) != 1:
-        raise ValueError(
-            f"rnn has one output per device, so it needs training tasks with one number of devices; got {counts}: "
-            "train one placer for each"
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return EncoderDecoder(counts[0])

@@ -8,7 +8,7 @@ All randomness comes from the state's generator, which is saved with it, so an i
 uninterrupted one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -46,7 +46,6 @@ TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
 
 _DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
 _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration
-_AUTOSHARD_UPDATES = 3  # pairs of AutoShard's updates per two of DreamShard's
 
 
 @dataclass
@@ -54,10 +53,8 @@ class TrainingState:
     """Everything a run needs to continue.
 
     Attributes:
-        iteration: rounds completed.
-        cost_network: the algorithm's `CostNetwork`.
-        policy: the algorithm's policy network.
         generator: the only source of randomness.
+        iteration: rounds completed.
         warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
     """
 
@@ -88,6 +85,11 @@ class DreamShard:
     """Whether the cost network learns from all-to-alls measured alone."""
     least_rate: ClassVar[float] = 0.05
     """Of the initial learning rates, to which they fall."""
+    rollout: ClassVar[Callable[..., Any]] = staticmethod(mdp.rollout)
+    update: ClassVar[Callable[..., UpdateFigures]] = staticmethod(mdp.update)
+    """Improves the policy on predicted costs of rollouts of one task."""
+    updates: ClassVar[float] = 1.0
+    """Calls of `update` per `TrainingConfig.policy_updates`."""
 
     def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
         """An untrained cost network and policy; their weights are drawn from torch's global generator."""
@@ -96,25 +98,6 @@ class DreamShard:
     def normaliser(self, pool: Tables) -> Normaliser:
         """Of the features in a training on tables of `pool`."""
         return Normaliser.fit(pool)
-
-    def sampled(self, state: TrainingState, episode: Episode) -> Tensor:
-        """`[T]` devices of a placement sampled from the policy, legal or not."""
-        return mdp.rollout(state.policy, episode, 1, state.generator).device[0]
-
-    def updates(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> list[UpdateFigures]:
-        """Improve the policy on predicted costs by all of a round's optimizer steps: REINFORCE, each on one task."""
-        config, policy, generator = state.config, state.policy, state.generator
-        return [
-            mdp.update(
-                policy,
-                state.policy_optimizer,
-                _episode(state, tasks),
-                config.episodes,
-                config.entropy_weight,
-                generator,
-            )
-            for _ in range(config.policy_updates)
-        ]
 
     def made(self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None) -> TrainedPlacer:
         """A placer of trained networks; `budget_ms` is for its search, if it searches."""
@@ -175,7 +158,8 @@ class DreamShard:
             if config.exploration and number % every == 0:
                 device = _unbalanced(task, generator)
             else:
-                device = self.sampled(state, Episode.of(task, state.cost_network, state.normaliser))
+                episode = Episode.of(task, state.cost_network, state.normaliser)
+                device = self.rollout(state.policy, episode, 1, generator).device[0]
             placement = Placement.whole(device, task.num_devices)
             if not violation(task, placement):
                 proposals.append((task, placement))
@@ -220,8 +204,13 @@ class DreamShard:
         Raises:
             TrainingDivergedError: the loss is not finite.
         """
+        config, policy, generator, figures = state.config, state.policy, state.generator, []
         self._set_rates(state)
-        figures = self.updates(state, tasks)
+        for _ in range(round(self.updates * config.policy_updates)):
+            episode = Episode.of(_drawn(tasks, generator), state.cost_network, state.normaliser)
+            figures.append(
+                self.update(policy, state.policy_optimizer, episode, config.episodes, config.entropy_weight, generator)
+            )
         state.iteration += 1
         return UpdateFigures(*(fmean(values) for values in zip(*figures, strict=True)))
 
@@ -249,7 +238,7 @@ class Paper(DreamShard):
     least_rate = 0.0
 
     def normaliser(self, pool: Tables) -> Normaliser:
-        """As published, each task has its own."""
+        """Each task has its own."""
         return Normaliser.per_task()
 
     def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
@@ -266,29 +255,13 @@ class AutoShard(DreamShard):
 
     name = "autoshard"
     uses_exchanges = False
+    rollout = staticmethod(autoshard.rollout)
+    update = staticmethod(autoshard.update)
+    updates = 1.5
 
     def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
         """See `DreamShard`."""
         return ComputeCostNetwork(), AutoShardPolicy()
-
-    def sampled(self, state: TrainingState, episode: Episode) -> Tensor:
-        """See `DreamShard`."""
-        return autoshard.rollout(state.policy, episode, 1, state.generator).device[0]
-
-    def updates(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> list[UpdateFigures]:
-        """Actor-critic, two updates on rollouts of one task, corrected by V-trace; three times as many as DreamShard's."""
-        config, policy, generator = state.config, state.policy, state.generator
-        figures: list[UpdateFigures] = []
-        while len(figures) < _AUTOSHARD_UPDATES * config.policy_updates:
-            figures += autoshard.actor_critic_updates(
-                policy,
-                state.policy_optimizer,
-                _episode(state, tasks),
-                config.episodes,
-                config.entropy_weight,
-                generator,
-            )
-        return figures
 
     def made(self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None) -> TrainedPlacer:
         """See `DreamShard`."""
@@ -379,11 +352,6 @@ def _restored(
 def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> PlacementTask:
     """One of the tasks, all equally likely."""
     return tasks[int(torch.randint(len(tasks), (), generator=generator))]
-
-
-def _episode(state: TrainingState, tasks: Sequence[PlacementTask]) -> Episode:
-    """An episode of a drawn task."""
-    return Episode.of(_drawn(tasks, state.generator), state.cost_network, state.normaliser)
 
 
 def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Tensor:

@@ -42,8 +42,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            zero_allowed = name in ("entropy_weight", "exploration")
-            if not isinstance(value, str) and not (0 < value < math.inf or (value == 0 and zero_allowed)):
+            may_be_zero = name in ("entropy_weight", "exploration")
+            if name != "algorithm" and not (0 < value < math.inf or (value == 0 and may_be_zero)):
                 raise ValueError(f"{name} is {value}, but training needs a number above 0; correct it")
         if self.exploration > 1:
             raise ValueError(f"exploration is {self.exploration:g}; give a share of the placements from 0 to 1")

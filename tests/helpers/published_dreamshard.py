@@ -11,23 +11,11 @@ from dreamshard.cost_model import PaperCostNetwork
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.tables import Tables
 
-SHAPES = {
-    "table_fc_0": (21, 128),
-    "table_fc_1": (128, 32),
-    "rl_table_fc_0": (21, 128),
-    "rl_table_fc_1": (128, 32),
-    "forward_fc_0": (32, 64),
-    "forward_fc_1": (64, 1),
-    "communication_fc_0": (32, 64),
-    "communication_fc_1": (64, 1),
-    "backward_fc_0": (32, 64),
-    "backward_fc_1": (64, 1),
-    "overall_fc_0": (32, 64),
-    "overall_fc_1": (64, 1),
-    "cost_fc_0": (3, 64),
-    "cost_fc_1": (64, 32),
-    "policy_net": (64, 1),
-}
+HEADS = ("forward_fc", "communication_fc", "backward_fc", "overall_fc")
+SHAPES = {f"{name}_0": (21, 128) for name in ("table_fc", "rl_table_fc")}
+SHAPES |= {f"{name}_1": (128, 32) for name in ("table_fc", "rl_table_fc")}
+SHAPES |= {f"{name}_0": (32, 64) for name in HEADS} | {f"{name}_1": (64, 1) for name in HEADS}
+SHAPES |= {"cost_fc_0": (3, 64), "cost_fc_1": (64, 32), "policy_net": (64, 1)}
 
 
 def random_weights(seed: int) -> dict[str, Tensor]:
@@ -45,7 +33,7 @@ def ours(weights: dict[str, Tensor]) -> tuple[PaperCostNetwork, PolicyNetwork]:
     network, policy = PaperCostNetwork(), PolicyNetwork()
     heads = [network.heads[0], network.heads[1], network.heads[2], network.overall]
     pairs = [(network.table.layers, "table_fc"), (policy.table.layers, "rl_table_fc"), (policy.cost, "cost_fc")]
-    pairs += list(zip(heads, ("forward_fc", "communication_fc", "backward_fc", "overall_fc"), strict=True))
+    pairs += list(zip(heads, HEADS, strict=True))
     with torch.no_grad():
         for layers, name in pairs:
             for index, layer in ((0, layers[0]), (1, layers[2])):
@@ -76,7 +64,7 @@ class PublishedDreamShard:
     def heads_ms(self, held: Tensor) -> Tensor:
         """Forward compute, communication and backward compute of a device of tables `[N, 21]`."""
         latent = self._latent("table_fc", held)
-        return torch.stack([self._head(name, latent) for name in ("forward_fc", "communication_fc", "backward_fc")])
+        return torch.stack([self._head(name, latent) for name in HEADS[:3]])
 
     def overall_ms(self, devices: list[Tensor]) -> float:
         """Overall cost of a placement."""

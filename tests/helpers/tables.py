@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.plan import Plan, PlannedTable
@@ -96,3 +96,8 @@ def device_memory_bytes(
     placed = device >= 0  # [B, T]
     totals = memory_bytes.new_zeros(device.shape[0], num_devices)  # [B, D]
     return totals.scatter_add(1, device.clamp(min=0), memory_bytes * placed)
+
+
+def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:
+    """Latents summed over each device's tables."""
+    return torch.nn.functional.one_hot(device, num_devices).to(latents.dtype).mT @ latents

@@ -8,7 +8,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.cost_model import shard_sums
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.links import all_to_all_s, vector_bytes
@@ -21,6 +20,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.samples import sample_of_phases
+from tests.helpers.tables import shard_sums
 
 RTX2080TI = PRESETS["rtx2080ti"]
 

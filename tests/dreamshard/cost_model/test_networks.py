@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from dreamshard.cost_model import Normaliser, PaperCostNetwork, StructuredCostNetwork, shard_sums
+from dreamshard.cost_model import Normaliser, PaperCostNetwork, StructuredCostNetwork
 from dreamshard.cost_model.compiled import phases_ms
 from dreamshard.cost_model.structured import WIDE
-from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.tables import pool_of, shard_sums, tables_of
 from tests.helpers.trained import learnt
 
 POOL = pool_of(24)

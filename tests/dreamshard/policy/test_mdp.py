@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dreamshard.cost_model import PaperCostNetwork, TrainingDivergedError, shard_latents, shard_sums
+from dreamshard.cost_model import PaperCostNetwork, TrainingDivergedError
 from dreamshard.policy.mdp import (
     Episode,
     PolicyNetwork,
@@ -18,7 +18,7 @@ from dreamshard.policy.mdp import (
     update,
 )
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import ROW_BYTES, device_memory_bytes, pool_of, task_of
+from tests.helpers.tables import ROW_BYTES, device_memory_bytes, pool_of, shard_sums, task_of
 from tests.helpers.trained import learnt
 
 TASK = PlacementTask(pool_of(16), 4, 2**33)
@@ -93,7 +93,7 @@ def test_tables_come_in_descending_predicted_cost_with_the_all_to_all():
 def test_costs_of_a_rollout_are_those_of_the_network(network):
     task, network = PlacementTask(pool_of(20), 4, 2**30), network()
     _, taken, _, _ = play(task, times=5, network=network)
-    sums = shard_sums(shard_latents(network, learnt().normaliser, task, task.tables), taken.device, 4)
+    sums = shard_sums(network.encode(learnt().normaliser(task.tables)), taken.device, 4)
     assert torch.allclose(taken.loads, sums, rtol=1e-4)
     others = torch.nn.functional.one_hot(taken.actions[:, -1], 4) == 0  # devices that the last step leaves as they are
     expected = network.phases_ms(sums)[..., [0, 3]]

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from dreamshard.placer import NoPlacementError
 from dreamshard.rivals.neuroshard import NeuroShardPlacer, encoded, grid_search
-from dreamshard.search.baselines import RandomPlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.dreamshard.rivals.plain_network import plain
-from tests.helpers.tables import pool_of, tables_of, task_of
-from tests.helpers.trained import learnt, learnt_placer
+from tests.helpers.tables import tables_of, task_of
+from tests.helpers.trained import learnt
 
 PLENTY = 2**30
 
@@ -47,14 +46,10 @@ def test_the_cost_found_is_the_predicted_cost_of_the_placement():
     assert float(cost_ms) == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
 
 
-def test_alternatives_are_searched_side_by_side_and_those_that_do_not_fit_cost_infinitely_much():
+def test_alternatives_that_do_not_fit_cost_infinitely_much():
     network, shards = alternatives(tables_of([100, 100, 100]), [[1, 1, 1], [2, 2, 2], [2, 1, 1]])
-    device, cost_ms = grid_search(
-        network, shards, torch.tensor([3, 3])
-    )  # room for one of two bytes on each of two devices
+    _, cost_ms = grid_search(network, shards, torch.tensor([3, 3]))  # room for one of two bytes on each of two devices
     assert cost_ms.isfinite().tolist() == [True, False, True]
-    alone, _ = grid_search(network, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], torch.tensor([3, 3]))
-    assert torch.equal(alone[0], device[2])
 
 
 def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
@@ -79,16 +74,3 @@ def test_memory_too_tight_for_greedy_falls_back_to_packing_and_then_says_so():
     assert not violation(packs, learnt_rival().place(packs))
     with pytest.raises(NoPlacementError):
         learnt_rival().place(task_of([3, 3, 3], 2, 5))
-
-
-@pytest.mark.slow
-def test_its_placements_are_predicted_to_be_much_cheaper_than_random_ones():
-    tasks = [PlacementTask(pool_of(16, seed), 4, 2**32) for seed in range(6)]
-
-    def predict(task, placement):
-        return float(learnt_placer().predict(task, placement).overall_ms())
-
-    def mean(placer):
-        return sum(predict(task, placer.place(task)) for task in tasks) / len(tasks)
-
-    assert mean(learnt_rival()) < 0.9 * mean(RandomPlacer())

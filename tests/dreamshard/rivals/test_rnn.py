@@ -61,7 +61,7 @@ def test_another_number_of_devices_and_training_tasks_of_several_are_refused():
     placer = train_rnn(learnt().normaliser, tiny_tasks(), Recording(quadratic), 0, 2)
     with pytest.raises(NoPlacementError, match="trained for 2 devices"):
         placer.place(task_of([2, 2, 2, 2], 4, 8))
-    with pytest.raises(ValueError, match=r"one number of devices; got \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"\[2, 4\]"):
         train_rnn(learnt().normaliser, [*tiny_tasks(), task_of([2, 2, 2, 2], 4, 8)], Recording(quadratic), 0)
-    with pytest.raises(ValueError, match=r"got \[\]"):
+    with pytest.raises(ValueError, match=r"\[\]"):
         train_rnn(learnt().normaliser, [], Recording(quadratic), 0)

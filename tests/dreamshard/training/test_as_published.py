@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.cost_model import CostData, Normaliser, shard_latents, shard_sums
+from dreamshard.cost_model import CostData, Normaliser
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episode, log_probs, rollout
@@ -16,7 +16,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
 from tests.helpers.published_dreamshard import PublishedDreamShard, ours, published_features, random_weights
 from tests.helpers.samples import sample_of_phases
-from tests.helpers.tables import pool_of
+from tests.helpers.tables import pool_of, shard_sums
 from tests.helpers.trained import (
     TINY,
     fit_costs,
@@ -50,7 +50,7 @@ def test_the_three_heads_and_the_overall_head_agree_also_where_a_device_is_empty
     published, placement = PublishedDreamShard(random_weights(seed)), placement_with_an_empty_device(seed)
     expected = torch.stack([published.heads_ms(on) for on in held(placement)])  # [D, 3]
     network, normaliser = placer(seed).cost_network, Normaliser.per_task()
-    sums = shard_sums(shard_latents(network, normaliser, TASK, TASK.tables), placement.device[None], DEVICES)
+    sums = shard_sums(network.encode(normaliser(TASK.tables)), placement.device[None], DEVICES)
     torch.testing.assert_close(network.heads_ms(sums)[0], expected, rtol=1e-4, atol=1e-4)
     assert float(network.overall_ms(sums).detach()[0]) == pytest.approx(published.overall_ms(held(placement)), rel=1e-4)
 
