@@ -84,7 +84,6 @@ def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
     Raises:
         ValueError: there is no such source, or it cannot be read.
     """
-    workload = sources.with_absolute_paths(workload)
     token = sources.token_of(workload)
     key = content_key(workload, token)
     source = read_source(store.lake, key)

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from cyclopts import Parameter, validators
 
 from dreamshard.costs import PHASES
@@ -28,6 +29,10 @@ OTHER_SETTING = 3
 _TOP = 3  # tables named per device
 _MOST_DEVICES = 4096
 _POSITIVE = Parameter(validator=validators.Number(gte=1))
+
+torch.set_num_threads(
+    1
+)  # a plan is placed by one thread: its arrays are small, and further threads wait for each other
 
 
 @command

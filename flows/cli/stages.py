@@ -1,12 +1,10 @@
 """`dreamshard run` and `watch`, and one command per stage: each runs a flow in this process on the home."""
 
 import logging
-import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import Flow
@@ -71,17 +69,11 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
     _show_promotion(outcome)
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.settings.home}:")
     terminal.show_fields(outcome["where"])
-    task = store.lake.read_tasks(report.dataset, "test", report.tasks)[0]
-    own = options.source if options.source and (is_function(options.source) or list_file(options.source)) else None
-    tables = os.path.relpath(Path(own)) if own else "mlperf-dlrm-dcnv2"
-    room = (
-        f"--devices {task.num_devices} --memory-gb {task.memory_bytes / 2**30:g}"
-        if own
-        else "--devices 8 --memory-gb 40"
-    )
+    own = options.source and (is_function(options.source) or list_file(options.source))
+    tables = options.source if own else "mlperf-dlrm-dcnv2 --devices 8 --memory-gb 40"
     placer = "" if outcome["alias"] == "champion" and not outcome["note"] else f" --placer {outcome['version']}"
     query = 'sql "select hardware, avg(overall_ms) from cost_samples group by 1"'
-    _show_next("models", query, f"place {tables} {room}{placer}")
+    _show_next("models", query, f"place {tables}{placer}")
 
 
 @command

@@ -5,7 +5,7 @@ from typing import Any
 
 from dreamshard.recipes import Recipe, recipe, with_overrides
 from dreamshard.training import with_algorithm
-from dreamshard.workloads import known_as
+from dreamshard.workloads import is_function, known_as
 from flows.forms.options import RecipeOptions
 from storage.filesystem import read_json
 from storage.settings import Settings
@@ -36,6 +36,8 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
         raise ValueError("--num-batches counts sample batches; give it with --batches and without --batch-size")
     named = filled.get("source", source)
     own = None if named is None else known_as(named)
+    if "batches" in filled and not (named and is_function(named)):
+        raise ValueError(f"--batches {filled['batches']} needs a model; give model.py:make_model as the source")
     base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=own)
     tasks = of("devices_per_host", "tables_per_task", "mode")
     if "devices" in filled:

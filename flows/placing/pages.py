@@ -119,8 +119,7 @@ def _side_in_use(checked: CheckedRequest, placed: Placed) -> Side:
     """The plan in use: with today's tables if it can be kept, otherwise as it is."""
     task, in_use, predictor = checked.task, checked.in_use, placed.predictor
     assert in_use is not None
-    kept = None if placed.way is None or placed.way.weighed is None else placed.way.weighed.kept
-    if kept is not None:
+    if placed.way is not None and (kept := placed.way.kept) is not None:
         return Side.of("plan in use", task, kept.placement, table_shares(task, kept.placement, predictor))
     shares = table_shares(in_use.task, in_use.placement, predictor)
     return Side.of("plan in use", in_use.task, in_use.placement, replace(shares, table=in_use.number[shares.table]))
@@ -129,8 +128,7 @@ def _side_in_use(checked: CheckedRequest, placed: Placed) -> Side:
 def _stay_ms(checked: CheckedRequest, placed: Placed) -> dict[str, float]:
     """How much longer a step would take if each table that moves stayed as it was, and all others moved."""
     task, way, in_use, predictor = checked.task, placed.way, checked.in_use, placed.predictor
-    kept = None if way is None or way.weighed is None else way.weighed.kept
-    if kept is None or way is None or in_use is None or predictor is None:
+    if way is None or (kept := way.kept) is None or in_use is None or predictor is None:
         return {}
     if (model := known_costs(predictor, task, way.placement)) is None:
         return {}

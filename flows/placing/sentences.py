@@ -29,6 +29,11 @@ class Transition:
     price: MovePrice
 
     @property
+    def kept(self) -> Point | None:
+        """The plan in use with today's tables; None if it cannot be kept, or no costs are predicted."""
+        return None if self.weighed is None else self.weighed.kept
+
+    @property
     def moved_bytes(self) -> int:
         """Of all moves between devices."""
         return sum(step.memory_bytes for step in self.steps if step.kind == "move")

@@ -1,25 +1,10 @@
 """Sources of tables: those that the library reads, and models made by a person's own functions, which need TorchRec."""
 
 import importlib
-from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
 
-from dreamshard.workloads import Workload, WorkloadConfig, change_token, is_function, known_as, open_workload
-
-
-def with_absolute_paths(workload: WorkloadConfig) -> WorkloadConfig:
-    """The same workload wherever it is opened: its source as `dreamshard.workloads.known_as` knows it.
-
-    Raises:
-        ValueError: it has batches, but its source is no model.
-    """
-    batches = workload.batches
-    if batches is not None and not is_function(workload.source):
-        raise ValueError(
-            f"batches of {batches} are given, but {workload.source} makes no model; give model.py:make_model as the source"
-        )
-    return replace(workload, source=known_as(workload.source), batches=None if batches is None else known_as(batches))
+from dreamshard.workloads import Workload, WorkloadConfig, change_token, is_function, open_workload
 
 
 def token_of(workload: WorkloadConfig) -> str:

@@ -40,3 +40,12 @@ def test_hosts_and_further_exchanges_come_from_the_options():
     assert chosen.tasks.devices_per_host == 8
     assert chosen.measure.exchange_devices == (64, 128)
     assert configure(RetrainOptions(recipe="smoke")).measure == RECIPES["smoke"].measure
+
+
+def test_sources_become_absolute_and_batches_need_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workload = configure(RetrainOptions(recipe="smoke", source="m.py:make", batches="d.py:batches")).workload
+    assert (workload.source, workload.batches) == (f"{tmp_path}/m.py:make", f"{tmp_path}/d.py:batches")
+    assert configure(RetrainOptions(source="meta-dlrm-2021")).workload.source == "meta-dlrm-2021"
+    with pytest.raises(ValueError, match="needs a model"):
+        configure(RetrainOptions(source="tables.csv", batches="d.py:batches"))

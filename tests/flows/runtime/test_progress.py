@@ -3,20 +3,13 @@ import pytest
 from flows.runtime.progress import STAGES, listening, overall_percent, report_progress
 
 
-def test_the_chain_begins_at_nothing_and_ends_at_a_hundred_percent():
+def test_progress_runs_from_nothing_to_a_hundred_percent_by_the_shares_of_stages():
     first, *_, last = STAGES
     assert overall_percent(first, 0, 5) == 0
     assert overall_percent(last, 1, 1) == pytest.approx(100)
-
-
-def test_half_of_a_stage_is_half_of_its_share():
-    before = overall_percent("train", 0, 10)
-    assert overall_percent("train", 5, 10) - before == pytest.approx(overall_percent("train", 10, 10) / 2 - before / 2)
-
-
-def test_a_stage_on_its_own_is_the_whole():
-    assert overall_percent("train", 5, 10, ("train",)) == 50
-    assert overall_percent("train", 10, 10, ("train",)) == 100
+    before, half, after = (overall_percent("train", done, 10) for done in (0, 5, 10))
+    assert half - before == pytest.approx(after - half)
+    assert [overall_percent("train", done, 10, ("train",)) for done in (5, 10)] == [50, 100]
 
 
 def test_a_listener_hears_what_is_done_while_it_listens():
