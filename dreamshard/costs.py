@@ -6,8 +6,10 @@ communication), exchange their gradients (backward communication), and update ro
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
 from typing import Annotated, Any, Literal
 
 import torch
@@ -15,15 +17,42 @@ from jaxtyping import Float, Int
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from dreamshard.names import PHASES as PHASES
-from dreamshard.names import is_named, is_simulated
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 
+PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
+"""Of a training step on every device, in the order in which they run; the last axis of a stacked cost tensor."""
+
+SIMULATED = "simulated"
+"""The testbed that computes costs without any device; the hardware that it states starts with this name."""
+
 Difference = Literal["hardware", "num_devices", "devices_per_host", "precision", "optimizer", "batch_size"]
 """In what a task can differ from what was measured."""
+
+
+def is_simulated(hardware: str) -> bool:
+    """Whether costs of this hardware were computed without any device."""
+    return hardware.startswith(f"{SIMULATED} ")
+
+
+def is_named(name: str, hardware: str) -> bool:
+    """Whether a hardware's description names a preset: `rtx2080ti` is in `NVIDIA GeForce RTX 2080 Ti x2, 2 ranks`.
+
+    Each word of the name is in the description, where it may be several words. The links of an emulated testbed do not count,
+    only the device that it measured.
+    """
+    if is_simulated(hardware):
+        return hardware.partition(" ")[2] == name
+    words = _words(hardware.partition(" for each device")[0])
+    pairs = combinations(range(len(words) + 1), 2)
+    spans = {"".join(words[first:last]) for first, last in pairs}
+    return all(word in spans for word in _words(name))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 @dataclass(frozen=True, kw_only=True)

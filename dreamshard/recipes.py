@@ -1,74 +1,29 @@
-"""Recipes: complete configurations of the chain, by name; the docstring of each part's config explains its fields."""
+"""Recipes: complete configurations of the chain, by name, and the sizes that follow from tables and testbed.
+
+A recipe has sizes for its own tables. For other tables they are derived here, except those that a person gave. The docstring
+of each part's config explains its fields.
+"""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 
-from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.task_sets.sampling import sample_tasks
-from dreamshard.tasks import PlacementTask
+from dreamshard.costs import SIMULATED
+from dreamshard.files.text import gib
+from dreamshard.tables import DEFAULT_BATCH, Tables
+from dreamshard.task_sets.sampling import TasksConfig
+from dreamshard.testbeds.base import TABLES_SHARE, Capacity
 from dreamshard.training.config import TrainingConfig, with_algorithm
-from dreamshard.workloads import META_WORKLOADS, WorkloadConfig
-
-Mode = Literal["auto", "fixed", "pool"]
-"""Training is on one fixed model, or for unseen models whose tables are like a pool's. `sizing` decides `auto`."""
+from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, list_file, list_tables
 
 SIZES = ("tables_per_task", "memory_bytes", "batch_size")
-"""Sizes that `sizing` derives from the tables and the testbed if a recipe has no value for them."""
+"""Sizes that are derived from the tables and the testbed if a recipe has no value for them."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class TasksConfig:
-    """Placement tasks.
-
-    Attributes:
-        mode: `pool` draws tasks from the two sides of a table split; `fixed` takes all tables as one model, and variants.
-        devices_per_host: None for as many as the hardware has.
-        reserve_bytes: of `memory_bytes`, kept free for dense parameters and activations.
-        num_train: tasks to train on; with a fixed model, variants of it.
-        num_test: held-out tasks; with a fixed model, variants of it.
-    """
-
-    mode: Mode = "auto"
-    tables_per_task: int = 20
-    num_devices: int = 2
-    devices_per_host: int | None = None
-    memory_bytes: int = 2 * 2**30
-    reserve_bytes: int = 0
-    num_train: int = 50
-    num_test: int = 10
-    precision: Precision = "fp32"
-    optimizer: Optimizer = "sgd"
-
-    def drawn_from(
-        self, pool: Tables, count: int, generator: torch.Generator, name: str = "task"
-    ) -> list[PlacementTask]:
-        """Tasks of tables of a pool; raises like `sample_tasks`."""
-        return sample_tasks(
-            pool,
-            count,
-            self.tables_per_task,
-            self.num_devices,
-            self.memory_bytes,
-            generator,
-            precision=self.precision,
-            optimizer=self.optimizer,
-            name=name,
-            devices_per_host=self.devices_per_host,
-        )
-
-    def of_all(self, tables: Tables, name: str) -> PlacementTask:
-        """The task of all tables as one model; raises like `PlacementTask`."""
-        return PlacementTask(
-            tables,
-            self.num_devices,
-            self.memory_bytes,
-            precision=self.precision,
-            optimizer=self.optimizer,
-            name=name,
-            devices_per_host=self.devices_per_host,
-        )
+_MOST_LOOKUPS = 2**28  # per batch: 1 GiB of indices
+_LEAST_BATCH = 512
+_TABLES_PER_DEVICE = 5  # of a pool's tasks: with fewer, large tables decide the cost whatever the placement
+_CPU_SHARE = 1 / 2  # of memory, for tables
+_EIGHTH_OF_GIB = 2**27  # machines of one kind differ by less, and should draw the same tasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +66,7 @@ class Recipe:
 
     Attributes:
         sized_by_source: those of `SIZES` that are derived for another source of tables than the recipe's own.
-        derived: those of `SIZES` that `sizing` has yet to derive; their values here are starting points.
+        derived: those of `SIZES` that are yet to be derived; their values here are starting points.
     """
 
     name: str
@@ -130,33 +85,36 @@ _PAPER_TASKS = TasksConfig(
 )  # of Meta's 2021 data set
 _PAPER_WORKLOAD = WorkloadConfig(dim=16, max_table_bytes=2**30, batch_size=65_536)
 
-RECIPES: dict[str, Recipe] = {
-    # Meta's 2021 tables that fit a small machine; minutes on two cores
-    "default": Recipe(
-        name="default",
-        workload=WorkloadConfig(num_tables=160, max_table_bytes=64 * 2**20, batch_size=2048),
-        tasks=TasksConfig(memory_bytes=2**30),
-    ),
-    # the whole chain on a tiny configuration; the result is too noisy to judge quality
-    "smoke": Recipe(
-        name="smoke",
-        workload=WorkloadConfig(num_tables=48, max_table_bytes=16 * 2**20, batch_size=512),
-        tasks=TasksConfig(tables_per_task=8, memory_bytes=2**29, num_train=8, num_test=4),
-        measure=MeasureConfig(repeats=5),
-        training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
-        evaluation=EvaluationConfig(repeats=1, model_repeats=4),
-        sized_by_source=("tables_per_task", "memory_bytes"),
-    ),
-    # the paper's setting on the simulated testbed
-    "dlrm_50x4": Recipe(name="dlrm_50x4", workload=_PAPER_WORKLOAD, tasks=_PAPER_TASKS, testbed="simulated"),
-    # DreamShard as published on the paper's setting: 5 GiB per device, the paper's networks, the policy alone
-    "paper_50x4": Recipe(
-        name="paper_50x4",
-        workload=_PAPER_WORKLOAD,
-        tasks=replace(_PAPER_TASKS, memory_bytes=5 * 2**30),
-        testbed="simulated",
-        training=with_algorithm(TrainingConfig(), "paper"),
-    ),
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        # Meta's 2021 tables that fit a small machine; minutes on two cores
+        Recipe(
+            name="default",
+            workload=WorkloadConfig(num_tables=160, max_table_bytes=64 * 2**20, batch_size=2048),
+            tasks=TasksConfig(memory_bytes=2**30),
+        ),
+        # the whole chain on a tiny configuration; the result is too noisy to judge quality
+        Recipe(
+            name="smoke",
+            workload=WorkloadConfig(num_tables=48, max_table_bytes=16 * 2**20, batch_size=512),
+            tasks=TasksConfig(tables_per_task=8, memory_bytes=2**29, num_train=8, num_test=4),
+            measure=MeasureConfig(repeats=5),
+            training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
+            evaluation=EvaluationConfig(repeats=1, model_repeats=4),
+            sized_by_source=("tables_per_task", "memory_bytes"),
+        ),
+        # the paper's setting on the simulated testbed
+        Recipe(name="dlrm_50x4", workload=_PAPER_WORKLOAD, tasks=_PAPER_TASKS, testbed=SIMULATED),
+        # DreamShard as published on the paper's setting: 5 GiB per device, the paper's networks, the policy alone
+        Recipe(
+            name="paper_50x4",
+            workload=_PAPER_WORKLOAD,
+            tasks=replace(_PAPER_TASKS, memory_bytes=5 * 2**30),
+            testbed=SIMULATED,
+            training=with_algorithm(TrainingConfig(), "paper"),
+        ),
+    )
 }
 
 
@@ -174,16 +132,82 @@ def recipe(name: str) -> Recipe:
 def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:
     """`base` on another testbed or with another source of tables.
 
-    All tables of another source are taken, with the source's own dims, or the recipe's dims if it knows none, and sizes are
-    derived from them. Meta's data sets keep the recipe's limits, dims and sizes.
+    All tables of another source are taken, with the source's own dims, and sizes are derived from them. Meta's data sets
+    keep the recipe's limits, dims and sizes.
     """
     workload, derived = base.workload, base.derived
     if source in META_WORKLOADS:
         workload = replace(workload, source=source)
     elif source is not None and source != workload.source:
-        unknown_dim = workload.unknown_dim if workload.dim is None else workload.dim
-        workload = replace(
-            workload, source=source, num_tables=None, max_table_bytes=None, dim=None, unknown_dim=unknown_dim
-        )
+        workload = replace(workload, source=source, num_tables=None, max_table_bytes=None, dim=None)
         derived = base.sized_by_source
     return replace(base, testbed=testbed or base.testbed, workload=workload, derived=derived)
+
+
+def with_batch_size(recipe: Recipe) -> Recipe:
+    """The recipe with its batch size, which is needed before lookups are drawn and the testbed is open."""
+    if "batch_size" not in recipe.derived:
+        return recipe
+    batch = recipe.workload.batch_size
+    kind, *details = recipe.testbed.split(":")
+    has_gpus = kind in ("auto", "cluster") and "cpu" not in details and torch.cuda.device_count() > 0
+    if has_gpus or kind in (SIMULATED, "emulated") or "cuda" in details:
+        batch = max(batch, DEFAULT_BATCH)
+    listed = list_file(recipe.workload.source)
+    per_sample = sum(table.pooling_factor or 1.0 for table in list_tables(listed)) if listed else 0.0
+    while batch > _LEAST_BATCH and batch * per_sample > _MOST_LOOKUPS:
+        batch //= 2
+    return replace(recipe, workload=replace(recipe.workload, batch_size=batch))
+
+
+def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, str]:
+    """The recipe with its mode and all sizes, and a sentence that gives them.
+
+    Args:
+        tables: all tables of the source.
+        capacity: of the testbed's devices.
+
+    Raises:
+        ValueError: as much memory is to be kept free as there is.
+    """
+    tasks, count, worth = recipe.tasks, len(tables), recipe.tasks.tables_per_task
+    if "tables_per_task" in recipe.derived:
+        worth = max(worth, _TABLES_PER_DEVICE * tasks.num_devices)
+    fits_twice = count >= 2 * worth
+    mode = tasks.mode if tasks.mode != "auto" else "pool" if fits_twice else "fixed"
+    why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth"
+    asked = why if tasks.mode == "auto" else "as asked"
+    if mode == "fixed":
+        per_task = count
+        what = (
+            f"a fixed model ({asked}): all {count} tables are trained on; placements and drifted variants are held out"
+        )
+    else:
+        per_task = max(1, min(worth, count // 2)) if "tables_per_task" in recipe.derived else worth
+        other = f"; if they are one model, --mode fixed learns all {count}" if tasks.mode == "auto" else ""
+        what = f"a pool ({asked} of {per_task}): half of the tables are held out{other}"
+    memory_bytes, origin = tasks.memory_bytes, "as given"
+    if "memory_bytes" in recipe.derived:
+        origin = "the recipe's, since the testbed states no memory_bytes"
+        if capacity.memory_bytes is not None:
+            share = _CPU_SHARE if capacity.kind == "cpu" else TABLES_SHARE
+            eighths = max(1, int(capacity.memory_bytes * share) // _EIGHTH_OF_GIB)
+            memory_bytes, origin = eighths * _EIGHTH_OF_GIB, "derived"
+    if tasks.reserve_bytes >= memory_bytes:
+        raise ValueError(
+            f"{gib(tasks.reserve_bytes)} are to be kept free of the {gib(memory_bytes)} of each device, which leaves no "
+            "room for tables; reserve less, or give devices more memory"
+        )
+    memory_bytes -= tasks.reserve_bytes
+    tasks = replace(tasks, mode=mode, tables_per_task=per_task, memory_bytes=memory_bytes, reserve_bytes=0)
+    sentence = (
+        f"learning {what}. Tasks: {per_task} tables on {tasks.num_devices} devices of {gib(memory_bytes)} ({origin}), "
+        f"batches of {batch_size_of(tables)} samples."
+    )
+    return replace(recipe, tasks=tasks), sentence
+
+
+def batch_size_of(tables: Tables) -> int:
+    """Samples of the batch in which the tables' lookups were counted."""
+    busiest = int(tables.pooling_factor.argmax())
+    return max(1, round(int(tables.lookups[busiest]) / max(float(tables.pooling_factor[busiest]), 1e-9)))

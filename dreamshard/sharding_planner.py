@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,21 @@ from torchrec.distributed.utils import get_device_type
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files.text import gib, shown
-from dreamshard.named_placers import named_placer
+from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import sharding_plan
 from dreamshard.torchrec.ways import check_given, narrowed, plan_fields
-from dreamshard.workloads.model_tables import ModelTables, model_tables
-from dreamshard.workloads.table_list import ModelTable
+from dreamshard.training import load_placer
+from dreamshard.workloads import ModelTable, ModelTables, model_tables
+
+REGISTRIES = "dreamshard.placers"
+"""Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
 
 logger = logging.getLogger(__name__)
 _VECTOR_BYTES = 4  # per column of a pooled vector: TorchRec's outputs are fp32
@@ -269,3 +274,27 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                     f"{gib(device.storage.ddr)}; give the topology more ddr_cap, or add ranks",
                     PlannerErrorType.INSUFFICIENT_STORAGE,
                 )
+
+
+def named_placer(name: str | Path) -> Placer:
+    """The placer of a name.
+
+    Args:
+        name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder that
+            `training.save_placer` wrote; or a version in the registry (`champion`, `3`, or a URI of MLflow's).
+
+    Raises:
+        ValueError: there is no such placer.
+    """
+    text = str(name)
+    if text.lower() in PRESETS or is_hardware_file(text):
+        return RooflinePlacer(hardware(text))
+    if Path(text).is_dir():
+        return load_placer(Path(text))
+    try:
+        (registry,) = entry_points(group=REGISTRIES)
+        placer: Placer = registry.load()(text)
+        return placer
+    except (ValueError, ImportError) as error:
+        presets = ", ".join(sorted(PRESETS))
+        raise ValueError(f"{text!r} is no preset ({presets}), hardware file or folder; {error}") from error

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.names import NUM_BINS as NUM_BINS
+NUM_BINS = 17
+"""Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Optimizer = Literal[

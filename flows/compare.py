@@ -32,8 +32,8 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     options, taken = comparison.with_sizes_of_versions(store, options, versions)
     if taken:
         announce(taken)
-    config, sizes, dataset = configured(store, options)
-    with running(store, "compare", config, sizes, options.seed, progress="evaluate") as (_, parent):
+    config, dataset = configured(store, options)
+    with running(store, "compare", config, options.seed, progress="evaluate") as (_, parent):
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
         other = comparison.other_hardware(store, versions, Topology.of_setting(setting_of(config, bench)))
         if other:

@@ -5,13 +5,11 @@ from itertools import zip_longest
 
 import torch
 
-from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sets.fixed_model import MODEL, draw_drift, fixed_tasks, split_tasks
-from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
+from dreamshard.task_sets.fixed_model import MODEL, draw_drift, drifted, fixed_tasks, split_tasks
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, TasksConfig, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadTable, statistics
-from dreamshard.workloads.drift import drifted
 from flows.decisions.heldout import split_by_training
 from flows.runtime.content_keys import content_key
 from flows.runtime.progress import report_progress
@@ -96,7 +94,7 @@ def _write_tasks(
 ) -> None:
     counts = {"train": config.num_train, "test": config.num_test}
     for name, pool in parts.items():
-        tasks = config.drawn_from(pool, counts[name], generator, name)
+        tasks = config.sample(pool, counts[name], generator, name)
         store.lake.write_tasks(tasks, dataset, name, key, seed)
 
 
@@ -118,7 +116,7 @@ def _draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, spli
     split = earlier.with_tables(pool, pool.select([]))
     own = [] if split_of is None else [sorted(split.train), sorted(split.test)]
     key = content_key("fixed", dataset, config, seed, *own)
-    model = config.of_all(pool, MODEL)
+    model = config.task(pool, MODEL)
     num_train, num_test = max(1, config.num_train // 2), max(1, config.num_test - 1)
     train = _variants(store, dataset, model, num_train, 2 * seed, "train")
     used = [task.whole_tables for task in train]

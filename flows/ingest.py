@@ -6,8 +6,7 @@ from typing import Any
 
 from prefect import get_run_logger
 
-from dreamshard.recipes import Recipe
-from dreamshard.sizing import Sizes, sized, with_batch_size
+from dreamshard.recipes import Recipe, sized, with_batch_size
 from dreamshard.tables import Tables, concatenate
 from dreamshard.testbeds.base import Capacity
 from dreamshard.workloads import WorkloadConfig, dataset_version, statistics
@@ -122,11 +121,11 @@ def ingest_workload(
     return Ingested(dataset=version, new=num_new, reused=total - num_new, notes=notes)
 
 
-def settle(store: Store, config: Recipe, dataset: str, capacity: Capacity) -> tuple[Recipe, Sizes]:
-    """The recipe with its mode and sizes for a dataset, and what was chosen, which the run shows first."""
-    settled, sizes = sized(config, store.lake.read_dataset(dataset), capacity)
-    announce(sizes.sentence)
-    return settled, sizes
+def settle(store: Store, config: Recipe, dataset: str, capacity: Capacity) -> Recipe:
+    """The recipe with its mode and sizes for a dataset, which the run shows first."""
+    settled, sentence = sized(config, store.lake.read_dataset(dataset), capacity)
+    announce(sentence)
+    return settled
 
 
 def _bring_in(store: Store, state: SourceState) -> Tables:

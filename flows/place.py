@@ -6,7 +6,7 @@ from typing import Any
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 
-from dreamshard.files.digests import digest
+from dreamshard.files import digest
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
 from flows.placing.pages import html_page, plan_page

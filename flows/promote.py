@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect import get_run_logger
 
-from dreamshard.names import DEFAULT_ALGORITHM, Algorithm, in_words
+from dreamshard.training.config import DEFAULT_ALGORITHM, Algorithm
 from flows.decisions import standing
 from flows.decisions.contestants import champion_name
 from flows.decisions.promotion_decision import Decision, decide
@@ -22,6 +22,7 @@ from flows.runtime.run_locks import registry_lock
 from flows.stages import last_iteration, open_for, stage
 from storage.mlflow_store import aliases, registry, versions
 from storage.mlflow_store.registry import PROVISIONAL
+from storage.mlflow_store.version_names import in_words
 from storage.run_records import checkpoints, report_store, table_estimates, training_effort, trainings
 from storage.run_records.report_store import IN_USE, EvaluationReport
 from storage.store import Store, open_store

@@ -13,8 +13,7 @@ from prefect.exceptions import CancelledRun
 
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, prediction_figures
-from dreamshard.files.digests import json_digest
-from dreamshard.names import in_words
+from dreamshard.files import json_digest
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.search import DreamShardPlacer
@@ -32,6 +31,7 @@ from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import reference_series, registry, versions
 from storage.mlflow_store.reference_series import ReferencePoint
 from storage.mlflow_store.topology import Topology
+from storage.mlflow_store.version_names import in_words
 from storage.run_records import reference_sets
 from storage.run_records.reference_sets import ReferenceSet
 from storage.run_records.trainings import TestbedReference, setting_of
@@ -180,15 +180,8 @@ def _drawn(
     is_gpu = capacity.kind in ("gpu", "simulated")
     workload = reference_workload(tasks.num_devices, memory_bytes, number, is_gpu=is_gpu)
     dataset = ingest_workload(store, workload, f"reference set {number} of {topology}", newest=False).dataset
-    drawn = reference_tasks(
-        store.lake.read_dataset(dataset),
-        tasks.num_devices,
-        memory_bytes,
-        number,
-        precision=tasks.precision,
-        optimizer=tasks.optimizer,
-        devices_per_host=tasks.devices_per_host,
-    )
+    pool = store.lake.read_dataset(dataset)
+    drawn = reference_tasks(pool, replace(tasks, memory_bytes=memory_bytes), number)
     new = ReferenceSet(
         topology=topology,
         number=number,

@@ -7,7 +7,7 @@ warm start.
 
 from typing import Any
 
-from dreamshard.sizing import with_batch_size
+from dreamshard.recipes import with_batch_size
 from flows.evaluate import evaluate_placers, log_evaluation
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
@@ -34,8 +34,8 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
         with chain.stage("ingest") as run:
             ingested = ingest_workload(store, config.workload)
             mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
-            config, sizes = settle(store, config, ingested.dataset, capacity)
-            mlflow_tracking.log_sizes(store, chain.run, sizes)
+            config = settle(store, config, ingested.dataset, capacity)
+            mlflow_tracking.log_sizes(store, chain.run, config)
             training = prepare(store, config, ingested.dataset, options.seed, full=options.full)
         with chain.stage("train") as run:
             last = train_placer(store, run, training)

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
-from dreamshard.recipes import Recipe
-from dreamshard.sizing import Sizes, batch_size_of
+from dreamshard.recipes import Recipe, batch_size_of
 from flows.decisions.warm_start import find_start
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
@@ -33,8 +32,8 @@ def stage(store: Store, name: str, options: StageOptions, *, progress: str = "")
     Yields:
         Ids of the stage's run and of the run above it, and the training's key.
     """
-    config, sizes, dataset = configured(store, options)
-    with running(store, name, config, sizes, options.seed, progress=progress) as (run, parent):
+    config, dataset = configured(store, options)
+    with running(store, name, config, options.seed, progress=progress) as (run, parent):
         yield run, parent, prepare(store, config, dataset, options.seed)
 
 
@@ -60,9 +59,7 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
 
 
 @contextmanager
-def running(
-    store: Store, name: str, config: Recipe, sizes: Sizes, seed: int, *, progress: str = ""
-) -> Iterator[tuple[str, str]]:
+def running(store: Store, name: str, config: Recipe, seed: int, *, progress: str = "") -> Iterator[tuple[str, str]]:
     """Keep an MLflow run of the stage, below one of the flow run, and all testbeds open while the block runs.
 
     Args:
@@ -78,12 +75,12 @@ def running(
         shown,
         chain.stage(name) as run,
     ):
-        mlflow_tracking.log_sizes(store, chain.run, sizes)
+        mlflow_tracking.log_sizes(store, chain.run, config)
         yield run, chain.run
 
 
-def configured(store: Store, options: TaskOptions) -> tuple[Recipe, Sizes, str]:
-    """The recipe of the options, its sizes, and the dataset of the home that it is applied to: by default the newest.
+def configured(store: Store, options: TaskOptions) -> tuple[Recipe, str]:
+    """The recipe of the options with all sizes, and the dataset of the home that it is applied to: by default the newest.
 
     Raises:
         ValueError: nothing has been ingested, or not this version.
@@ -100,8 +97,7 @@ def configured(store: Store, options: TaskOptions) -> tuple[Recipe, Sizes, str]:
     config = configure(options, source=store.lake.dataset_source(dataset))
     batch_size = batch_size_of(store.lake.read_dataset(dataset))
     config = replace(config, workload=replace(config.workload, batch_size=batch_size))
-    settled, sizes = settle(store, config, dataset, testbed_pool.check_testbed(store, config))
-    return settled, sizes, dataset
+    return settle(store, config, dataset, testbed_pool.check_testbed(store, config)), dataset
 
 
 def last_iteration(store: Store, key: str) -> int:

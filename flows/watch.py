@@ -15,7 +15,7 @@ from prefect.deployments import run_deployment
 from prefect.settings import get_current_settings
 
 from dreamshard.files.text import markdown_table
-from dreamshard.sizing import with_batch_size
+from dreamshard.recipes import with_batch_size
 from dreamshard.testbeds.base import Capacity
 from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.decisions import retraining_due
@@ -41,7 +41,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> a retraining if it matters."""
     config, store = with_batch_size(configure(options)), open_for(options)
     dataset = ingest_workload(store, config.workload, newest=False).dataset
-    config, _ = settle(store, config, dataset, Capacity(kind="unknown"))
+    config = settle(store, config, dataset, Capacity(kind="unknown"))
     trained = retraining_due.last_trained(store, config, dataset)
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
     diff = compare_datasets(store, trained, dataset, thresholds)
@@ -93,7 +93,7 @@ def retraining_key(options: WatchOptions, dataset: str, day: date) -> str:
 
 def run_name(source: str, diff: DatasetDiff) -> str:
     """What a retraining is of, such as `model.csv +3 -2 ~1`."""
-    counts = diff.payload()
+    counts = diff.counts
     changed = counts["resized"] + counts["drifted"]
     name = PurePath(source).name or source
     return f"{name} +{counts['added']} -{counts['removed']} ~{changed}" if diff.num_before else name

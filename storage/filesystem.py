@@ -9,7 +9,8 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,12 +22,22 @@ from urllib.parse import unquote, urlsplit
 import fsspec
 from upath import UPath
 
-from dreamshard.files import atomic, foreign
+from dreamshard.files import atomic
 
 AnyPath = Path | UPath
 """A file or folder; both kinds have `/`, `name`, `parent`, `exists`, `read_bytes` and `read_text`."""
 
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created")  # names of the time in file systems
+
+_STORE_ERRORS = {
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "google.auth.exceptions": ("GoogleAuthError",),
+    "azure.core.exceptions": ("AzureError",),
+    "aiohttp": ("ClientError",),
+}
+"""Of the libraries behind fsspec, none of which needs to be installed."""
+_PERMANENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +80,23 @@ def _connect(address: str, _process: int) -> UPath:
 
 
 def failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
-    """Errors of an unreachable path, and `others`, for an `except`; see `dreamshard.files.foreign`."""
-    return foreign.store_failures(*others)
+    """Errors of a disk or a store that is unreachable or denies access, and `others`, for an `except`.
+
+    Call it in the `except` clause itself: the library that raised may only just have been loaded.
+    """
+    loaded = [(sys.modules[module], names) for module, names in _STORE_ERRORS.items() if module in sys.modules]
+    return (*others, OSError, *(getattr(module, name) for module, names in loaded for name in names))
+
+
+def may_pass(error: object) -> bool:
+    """Whether a disk, a network or a store raised an error that a retry may avoid."""
+    if isinstance(error, OSError) or not isinstance(error, failures()):
+        return isinstance(error, OSError) and not isinstance(error, _PERMANENT)
+    response = getattr(error, "response", None)  # of botocore's `ClientError`
+    if isinstance(response, Mapping):
+        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        return status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
+    return "Credential" not in type(error).__name__
 
 
 @cache
@@ -139,7 +165,7 @@ def read_files(paths: Sequence[AnyPath]) -> list[bytes | None]:
 def writing(target: AnyPath) -> Iterator[BinaryIO]:
     """Yield a file that becomes `target` when the block ends without an error: by a rename here, by one PUT elsewhere."""
     if isinstance(target, Path):
-        with atomic.writing(target) as file:
+        with atomic.replacing(target) as temporary, temporary.open("wb") as file:
             yield file
     else:
         content = io.BytesIO()

@@ -19,7 +19,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
+from dreamshard.training.config import DEFAULT_ALGORITHM, Algorithm
 from storage.filesystem import AnyPath, parse_address
 
 QUIET: Mapping[str, str] = {

@@ -3,7 +3,7 @@
 import tempfile
 from dataclasses import dataclass
 
-from dreamshard.names import Algorithm
+from dreamshard.training.config import Algorithm
 from storage.filesystem import AnyPath, check_writable
 from storage.lake import Lake
 from storage.settings import Settings

@@ -23,7 +23,6 @@ from dreamshard.plan import read_plan
 from dreamshard.torchrec import current_plan
 from dreamshard.training import load_placer, save_placer
 from dreamshard.workloads import WorkloadConfig, open_workload, read_lookups, read_tables
-from dreamshard.workloads.model_tables import read_configs
 from tests.helpers.trained import learnt_placer
 
 TOKENS = [
@@ -104,7 +103,6 @@ def readers() -> list[Reader]:
         Reader("tables.csv", b"name,rows,dim,pooling_factor\na,1000,64,1.5\nb,200,16,31\n", read_tables),
         Reader("tables.parquet", written(lambda sink: pq.write_table(tables, sink)), read_tables),
         Reader("tables.json", json.dumps({"tables": configs}).encode(), read_tables),
-        Reader("model.json", json.dumps(configs).encode(), read_configs),
         Reader("lookups.pt", tensors, read_data),
         Reader("lookups.pt.gz", gzip.compress(tensors), read_data),
         Reader("day.tsv", criteo.encode() * 3, read_data),

@@ -4,9 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Of an address, of which pathlib leaves one slash: NAME:PASSWORD@, TOKEN@ of a web server, and ?QUERY
-_PASSWORD = re.compile(r"(?<=:/)(/?[^\s/:@'\"]*):(?:[^\s/?#'\"]+|(?!\d+/)[^\s?#'\"]+)@")
-_TOKEN = re.compile(r"\b(https?:/{1,2})[^\s/:@?#'\"]+@")
+_LOGIN = re.compile(r"(:/{1,2})[^\s/?#'\"]*@")
 _QUERY = re.compile(r"(?<=:/)([^\s?#'\"]*)\?[^\s#'\"]+")
 
 
@@ -32,11 +30,11 @@ def shown(names: Sequence[Any]) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """The text with `...` in place of what is secret in its addresses: `postgresql://NAME:...@HOST`, `https://HOST/FILE?...`.
+    """The text with `...` in place of what is secret in its addresses: `postgresql://...@HOST`, `https://HOST/FILE?...`.
 
-    Of a query everything may be secret, such as the signature of a cloud's address.
+    All of a query may be secret, such as the signature of a cloud's address.
     """
-    return _QUERY.sub(r"\1?...", _TOKEN.sub(r"\1...@", _PASSWORD.sub(r"\1:...@", text)))
+    return _QUERY.sub(r"\1?...", _LOGIN.sub(r"\1...@", text))
 
 
 def first_line(error: BaseException) -> str:

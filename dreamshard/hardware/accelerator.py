@@ -19,9 +19,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from dreamshard.files.digests import digest
+from dreamshard.costs import is_named
+from dreamshard.files import digest
 from dreamshard.files.foreign import InputError, brief, reading, yaml_content
-from dreamshard.names import is_named
 
 DEFAULT_PRESET = "rtx2080ti"
 """The paper's device."""
@@ -143,7 +143,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
                 "`link: nvlink` or `link: pcie`"
             )
     figures = {name: value for name, value in asdict(spec).items() if name != "name"}
-    return replace(spec, name=f"{spec.name}-{digest(repr(figures), 6)}")
+    return replace(spec, name=f"{spec.name}-{digest(repr(figures))[:6]}")
 
 
 def hardware(name: str) -> AcceleratorSpec:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.files.digests import digest
+from dreamshard.files import digest
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import PlacementLimits, packed, packed_by_size
@@ -40,7 +40,7 @@ class RandomPlacer(OrderedPlacer):
         """The device of each table; None if a table finds no room."""
         tables = task.tables
         figures = (tables.rows, tables.dim, tables.pooling_factor, tables.lookups, tables.unique_rows)
-        key = int(digest(b"".join(figure.numpy().tobytes() for figure in figures), 8), 16) + task.num_devices
+        key = int(digest(b"".join(figure.numpy().tobytes() for figure in figures))[:8], 16) + task.num_devices
         generator = torch.Generator().manual_seed((key + self.seed * _SPREAD) % 2**32)  # it reads 32 bits of a seed
         rank = torch.rand(len(tables), task.num_devices, generator=generator).double().numpy()  # [T, D]
         order = torch.randperm(len(tables), generator=generator).numpy()

@@ -3,20 +3,20 @@
 Nothing is held out by table here. What is held out are placements, and variants that differ from those trained on.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.placement import Placement, TableSharding, even_columns
-from dreamshard.placer import NoPlacementError
 from dreamshard.search.packing import fits_together, packed_by_size, packed_columns, tight_splits
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.drift import Drift, additions_to, drifts_of
+from dreamshard.workloads import Lookups, WorkloadTable, index_dtype, name_seed
 
 MODEL = "model"
 """Name of the task of the model itself, which is the first of its set."""
@@ -25,6 +25,26 @@ _REMOVED_SHARE = 0.1  # of the tables, at most; so for added ones
 _BUSY_SHARE = 0.5  # of a device's even share of the work: tables above it are worth splitting
 _NARROWEST_SHARD = 16  # columns
 _DRAWS_PER_VARIANT = 20  # before a variant that is legal and new counts as impossible
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How far a table is from the one it derives from.
+
+    Attributes:
+        table: name of that table.
+        rows: hash size relative to its.
+        pooling: lookups per sample relative to its.
+    """
+
+    table: str
+    rows: float
+    pooling: float
+
+    @property
+    def name(self) -> str:
+        """The drifted table's name, which says all that its content depends on besides the table."""
+        return f"{self.table} (rows x{self.rows:.2f}, lookups x{self.pooling:.2f})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +60,56 @@ class DriftedTables:
         return self.changed + self.added
 
 
+def draw_drift(model: Tables, *, seed: int, most_lookups: int) -> DriftedTables:
+    """The drifted tables of one side; training and held-out tasks need different seeds.
+
+    A table changes as over weeks: hash sizes grow by up to 30 %, since ids are added. Pooling factors move both ways with a
+    standard deviation of 15 %, so that many pass the 10 % at which a retraining starts. An added table resembles one of the
+    model, with 30 to 90 % of its rows and up to twice its lookups. A table of one lookup per sample keeps that one.
+
+    Args:
+        most_lookups: of all changed tables together, and of all added ones; further tables are left out.
+    """
+    of_changes, of_additions = (np.random.default_rng([seed, purpose]) for purpose in (5, 6))
+
+    def change() -> tuple[float, float]:
+        grown = of_changes.uniform(1.0, 1.3)
+        return grown, float(np.exp(0.15 * np.clip(of_changes.standard_normal(), -2, 2)))
+
+    def addition() -> tuple[float, float]:
+        return of_additions.uniform(0.3, 0.9), float(np.exp(of_additions.uniform(-0.7, 0.7)))
+
+    changed = _drawn(model, of_changes, len(model), most_lookups, change)
+    added = _drawn(model, of_additions, 2 * _most_exchanged(model), most_lookups, addition)
+    position = {name: t for t, name in enumerate(model.names)}
+    in_order = sorted(changed, key=lambda drift: position[drift.table])
+    return DriftedTables(changed=tuple(in_order), added=tuple(added))
+
+
+def drifted(table: WorkloadTable, drift: Drift) -> WorkloadTable:
+    """The table with other lookups.
+
+    More rows: each row's lookups are spread over the rows that replace it. Fewer rows: neighbours share a row, as ids do in
+    a smaller hash table. Fewer lookups: evenly spaced ones are left out. More lookups: other samples' are added.
+    """
+    rows, indices = max(1, round(table.rows * drift.rows)), table.lookups.indices.numpy()
+    offsets = np.floor(table.lookups.offsets.numpy() * drift.pooling + 1e-9).astype(np.int64)
+    if len(indices):
+        source = np.minimum((np.arange(offsets[-1]) / drift.pooling).astype(np.int64), len(indices) - 1)
+        repeated = np.diff(source, prepend=-1) == 0
+        source[repeated] = (source[repeated] + len(indices) // 2) % len(indices)
+        indices = indices[source]
+    first = np.floor(indices.astype(np.float64) * rows / table.rows).astype(np.int64)  # of the rows that replace it
+    after = np.floor((indices.astype(np.float64) + 1) * rows / table.rows).astype(np.int64)
+    generator = np.random.default_rng(name_seed(drift.name))
+    spread = (generator.random(len(indices)) * np.maximum(after - first, 1)).astype(np.int64)
+    moved = torch.from_numpy(np.minimum(first + spread, rows - 1)).to(index_dtype(rows))
+    return WorkloadTable(drift.name, rows, table.dim, Lookups(moved, torch.from_numpy(offsets)))
+
+
 def is_fixed_model(tasks: Sequence[PlacementTask]) -> bool:
     """Whether these are tasks of `fixed_tasks`."""
     return tasks[0].name == MODEL
-
-
-def draw_drift(model: Tables, *, seed: int, most_lookups: int) -> DriftedTables:
-    """The drifted tables of one side; training and held-out tasks need different seeds."""
-    count = 2 * _most_exchanged(model)
-    changed = drifts_of(model, seed=seed, most_lookups=most_lookups)
-    return DriftedTables(changed=changed, added=additions_to(model, count, seed=seed, most_lookups=most_lookups))
 
 
 def fixed_tasks(
@@ -73,7 +133,7 @@ def fixed_tasks(
         used: tables of variants that must not be drawn again.
 
     Returns:
-        `[1 + V]`, `V` at most `num_variants`: fewer where the devices have no room for more, or there are no more.
+        `[1 + V]`, `V` at most `num_variants`: fewer if the devices have no room for more, or there are no more.
 
     Raises:
         NoPlacementError: the model fits its devices under no split.
@@ -92,23 +152,21 @@ def fixed_tasks(
         variant = pool.named(kept + added)
         try:
             tasks.append(split_to_fit(replace(model, tables=variant, name=label)))
-        except (ValueError, NoPlacementError):  # grown beyond the devices, so never legal
+        except ValueError:  # grown beyond the devices, so never legal
             continue
     return tasks
 
 
 def split_tasks(model: PlacementTask, count: int, generator: torch.Generator) -> list[PlacementTask]:
-    """The model with its busiest tables split by columns at random, to learn what such shards cost; `[C]`, `C` up to `count`.
+    """The model with its busiest tables split by columns at random, to learn what such shards cost; at most `count`.
 
     A placer splits tables whose work comes near a device's even share, so whole tables alone would leave its own placements
-    unlike anything measured. There are none where no table is that busy.
+    unlike anything measured. There are none if no table is that busy.
     """
     work = model.tables.pooling_factor.double() * model.tables.dim
     shares = model.num_devices * work / work.sum().clamp(min=1e-9)  # [T] of a device's even share
     most = torch.minimum(model.tables.dim // _NARROWEST_SHARD, (2 * shares).ceil().long() + 1)
     most = torch.where(shares > _BUSY_SHARE, most, torch.ones_like(most)).clamp(min=1)
-    if int(most.max()) == 1:
-        return []
     tasks: list[PlacementTask] = []
     for number in range(count):
         parts = 1 + (torch.rand(len(most), generator=generator) * most).long()
@@ -119,7 +177,7 @@ def split_tasks(model: PlacementTask, count: int, generator: torch.Generator) ->
 
 
 def split_to_fit(task: PlacementTask) -> PlacementTask:
-    """The task with the coarsest column splits by which its tables can be packed; itself where whole tables can.
+    """The task with the coarsest column splits by which its tables can be packed; itself if whole tables can.
 
     Raises:
         NoPlacementError: no split can be packed, as far as is known.
@@ -143,6 +201,25 @@ def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> Placement
         for dim, count in zip(dims, parts.tolist(), strict=True)
     )
     return Shards.of(task, Placement(tables, task.num_devices, task.num_devices)).as_task(task)
+
+
+def _drawn(
+    model: Tables,
+    generator: np.random.Generator,
+    count: int,
+    most_lookups: int,
+    draw: Callable[[], tuple[float, float]],
+) -> list[Drift]:
+    """At most `count` drifts with at most `most_lookups` lookups, of tables in random order."""
+    found: list[Drift] = []
+    for t in generator.permutation(len(model)).tolist():
+        rows, pooling = draw()
+        pooling = pooling if float(model.pooling_factor[t]) > 1 else 1.0
+        lookups = round(int(model.lookups[t]) * pooling)
+        if len(found) < count and most_lookups >= lookups:
+            most_lookups -= lookups
+            found.append(Drift(table=model.names[t], rows=round(rows, 2), pooling=round(pooling, 2)))
+    return found
 
 
 def _draw_variant(model: Tables, drift: DriftedTables, generator: torch.Generator) -> tuple[list[str], list[str], int]:

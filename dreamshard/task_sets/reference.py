@@ -4,13 +4,12 @@ Tables are Meta's of 2022, which no recipe trains on, so every version of any so
 They are small beside the devices' memory: any later version fits, and measuring them is cheap.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
-from dreamshard.task_sets.sampling import sample_tasks
+from dreamshard.tables import DEFAULT_BATCH, Tables
+from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig, open_workload
 
@@ -32,8 +31,8 @@ def reference_workload(num_devices: int, memory_bytes: int, number: int, *, is_g
 
     Args:
         memory_bytes: room for tables on each device.
-        is_gpu: whether devices are GPUs, or models of them, which take larger batches.
         number: of the set, from 1; another number draws other tables.
+        is_gpu: whether devices are GPUs, or models of them, which take larger batches.
 
     Raises:
         ValueError: no table is small enough.
@@ -42,41 +41,22 @@ def reference_workload(num_devices: int, memory_bytes: int, number: int, *, is_g
         source="meta-dlrm-2022",
         max_table_bytes=max(1, min(_MOST_BYTES, memory_bytes // _MEMORY_SHARE)),
         batch_size=DEFAULT_BATCH if is_gpu else _CPU_BATCH,
-        dim="mixed",
         seed=2_022_000 + number,
     )
-    return replace(small, num_tables=min(3 * _tables_per_task(num_devices) // 2, len(open_workload(small).names)))
+    return replace(small, num_tables=min(3 * _tables_per_task(num_devices) // 2, open_workload(small).num_tables))
 
 
-def reference_tasks(
-    pool: Tables,
-    num_devices: int,
-    memory_bytes: int,
-    number: int,
-    *,
-    precision: Precision,
-    optimizer: Optimizer,
-    devices_per_host: int | None,
-) -> Sequence[PlacementTask]:
+def reference_tasks(pool: Tables, config: TasksConfig, number: int) -> list[PlacementTask]:
     """Draw tasks of one topology; the same arguments draw the same tasks.
 
     Args:
         pool: tables of `reference_workload`.
+        config: of the topology; its number of tables is not used.
         number: of the set, from 1.
     """
-    drawn = max(1, min(_tables_per_task(num_devices), 2 * len(pool) // 3))  # fewer than there are, so that tasks differ
-    return sample_tasks(
-        pool,
-        _COUNT,
-        drawn,
-        num_devices,
-        memory_bytes,
-        torch.Generator().manual_seed(number),
-        precision=precision,
-        optimizer=optimizer,
-        name=f"reference-{number}",
-        devices_per_host=devices_per_host,
-    )
+    drawn = max(1, min(_tables_per_task(config.num_devices), 2 * len(pool) // 3))  # fewer than there are: tasks differ
+    generator = torch.Generator().manual_seed(number)
+    return replace(config, tables_per_task=drawn).sample(pool, _COUNT, generator, f"reference-{number}")
 
 
 def _tables_per_task(num_devices: int) -> int:

@@ -1,7 +1,7 @@
 """How tables are split into those of training and held-out tasks, and how tasks are drawn from them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -9,15 +9,89 @@ from dreamshard.files.text import gib
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 
+Mode = Literal["auto", "fixed", "pool"]
+"""Training is on one fixed model, or for unseen models whose tables are like a pool's. `recipes.sized` decides `auto`."""
+
 _DRAWS_PER_TASK = 20  # before a pool counts as having no more distinct tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksConfig:
+    """Placement tasks.
+
+    Attributes:
+        mode: `pool` draws tasks from the two sides of a table split; `fixed` takes all tables as one model, and variants.
+        devices_per_host: None for as many as the hardware has.
+        reserve_bytes: of `memory_bytes`, kept free for dense parameters and activations.
+        num_train: tasks to train on; with a fixed model, variants of it.
+        num_test: held-out tasks; with a fixed model, variants of it.
+    """
+
+    mode: Mode = "auto"
+    tables_per_task: int = 20
+    num_devices: int = 2
+    devices_per_host: int | None = None
+    memory_bytes: int = 2 * 2**30
+    reserve_bytes: int = 0
+    num_train: int = 50
+    num_test: int = 10
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "sgd"
+
+    def task(self, tables: Tables, name: str) -> PlacementTask:
+        """The task of these tables; raises like `PlacementTask`."""
+        return PlacementTask(
+            tables,
+            self.num_devices,
+            self.memory_bytes,
+            self.precision,
+            self.optimizer,
+            name,
+            self.devices_per_host,
+        )
+
+    def sample(self, pool: Tables, count: int, generator: torch.Generator, name: str = "task") -> list[PlacementTask]:
+        """Tasks of distinct tables drawn from a pool; task `i` is called `{name}-{i:03}`.
+
+        Returns:
+            At most `count` tasks, fewer if a small pool has no more sets of tables to draw.
+
+        Raises:
+            ValueError: the pool is smaller than a task, or a table exceeds a device: training places whole tables.
+        """
+        size = self.tables_per_task
+        if size > len(pool):
+            raise ValueError(
+                f"a task of {size} tables cannot be drawn from a pool of {len(pool)}; ask for fewer tables per task, or "
+                "ingest a larger workload"
+            )
+        tasks: list[PlacementTask] = []
+        seen: set[frozenset[int]] = set()
+        for _ in range(_DRAWS_PER_TASK * count):
+            drawn = torch.randperm(len(pool), generator=generator)[:size].tolist()
+            if frozenset(drawn) in seen:
+                continue
+            seen.add(frozenset(drawn))
+            task = self.task(pool.select(drawn), f"{name}-{len(tasks):03}")
+            largest = int(task.table_bytes.argmax())
+            if int(task.table_bytes[largest]) > self.memory_bytes:
+                raise ValueError(
+                    f"table {task.tables.names[largest]!r} needs {gib(int(task.table_bytes[largest]))}, more than the "
+                    f"{gib(self.memory_bytes)} of a device, but training places whole tables; give devices more memory, "
+                    "or leave such tables out (max_table_bytes)"
+                )
+            tasks.append(task)
+            if len(tasks) == count:
+                break
+        return tasks
 
 
 @dataclass(frozen=True)
 class TableSplit:
     """Names of training and held-out tables of all datasets so far; a table never changes sides."""
 
-    train: frozenset[str]
-    test: frozenset[str]
+    train: frozenset[str] = frozenset()
+    test: frozenset[str] = frozenset()
 
     def with_tables(self, train: Tables, test: Tables) -> "TableSplit":
         """This split extended by the tables of another dataset; tables that are gone stay in it."""
@@ -25,10 +99,11 @@ class TableSplit:
 
     def divide(self, pool: Tables) -> tuple[Tables, Tables]:
         """Training and test tables of `pool`, all of whose names are in the split, each in the pool's order."""
-        return _divide(pool, {t for t, name in enumerate(pool.names) if name in self.train})
+        is_train = torch.tensor([name in self.train for name in pool.names], dtype=torch.bool)
+        return pool.select(is_train.nonzero().flatten()), pool.select((~is_train).nonzero().flatten())
 
 
-EMPTY_SPLIT = TableSplit(frozenset(), frozenset())
+EMPTY_SPLIT = TableSplit()
 
 
 def split_tables(pool: Tables, generator: torch.Generator, earlier: TableSplit = EMPTY_SPLIT) -> tuple[Tables, Tables]:
@@ -36,70 +111,9 @@ def split_tables(pool: Tables, generator: torch.Generator, earlier: TableSplit =
 
     Args:
         generator: draws the split; the number of draws does not depend on `earlier`.
-        earlier: tables in it keep their side, so no training table is ever held out. New tables even the sides out as far
-            as that allows.
+        earlier: tables in it keep their side, so no training table is ever held out. New tables even the sides out.
     """
-    order = torch.randperm(len(pool), generator=generator)
-    train = {t for t, name in enumerate(pool.names) if name in earlier.train}
-    assigned = train | {t for t, name in enumerate(pool.names) if name in earlier.test}
-    new = [t for t in order.tolist() if t not in assigned]
-    return _divide(pool, train | set(new[: max(0, len(pool) // 2 - len(train))]))
-
-
-def _divide(pool: Tables, train: set[int]) -> tuple[Tables, Tables]:
-    return pool.select(sorted(train)), pool.select(sorted(set(range(len(pool))) - train))
-
-
-def sample_tasks(
-    pool: Tables,
-    num_tasks: int,
-    tables_per_task: int | Sequence[int],
-    num_devices: int,
-    memory_bytes: int,
-    generator: torch.Generator,
-    *,
-    precision: Precision = "fp32",
-    optimizer: Optimizer = "sgd",
-    name: str = "task",
-    devices_per_host: int | None = None,
-) -> list[PlacementTask]:
-    """Tasks of distinct tables drawn from `pool`; task `i` is called `{name}-{i:03}`.
-
-    Args:
-        tables_per_task: one size for all tasks, or sizes to draw from.
-
-    Returns:
-        No two tasks have the same tables, so there are fewer than `num_tasks` where a small pool has no more to draw.
-
-    Raises:
-        ValueError: the pool is smaller than a task, or a table of a task exceeds a device: training and evaluation place
-            whole tables.
-    """
-    sizes = [tables_per_task] if isinstance(tables_per_task, int) else list(tables_per_task)
-    if max(sizes) > len(pool):
-        raise ValueError(
-            f"a task of {max(sizes)} tables cannot be drawn from a pool of {len(pool)}; each table occurs once in a "
-            "task, so ask for fewer tables per task or ingest a larger workload"
-        )
-    tasks: list[PlacementTask] = []
-    seen: set[frozenset[int]] = set()
-    for _ in range(_DRAWS_PER_TASK * num_tasks):
-        if len(tasks) == num_tasks:
-            break
-        size = sizes[int(torch.randint(len(sizes), (), generator=generator))]
-        drawn = torch.randperm(len(pool), generator=generator)[:size]
-        if frozenset(drawn.tolist()) in seen:
-            continue
-        seen.add(frozenset(drawn.tolist()))
-        label = f"{name}-{len(tasks):03}"
-        tables = pool.select(drawn)
-        task = PlacementTask(tables, num_devices, memory_bytes, precision, optimizer, label, devices_per_host)
-        largest = int(task.table_bytes.argmax())
-        if int(task.table_bytes[largest]) > memory_bytes:
-            raise ValueError(
-                f"table {task.tables.names[largest]!r} of {task.name} needs {gib(int(task.table_bytes[largest]))}, more "
-                f"than the {gib(memory_bytes)} of a device, but training and evaluation place whole tables; "
-                "give devices more memory, or leave such tables out of the workload (max_table_bytes)"
-            )
-        tasks.append(task)
-    return tasks
+    shuffled = [pool.names[t] for t in torch.randperm(len(pool), generator=generator).tolist()]
+    train, known = [name for name in pool.names if name in earlier.train], earlier.train | earlier.test
+    new = [name for name in shuffled if name not in known]
+    return TableSplit(frozenset(train + new[: max(0, len(pool) // 2 - len(train))])).divide(pool)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from dreamshard.costs import SIMULATED
 from dreamshard.hardware.accelerator import (
     DEFAULT_PRESET,
     PRESETS,
@@ -23,7 +24,6 @@ from dreamshard.hardware.accelerator import (
     preset_of,
     read_hardware,
 )
-from dreamshard.names import SIMULATED
 from dreamshard.testbeds.base import (
     Capacity,
     DeviceType,

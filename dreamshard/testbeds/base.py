@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
-from dreamshard.files.digests import json_digest
+from dreamshard.files import json_digest
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards, violation

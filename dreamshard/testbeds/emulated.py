@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
-from dreamshard.files.digests import json_digest
+from dreamshard.files import json_digest
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collectives_s
 from dreamshard.hardware.roofline import link_devices_per_host

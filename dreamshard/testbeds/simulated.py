@@ -7,11 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample
+from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, ExchangeSample
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import all_to_all_s
 from dreamshard.hardware.roofline import sharding_costs
-from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Capacity, Testbed, TestbedSetup, check_placement

@@ -13,16 +13,25 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dreamshard.files.digests import digest, json_digest
+from dreamshard.files import digest
 from dreamshard.files.text import shown
 from dreamshard.tables import concatenate
 from dreamshard.torchrec.models import tables_of
-from dreamshard.workloads import Lookups, Workload, WorkloadConfig, WorkloadTable, statistics
-from dreamshard.workloads.functions import call, guarded
-from dreamshard.workloads.lookups import check_indices, index_dtype
-from dreamshard.workloads.model_tables import ModelTables
-from dreamshard.workloads.opening import chosen_tables, zipf_fingerprint, zipf_table
-from dreamshard.workloads.table_list import ModelTable
+from dreamshard.workloads import (
+    Lookups,
+    ModelTable,
+    ModelTables,
+    Recording,
+    Workload,
+    WorkloadConfig,
+    WorkloadTable,
+    call,
+    check_indices,
+    index_dtype,
+    listed_workload,
+    statistics,
+)
+from dreamshard.workloads.functions import guarded
 
 _END = object()
 
@@ -86,25 +95,12 @@ def open_model(config: WorkloadConfig) -> Workload:
     if any((detail.precision, detail.optimizer or "sgd") != ("fp32", "sgd") for detail in model.details):
         notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
     sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), tables.pooling_factor.tolist(), strict=True)
-    chosen = chosen_tables(config, [ModelTable(*each) for each in sizes])
-
-    def table(position: int) -> WorkloadTable:
-        entry = chosen[position]
-        if entry.name not in recorded:
-            return zipf_table(entry, config.batch_size, config.seed)
-        return WorkloadTable(entry.name, entry.rows, entry.dim, recorded[entry.name])
-
-    def fingerprint(position: int) -> str:
-        entry = chosen[position]
-        if entry.name not in recorded:
-            return zipf_fingerprint(entry, config.batch_size, config.seed)
-        own = recorded[entry.name]
-        content = digest(own.indices.numpy().tobytes() + own.offsets.numpy().tobytes())
-        return json_digest(["batches", entry.name, entry.rows, entry.dim, content])
-
-    origin = "lookups of sample batches" if recorded else f"Zipf lookups, {config.batch_size} samples"
-    description = f"{len(chosen)} of the {len(tables)} tables of {config.source}, {origin}"
-    return Workload(description, tuple(entry.name for entry in chosen), table, fingerprint, notes=notes)
+    tokens = {
+        name: digest(own.indices.numpy().tobytes() + own.offsets.numpy().tobytes()) for name, own in recorded.items()
+    }
+    samples = max((own.batch_size for own in recorded.values()), default=0)
+    recording = Recording(samples, lambda table, _: recorded[table.name], tokens)
+    return replace(listed_workload(config, [ModelTable(*each) for each in sizes], recording), notes=notes)
 
 
 def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:
@@ -158,7 +154,7 @@ def _features(batch: Any, where: str) -> dict[str, Any]:
 
 def _read(batches: Any, function: str) -> Iterator[Any]:
     """The batches, with errors of the code that makes them in one sentence."""
-    raises, consequence = f"{function} raises", "its lookups are not known"
-    iterator = guarded(lambda: iter(batches), raises, consequence)
-    while (batch := guarded(lambda: next(iterator, _END), raises, consequence)) is not _END:
+    consequence = "its lookups are not known"
+    iterator = guarded(lambda: iter(batches), function, consequence)
+    while (batch := guarded(lambda: next(iterator, _END), function, consequence)) is not _END:
         yield batch

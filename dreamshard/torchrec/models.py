@@ -14,8 +14,8 @@ from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCo
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.workloads.model_tables import ModelTables, model_tables
-from dreamshard.workloads.table_list import ModelTable, Pooling
+from dreamshard.workloads import ModelTable, ModelTables, model_tables
+from dreamshard.workloads.table_list import Pooling
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 
@@ -42,10 +42,11 @@ def tables_of(
     Raises:
         ValueError: the model has no tables, or some that cannot be planned, which the message names.
     """
+    notes: list[str] = []
     if isinstance(source, nn.Module):
         details, notes = discover(source, sharders)
     else:
-        details, notes = [_table(config) for config in (source if isinstance(source, Sequence) else [source])], []
+        details = [_table(config) for config in (source if isinstance(source, Sequence) else [source])]
     return model_tables(details, pooling_factors=pooling_factors, defaults=defaults, notes=notes)
 
 

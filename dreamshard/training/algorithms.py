@@ -30,7 +30,6 @@ from dreamshard.cost_model import (
 from dreamshard.costs import CostSample, ExchangeSample, MeasuredOn, feasible
 from dreamshard.files.foreign import InputError
 from dreamshard.files.text import gib
-from dreamshard.names import Algorithm
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy import mdp
@@ -40,7 +39,7 @@ from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import files
-from dreamshard.training.config import TrainingConfig
+from dreamshard.training.config import Algorithm, TrainingConfig
 
 TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
 

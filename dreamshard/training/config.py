@@ -2,9 +2,13 @@
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
-from dreamshard.names import Algorithm
+Algorithm = Literal["dreamshard", "paper", "autoshard"]
+"""What can be trained: this project's networks and search, DreamShard as published, AutoShard as published."""
+
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+DEFAULT_ALGORITHM: Algorithm = "dreamshard"
 
 
 @dataclass(frozen=True, kw_only=True)

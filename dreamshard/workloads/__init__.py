@@ -1,40 +1,43 @@
 """Sources of tables and of their lookups; where these are stored is `storage/`'s business.
 
-workload         which tables to ingest, and the `Workload` that every reader returns
-addresses        where a source is, and the one spelling by which it is known
-opening          opens a source by its name: bundled workload, file, folder or bucket; Zipf lookups for lists
-dlrm, criteo     readers of recorded lookups: Meta's and MLPerf's files, Criteo's logs
-table_list       lists of tables: read, checked, and completed
-model_tables     the tables of a model or list: types, optimizers, features, modules
-dataset_diff     what changed between two data sets
-meta             Meta's data sets, generated to fit what Meta published
-functions        a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
-lookups          lookups in memory and as Parquet, their statistics, and a data set's version
-drift            a table after its features have drifted
-zipf             the law behind generated lookups
+sources        opens a source by its name: bundled workload, file, folder or bucket; and the spelling by which it is known
+workload       which tables to ingest, and the `Workload` that every source gives; Zipf lookups for lists
+recorded       readers of recorded lookups: Meta's and MLPerf's files, Criteo's logs
+meta           Meta's data sets, generated to fit what Meta published
+functions      a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
+table_list     lists of tables: read, checked, and completed
+model_tables   the tables of a model or list: types, optimizers, features, modules
+dataset_diff   what changed between two data sets
+lookups        lookups in memory and as Parquet, their statistics, and a data set's version
+zipf           the law behind generated lookups
 """
 
-from dreamshard.workloads.addresses import known_as
 from dreamshard.workloads.functions import call, is_function
 from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,
     LookupSource,
     WorkloadTable,
+    check_indices,
     dataset_version,
+    index_dtype,
     read_lookups,
     statistics,
     write_lookups,
 )
-from dreamshard.workloads.opening import change_token, open_workload
-from dreamshard.workloads.table_list import ModelTable, fill_missing_columns, list_tables, read_tables
+from dreamshard.workloads.model_tables import ModelTables, model_tables
+from dreamshard.workloads.sources import change_token, known_as, open_workload
+from dreamshard.workloads.table_list import ModelTable, check_records, fill_missing_columns, list_tables, read_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
+    Recording,
     Workload,
     WorkloadConfig,
     bundled_lists,
     bundled_workloads,
     list_file,
+    listed_workload,
+    name_seed,
 )
 
 __all__ = [
@@ -43,6 +46,8 @@ __all__ = [
     "LookupSource",
     "Lookups",
     "ModelTable",
+    "ModelTables",
+    "Recording",
     "Workload",
     "WorkloadConfig",
     "WorkloadTable",
@@ -50,12 +55,18 @@ __all__ = [
     "bundled_workloads",
     "call",
     "change_token",
+    "check_indices",
+    "check_records",
     "dataset_version",
     "fill_missing_columns",
+    "index_dtype",
     "is_function",
     "known_as",
     "list_file",
     "list_tables",
+    "listed_workload",
+    "model_tables",
+    "name_seed",
     "open_workload",
     "read_lookups",
     "read_tables",

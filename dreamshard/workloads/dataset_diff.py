@@ -5,7 +5,6 @@ Thresholds separate drift from noise, because the statistics of every new batch 
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -59,19 +58,18 @@ class TableChange:
 
     def row(self) -> dict[str, str]:
         """The change as a row of a table for people."""
-        is_whole = self.kind in ("added", "removed")
 
-        def pair(values: Sequence[int | float], form: str) -> str:
-            own = [format(value, form) for value in values]
-            return own[self.kind == "added"] if is_whole or own[0] == own[1] else " -> ".join(own)
+        def pair(before: int | float, after: int | float, form: str) -> str:
+            own = {"added": (after,), "removed": (before,)}.get(self.kind, (before, after))
+            return " -> ".join(dict.fromkeys(format(value, form) for value in own))
 
         return {
             "table": self.name,
             "change": self.kind,
-            "rows": pair(self.rows, ","),
-            "dim": pair(self.dim, ","),
-            "pooling factor": pair(self.pooling_factor, ",.4g"),
-            "reuse moved": "-" if is_whole else f"{self.reuse:.1%}",
+            "rows": pair(*self.rows, ","),
+            "dim": pair(*self.dim, ","),
+            "pooling factor": pair(*self.pooling_factor, ",.4g"),
+            "reuse moved": "-" if self.kind in ("added", "removed") else f"{self.reuse:.1%}",
             "share of the dataset": f"{self.weight:.2%}",
         }
 

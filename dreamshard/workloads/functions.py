@@ -36,20 +36,17 @@ def call(source: str, consequence: str) -> Any:
         raise ValueError(f"{source!r} names no function, so {consequence}; give FILE.py:FUNCTION or MODULE:FUNCTION")
     place, name = match["place"], match["function"]
     is_file = place.endswith(".py")
-    if is_file and not Path(place).is_file():
-        raise ValueError(f"there is no file {place}, so {consequence}; check the path")
-    imported = _from_file if is_file else importlib.import_module
     folder = str(Path(place).absolute().parent if is_file else Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)  # last, so that nothing installed is hidden
-    module = guarded(lambda: imported(place), f"{source} raises", consequence)
+    module = guarded(lambda: (_imported if is_file else importlib.import_module)(place), source, consequence)
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{place} has no function {name}, so {consequence}; check its name")
-    return guarded(function, f"{source} raises", consequence)
+    return guarded(function, source, consequence)
 
 
-def guarded(run: Callable[[], Any], where: str, consequence: str) -> Any:
+def guarded(run: Callable[[], Any], source: str, consequence: str) -> Any:
     """What a person's own code returns.
 
     Raises:
@@ -60,18 +57,18 @@ def guarded(run: Callable[[], Any], where: str, consequence: str) -> Any:
     except (Exception, SystemExit) as error:
         kind, text = type(error).__name__, first_line(error)
         detail = kind if text == kind else f"{kind}: {text}"
-        raise ValueError(f"{where} {detail}, so {consequence}; correct it, --debug shows where") from error
+        raise ValueError(f"{source} raises {detail}, so {consequence}; correct it, --debug shows where") from error
 
 
-def _from_file(place: str) -> ModuleType:
-    """A file, imported under its own name, or another if that is taken."""
+def _imported(place: str) -> ModuleType:
+    """A file as a module of its own name, or of another if that is taken."""
     file = Path(place).absolute()
     loaded = sys.modules.get(file.stem)
-    is_free = loaded is None or getattr(loaded, "__file__", None) == str(file)
+    is_free = loaded is None or loaded.__file__ == str(file)
     spec = importlib.util.spec_from_file_location(file.stem if is_free else f"{file.stem}_of_{abs(hash(file))}", file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for dataclasses and pickles of what it defines
+    sys.modules[spec.name] = module  # for dataclasses and pickles of its own
     spec.loader.exec_module(module)
     return module

@@ -3,12 +3,9 @@
 An Arrow list array *is* (offsets, values), so a file reaches the fused operator without a copy.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +18,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.files import atomic
+from dreamshard.files import atomic, json_digest
 from dreamshard.files.foreign import InputError, reading
 from dreamshard.tables import NUM_BINS, Tables
 
 UNUSED_S = 30 * 86_400.0
 """Time after which a local copy of remote lookups is removed; it is fetched again if it is read."""
-
-COUNTING_SHARE = 0.5
-"""Below this ratio of rows to lookups counting row by row is faster than sorting, as measured."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +113,9 @@ def _copied(address: str, copies: Path) -> Path:
             files.get_file(path, str(temporary))
     except FileNotFoundError:
         raise ValueError(f"there is no lookups file {address}; ingest the workload again to make it") from None
-    for other in copies.iterdir():
-        with suppress(OSError):  # another rank was faster, or it is another user's
-            if time.time() - other.stat().st_mtime > UNUSED_S:
-                other.unlink()
+    old = [other for other in copies.iterdir() if time.time() - other.stat().st_mtime > UNUSED_S]
+    for other in old:
+        other.unlink(missing_ok=True)
     return copy
 
 
@@ -153,29 +146,24 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
         )
 
 
-def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
+def read_lookups(path: str | Path) -> Lookups:
     """Read a file of `write_lookups`; the tensors share the file's buffers and must not be written to.
 
-    Args:
-        rows: hash size to check the indices against, or None to check only for negative ones.
-
     Raises:
-        ValueError: the file is missing, truncated, in another format, or has indices outside the table.
+        ValueError: the file is missing, truncated, in another format, or has negative indices.
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
-    advice = "so its table cannot be measured; remove it and ingest again"
-    with reading(path, "cannot be read as Parquet", advice):
+    with reading(path, "cannot be read as lookups", "so its table cannot be measured; write it again"):
         samples = pq.read_table(path, columns=["indices"], memory_map=True).column("indices")
-    if not pa.types.is_list(samples.type) or samples.type.value_type not in (pa.int32(), pa.int64()):
-        raise ValueError(f"{path} has indices of type {samples.type}, not list<int32 or int64>; write them as such")
-    with reading(path, "cannot be read as lookups", advice):
+        if not pa.types.is_list(samples.type) or samples.type.value_type not in (pa.int32(), pa.int64()):
+            raise InputError(f"{path} has indices of type {samples.type}, not list<int32 or int64>; write them as such")
         array = samples.chunk(0) if samples.num_chunks == 1 else samples.combine_chunks()
         array.validate()
         if array.null_count or array.values.null_count:
             raise InputError(f"{path} has missing values where lookups should be; ingest the table again")
         lookups = Lookups(_tensor(array.values), _tensor(array.offsets))
-    check_indices(lookups.indices, rows, str(path))
+    check_indices(lookups.indices, None, str(path))
     return lookups
 
 
@@ -201,14 +189,12 @@ def statistics(table: WorkloadTable) -> Tables:
     """`Tables` of one table, from one batch of lookups; bins and pooling factor are float64.
 
     Raises:
-        ValueError: an index is negative or outside the table, or the batch has no samples.
+        ValueError: the batch has no samples.
     """
-    lookups = table.lookups
+    lookups, num_lookups = table.lookups, len(table.lookups.indices)
     if lookups.batch_size < 1:
         raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
-    check_indices(lookups.indices, table.rows, f"table {table.name!r}")
-    counts = access_counts(lookups.indices.numpy(), table.rows)
-    num_lookups = len(lookups.indices)
+    counts = np.unique(lookups.indices.numpy(), return_counts=True)[1]  # [U]
     return Tables(
         (table.name,),
         rows=torch.tensor([table.rows]),
@@ -220,16 +206,6 @@ def statistics(table: WorkloadTable) -> Tables:
     )
 
 
-def access_counts(indices: npt.NDArray[np.integer], rows: int) -> npt.NDArray[np.int64]:
-    """How often each distinct row is looked up; `[U]`, each at least 1."""
-    if rows < COUNTING_SHARE * len(indices):
-        counts = np.bincount(indices, minlength=1)
-        return counts[counts > 0].astype(np.int64, copy=False)
-    ordered = np.sort(indices)  # vectorised for 32 and 64 bits
-    ends = np.flatnonzero(ordered[1:] != ordered[:-1])  # [U-1] last position of each run but the last
-    return np.diff(ends, prepend=-1, append=len(ordered) - 1) if len(ordered) else ends
-
-
 def bin_counts(counts: npt.NDArray[np.int64], weights: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.float64]:
     """`[17]` sum of `weights`, or number of rows, whose count lies in (0,1], (1,2], (2,4] ... (32768, inf)."""
     bins = np.minimum(np.frexp((counts - 1).astype(np.float64))[1], NUM_BINS - 1)  # bit length of count - 1
@@ -238,13 +214,8 @@ def bin_counts(counts: npt.NDArray[np.int64], weights: npt.NDArray[np.int64] | N
 
 def dataset_version(tables: Tables) -> str:
     """Content hash of a dataset, 12 hexadecimal digits: the same for the same tables in any order."""
-    order = sorted(range(len(tables)), key=tables.names.__getitem__)
-    digest = hashlib.sha256(json.dumps([tables.names[t] for t in order]).encode())
-    for column in (tables.rows, tables.dim, tables.lookups, tables.unique_rows):
-        digest.update(column.to(torch.int64)[order].numpy().tobytes())
-    for values in (tables.pooling_factor, tables.bins):
-        digest.update(values.to(torch.float64)[order].contiguous().numpy().tobytes())
-    return digest.hexdigest()[:12]
+    columns = [getattr(tables, column.name).tolist() for column in fields(tables)[1:]]
+    return json_digest(sorted(zip(tables.names, *columns, strict=True)))[:12]
 
 
 def _tensor(array: Any) -> Tensor:

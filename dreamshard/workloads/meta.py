@@ -1,8 +1,8 @@
 """`meta-dlrm-2021` and `meta-dlrm-2022`: lookups generated to fit the statistics that Meta published of its data sets.
 
-`dlrm.py` reads the data sets themselves. Here, `data/<name>.parquet` gives each table's rows, and how many of them a batch
-looks up once, twice, 3-4 times and so on; `tests/benchmarks/meta_fit.py` fitted these numbers to what was published. Each
-table's rows are scattered over the table, and their lookups over the samples of one batch in random order.
+`recorded.py` reads the data sets themselves. Here, `data/<name>.parquet` gives each table's rows, and how many of them a
+batch looks up once, twice, 3-4 times and so on; `tests/benchmarks/meta_fit.py` fitted these numbers to what was published.
+Each table's rows are scattered over the table, and their lookups over the samples of one batch in random order.
 """
 
 import json
@@ -14,16 +14,17 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import torch
 
-from dreamshard.files.digests import json_digest
 from dreamshard.tables import NUM_BINS
-from dreamshard.workloads.lookups import Lookups, WorkloadTable
+from dreamshard.workloads.lookups import Lookups
 from dreamshard.workloads.table_list import ModelTable
-from dreamshard.workloads.workload import DATA, Workload, WorkloadConfig, choose_tables, table_dims
+from dreamshard.workloads.workload import DATA, UNKNOWN_DIM, Workload, WorkloadConfig, mixed_dims
 from dreamshard.workloads.zipf import scatter
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+
+_SWAPS = 400  # of tables, to make a draw more like the population
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def population(name: str) -> Population:
 
 
 def open_meta(config: WorkloadConfig) -> Workload:
-    """One of the two Meta workloads.
+    """One of the two Meta workloads; `t0012` is at position 12 of its population.
 
     A subset of the tables is drawn so that it fits the published statistics in proportion. A batch smaller than the
     published one is its first samples.
@@ -111,30 +112,32 @@ def open_meta(config: WorkloadConfig) -> Workload:
         ValueError: there are fewer tables of the size asked for, or the batch is larger than the published one.
     """
     name, batch_size, seed = config.source, config.batch_size, config.seed
-    tables, listed = population(name), listed_population(config)
+    tables = population(name)
     if batch_size > tables.batch_size:
         raise ValueError(f"{name} has one batch of {tables.batch_size} samples; ask for at most that, not {batch_size}")
-
-    def table(position: int) -> WorkloadTable:
-        entry = listed[position]
-        lookups = meta_lookups(name, int(entry.name[1:]), batch_size, seed)
-        return WorkloadTable(entry.name, entry.rows, entry.dim, lookups)
-
-    return Workload(
+    dims = drawn_dims(config, len(tables.rows))
+    limit = config.max_table_bytes
+    chosen = np.arange(len(dims)) if limit is None else np.flatnonzero(4 * tables.rows * dims <= limit)
+    wanted = config.count_of(len(chosen))
+    if wanted < len(chosen):
+        chosen = np.sort(chosen[_balanced(tables.shares[chosen], wanted, np.random.default_rng([seed, 2]))])
+    listed = [ModelTable(f"t{t:04}", int(tables.rows[t]), int(dims[t])) for t in chosen]
+    description = (
         f"{len(listed)} of the {len(tables.rows)} tables of {name}, generated to fit Meta's published statistics, "
-        f"{batch_size} samples",
-        tuple(entry.name for entry in listed),
-        table,
-        lambda position: json_digest([name, int(listed[position].name[1:]), listed[position].dim, batch_size, seed]),
+        f"{batch_size} samples"
     )
 
+    def lookups(table: ModelTable) -> Lookups:
+        return meta_lookups(name, int(table.name[1:]), batch_size, seed)
 
-def listed_population(config: WorkloadConfig) -> list[ModelTable]:
-    """The tables that the config asks for; `t0012` is at position 12 of the population."""
-    tables = population(config.source)
-    dims = table_dims(config, len(tables.rows))
-    chosen = choose_tables(config, tables.rows, dims, tables.shares).tolist()
-    return [ModelTable(f"t{t:04}", int(tables.rows[t]), int(dims[t])) for t in chosen]
+    return Workload(description, tuple(listed), lookups, lambda _: [name, batch_size, seed])
+
+
+def drawn_dims(config: WorkloadConfig, num_tables: int) -> Counts:
+    """`[T]` the one dimension of all tables, or drawn by position: Meta published none. 16 if the config has none."""
+    if config.dim == "mixed":
+        return mixed_dims(np.random.default_rng([config.seed, 1]).random(num_tables))
+    return np.full(num_tables, config.dim or UNKNOWN_DIM, dtype=np.int64)
 
 
 def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
@@ -150,7 +153,10 @@ def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
     )
     row_of = scatter(np.arange(len(counts)), rows, generator).astype(np.int32)  # [U] distinct
     total = int(counts.sum())
-    offsets = _offsets(total, tables.batch_size, generator)[: batch_size + 1]
+    weights = generator.standard_gamma(generator.uniform(0.5, 4.0), tables.batch_size)  # lengths; many are 0
+    ends = np.rint(weights.cumsum() * (total / weights.sum())).astype(np.int64)
+    ends[-1] = total
+    offsets = np.concatenate(([0], ends))[: batch_size + 1]
     num_lookups = int(offsets[-1])
     if num_lookups == total:
         indices = np.repeat(row_of, counts)
@@ -161,9 +167,17 @@ def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
     return Lookups(torch.from_numpy(indices), torch.from_numpy(offsets))
 
 
-def _offsets(total: int, batch_size: int, generator: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """`[B+1]` offsets of samples with gamma-distributed lengths that add up to `total`; many samples are empty."""
-    weights = generator.standard_gamma(generator.uniform(0.5, 4.0), batch_size)
-    ends = np.rint(weights.cumsum() * (total / weights.sum())).astype(np.int64)
-    ends[-1] = total
-    return np.concatenate(([0], ends))
+def _balanced(shares: Matrix, wanted: int, generator: np.random.Generator) -> Counts:
+    """Draw positions, then swap tables while that moves the means of `shares` closer to the population's."""
+    centred = shares - shares.mean(axis=0)  # [T, K]
+    order = generator.permutation(len(shares))
+    inside, outside = order[:wanted], order[wanted:]
+    excess = centred[inside].sum(axis=0)  # [K]
+    for _ in range(_SWAPS):
+        leaves = int(generator.integers(len(inside)))
+        after = excess - centred[inside[leaves]] + centred[outside]  # [O, K]
+        enters = int((after**2).sum(axis=1).argmin())
+        if (after[enters] ** 2).sum() < (excess**2).sum():
+            excess = after[enters]
+            inside[leaves], outside[enters] = outside[enters], inside[leaves]
+    return inside

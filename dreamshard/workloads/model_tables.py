@@ -7,7 +7,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from pathlib import Path
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files.text import shown
@@ -22,13 +21,7 @@ from dreamshard.tables import (
 )
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.lookups import Lookups
-from dreamshard.workloads.table_list import (
-    ModelTable,
-    fill_missing_columns,
-    lacking,
-    list_tables,
-    with_ingested,
-)
+from dreamshard.workloads.table_list import ModelTable, fill_missing_columns, lacking, with_ingested
 
 
 @dataclass(frozen=True)
@@ -36,8 +29,8 @@ class ModelTables:
     """The tables of a model; index `t` is the same table in `tables` and `details`.
 
     Attributes:
-        tables: to plan with. Names are those of the model, with the module's path in front where several modules have a
-            table of that name. Dims are rounded up to multiples of 4.
+        tables: to plan with. Names are those of the model, with the module's path in front if several modules have a table
+            of that name. Dims are rounded up to multiples of 4.
         details: `T` tables as they are in the model.
         model_notes: what of the model was not used, for people.
         lookup_notes: where lookups are from, and what was assumed of them.
@@ -73,11 +66,9 @@ class ModelTables:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer that all tables are planned with: theirs, or where they differ the one with the most state.
-
-        Where the model names none it is SGD, as TorchRec's.
-        """
-        return max(sorted(_used_optimizers(self.details)), key=_state_bytes)
+        """The optimizer that all tables are planned with: the one with the most state, SGD as TorchRec if none is named."""
+        used = {detail.optimizer or "sgd" for detail in self.details}
+        return max(sorted(used), key=lambda each: (BYTES_PER_ELEMENT_STATE[each], BYTES_PER_ROW_STATE[each]))
 
     def task(
         self,
@@ -116,22 +107,6 @@ class ModelTables:
         )
 
 
-def read_configs(
-    path: str | Path, pooling_factors: Mapping[str, float] | None = None, defaults: Tables | None = None
-) -> ModelTables:
-    """The tables of a list, with what it says of features, types and modules.
-
-    Args:
-        path: a list as for `list_tables`.
-        pooling_factors: as for `model_tables`, instead of the file's own.
-        defaults: as for `model_tables`.
-
-    Raises:
-        ValueError: the file is missing or no list, or a line is wrong, which the message names.
-    """
-    return model_tables(list_tables(path), pooling_factors=pooling_factors, defaults=defaults)
-
-
 def model_tables(
     details: Sequence[ModelTable],
     *,
@@ -150,32 +125,45 @@ def model_tables(
 
     Raises:
         ValueError: there are no tables, two tables of one module have the same name, or a pooling factor has an unknown
-            or ambiguous name.
+            name.
     """
     if not details:
         raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")
-    names, given = _unique_names(details), pooling_factors or {}
-    _check_names(names, details, given)
-    listed, complete, assumed = [], [], []
-    for name, detail in zip(names, details, strict=True):
-        factor = _given_factor(name, detail, given)
-        factor = detail.pooling_factor if factor is None else factor
-        listed.append(replace(detail, name=name, dim=padded_dim(detail.dim), pooling_factor=factor))
-    for table in with_ingested(listed, defaults):
-        is_known = table.pooling_factor is not None or table.lookups is not None
-        complete.append(table if is_known else replace(table, pooling_factor=float(len(table.features))))
-        is_partly_given = 0 < len(set(table.features) & set(given)) < len(set(table.features))
-        assumed += [table.name] if is_partly_given or not is_known else []
+    given = dict(pooling_factors or {})
+    known = {key for detail in details for key in (detail.name, detail.path, *detail.features)}
+    if unknown := sorted(given.keys() - known):
+        close = shown(get_close_matches(unknown[0], known) or sorted(known))
+        raise ValueError(
+            f"a pooling factor is given for {unknown[0]!r}, which is no table or feature; there are {close}"
+        )
+    listed = [
+        replace(detail, name=name, dim=padded_dim(detail.dim), pooling_factor=_pooling_factor(detail, given))
+        for name, detail in zip(_unique_names(details), details, strict=True)
+    ]
+    complete = with_ingested(listed, defaults)
+    assumed = [table.name for table in complete if table.pooling_factor is None and table.lookups is None]
     guess = f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
-    tables = fill_missing_columns(complete, defaults)
-    found = (*notes, *_notes(names, details))
-    return ModelTables(tables, tuple(details), found, (guess,) if assumed else (), lacking(listed))
+    found = ModelTables(
+        fill_missing_columns(complete, defaults),
+        tuple(details),
+        lookup_notes=(guess,) if assumed else (),
+        filled_in=lacking(listed),
+    )
+    return replace(found, model_notes=(*notes, *_notes(found)))
 
 
-def _notes(names: Sequence[str], details: Sequence[ModelTable]) -> list[str]:
+def _pooling_factor(detail: ModelTable, given: Mapping[str, float]) -> float | None:
+    """Lookups per sample as given for the table or for its features, of which others count 1; else the table's own."""
+    for key in (detail.path, detail.name):
+        if key in given:
+            return given[key]
+    is_given = not given.keys().isdisjoint(detail.features)
+    return sum(given.get(feature, 1.0) for feature in detail.features) if is_given else detail.pooling_factor
+
+
+def _notes(model: ModelTables) -> list[str]:
     """What planning leaves out of a model."""
-    own = [detail.name for detail in details]
-    of = list(zip(names, details, strict=True))
+    own, of = [detail.name for detail in model.details], model.by_name.items()
     concerned = {
         "several modules have tables called {}; they are planned as module.table": sorted(
             {name for name in own if own.count(name) > 1}
@@ -189,60 +177,20 @@ def _notes(names: Sequence[str], details: Sequence[ModelTable]) -> list[str]:
         "the weights of lookups of {} are not counted in what is sent": [n for n, d in of if d.is_weighted],
     }
     found = [note.format(shown(tables)) for note, tables in concerned.items() if tables]
-    used = _used_optimizers(details)
+    used = sorted({detail.optimizer or "sgd" for detail in model.details})
     if len(used) > 1:
-        several = "; ".join(f"{optimizer} of {shown(tables)}" for optimizer, tables in sorted(used.items()))
-        most = max(sorted(used), key=_state_bytes)
+        by_optimizer = {each: [n for n, d in of if (d.optimizer or "sgd") == each] for each in used}
+        several = "; ".join(f"{each} of {shown(tables)}" for each, tables in by_optimizer.items())
         found.append(
-            f"tables have different optimizers ({several}); all are planned with {most}, which has the most state"
+            f"tables have different optimizers ({several}); all are planned with {model.optimizer}, which has the most state"
         )
     return found
-
-
-def _given_factor(name: str, detail: ModelTable, given: Mapping[str, float]) -> float | None:
-    """Lookups per sample by the table's name or by features, of which those without a factor count 1; else None."""
-    for key in (name, detail.name):
-        if key in given and key not in detail.features:
-            return float(given[key])
-    if not set(detail.features) & set(given):
-        return None
-    return sum(float(given.get(feature, 1.0)) for feature in detail.features)
-
-
-def _check_names(names: Sequence[str], details: Sequence[ModelTable], given: Mapping[str, float]) -> None:
-    """Refuse names of pooling factors that are unknown, or of a table and of another table's feature."""
-    features = {feature for detail in details for feature in detail.features}
-    own = {name: detail for planned, detail in zip(names, details, strict=True) for name in (planned, detail.name)}
-    for key in given:
-        if key not in features and key not in own:
-            close = get_close_matches(key, {*features, *own}, n=3)
-            hint = f"did you mean {', '.join(close)}?" if close else f"tables are called {shown(list(own))}"
-            raise ValueError(
-                f"a pooling factor is given for {key!r}, which is no table or feature of the model; {hint}"
-            )
-        if key in features and key in own and own[key].features != (key,):
-            raise ValueError(
-                f"a pooling factor is given for {key!r}, which is a table and another table's feature, so it is unclear "
-                "which is meant; rename the table"
-            )
-
-
-def _used_optimizers(details: Sequence[ModelTable]) -> dict[Optimizer, list[str]]:
-    """The tables of each optimizer; SGD for those without one."""
-    used: dict[Optimizer, list[str]] = {}
-    for detail in details:
-        used.setdefault(detail.optimizer or "sgd", []).append(detail.name)
-    return used
-
-
-def _state_bytes(optimizer: Optimizer) -> tuple[int, int]:
-    return BYTES_PER_ELEMENT_STATE[optimizer], BYTES_PER_ROW_STATE[optimizer]
 
 
 def _unique_names(details: Sequence[ModelTable]) -> list[str]:
     """A name for each table: its own, with its module's path in front if several modules have it."""
     paths, own = [detail.path for detail in details], [detail.name for detail in details]
-    if repeated := sorted({detail.name for detail in details if paths.count(detail.path) > 1}):
+    if repeated := sorted({path for path in paths if paths.count(path) > 1}):
         raise ValueError(
             f"tables {shown(repeated)} occur more than once in the same module, and TorchRec names tables within a module; "
             "rename them"

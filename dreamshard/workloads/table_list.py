@@ -1,19 +1,20 @@
 """Lists of tables as people and programs write them, in CSV, Parquet and JSON: read, checked, and completed."""
 
-import csv
-import io
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pydantic
 import torch
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_ROWS, InputError, brief, json_content, reading
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_ROWS, InputError, brief, reading
 from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Optimizer, Precision, Tables, padded_dim
 from dreamshard.workloads.zipf import expected_counts
 
@@ -29,17 +30,8 @@ _OTHER_NAMES = {
     "index": "name",
 }
 """TorchRec's names for columns, and the names in the `table_configs.json` of the papers' authors."""
-_MOST_WEIGHTS = 2**57  # of all tables together, so that bytes of weights and optimizer state fit 64 bits
+_TEXTS = dict.fromkeys(("name", "index", "features", "feature_names"), pa.string())  # of CSV, even if they are numbers
 _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
-
-Record = tuple[str, Mapping[str, Any]]
-"""Position of a record for messages (`tables.csv, line 3`), and its columns by the names of `ModelTable`."""
-
-
-def _printable(name: str) -> str:
-    if not name.isprintable():
-        raise ValueError("terminals cannot show some of its characters")
-    return name
 
 
 def _adding_up(bins: tuple[float, ...]) -> tuple[float, ...]:
@@ -74,13 +66,13 @@ class ModelTable:
         precision: type of the weights.
         is_weighted: whether its lookups have weights.
         optimizer: fused into the backward pass; None if the model does not say.
-        collection: class of the module that holds it, with its package; empty where that is not known.
+        collection: class of the module that holds it, with its package; empty if unknown.
 
     Raises:
         ValidationError: a value is out of range.
     """
 
-    name: Annotated[str, Field(min_length=1), AfterValidator(_printable)]
+    name: Annotated[str, Field(min_length=1)]
     rows: Annotated[int, Field(ge=1, le=MOST_ROWS)]
     dim: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
     pooling_factor: Annotated[Number, Field(le=1e6)] | None = None
@@ -95,14 +87,13 @@ class ModelTable:
     optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
     collection: str = ""
 
-    def __post_init__(self) -> None:
-        if self.unique_rows is not None and self.unique_rows > min(self.rows, self.lookups or self.rows):
-            raise ValueError(f"unique_rows is {self.unique_rows}, more than the table's rows or lookups")
-
     @property
     def path(self) -> str:
         """Module path and name."""
         return f"{self.module_path}.{self.name}" if self.module_path else self.name
+
+
+_TABLE = TypeAdapter(ModelTable)
 
 
 def read_tables(path: str | Path, defaults: Tables | None = None) -> Tables:
@@ -127,52 +118,87 @@ def list_tables(path: str | Path) -> list[ModelTable]:
     `is_weighted`, `optimizer`.
     """
     file = Path(path)
-    readers = {".csv": _csv_records, ".parquet": _parquet_records, ".json": _json_records}
-    if file.suffix not in readers:
+    if file.suffix not in (".csv", ".parquet", ".json"):
         raise ValueError(f"{file} is no list of tables, judging by its name; give a .csv, .parquet or .json file")
     if not file.is_file():
         raise ValueError(f"there is no file {file}, so there are no tables to read; check the path")
-    records = [(where, _renamed(record)) for where, record in readers[file.suffix](file)]
-    if not records:
-        raise ValueError(f"{file} lists no tables, so there is nothing to place; add one line per table")
-    _check_columns(records[0][1], records[0][0])
-    return check_records(records)
+    with reading(file, "is no readable list of tables", "so its tables are unknown; write it again"):
+        if file.suffix == ".json":
+            records = json.loads(file.read_bytes())
+            records = records["tables"] if isinstance(records, dict) else records
+        elif file.suffix == ".csv":
+            options = pa.csv.ConvertOptions(column_types=_TEXTS, null_values=[""], strings_can_be_null=True)
+            records = pa.csv.read_csv(file, convert_options=options).to_pylist()
+        else:
+            records = pq.read_table(file).to_pylist()
+        if not records or not all(isinstance(record, dict) for record in records):
+            raise InputError(
+                f"{file} lists no tables, so there is nothing to place; give a line or an object per table"
+            )
+    first, of = (2, "line") if file.suffix == ".csv" else (1, "table")
+    return check_records({f"{file}, {of} {first + i}": record for i, record in enumerate(records)})
 
 
-def check_records(records: Sequence[Record]) -> list[ModelTable]:
-    """Check records from any origin.
+def check_records(records: Mapping[str, Mapping[str, Any]]) -> list[ModelTable]:
+    """Check records from any origin, by their positions for messages (`tables.csv, line 3`).
 
     Raises:
-        ValueError: a record is wrong or a name occurs twice, and the message names the position; or all tables together
-            are too large to be counted.
+        ValueError: a record is wrong or a name occurs twice, and the message names the position.
     """
-    tables = [_parsed(where, record) for where, record in records]
-    first_at: dict[str, str] = {}
-    for table, (where, _) in zip(tables, records, strict=True):
-        if first_at.setdefault(table.path, where) != where:
-            raise InputError(f"{where}: table {table.name!r} is also at {first_at[table.path]}; rename one of them")
-    weights = sum(table.rows * table.dim for table in tables)
-    if weights > _MOST_WEIGHTS:
-        where = records[0][0].partition(",")[0]
-        raise InputError(
-            f"{where}: the tables have {weights:.3g} weights, more than any cluster holds; correct rows and dims"
-        )
-    return tables
+    tables: dict[str, ModelTable] = {}
+    for where, record in records.items():
+        given = {_OTHER_NAMES.get(key, key): value for key, value in record.items() if value not in (None, "")}
+        if missing := [column for column in ("name", "rows", "dim") if column not in given]:
+            raise InputError(f"{where} has no {', '.join(missing)} (it has {brief(list(record))}); add what is missing")
+        if given.keys() & set(_BINS):
+            given["bins"] = [given.get(column) for column in _BINS]
+        given.setdefault("features", (str(given["name"]),))
+        with reading(where, "is wrong", "correct that value"):
+            table = _TABLE.validate_python(given)
+        if table.path in tables:
+            raise InputError(f"{where}: table {table.name!r} is listed before; rename one of them")
+        tables[table.path] = table
+    return list(tables.values())
 
 
 def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None = None) -> Tables:
     """Complete `Tables` from a list.
 
     Args:
-        listed: tables; a missing pooling factor is 1, or the counted lookups per sample.
+        listed: tables; a missing pooling factor is one lookup per feature, or the counted lookups per sample.
         defaults: data set whose lookups fill in bins, lookups and distinct rows: of the same table if it has it
             (`with_ingested`), else its mean reuse; None for a Zipf law's expectation.
     """
-    complete = [_fill(table, defaults) for table in with_ingested(listed, defaults)]
-    columns = {name: [getattr(table, name) for table in complete] for name in ("rows", "dim", *FILLABLE)}
+    batch = DEFAULT_BATCH
+    if defaults is not None and float(defaults.pooling_factor.sum()):
+        batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
+    complete = [_filled(table, batch, defaults) for table in with_ingested(listed, defaults)]
     types = {"pooling_factor": torch.float64, "bins": torch.float64}
-    tensors = {name: torch.tensor(values, dtype=types.get(name, torch.int64)) for name, values in columns.items()}
+    tensors = {
+        name: torch.tensor([getattr(table, name) for table in complete], dtype=types.get(name, torch.int64))
+        for name in ("rows", "dim", *FILLABLE)
+    }
     return Tables(tuple(table.name for table in complete), **tensors)
+
+
+def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
+    """The tables, with what their list lacks taken from the ingested table of equal name, size and pooling factor."""
+    if ingested is None:
+        return list(listed)
+    columns = {name: getattr(ingested, name).tolist() for name in ("rows", "dim", *FILLABLE)}
+    position = {name: t for t, name in enumerate(ingested.names)}
+    found = []
+    for table in listed:
+        if (t := position.get(table.name)) is not None:
+            known = {name: values[t] for name, values in columns.items()}
+            pooling = known["pooling_factor"]
+            is_same = (table.rows, padded_dim(table.dim)) == (known["rows"], known["dim"]) and (
+                table.pooling_factor is None or math.isclose(table.pooling_factor, pooling, rel_tol=_SAME_POOLING)
+            )
+            if is_same:
+                table = replace(table, **{name: known[name] for name in lacking([table])})
+        found.append(table)
+    return found
 
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:
@@ -180,118 +206,29 @@ def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:
     return tuple(name for name in FILLABLE if any(getattr(table, name) is None for table in listed))
 
 
-def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
-    """The tables, with what their list lacks taken from the ingested table of equal name, size and pooling factor."""
-    position = {} if ingested is None else {name: t for t, name in enumerate(ingested.names)}
-    return [
-        table if ingested is None or table.name not in position else _merged(table, ingested, position[table.name])
-        for table in listed
-    ]
-
-
-def _merged(table: ModelTable, ingested: Tables, t: int) -> ModelTable:
-    pooling = float(ingested.pooling_factor[t])
-    same_size = (table.rows, padded_dim(table.dim)) == (int(ingested.rows[t]), int(ingested.dim[t]))
-    given = pooling if table.pooling_factor is None else table.pooling_factor
-    if not same_size or not math.isclose(given, pooling, rel_tol=_SAME_POOLING):
-        return table
-    return replace(
-        table,
-        pooling_factor=given,
-        lookups=int(ingested.lookups[t]) if table.lookups is None else table.lookups,
-        unique_rows=int(ingested.unique_rows[t]) if table.unique_rows is None else table.unique_rows,
-        bins=tuple(ingested.bins[t].tolist()) if table.bins is None else table.bins,
-    )
-
-
-_TABLE = TypeAdapter(ModelTable)
-
-
-def _parsed(where: str, record: Mapping[str, Any]) -> ModelTable:
-    """One record as a row; empty values are missing ones, and a table's only feature is called as it is by default."""
-    given = {key: value for key, value in record.items() if value is not None and str(value).strip()}
-    bins = [given.pop(column, None) for column in _BINS]
-    if any(share is not None for share in bins):
-        given["bins"] = bins
-    given["features"] = given.get("features") or (str(given.get("name", "")),)
-    with reading(where, "is wrong", "correct that value"):
-        return _TABLE.validate_python(given)
-
-
-def _check_columns(columns: Iterable[str], where: str) -> None:
-    """Refuse a list that lacks a column."""
-    if missing := [column for column in ("name", "rows", "dim") if column not in columns]:
-        raise InputError(f"{where} has no {', '.join(missing)} (it has {brief(list(columns))}); add what is missing")
-
-
-def _renamed(record: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: _OTHER_NAMES.get(key, key) for key in record}
-    return {key if found[key] in record else found[key]: value for key, value in record.items()}
-
-
-def _csv_records(file: Path) -> list[Record]:
-    with reading(file, "is not a CSV text file", "so its tables are unknown; export the table list as UTF-8 CSV"):
-        reader = csv.DictReader(io.StringIO(file.read_bytes().decode("utf-8-sig"), newline=""), strict=True)
-        records: list[Record] = [(f"{file}, line {reader.line_num}", record) for record in reader]
-        header = reader.fieldnames or []
-        _check_columns(_renamed(dict.fromkeys(header)), str(file))
-        if len(set(header)) < len(header):
-            raise InputError(f"{file} has a column twice among {brief(header)}; remove or rename one")
-    for where, record in records:
-        if None in record or None in record.values():
-            raise InputError(f"{where} does not have the {len(header)} fields of the header; correct that line")
-    return records
-
-
-def _parquet_records(file: Path) -> list[Record]:
-    with reading(file, "cannot be read as Parquet", "so its tables are unknown; write it again"):
-        _check_columns(_renamed(dict.fromkeys(pq.read_schema(file).names)), str(file))
-        return [(f"{file}, row {i + 1}", record) for i, record in enumerate(pq.read_table(file).to_pylist())]
-
-
-def _json_records(file: Path) -> list[Record]:
-    advice = "so no tables can be read from it; write a list of EmbeddingBagConfig fields"
-    content = json_content(file.read_bytes(), file, "is not JSON", advice)
-    if isinstance(content, dict) and isinstance(content.get("tables"), list):
-        content = content["tables"]
-    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise InputError(
-            f"{file} is not a list of objects; convert it to "
-            '[{"name": ..., "num_embeddings": ..., "embedding_dim": ..., "feature_names": [...]}, ...]'
-        )
-    return [(f"{file}, table {i + 1}", entry) for i, entry in enumerate(content)]
-
-
-def _fill(table: ModelTable, defaults: Tables | None) -> ModelTable:
-    batch, pooling, lookups = DEFAULT_BATCH, table.pooling_factor, table.lookups
-    if defaults is not None and float(defaults.pooling_factor.sum()):
-        batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
+def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> ModelTable:
+    """The table with a multiple of 4 columns, and all columns of `FILLABLE`, for a batch of so many samples."""
+    pooling, lookups = table.pooling_factor, table.lookups
     if pooling is None:
-        pooling = 1.0 if lookups is None else lookups / batch
-    if lookups is None:
-        lookups = round(pooling * batch)
+        pooling = float(max(1, len(table.features))) if lookups is None else lookups / batch
+    lookups = round(pooling * batch) if lookups is None else lookups
     unique, bins = table.unique_rows, table.bins
     if unique is None or bins is None:
-        default_unique, default_bins = _reuse(table.rows, lookups, defaults)
-        unique, bins = default_unique if unique is None else unique, bins or default_bins
+        if not lookups:
+            expected, shares = 0.0, (0.0,) * NUM_BINS
+        elif defaults is None:
+            counts = expected_counts(table.rows, lookups)
+            expected, shares = sum(counts), tuple(count / sum(counts) for count in counts)
+        else:
+            expected = lookups * float(defaults.unique_rows.sum() / defaults.lookups.sum().clamp(min=1))
+            total = defaults.bins.double().sum(dim=0)  # 0 for tables that are not looked up
+            shares = tuple((total / total.sum().clamp(min=1e-12)).tolist())
+        unique, bins = max(1, round(expected)) if unique is None else unique, bins or shares
     return replace(
         table,
         dim=padded_dim(table.dim),
         pooling_factor=pooling,
         lookups=lookups,
-        unique_rows=min(unique, lookups),
+        unique_rows=min(unique, table.rows, lookups),
         bins=bins,
     )
-
-
-def _reuse(rows: int, lookups: int, defaults: Tables | None) -> tuple[int, tuple[float, ...]]:
-    """Distinct rows and bins of `lookups` lookups: the pool's mean, or a Zipf law's expectation."""
-    if not lookups:
-        return 0, (0.0,) * NUM_BINS
-    if defaults is None:
-        counts = expected_counts(rows, lookups)
-        total = sum(counts)
-        return min(rows, lookups, round(total)), tuple(count / total for count in counts)
-    share = float(defaults.unique_rows.sum() / defaults.lookups.sum().clamp(min=1))
-    unique = min(rows, lookups, max(min(1, lookups), round(lookups * share)))
-    return unique, tuple(defaults.bins.double().mean(dim=0).tolist())

@@ -1,18 +1,21 @@
-"""Which tables to ingest, as a recipe names them, and the `Workload` that every reader of a source returns."""
+"""Which tables to ingest, and the `Workload` that every source gives: tables, and their lookups on demand."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from dreamshard.files.digests import json_digest
-from dreamshard.tables import DIM_MULTIPLE
-from dreamshard.workloads.lookups import WorkloadTable
+from dreamshard.files import json_digest
+from dreamshard.tables import DIM_MULTIPLE, padded_dim
+from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
+from dreamshard.workloads.table_list import ModelTable
+from dreamshard.workloads.zipf import ALPHA, draw_ranks, scatter
 
 DATA = Path(__file__).parent / "data"
 META_WORKLOADS = ("meta-dlrm-2021", "meta-dlrm-2022")
@@ -21,13 +24,16 @@ MIXED_DIMS = (4, 8, 16, 32, 64, 128)
 MIXED_WEIGHTS = (0.15, 0.20, 0.25, 0.20, 0.12, 0.08)
 """Narrow dims are common, wide ones rare, as in NVIDIA's and MLPerf's lists."""
 
-_SWAPS = 400  # of tables, to make a draw more like the pool
+UNKNOWN_DIM = 16
+"""Of a source that knows no dims, if none is asked for."""
+
+_MOST_DRAWN = 2**27  # lookups of a table, each of some 40 bytes while drawn: 2,048 per sample of 65,536
 
 
 @cache
-def bundled_lists() -> Mapping[str, Path]:
+def bundled_lists() -> dict[str, Path]:
     """The bundled lists of tables by name; `data/SOURCES.md` gives their sources."""
-    return MappingProxyType({file.stem: file for file in sorted(DATA.glob("*.csv"))})
+    return {file.stem: file for file in sorted(DATA.glob("*.csv"))}
 
 
 def bundled_workloads() -> list[str]:
@@ -46,7 +52,7 @@ class WorkloadConfig:
     """Which tables to ingest.
 
     Attributes:
-        source: a bundled workload's name; a path or URI (`s3://bucket/tables/`) of a file or folder, as `opening.py` reads
+        source: a bundled workload's name; a path or URI (`s3://bucket/tables/`) of a file or folder, as `sources.py` reads
             them; or a function that returns a TorchRec model: `model.py:make_model`.
         batches: function that returns sample batches of the model's features, `data.py:make_batches`; None for Zipf lookups.
         num_batches: of these to read, all of whose samples count; None for as many as `batch_size` takes.
@@ -54,7 +60,6 @@ class WorkloadConfig:
         max_table_bytes: size limit of a table as fp32 weights, or None.
         batch_size: training samples per batch of lookups: the source's first ones, fewer if a file has fewer.
         dim: one dimension for every table; `mixed` to draw dims from 4 to 128 per table; None for the source's own.
-        unknown_dim: used if `dim` is None and the source knows no dims: a dimension, or `mixed`.
         seed: of the draws of tables, dims and lookups.
 
     Raises:
@@ -68,7 +73,6 @@ class WorkloadConfig:
     max_table_bytes: int | None = None
     batch_size: int = 65_536
     dim: int | str | None = "mixed"
-    unknown_dim: int | str = 16
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,10 +80,23 @@ class WorkloadConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, so no table or no sample would be left; give at least 1")
-        for dim in (self.dim, self.unknown_dim):
-            is_wrong = dim != "mixed" if isinstance(dim, str) else dim is not None and (dim < 4 or dim % DIM_MULTIPLE)
-            if is_wrong:
-                raise ValueError(f"dim is {dim!r}; give a multiple of {DIM_MULTIPLE}, or 'mixed'")
+        if self.dim not in (None, "mixed") and (isinstance(self.dim, str) or self.dim < 1 or self.dim % DIM_MULTIPLE):
+            raise ValueError(f"dim is {self.dim!r}; give a multiple of {DIM_MULTIPLE}, or 'mixed'")
+
+    def count_of(self, num_eligible: int) -> int:
+        """How many of the tables within the size limit to take.
+
+        Raises:
+            ValueError: the source has fewer.
+        """
+        wanted = num_eligible if self.num_tables is None else self.num_tables
+        if wanted > num_eligible or not num_eligible:
+            size = "" if self.max_table_bytes is None else f" of at most {self.max_table_bytes / 2**20:.4g} MiB as fp32"
+            raise ValueError(
+                f"{self.source} has {num_eligible} tables{size}, fewer than the {max(1, wanted)} asked for; ask for fewer "
+                "tables, or allow larger ones"
+            )
+        return wanted
 
 
 @dataclass(frozen=True)
@@ -88,32 +105,142 @@ class Workload:
 
     Attributes:
         description: one line for people: the tables and their number.
-        names: the tables' names, in order.
-        table: reads the table at a position with its lookups; may be called in any order and from threads.
-        fingerprint: 16 hexadecimal digits for the table at a position, which change with everything that `table`
-            depends on except code. Generated lookups are not drawn for it, and files are not decoded.
+        listed: the tables, in order.
+        lookups: of a table; may be called in any order and from threads.
+        origin: a JSON value for a table that changes with everything that its lookups are made from, except code. Nothing is
+            drawn or decoded for it.
         notes: what of a model was not used, and what was assumed.
     """
 
     description: str
-    names: tuple[str, ...]
-    table: Callable[[int], WorkloadTable]
-    fingerprint: Callable[[int], str]
+    listed: tuple[ModelTable, ...]
+    lookups: Callable[[ModelTable], Lookups]
+    origin: Callable[[ModelTable], Any]
     notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables' names, in order."""
+        return tuple(table.name for table in self.listed)
+
+    @property
+    def num_tables(self) -> int:
+        """Number of tables."""
+        return len(self.listed)
 
     @property
     def token(self) -> str:
         """Identity of all tables and their lookups."""
         return json_digest([self.fingerprint(t) for t in range(self.num_tables)])
 
-    @property
-    def num_tables(self) -> int:
-        """Number of tables that `tables()` yields."""
-        return len(self.names)
+    def fingerprint(self, position: int) -> str:
+        """16 hexadecimal digits for a table and its lookups."""
+        table = self.listed[position]
+        return json_digest([table.name, table.rows, table.dim, self.origin(table)])
+
+    def table(self, position: int) -> WorkloadTable:
+        """A table with its lookups.
+
+        Raises:
+            ValueError: the lookups cannot be read, or one is outside the table.
+        """
+        table = self.listed[position]
+        found = self.lookups(table)
+        check_indices(found.indices, table.rows, f"table {table.name!r}")
+        indices = found.indices.to(index_dtype(table.rows))
+        return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, found.offsets))
 
     def tables(self) -> Iterator[WorkloadTable]:
         """The tables in order, one in memory at a time."""
         return map(self.table, range(self.num_tables))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Recorded lookups of tables by the same samples.
+
+    Attributes:
+        num_samples: that were recorded.
+        lookups: of a table's first samples, whose number it gets too.
+        tokens: identity of the lookups of each recorded table, by its name.
+    """
+
+    num_samples: int
+    lookups: Callable[[ModelTable, int], Lookups]
+    tokens: Mapping[str, str]
+
+
+def listed_workload(
+    config: WorkloadConfig, listed: Sequence[ModelTable], recording: Recording | None = None
+) -> Workload:
+    """The tables of a list that the config asks for, with recorded lookups, or else as many samples of Zipf lookups.
+
+    Raises:
+        ValueError: the list has too few tables.
+    """
+    chosen, tokens = chosen_tables(config, listed), recording.tokens if recording else {}
+    batch_size, num_recorded = config.batch_size, sum(table.name in tokens for table in chosen)
+    if recording and num_recorded:
+        batch_size = min(batch_size, recording.num_samples)
+
+    def lookups(table: ModelTable) -> Lookups:
+        if recording and table.name in tokens:
+            return recording.lookups(table, batch_size)
+        return zipf_lookups(table, batch_size, config.seed)
+
+    def origin(table: ModelTable) -> list[Any]:
+        return [batch_size, tokens.get(table.name) or ["zipf", table.pooling_factor, config.seed]]
+
+    description = (
+        f"{len(chosen)} of the {len(listed)} tables of {Path(config.source).name}, {num_recorded} with recorded lookups, "
+        f"{len(chosen) - num_recorded} with Zipf lookups, {batch_size} samples"
+    )
+    return Workload(description, tuple(chosen), lookups, origin)
+
+
+def chosen_tables(config: WorkloadConfig, listed: Sequence[ModelTable]) -> list[ModelTable]:
+    """The tables of a list that the config asks for, with the dims it asks for, or their own as multiples of 4.
+
+    A table's dim and lookups depend on its line alone, not on its place in the list, and whether it is drawn depends little
+    on the other tables.
+
+    Raises:
+        ValueError: the list has too few tables.
+    """
+
+    def draw(purpose: int, table: ModelTable) -> float:
+        return float(np.random.default_rng([config.seed, purpose, name_seed(table.name)]).random())
+
+    def dim(table: ModelTable) -> int:
+        if config.dim == "mixed":
+            return int(mixed_dims(np.asarray([draw(1, table)]))[0])
+        return padded_dim(table.dim) if config.dim is None else int(config.dim)
+
+    tables = [replace(table, dim=dim(table)) for table in listed]
+    limit = config.max_table_bytes
+    eligible = [t for t, table in enumerate(tables) if limit is None or 4 * table.rows * table.dim <= limit]
+    wanted = config.count_of(len(eligible))
+    if wanted < len(eligible):
+        eligible = sorted(sorted(eligible, key=lambda t: draw(2, tables[t]))[:wanted])
+    return [tables[t] for t in eligible]
+
+
+def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
+    """Lookups of a table: `pooling_factor` per sample, rounded so that the mean holds; one if it is not given.
+
+    Raises:
+        ValueError: these are more lookups than are drawn.
+    """
+    pooling, rows = 1.0 if table.pooling_factor is None else table.pooling_factor, table.rows
+    if pooling * batch_size > _MOST_DRAWN:
+        raise ValueError(
+            f"table {table.name!r} has {pooling:.4g} lookups per sample, {pooling * batch_size:.3g} in a batch of "
+            f"{batch_size:,}, more than the {_MOST_DRAWN:,} that are drawn; correct pooling_factor, or use a smaller batch"
+        )
+    generator = np.random.default_rng([seed, 3, name_seed(table.name)])
+    offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
+    indices = scatter(draw_ranks(rows, int(offsets[-1]), generator, ALPHA), rows, generator)
+    return Lookups(torch.from_numpy(indices).to(index_dtype(rows)), torch.from_numpy(offsets))
 
 
 def name_seed(name: str) -> int:
@@ -121,81 +248,6 @@ def name_seed(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-def table_dims(
-    config: WorkloadConfig, num_tables: int, own: Sequence[int] | None = None, names: Sequence[str] | None = None
-) -> npt.NDArray[np.int64]:
-    """`[T]` dimension of each table: one for all, drawn, or the source's own. No table's depends on another table.
-
-    Args:
-        own: the source's dims, or None if it knows none.
-        names: to draw dims by name, for sources whose order may change; None to draw by position.
-    """
-    if config.dim is None and own is not None:
-        return np.asarray(own, dtype=np.int64)
-    wanted = config.unknown_dim if config.dim is None else config.dim
-    if isinstance(wanted, int):
-        return np.full(num_tables, wanted, dtype=np.int64)
-    draws = _draws(config, 1, num_tables, names)
-    return np.asarray(MIXED_DIMS, dtype=np.int64)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]
-
-
-def choose_tables(
-    config: WorkloadConfig,
-    rows: npt.NDArray[np.int64],
-    dims: npt.NDArray[np.int64],
-    shares: npt.NDArray[np.float64] | None = None,
-    names: Sequence[str] | None = None,
-) -> npt.NDArray[np.int64]:
-    """Positions of the tables that the config asks for, in the source's order.
-
-    Args:
-        rows: `[T]` hash sizes.
-        dims: `[T]` dimensions.
-        shares: `[T, K]` quantities whose means the subset should preserve, or None for a plain draw.
-        names: as for `table_dims`; whether a table is drawn then depends little on the other tables.
-
-    Raises:
-        ValueError: the source has fewer tables of that size.
-    """
-    limit = config.max_table_bytes
-    eligible = np.arange(len(rows)) if limit is None else np.flatnonzero(rows * dims * 4 <= limit)
-    wanted = len(eligible) if config.num_tables is None else config.num_tables
-    if wanted > len(eligible) or not len(eligible):
-        size = "" if limit is None else f" of at most {limit / 2**20:.4g} MiB as fp32"
-        raise ValueError(
-            f"{config.source} has {len(eligible)} tables{size}, fewer than the {max(1, wanted)} asked for; "
-            "ask for fewer tables, or allow larger ones"
-        )
-    if wanted == len(eligible):
-        return eligible
-    if names is not None:
-        return np.sort(eligible[_draws(config, 2, len(names), names)[eligible].argsort()[:wanted]])
-    generator = np.random.default_rng([config.seed, 2])
-    if shares is None:
-        return np.sort(eligible[generator.permutation(len(eligible))[:wanted]])
-    return np.sort(eligible[_balanced(shares[eligible], wanted, generator)])
-
-
-def _draws(
-    config: WorkloadConfig, purpose: int, num_tables: int, names: Sequence[str] | None
-) -> npt.NDArray[np.float64]:
-    """`[T]` uniform numbers, by name if there are names, else by position."""
-    if names is None:
-        return np.random.default_rng([config.seed, purpose]).random(num_tables)
-    return np.asarray([np.random.default_rng([config.seed, purpose, name_seed(name)]).random() for name in names])
-
-
-def _balanced(shares: npt.NDArray[np.float64], wanted: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Draw positions, then swap tables while that moves the means of `shares` closer to the population's."""
-    centred = shares - shares.mean(axis=0)  # [T, K]
-    order = generator.permutation(len(shares))
-    inside, outside = order[:wanted], order[wanted:]
-    excess = centred[inside].sum(axis=0)  # [K]
-    for _ in range(_SWAPS):
-        leaves = int(generator.integers(len(inside)))
-        after = excess - centred[inside[leaves]] + centred[outside]  # [O, K]
-        enters = int((after**2).sum(axis=1).argmin())
-        if (after[enters] ** 2).sum() < (excess**2).sum():
-            excess = after[enters]
-            inside[leaves], outside[enters] = outside[enters], inside[leaves]
-    return inside
+def mixed_dims(draws: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Dims by uniform draws."""
+    return np.asarray(MIXED_DIMS, np.int64)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]

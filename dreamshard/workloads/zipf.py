@@ -37,8 +37,7 @@ def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Genera
 def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
     edges = np.unique(np.geomspace(1, rows + 1, RANK_GROUPS).astype(np.int64))
-    edges = np.union1d(np.arange(1, min(rows + 1, EXACT_RANKS) + 1), np.append(edges, rows + 1))
-    edges = np.unique(edges.astype(np.float64))  # above 2^53 neighbours become one, and a group of no rows has no mean
+    edges = np.union1d(np.arange(1, min(rows + 1, EXACT_RANKS) + 1), np.append(edges, rows + 1)).astype(np.float64)
     area = edges ** (1 - ALPHA) / (1 - ALPHA)
     ranks = torch.from_numpy(np.diff(edges))  # [G] rows of each group
     mean = torch.from_numpy(num_lookups * np.diff(area) / (area[-1] - area[0])) / ranks  # [G] lookups of each row

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.markdown import Markdown
 
-from dreamshard.names import ALGORITHMS, DEFAULT_ALGORITHM, in_words
+from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, command, open_home
 from flows.forms.options import PruneOptions
 from storage import retention
 from storage.mlflow_store import versions
+from storage.mlflow_store.version_names import in_words
 
 KEY_METRICS = (
     "reference_cost_ms",

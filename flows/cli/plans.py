@@ -10,7 +10,6 @@ from cyclopts import Parameter, validators
 from dreamshard.costs import PHASES
 from dreamshard.explain import Alternative, DeviceReason, TableReason
 from dreamshard.explain import explain as explained
-from dreamshard.files import atomic
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision
@@ -57,9 +56,9 @@ def place(
         device_type: Of the ranks, for --format torchrec.
         strict: Exit with 3 if costs are of another setting than the plan's.
     """
-    for path, what, option in ((out, "plan", "--out"), (html, "page", "--html")):
-        if path is not None:
-            atomic.check_output(path, what, option)
+    for path in filter(None, (out, html)):
+        if path.is_dir() or not path.parent.is_dir():
+            raise ValueError(f"{path} is a folder, or its folder does not exist; name another file")
     store = open_home(reads_only=True)
     checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
     placed = request.place(store, checked, terminal.note)
@@ -73,12 +72,12 @@ def place(
     if out is None:
         print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201 - the plan itself
     else:
-        atomic.write_output(out, text)
+        out.write_text(text, encoding="utf-8")
         terminal.note(f"wrote {out}")
     if html is not None:
         from flows.placing.pages import html_page  # Bokeh and pandas take a second to import
 
-        atomic.write_output(html, html_page(checked, placed))
+        html.write_text(html_page(checked, placed), encoding="utf-8")
         terminal.note(f"wrote {html}; open it in a browser")
     if placed.predictor is not None:
         _show_prediction(checked, placed)

@@ -27,7 +27,6 @@ import flows.promote
 import flows.retrain
 import flows.train
 import flows.watch
-from dreamshard.names import in_words
 from dreamshard.workloads import is_function, list_file
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, command, open_home
@@ -48,6 +47,7 @@ from flows.forms.options import (
 from flows.reports import report_tables
 from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
 from flows.runtime.testbed_pool import check_testbed
+from storage.mlflow_store.version_names import in_words
 from storage.run_records import report_store
 
 _LINE_EVERY_S = 60.0

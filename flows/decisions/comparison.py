@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dreamshard.costs import SIMULATED
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.names import SIMULATED, in_words, number_of
 from dreamshard.recipes import RECIPES
 from flows.decisions.heldout import split_by_training
 from flows.decisions.warm_start import learns_fixed_model
 from flows.forms.options import CompareOptions
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.topology import Topology
+from storage.mlflow_store.version_names import in_words, number_of
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
 from storage.store import Store

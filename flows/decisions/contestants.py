@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dreamshard.names import WRITTEN, VersionReference, in_words, number_of
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.rivals import MEASURING, OF_TORCHREC, RIVALS, installed_rivals
@@ -13,6 +12,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
 from flows.decisions.rivals import RivalInputs
 from storage.mlflow_store import registry
+from storage.mlflow_store.version_names import WRITTEN, VersionReference, in_words, number_of
 from storage.run_records.report_store import IN_USE
 from storage.store import Store
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from dreamshard.names import in_words
 from dreamshard.tables import Tables
 from dreamshard.task_sets.fixed_model import is_fixed_model
 from dreamshard.tasks import PlacementTask
 from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry
+from storage.mlflow_store.version_names import in_words
 from storage.run_records import lineage, training_effort
 from storage.store import Store
 

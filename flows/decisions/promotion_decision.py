@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dreamshard.evaluation import PairedComparison
-from dreamshard.names import number_of
 from flows.decisions.promotion_veto import Veto
+from storage.mlflow_store.version_names import number_of
 
 Code = Literal[
     "beats_champion",

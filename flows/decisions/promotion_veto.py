@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from dreamshard.names import number_of
 from dreamshard.recipes import RECIPES
 from storage.mlflow_store import registry
 from storage.mlflow_store.aliases import REPLACED
+from storage.mlflow_store.version_names import number_of
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
 from storage.store import Store

@@ -1,9 +1,9 @@
 """What the last training of a setting was trained on."""
 
-from dreamshard.names import number_of
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds import is_testbed
 from dreamshard.workloads import known_as
+from storage.mlflow_store.version_names import number_of
 from storage.run_records import lineage
 from storage.run_records.trainings import tables_setting
 from storage.store import Store

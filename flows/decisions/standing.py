@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dreamshard.names import in_words
 from flows.decisions.promotion_decision import Decision
 from storage.mlflow_store import aliases, registry
+from storage.mlflow_store.version_names import in_words
 from storage.store import Store
 
 

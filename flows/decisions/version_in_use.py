@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from dreamshard.names import SIMULATED, in_words, is_simulated
+from dreamshard.costs import SIMULATED, is_simulated
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds import is_testbed
 from storage.mlflow_store import registry
 from storage.mlflow_store.topology import Topology
+from storage.mlflow_store.version_names import in_words
 from storage.store import Store
 
 

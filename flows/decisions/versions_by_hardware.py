@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from dreamshard.costs import MeasuredOn
+from dreamshard.costs import MeasuredOn, is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.names import in_words, is_named, is_simulated, number_of
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import TRYOUT, provisional_note
+from storage.mlflow_store.version_names import in_words, number_of
 from storage.run_records.lineage import measured_on
 from storage.store import Store
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.names import in_words
 from dreamshard.recipes import Recipe
 from dreamshard.task_sets.sampling import split_tables
 from dreamshard.workloads import known_as
 from storage.lake.table_splits import has_table_split, read_table_split
+from storage.mlflow_store.version_names import in_words
 from storage.run_records import lineage
 from storage.run_records.lineage import ALL_TABLES, Origin, Setting, Version, Warm
 from storage.run_records.trainings import TestbedReference, setting_of

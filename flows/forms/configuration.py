@@ -17,7 +17,7 @@ KEPT = "setting.json"
 def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     """The recipe of the options; every other option that is filled in replaces the recipe's own value.
 
-    Sizes that the options leave open are derived later if the tables are not the recipe's own (`dreamshard.sizing`).
+    Sizes that the options leave open are derived later if the tables are not the recipe's own (`dreamshard.recipes.sized`).
 
     Args:
         source: origin of tables that have been ingested, where the options name none.

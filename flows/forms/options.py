@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dreamshard import names
 from dreamshard.recipes import RECIPES
 from dreamshard.tables import Optimizer, Precision
+from dreamshard.training.config import Algorithm as AlgorithmName
 
 Mode = Literal["auto", "fixed", "pool"]
-Algorithm = Annotated[names.Algorithm | None, Field(description="dreamshard; paper, autoshard: as published.")]
+Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper, autoshard: as published.")]
 Current = Annotated[
     str | None,
     Field(description="The plan in use (full path): weighed or measured beside the new one."),

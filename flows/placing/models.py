@@ -5,8 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.workloads import bundled_lists, call, is_function
-from dreamshard.workloads.model_tables import ModelTables, read_configs
+from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_tables, model_tables
 from flows.placing.placers import registered
 from flows.runtime.sources import torchrec_bridge
 from storage.store import Store
@@ -28,7 +27,7 @@ def read_model(store: Store, source: Path, note: Callable[[str], None]) -> Model
         model: ModelTables = bridge.tables_of(call(str(source), "there is no model"), defaults=known)
     else:
         _check_name(source)
-        model = read_configs(bundled_lists().get(str(source), source), defaults=known)
+        model = model_tables(list_tables(bundled_lists().get(str(source), source)), defaults=known)
     for sentence in (*model.notes, *_origin(store, version, known, model)):
         note(sentence)
     return model

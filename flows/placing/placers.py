@@ -8,7 +8,6 @@ from types import ModuleType
 
 from dreamshard.costs import MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
-from dreamshard.names import ALIASES, WRITTEN, VersionReference
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import OF_TORCHREC, RIVALS, rival
@@ -16,6 +15,7 @@ from dreamshard.search import PARTS, DreamShardPlacer, RooflinePlacer, part_of
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
+from storage.mlflow_store.version_names import ALIASES, WRITTEN, VersionReference
 from storage.store import Store
 
 PRIOR = "prior"

@@ -3,12 +3,12 @@
 from typing import Any
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.names import VersionReference, in_words
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 from flows.decisions.versions_by_hardware import find_version
 from flows.placing.placers import Choice
 from storage.mlflow_store import registry, versions
+from storage.mlflow_store.version_names import VersionReference, in_words
 from storage.run_records.lineage import measured_on
 from storage.store import Store
 

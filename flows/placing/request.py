@@ -11,7 +11,6 @@ from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.moving import InUse, MovePrice
-from dreamshard.names import VersionReference
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.plan import Plan, make_plan, parse_plan, read_plan, with_origin
 from dreamshard.search import DreamShardPlacer
@@ -26,6 +25,7 @@ from flows.placing.models import read_model
 from flows.placing.placers import choose, registered
 from flows.placing.sentences import Transition, transition
 from flows.runtime.sources import torchrec_bridge
+from storage.mlflow_store.version_names import VersionReference
 from storage.store import Store
 
 Note = Callable[[str], None]

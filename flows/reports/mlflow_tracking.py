@@ -9,9 +9,8 @@ from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
 from dreamshard.files.text import markdown_table
-from dreamshard.names import DEFAULT_ALGORITHM
 from dreamshard.recipes import Recipe
-from dreamshard.sizing import Sizes
+from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.reports import evaluation_plan, plots, report_pages, report_tables, version_facts
 from flows.reports.html import html_page
 from flows.runtime.source_revision import source_revision
@@ -70,9 +69,11 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
         yield Chain(store, run)
 
 
-def log_sizes(store: Store, run: str, sizes: Sizes) -> None:
+def log_sizes(store: Store, run: str, config: Recipe) -> None:
     """Mode and sizes of the tasks, as parameters of the chain's run; they are settled after ingestion."""
-    runs.log_params(store.settings, run, sizes.parameters)
+    tasks = config.tasks
+    sizes = {"mode": tasks.mode, "tables_per_task": tasks.tables_per_task, "memory_bytes": tasks.memory_bytes}
+    runs.log_params(store.settings, run, {"tasks": sizes})
 
 
 def log_ingested(store: Store, run: str, ingested: Ingested, source: str) -> None:

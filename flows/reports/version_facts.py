@@ -1,7 +1,7 @@
 """What tells a version from others: parameters of its run, which MLflow compares, and its name, made of them."""
 
-from dreamshard.names import number_of
 from dreamshard.workloads.dataset_diff import DatasetDiff, diff_datasets
+from storage.mlflow_store.version_names import number_of
 from storage.run_records import lineage
 from storage.run_records.lineage import ALL_TABLES, Origin, Version
 from storage.store import Store

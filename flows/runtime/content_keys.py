@@ -5,7 +5,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from dreamshard.files.digests import json_digest
+from dreamshard.files import json_digest
 
 
 def content_key(*parts: Any) -> str:

@@ -12,8 +12,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import exponential_backoff
 
-from dreamshard.files import foreign
 from dreamshard.testbeds.base import MeasurementError
+from storage import filesystem
 from storage.mlflow_store import runs  # noqa: F401 - first: it turns MLflow's telemetry off
 
 # isort: split
@@ -52,6 +52,6 @@ def passing(error: object) -> bool:
     if isinstance(error, MlflowException):
         is_passing = error.error_code in _PASSING
     else:
-        is_passing = isinstance(error, httpx.TransportError) or foreign.may_pass(error)
+        is_passing = isinstance(error, httpx.TransportError) or filesystem.may_pass(error)
     cause = getattr(error, "__cause__", None)
     return is_passing or (cause is not None and passing(cause))

@@ -12,12 +12,10 @@ from dataclasses import replace
 
 from prefect.utilities.timeout import timeout
 
-from dreamshard.costs import CostSample
+from dreamshard.costs import SIMULATED, CostSample
 from dreamshard.files.locks import measuring as host_measuring_lock
-from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
-from dreamshard.recipes import MeasureConfig, Recipe
-from dreamshard.sizing import batch_size_of
+from dreamshard.recipes import MeasureConfig, Recipe, batch_size_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import Capacity, MeasurementError, Testbed, TestbedSetup

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dreamshard.files.digests import json_digest
+from dreamshard.files import json_digest
 from storage.filesystem import AnyPath, read_files, writing
 
 HIVE_COLUMNS = ("dataset_version", "split", "testbed", "hardware", "links")

@@ -8,7 +8,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from dreamshard.names import NUM_BINS, PHASES
+from dreamshard.costs import PHASES
+from dreamshard.tables import NUM_BINS
 
 BINS = tuple(f"bin_{j}" for j in range(NUM_BINS))
 PHASE_COLUMNS = tuple(f"{phase}_ms" for phase in PHASES)

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from dreamshard.names import VersionReference
 from storage.mlflow_store.registry import (
     DEFAULT,
     PROVISIONAL,
@@ -21,6 +20,7 @@ from storage.mlflow_store.registry import (
     tag,
 )
 from storage.mlflow_store.runs import client
+from storage.mlflow_store.version_names import VersionReference
 from storage.settings import Settings
 
 Alias = Literal["champion", "challenger"]

@@ -26,8 +26,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import load_placer
-from dreamshard.workloads import fill_missing_columns, read_tables
-from dreamshard.workloads.table_list import check_records
+from dreamshard.workloads import check_records, fill_missing_columns, read_tables
 
 _PRECISIONS, _OPTIMIZERS = (
     f"^({'|'.join(get_args(kind))})$" for kind in (Precision, Optimizer)
@@ -105,7 +104,7 @@ class PlacerModel(PythonModel):
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
-        records = [(f"{where}.tables[{t}]", table.model_dump()) for t, table in enumerate(request.tables)]
+        records = {f"{where}.tables[{t}]": table.model_dump() for t, table in enumerate(request.tables)}
         return PlacementTask(
             fill_missing_columns(check_records(records), self.pool),
             request.num_devices,

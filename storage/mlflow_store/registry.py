@@ -18,12 +18,13 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from dreamshard import training
-from dreamshard.names import ALGORITHMS, ALIASES, DEFAULT_ALGORITHM, Algorithm, VersionReference
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainedPlacer
+from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 from storage.filesystem import failures
 from storage.mlflow_store.runs import MODEL_TRAINING, client
 from storage.mlflow_store.topology import Topology
+from storage.mlflow_store.version_names import ALIASES, VersionReference
 from storage.settings import Settings
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dreamshard.names import SIMULATED, Algorithm, is_simulated
+from dreamshard.costs import SIMULATED, is_simulated
+from dreamshard.training.config import Algorithm
 
 MODELLED = (SIMULATED, "emulated")
 """Kinds of testbeds that do not measure on as many devices as they stand for."""

@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 from mlflow.entities.model_registry import ModelVersion
 
-from dreamshard.names import ALGORITHMS, VersionReference
+from dreamshard.training.config import ALGORITHMS
 from storage.lake import schemas
 from storage.lake.parquet_files import read_parquet, write_parquet
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.registry import PROVISIONAL, TRYOUT, Line
+from storage.mlflow_store.version_names import VersionReference
 from storage.settings import Settings
 
 _METRICS = {

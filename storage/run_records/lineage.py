@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pydantic import TypeAdapter
 
 from dreamshard.costs import CostSample, MeasuredOn
-from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from dreamshard.testbeds.device import library_versions
+from dreamshard.training.config import DEFAULT_ALGORITHM, Algorithm
 from storage.mlflow_store import registry
 from storage.mlflow_store.topology import Topology
 from storage.store import Store

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from dreamshard.files.digests import json_digest
+from dreamshard.files import json_digest
 from dreamshard.recipes import MeasureConfig
 from storage.filesystem import AnyPath, read_json, write_json
 from storage.store import Store

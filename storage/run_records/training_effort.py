@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from dreamshard.costs import CostSample
-from dreamshard.names import in_words
 from storage.filesystem import AnyPath, read_json, write_json
+from storage.mlflow_store.version_names import in_words
 from storage.run_records import checkpoints, lineage
 from storage.run_records.lineage import Origin
 from storage.store import Store

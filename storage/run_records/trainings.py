@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from dreamshard.recipes import MeasureConfig, Recipe, TasksConfig
+from dreamshard.recipes import MeasureConfig, Recipe
+from dreamshard.task_sets.sampling import TasksConfig
 from storage.filesystem import AnyPath, writing
 from storage.run_records.lineage import ALL_TABLES, Origin, Setting, Warm
 from storage.store import Store

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 
 from dreamshard.cost_model import CostData, mean_relative_error
-from dreamshard.names import Algorithm
 from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
+from dreamshard.training.config import Algorithm
 from tests.benchmarks.held_out import rank
 from tests.benchmarks.measuring import Row, row, spread, trained
 from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, tasks

@@ -31,7 +31,7 @@ from dreamshard.placer import Placer
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sets.sampling import sample_tasks, split_tables
+from dreamshard.task_sets.sampling import TasksConfig, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
 from dreamshard.testbeds.base import Testbed
@@ -107,7 +107,8 @@ def workload(folder: Path) -> tuple[Tables, LookupFiles]:
 
 
 def tasks_of(pool: Tables, count: int, seed: int, name: str) -> list[PlacementTask]:
-    return sample_tasks(pool, count, PER_TASK, DEVICES, MEMORY, torch.Generator().manual_seed(seed), name=name)
+    config = TasksConfig(tables_per_task=PER_TASK, num_devices=DEVICES, memory_bytes=MEMORY)
+    return config.sample(pool, count, torch.Generator().manual_seed(seed), name)
 
 
 def _placers(trained: Mapping[int, Trained]) -> list[tuple[str, int | None, Placer]]:

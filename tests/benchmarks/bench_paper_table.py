@@ -33,7 +33,6 @@ from dreamshard.costs import CostSample
 from dreamshard.files.atomic import replacing
 from dreamshard.files.text import markdown_table
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.names import Algorithm
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival, train_rnn
 from dreamshard.search import GreedyCostPlacer
@@ -45,6 +44,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import TrainingConfig, with_algorithm
+from dreamshard.training.config import Algorithm
 from flows.runtime.source_revision import source_revision
 from tests.benchmarks.gains import Costs, Gain, gain_over
 from tests.benchmarks.measuring import Row

@@ -9,9 +9,9 @@ from typing import Any
 
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.costs import CostSample
-from dreamshard.names import Algorithm
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
+from dreamshard.training.config import Algorithm
 from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import fit_costs, improve_policy, propose, start_training

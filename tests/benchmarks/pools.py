@@ -11,8 +11,7 @@ from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig
-from dreamshard.workloads.meta import population
-from dreamshard.workloads.workload import table_dims
+from dreamshard.workloads.meta import drawn_dims, population
 
 Dims = Literal["dim16", "mixed"]
 Memory = Literal["generous", "tight"]
@@ -49,7 +48,7 @@ def meta_tables(source: str, dims: Dims) -> Tables:
     return Tables(
         tuple(f"{source}/t{t:04}" for t in range(len(unique))),
         torch.from_numpy(tables.rows),
-        torch.from_numpy(table_dims(config, len(unique))),
+        torch.from_numpy(drawn_dims(config, len(unique))),
         torch.from_numpy(lookups / tables.batch_size),
         torch.from_numpy(tables.rows_by_bin / np.maximum(unique, 1)[:, None]),
         torch.from_numpy(lookups),

@@ -1,13 +1,19 @@
-"""Named configurations."""
+"""Named configurations, and sizes that follow from the tables and the testbed."""
+
+from dataclasses import replace
 
 import pytest
 
-from dreamshard.recipes import RECIPES, recipe, with_overrides
+from dreamshard.recipes import RECIPES, recipe, sized, with_batch_size, with_overrides
+from dreamshard.tables import DEFAULT_BATCH
+from dreamshard.testbeds.base import Capacity
+from tests.helpers.tables import pool_of
 
-
-@pytest.mark.parametrize("name", sorted(RECIPES))
-def test_every_recipe_is_complete_and_says_its_name(name):
-    assert recipe(name).name == name
+GIB = 2**30
+CPU = Capacity(kind="cpu", memory_bytes=10 * GIB)
+A100 = Capacity(kind="simulated", memory_bytes=80 * GIB)
+DEFAULT = recipe("default")
+MINE = with_overrides(DEFAULT, source="mine.csv")
 
 
 def test_an_unknown_recipe_is_answered_with_those_there_are():
@@ -17,8 +23,70 @@ def test_an_unknown_recipe_is_answered_with_those_there_are():
 
 
 def test_overrides_change_what_they_name_and_nothing_else():
-    base = recipe("default")
-    changed = with_overrides(base, testbed="simulated", source="mlperf")
+    changed = with_overrides(DEFAULT, testbed="simulated", source="mlperf")
     assert (changed.testbed, changed.workload.source) == ("simulated", "mlperf")
-    assert (changed.tasks, changed.training) == (base.tasks, base.training)
-    assert with_overrides(base) == base
+    assert (changed.tasks, changed.training) == (DEFAULT.tasks, DEFAULT.training)
+    assert with_overrides(DEFAULT) == DEFAULT
+
+
+@pytest.mark.parametrize(("count", "mode", "per_task"), [(5, "fixed", 5), (39, "fixed", 39), (40, "pool", 20)])
+def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_task):
+    found, sentence = sized(MINE, pool_of(count), CPU)
+    assert (found.tasks.mode, found.tasks.tables_per_task) == (mode, per_task)
+    assert f"{count} tables are {'fewer than ' if mode == 'fixed' else ''}two tasks' worth" in sentence
+
+
+def test_a_fixed_model_has_all_tables_even_if_fewer_were_given_for_a_task():
+    assert sized(replace(MINE, derived=()), pool_of(26), CPU)[0].tasks.tables_per_task == 26
+
+
+@pytest.mark.parametrize(
+    ("capacity", "derived", "reserve_bytes", "expected", "origin"),
+    [
+        (A100, MINE.derived, 0, 70 * GIB, "derived"),
+        (CPU, MINE.derived, 0, 5 * GIB, "derived"),
+        (Capacity(kind="unknown"), MINE.derived, 0, GIB, "the recipe's, since the testbed states no memory_bytes"),
+        (A100, ("tables_per_task",), 0, GIB, "as given"),
+        (A100, MINE.derived, 6 * GIB, 64 * GIB, "derived"),
+    ],
+)
+def test_memory_is_the_devices_less_a_reserve_unless_it_was_given(capacity, derived, reserve_bytes, expected, origin):
+    asked = replace(MINE, tasks=replace(MINE.tasks, reserve_bytes=reserve_bytes), derived=derived)
+    found, sentence = sized(asked, pool_of(5), capacity)
+    assert found.tasks.memory_bytes == expected
+    assert f"({origin})" in sentence
+    again, _ = sized(replace(found, derived=()), pool_of(5), capacity)
+    assert again.tasks.memory_bytes == expected, "a reserve is taken off once"
+
+
+def test_a_reserve_of_all_memory_is_refused():
+    with pytest.raises(ValueError, match="6 GiB are to be kept free of the 5 GiB of each device"):
+        sized(replace(MINE, tasks=replace(MINE.tasks, reserve_bytes=6 * GIB)), pool_of(5), CPU)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_recipe_keeps_its_sizes_for_its_own_tables(name):
+    base = recipe(name)
+    found, _ = sized(base, pool_of(200), A100)
+    assert (base.name, found.tasks.mode) == (name, "pool")
+    assert found.tasks.tables_per_task == base.tasks.tables_per_task
+    assert found.tasks.memory_bytes == base.tasks.memory_bytes
+    assert with_batch_size(base) == base
+
+
+@pytest.mark.parametrize(
+    ("testbed", "base", "batch_size"),
+    [
+        ("simulated:a100", "default", DEFAULT_BATCH),
+        ("emulated", "default", DEFAULT_BATCH),
+        ("cluster:cuda", "default", DEFAULT_BATCH),
+        ("cluster:ray:cuda", "default", DEFAULT_BATCH),
+        ("cluster:cpu", "default", 2048),
+        ("cluster:ray:cpu", "default", 2048),
+        ("simulated", "smoke", 512),
+    ],
+)
+def test_the_batch_size_is_that_of_gpus_if_one_is_measured_or_modelled(monkeypatch, testbed, base, batch_size):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    asked = with_overrides(recipe(base), testbed=testbed, source="criteo-kaggle")
+    assert with_batch_size(asked).workload.batch_size == batch_size

@@ -21,9 +21,8 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from dreamshard import training  # noqa: E402
 from dreamshard.constraints import Constraints  # noqa: E402
-from dreamshard.named_placers import named_placer  # noqa: E402
 from dreamshard.placement import Placement  # noqa: E402
-from dreamshard.sharding_planner import DreamShardPlanner  # noqa: E402
+from dreamshard.sharding_planner import DreamShardPlanner, named_placer  # noqa: E402
 from tests.helpers.trained import learnt_placer  # noqa: E402
 
 SHARDERS = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
@@ -134,7 +133,7 @@ def test_costs_are_named_as_hardware_or_a_folder(tmp_path):
     assert named_placer(tmp_path / "mine.yaml").spec.memory_bytes == 40 * 10**9
     with pytest.raises(ValueError, match="holds no readable model"):
         named_placer(tmp_path)
-    with pytest.raises(ValueError, match="there is no folder"):
+    with pytest.raises(ValueError, match="is no preset"):
         named_placer(tmp_path / "none")
 
 

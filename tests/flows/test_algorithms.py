@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.names import in_words
 from storage.mlflow_store import registry, runs
+from storage.mlflow_store.version_names import in_words
 from storage.settings import Settings
 from tests.flows.commands import Dreamshard, failed_with
 

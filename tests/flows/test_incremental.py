@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from dreamshard.names import Algorithm, in_words
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
+from dreamshard.training.config import Algorithm
 from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows import profile, stages, train
 from flows.decisions import warm_start
@@ -22,6 +22,7 @@ from flows.forms.options import RetrainOptions
 from flows.runtime import testbed_pool
 from storage.lake.table_splits import read_table_split
 from storage.mlflow_store import registry
+from storage.mlflow_store.version_names import in_words
 from storage.run_records import checkpoints, lineage, training_effort, trainings
 from storage.store import open_store
 

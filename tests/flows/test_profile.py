@@ -7,7 +7,7 @@ import torch
 from prefect.logging import disable_run_logger
 
 from dreamshard.recipes import RECIPES, MeasureConfig
-from dreamshard.task_sets.sampling import EMPTY_SPLIT, sample_tasks
+from dreamshard.task_sets.sampling import EMPTY_SPLIT
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
 from flows.profile import known_exchanges, measure_exchanges, start_training
@@ -16,7 +16,7 @@ from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import iteration_name
 from storage.run_records.trainings import TestbedReference, Training, setting_of
 from storage.store import Store, open_store
-from tests.helpers.tables import pool_of
+from tests.helpers.tables import pool_of, sample_tasks
 
 POOL = pool_of(24)
 DATASET = dataset_version(POOL)

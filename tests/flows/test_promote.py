@@ -10,7 +10,6 @@ from prefect.logging import disable_run_logger
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.names import number_of
 from dreamshard.placement import Placement
 from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
@@ -22,6 +21,7 @@ from flows.placing.placers import choose
 from flows.reports import evaluation_plan, report_pages
 from flows.reports.evaluation_report import make_report
 from storage.mlflow_store import aliases, registration, registry, runs, versions
+from storage.mlflow_store.version_names import number_of
 from storage.run_records import lineage, report_store, training_effort
 from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.settings import Settings

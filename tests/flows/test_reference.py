@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 from prefect.logging import disable_run_logger
 
-from dreamshard.names import in_words
 from dreamshard.testbeds.base import MeasurementError
 from flows import reference
 from storage.mlflow_store import reference_series, registration, registry, runs, versions
 from storage.mlflow_store.reference_series import ReferencePoint
+from storage.mlflow_store.version_names import in_words
 from storage.run_records import lineage
 from storage.store import Store, open_store
 from tests.flows.test_promote import MODEL, row

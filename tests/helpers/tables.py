@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dreamshard.plan import Plan, PlannedTable
 from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.tasks import PlacementTask
 
 BATCH = 1024
@@ -101,3 +102,9 @@ def device_memory_bytes(
 def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:
     """Latents summed over each device's tables."""
     return torch.nn.functional.one_hot(device, num_devices).to(latents.dtype).mT @ latents
+
+
+def sample_tasks(pool, count, size, num_devices, memory_bytes, generator, **config):
+    """`count` tasks of `size` tables of a pool."""
+    sizes = {"tables_per_task": size, "num_devices": num_devices, "memory_bytes": memory_bytes}
+    return TasksConfig(**sizes, **config).sample(pool, count, generator)

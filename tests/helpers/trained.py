@@ -8,8 +8,6 @@ from typing import Any
 import torch
 
 from dreamshard.costs import CostSample
-from dreamshard.names import Algorithm
-from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import (
     TRAINING_ALGORITHMS,
@@ -19,7 +17,8 @@ from dreamshard.training import (
     TrainingState,
     with_algorithm,
 )
-from tests.helpers.tables import pool_of
+from dreamshard.training.config import Algorithm
+from tests.helpers.tables import pool_of, sample_tasks
 from tests.helpers.testbeds import simulated
 
 TINY = TrainingConfig(

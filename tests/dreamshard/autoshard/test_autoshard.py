@@ -12,10 +12,9 @@ from dreamshard.cost_model import CostData, Normaliser
 from dreamshard.placer import Placer
 from dreamshard.policy.mdp import Episode
 from dreamshard.shards import violation
-from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
-from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
+from tests.helpers.tables import pool_of, roomy_task, sample_tasks, tables_of, task_of
 from tests.helpers.testbeds import device_costs, simulated
 from tests.helpers.trained import TINY, learnt, learnt_placer, make_placer, propose, rounds, start_training, tiny_tasks
 

@@ -18,10 +18,10 @@ from dreamshard.cost_model.structured import DIMS, FitData
 from dreamshard.costs import StepSetting
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer
-from dreamshard.task_sets.sampling import sample_tasks, split_tables
+from dreamshard.task_sets.sampling import split_tables
 from dreamshard.training import TrainingConfig
 from tests.helpers.samples import sample_of
-from tests.helpers.tables import pool_of, roomy_task, task_of
+from tests.helpers.tables import pool_of, roomy_task, sample_tasks, task_of
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import fit_costs, start_training
 

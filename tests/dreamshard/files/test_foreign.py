@@ -3,15 +3,8 @@
 import json
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ReadTimeoutError
 
-from dreamshard.files.foreign import (
-    InputError,
-    json_content,
-    may_pass,
-    reading,
-    yaml_content,
-)
+from dreamshard.files.foreign import InputError, json_content, reading, yaml_content
 from dreamshard.plan import parse_plan
 
 TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
@@ -30,7 +23,7 @@ def test_what_a_library_raises_is_one_sentence_with_the_error_as_cause(error: Ex
     assert raised.value.__cause__ is error
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "[NaN]", "\ufeff{"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "\ufeff{"])
 def test_json_that_is_damaged_is_refused(text: str):
     with pytest.raises(InputError, match="f is not JSON"):
         json_content(text, "f", "is not JSON", ADVICE)
@@ -46,41 +39,11 @@ def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str):
     ("field", "value"),
     [
         ("num_devices", 100_000_000),
-        ("num_devices", 1e999),
-        ("devices_per_host", 2**40),
         ("tables", {"t": TABLE | {"where": ["zero"]}}),
-        ("tables", {"t\n": TABLE}),
         ("tables", {"t": TABLE | {"dim": 2**60}}),
         ("tables", {"t": TABLE | {"rows": -1}}),
-        ("differs_in", [[]]),
     ],
 )
 def test_a_wrong_field_of_a_plan_is_named(field: str, value: object):
     with pytest.raises(ValueError, match=r"^p\.json is not a plan"):
         parse_plan(json.dumps({"num_devices": 2, "tables": {"t": TABLE}, field: value}), "p.json")
-
-
-ADDRESS = "http://127.0.0.1:1/team"
-
-
-def answered(status: int) -> ClientError:
-    return ClientError({"Error": {"Code": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "GetObject")
-
-
-@pytest.mark.parametrize(
-    ("error", "passes"),
-    [
-        (EndpointConnectionError(endpoint_url=ADDRESS), True),
-        (ReadTimeoutError(endpoint_url=ADDRESS), True),
-        (answered(503), True),
-        (answered(429), True),
-        (answered(404), False),
-        (answered(403), False),
-        (NoCredentialsError(), False),
-        (ConnectionResetError("by peer"), True),
-        (FileNotFoundError("a table"), False),
-        (ValueError("a table"), False),
-    ],
-)
-def test_a_store_that_is_away_may_be_back_and_one_that_refuses_will_go_on_refusing(error: Exception, passes: bool):
-    assert may_pass(error) is passes

@@ -1,14 +1,27 @@
 """The tasks of one model: itself, and variants that are legal, distinct and named by what changed."""
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.packing import packed_by_size
 from dreamshard.tables import Tables, concatenate, parent_name
-from dreamshard.task_sets.fixed_model import MODEL, draw_drift, fixed_tasks, is_fixed_model, split_tasks, split_to_fit
+from dreamshard.task_sets.fixed_model import (
+    MODEL,
+    Drift,
+    draw_drift,
+    drifted,
+    fixed_tasks,
+    is_fixed_model,
+    split_tasks,
+    split_to_fit,
+)
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.drift import Drift
+from dreamshard.workloads import ModelTable, WorkloadTable, statistics
+from dreamshard.workloads.workload import zipf_lookups
 from tests.helpers.tables import ROW_BYTES, pool_of, tables_of, task_of
 
 ROOMY = 2**34
@@ -92,3 +105,45 @@ def test_busy_tables_are_also_trained_on_split_by_columns():
         assert task.whole_tables == set(model.tables.names)
         assert {parent_name(name) for name in task.tables.names if name != parent_name(name)} == {"t0"}
         assert int(task.tables.dim.min()) >= 16
+
+
+CLICKS = WorkloadTable("clicks", 5000, 16, zipf_lookups(ModelTable("clicks", 5000, 16, 6.0), 512, 0))
+
+
+def drift(rows: float = 1.0, pooling: float = 1.0) -> Drift:
+    return Drift(table="clicks", rows=rows, pooling=pooling)
+
+
+@given(rows=st.floats(0.1, 3), pooling=st.floats(0.1, 3))
+def test_drifted_lookups_stay_inside_the_table_and_their_number_is_that_of_the_drift(rows, pooling):
+    found = drifted(CLICKS, drift(rows, pooling))
+    assert found.rows == max(1, round(5000 * rows))
+    assert 0 <= int(found.lookups.indices.min()) <= int(found.lookups.indices.max()) < found.rows
+    assert float(statistics(found).pooling_factor[0]) == pytest.approx(6 * pooling, rel=0.01, abs=0.01)
+    assert found.lookups.batch_size == 512
+    assert int(found.lookups.offsets[-1]) == len(found.lookups.indices)
+
+
+def test_more_rows_are_reused_less_and_fewer_rows_more():
+    unique = [int(statistics(drifted(CLICKS, drift(rows))).unique_rows[0]) for rows in (0.2, 1.0, 3.0)]
+    assert unique[0] < unique[1] < unique[2]
+
+
+def test_a_table_of_one_lookup_per_sample_keeps_that_one_and_tables_only_grow():
+    pool = pool_of(60)
+    found = draw_drift(pool, seed=3, most_lookups=PLENTY).changed
+    factors = dict(zip(pool.names, pool.pooling_factor.tolist(), strict=True))
+    assert [each.table for each in found] == list(pool.names)
+    assert all(1.0 <= each.rows <= 1.3 for each in found)
+    assert all(each.pooling == 1.0 for each in found if factors[each.table] <= 1)
+    moved = [abs(each.pooling - 1) for each in found if factors[each.table] > 1]
+    assert 0.08 < float(np.median(moved)) < 0.15, "about half pass the 10 % at which a retraining starts"
+
+
+def test_no_more_lookups_are_derived_than_allowed():
+    pool = pool_of(40)
+    some = int(pool.lookups.sum()) // 4
+    drift = draw_drift(pool, seed=0, most_lookups=some)
+    for found in (drift.changed, drift.added):
+        derived = sum(int(pool.named([each.table]).lookups[0]) * each.pooling for each in found)
+        assert 0 < derived <= some + len(found)

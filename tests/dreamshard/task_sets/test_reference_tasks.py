@@ -3,6 +3,7 @@
 import pytest
 
 from dreamshard.task_sets.reference import reference_tasks, reference_workload
+from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.workloads import open_workload
 from tests.helpers.tables import tables_of
 
@@ -29,8 +30,7 @@ def test_there_are_three_tasks_whatever_the_devices(num_devices: int, memory_byt
     assert len(names) == workload.num_tables
     rows = workload.max_table_bytes // (128 * 4)  # as large as a table may be
     pool = tables_of([max(1, rows)] * len(names), 128, 1.0, names=names)
-    tasks = reference_tasks(
-        pool, num_devices, memory_bytes, 1, precision="fp32", optimizer="rowwise_adagrad", devices_per_host=None
-    )
+    config = TasksConfig(num_devices=num_devices, memory_bytes=memory_bytes, optimizer="rowwise_adagrad")
+    tasks = reference_tasks(pool, config, 1)
     assert [len(task.tables) for task in tasks] == [tables_in_task] * 3
     assert len({task.tables.names for task in tasks}) == 3

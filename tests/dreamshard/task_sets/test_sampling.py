@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamshard.task_sets.sampling import EMPTY_SPLIT, sample_tasks, split_tables
-from tests.helpers.tables import pool_of, tables_of
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
+from tests.helpers.tables import pool_of, sample_tasks, tables_of
 
 
 def draw(pool, seed, count=3, size=2, room=2**30):

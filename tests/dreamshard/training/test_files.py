@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dreamshard.names import ALGORITHMS
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import load_placer, load_state, save_placer
+from dreamshard.training.config import ALGORITHMS
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import learnt, learnt_placer, save_state
 

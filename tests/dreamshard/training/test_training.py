@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts, Infeasible
-from dreamshard.names import ALGORITHMS
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import violation
-from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingConfig, TrainingState, load_state, with_algorithm
-from tests.helpers.tables import pool_of, tables_of
+from dreamshard.training.config import ALGORITHMS
+from tests.helpers.tables import pool_of, sample_tasks, tables_of
 from tests.helpers.testbeds import device_costs, simulated
 from tests.helpers.trained import (
     TINY,

@@ -1,13 +1,26 @@
+"""Lookups as Parquet, their statistics, and the version of a data set."""
+
 import os
 import pickle
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dreamshard.workloads import LookupFiles, Lookups, read_lookups, write_lookups
+from dreamshard.tables import concatenate
+from dreamshard.workloads import (
+    LookupFiles,
+    Lookups,
+    WorkloadTable,
+    dataset_version,
+    read_lookups,
+    statistics,
+    write_lookups,
+)
+from dreamshard.workloads.lookups import bin_counts
 
 THREE_SAMPLES = Lookups(torch.tensor([5, 2, 2, 7], dtype=torch.int32), torch.tensor([0, 2, 2, 4]))
 
@@ -15,14 +28,10 @@ THREE_SAMPLES = Lookups(torch.tensor([5, 2, 2, 7], dtype=torch.int32), torch.ten
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_lookups_come_back_from_parquet_as_they_were_written(tmp_path, dtype):
     write_lookups(tmp_path / "t.parquet", Lookups(THREE_SAMPLES.indices.to(dtype), THREE_SAMPLES.offsets))
-    read = read_lookups(tmp_path / "t.parquet", rows=8)
+    read = read_lookups(tmp_path / "t.parquet")
     assert read.indices.dtype == dtype
     assert read.indices.tolist() == [5, 2, 2, 7]
     assert read.offsets.tolist() == [0, 2, 2, 4]
-
-
-def test_a_file_of_lookups_has_one_list_per_sample(tmp_path):
-    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
     assert pq.read_table(tmp_path / "t.parquet").to_pydict() == {"indices": [[5, 2], [], [2, 7]]}
 
 
@@ -32,23 +41,19 @@ def test_offsets_that_do_not_cover_the_indices_are_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_index_outside_the_table_is_refused_on_reading(tmp_path):
-    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
-    with pytest.raises(ValueError, match="index 7 outside the table of 7 rows"):
-        read_lookups(tmp_path / "t.parquet", rows=7)
-
-
-@pytest.mark.parametrize("column", [pa.array([1, 2]), pa.array([[0.5]]), pa.array([["a"]])])
-def test_a_parquet_file_of_something_else_is_refused(tmp_path, column):
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([1, 2]), "has indices of type"),
+        (pa.array([[0.5]]), "has indices of type"),
+        (pa.array([[1], None], pa.list_(pa.int32())), "missing values"),
+        (pa.array([[1, None]], pa.list_(pa.int32())), "missing values"),
+        (pa.array([[-1]], pa.list_(pa.int32())), "negative index"),
+    ],
+)
+def test_a_parquet_file_of_something_else_is_refused(tmp_path, column, message):
     pq.write_table(pa.table({"indices": column}), tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match="has indices of type"):
-        read_lookups(tmp_path / "t.parquet")
-
-
-@pytest.mark.parametrize("rows", [[[1], None], [[1, None]]])
-def test_missing_values_in_a_file_of_lookups_are_refused(tmp_path, rows):
-    pq.write_table(pa.table({"indices": pa.array(rows, pa.list_(pa.int32()))}), tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match="missing values"):
+    with pytest.raises(ValueError, match=message):
         read_lookups(tmp_path / "t.parquet")
 
 
@@ -73,3 +78,38 @@ def test_old_copies_of_remote_lookups_are_removed_and_fetched_again(tmp_path):
     files("c")
     assert {copy.name for copy in copies.iterdir()} == {"c"}
     assert files("b").offsets.tolist() == THREE_SAMPLES.offsets.tolist()
+
+
+def table(indices, offsets, rows=100, name="t", dim=4):
+    return WorkloadTable(name, rows, dim, Lookups(torch.tensor(indices, dtype=torch.int32), torch.tensor(offsets)))
+
+
+def test_bins_are_shares_of_distinct_rows_by_how_often_they_are_looked_up():
+    # row 9 once, row 3 twice, row 5 three times, row 0 five times
+    found = statistics(table([9, 3, 3, 5, 5, 5, 0, 0, 0, 0, 0], [0, 6, 6, 11, 11]))
+    assert found.bins[0, :5].tolist() == [0.25, 0.25, 0.25, 0.25, 0]
+    assert float(found.bins.sum()) == 1
+    assert (int(found.lookups), int(found.unique_rows), int(found.rows)) == (11, 4, 100)
+    assert float(found.pooling_factor) == 11 / 4
+    assert found.pooling_factor.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("count", "bin_index"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (32768, 15), (32769, 16), (10**7, 16)]
+)
+def test_a_count_falls_into_the_bin_whose_upper_bound_it_does_not_exceed(count, bin_index):
+    assert bin_counts(np.asarray([count])).argmax() == bin_index
+
+
+def test_the_dataset_version_changes_with_every_column_but_not_with_the_order_of_tables():
+    first, second = statistics(table([1], [0, 1], name="a")), statistics(table([2, 2], [0, 2], name="b"))
+    version = dataset_version(concatenate([first, second]))
+    assert version == dataset_version(concatenate([second, first]))
+    others = [
+        table([1], [0, 1], name="other"),
+        table([1], [0, 1], dim=8),
+        table([1], [0, 1], rows=101),
+        table([1, 1], [0, 2]),
+        table([1], [0, 1, 1]),
+    ]
+    assert len({dataset_version(statistics(each)) for each in (table([1], [0, 1]), *others)}) == 6

@@ -4,9 +4,14 @@ import torch
 
 from dreamshard.tables import NUM_BINS
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, open_workload
-from dreamshard.workloads.lookups import access_counts, bin_counts
+from dreamshard.workloads.lookups import bin_counts
 from dreamshard.workloads.meta import meta_lookups, population
 from tests.benchmarks.meta_fit import published_statistics
+
+
+def counts_of(lookups):
+    """How often each distinct row is looked up."""
+    return np.unique(lookups.indices.numpy(), return_counts=True)[1]
 
 
 def test_the_published_statistics_are_read_from_the_first_block():
@@ -44,7 +49,7 @@ def test_a_tenth_of_the_tables_fits_what_is_published_in_proportion():
     rows, lookups = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
     workload = open_workload(WorkloadConfig(num_tables=86))
     for table in workload.tables():
-        counts = access_counts(table.lookups.indices.numpy(), table.rows)
+        counts = counts_of(table.lookups)
         rows += bin_counts(counts)
         lookups += bin_counts(counts, weights=counts)
     share = workload.num_tables / stats.num_tables
@@ -58,9 +63,7 @@ def test_the_first_samples_are_statistically_those_of_the_full_batch():
     t = 3
     full, first = meta_lookups("meta-dlrm-2021", t, 65_536, 0), meta_lookups("meta-dlrm-2021", t, 4096, 0)
     assert first.offsets.tolist() == full.offsets[:4097].tolist()
-    rows = int(population("meta-dlrm-2021").rows[t])
-    cut = access_counts(full.first(4096).indices.numpy(), rows)
-    thinned = access_counts(first.indices.numpy(), rows)
+    cut, thinned = counts_of(full.first(4096)), counts_of(first)
     assert len(first.indices) == len(full.first(4096).indices)
     assert len(thinned) == pytest.approx(len(cut), rel=0.02)
     assert bin_counts(thinned) / len(thinned) == pytest.approx(bin_counts(cut) / len(cut), abs=0.02)

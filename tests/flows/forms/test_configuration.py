@@ -1,7 +1,7 @@
 import pytest
 
-from dreamshard.names import ALGORITHMS
 from dreamshard.recipes import RECIPES
+from dreamshard.training.config import ALGORITHMS
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, RetrainOptions
 

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from botocore.exceptions import EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 from mlflow.exceptions import MlflowException, RestException
 from prefect.states import Failed
 from prefect.tasks import Task
@@ -22,6 +22,10 @@ SERVER_IS_DOWN = RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "messag
 STORE_IS_DOWN = EndpointConnectionError(endpoint_url="http://127.0.0.1:1/team")
 
 
+def answered(status: int) -> ClientError:
+    return ClientError({"Error": {"Code": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "GetObject")
+
+
 @pytest.mark.parametrize(
     ("error", "cause", "again"),
     [
@@ -31,6 +35,8 @@ STORE_IS_DOWN = EndpointConnectionError(endpoint_url="http://127.0.0.1:1/team")
         (ValueError("the files of version 3 cannot be read"), SERVER_IS_DOWN, True),
         (STORE_IS_DOWN, None, True),
         (ValueError("s3://team/tables cannot be read"), STORE_IS_DOWN, True),
+        (answered(503), None, True),
+        (answered(404), None, False),
         (NoCredentialsError(), None, False),
         (httpx.ConnectError("Prefect's server is away"), None, True),
         (ValueError("there is no version '7'"), None, False),

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dreamshard.tables import Tables, concatenate
+from dreamshard.task_sets.fixed_model import Drift, drifted
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
-from dreamshard.workloads.drift import Drift, drifted
 from storage.lake import drifted_tables
 from storage.lake.lake import Lake
 

@@ -1,53 +1,12 @@
-"""Names that files, registries and commands are made of: algorithms, phases, and versions as people write them.
+"""Versions as people write them: `champion`, `3`, or MLflow's URI `models:/dreamshard-a100-8/3`.
 
-A version is `champion`, `3`, or MLflow's URI `models:/dreamshard-a100-8/3`; an alias or a number alone is of the registry's
-default model.
+An alias or a number alone is of the registry's default model.
 """
 
 import re
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Literal, get_args
 
-Algorithm = Literal["dreamshard", "paper", "autoshard"]
-"""What can be trained: this project's networks and search, DreamShard as published, AutoShard as published."""
-
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-
-DEFAULT_ALGORITHM: Algorithm = "dreamshard"
-
-PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
-"""Of a training step on every device, in the order in which they run; the last axis of a stacked cost tensor."""
-
-NUM_BINS = 17
-"""Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
-
-SIMULATED = "simulated"
-"""The testbed that computes costs without any device; the hardware that it states starts with this name."""
-
-
-def is_simulated(hardware: str) -> bool:
-    """Whether costs of this hardware were computed without any device."""
-    return hardware.startswith(f"{SIMULATED} ")
-
-
-def is_named(name: str, hardware: str) -> bool:
-    """Whether a hardware's description names a preset: `rtx2080ti` is in `NVIDIA GeForce RTX 2080 Ti x2, 2 ranks`.
-
-    Each word of the name is in the description, where it may be several words. The links of an emulated testbed do not count,
-    only the device that it measured.
-    """
-    if is_simulated(hardware):
-        return hardware.partition(" ")[2] == name
-    words = _words(hardware.partition(" for each device")[0])
-    pairs = combinations(range(len(words) + 1), 2)
-    spans = {"".join(words[first:last]) for first, last in pairs}
-    return all(word in spans for word in _words(name))
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower())
-
+from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 
 ALIASES = ("champion", "challenger", "previous")
 """Of every registered model."""

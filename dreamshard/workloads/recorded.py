@@ -1,0 +1,180 @@
+"""Files of recorded lookups: Meta's DLRM data sets, MLPerf's arrays, and Criteo's click logs.
+
+- `.pt` or gzipped `.pt.gz`: `torch.save((indices [N], offsets [T*B+1], lengths [T, B]))`, as in
+  github.com/facebookresearch/dlrm_datasets.
+- `.npy`: `[B, T]` rows, one lookup per sample and table, as `day_0_sparse.npy` of TorchRec's DLRM.
+- `.npz`: `X_cat [B, T]` as facebookresearch/dlrm writes it, or an array `[B, K]` of rows per table, as MLPerf has.
+- `.tsv`, `train.txt` or `day_0`, plain or gzipped: Criteo's label, 13 integer and 26 hexadecimal categorical columns. An
+  empty value is row 0, any other value v is row 1 + v mod (rows - 1). Unlike DLRM's dictionary per file, this needs no pass
+  over the file and gives a value the same row in every file, at the price of collisions.
+
+Tensors and `.npy` are memory-mapped, so one table is in memory at a time; a gzipped file is unpacked to a temporary one
+first. No code in a file runs.
+"""
+
+import gzip
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import torch
+from torch import Tensor
+
+from dreamshard.files.foreign import InputError, brief, reading
+from dreamshard.workloads.lookups import Lookups
+from dreamshard.workloads.table_list import ModelTable
+from dreamshard.workloads.workload import bundled_lists
+
+_NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
+_CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
+_BLOCK_BYTES = 2**23
+
+
+@dataclass(frozen=True)
+class RecordedFile:
+    """Lookups of several tables by the same samples.
+
+    Attributes:
+        lookups: of a table's first samples, by its position and size and their number.
+        least_rows: how many rows each table needs for its largest index.
+        usual_list: list of the tables' sizes, if nobody gives another.
+    """
+
+    num_tables: int
+    num_samples: int
+    lookups: Callable[[int, ModelTable, int], Lookups]
+    least_rows: Callable[[], Sequence[int]] = tuple
+    usual_list: Path | None = None
+
+
+def open_tensors(path: Path, batch_size: int) -> RecordedFile:
+    """Open a `.pt` or `.pt.gz` file of Meta's format.
+
+    Raises:
+        ValueError: the file is truncated, in another format, or inconsistent.
+    """
+    if path.suffix != ".gz":
+        return _tensors(path, path.name)
+    with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp") as unpacked:
+        with reading(path, "is truncated or not gzipped", "so its lookups are incomplete; download it again"):
+            with gzip.open(path, "rb") as source:
+                shutil.copyfileobj(source, unpacked, 2**24)
+            unpacked.flush()
+        return _tensors(Path(unpacked.name), path.name)  # the memory map keeps the content alive
+
+
+def _tensors(path: Path, name: str) -> RecordedFile:
+    advice = "so no lookups can be read from it; give (indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
+    with reading(name, "does not hold three consistent tensors", advice):
+        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if [type(part) for part in content] != [Tensor] * 3:
+            raise InputError(f"{name} holds {[type(part).__name__ for part in content]!s:.120}, {advice}")
+        indices, offsets, lengths = content
+        num_tables, num_samples = lengths.shape
+        if {indices.dtype, offsets.dtype} - {torch.int64, torch.int32} or indices.dim() != 1:
+            raise InputError(
+                f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}, {advice}"
+            )
+        is_ascending = bool((offsets.diff() >= 0).all()) and int(offsets[0]) == 0 and int(offsets[-1]) == len(indices)
+        if offsets.shape != (num_tables * num_samples + 1,) or not is_ascending or not lengths.numel():
+            raise InputError(
+                f"{name} has {len(offsets)} offsets for lengths {list(lengths.shape)}, which do not divide its "
+                f"{len(indices)} indices; download it again"
+            )
+    starts = offsets[::num_samples].tolist()  # [T+1]
+
+    def lookups(t: int, _: ModelTable, samples: int) -> Lookups:
+        own = offsets[t * num_samples : t * num_samples + samples + 1]
+        return Lookups(indices[int(own[0]) : int(own[-1])], own - own[0])
+
+    def least_rows() -> list[int]:
+        parts = (indices[first:end] for first, end in pairwise(starts))
+        return [1 + int(part.max()) if len(part) else 1 for part in parts]
+
+    return RecordedFile(num_tables, num_samples, lookups, least_rows)
+
+
+def open_arrays(path: Path, batch_size: int) -> RecordedFile:
+    """Open a `.npy` or `.npz` file of rows; raises like `open_tensors`."""
+    advice = "so no lookups can be read from it; give integers [B, T], or an .npz of X_cat or of an array per table"
+    with reading(path, "holds no arrays of rows", advice):
+        content = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+        if path.suffix == ".npz":
+            arrays = [content[name] for name in (["X_cat"] if "X_cat" in content else sorted(content, key=int))]
+        else:
+            arrays = [content]
+        if any(array.ndim != 2 or array.dtype.kind not in "iu" or not array.size for array in arrays):
+            raise InputError(f"{path} holds {', '.join(f'{a.dtype}{list(a.shape)}' for a in arrays[:5])}, {advice}")
+    per_table = len(arrays) > 1
+
+    def lookups(t: int, _: ModelTable, samples: int) -> Lookups:
+        rows = arrays[t][:samples] if per_table else arrays[0][:samples, t : t + 1]
+        indices = torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1))
+        return Lookups(indices, torch.arange(samples + 1) * rows.shape[1])
+
+    def least_rows() -> list[int]:
+        largest = [array.max() for array in arrays] if per_table else arrays[0].max(axis=0)
+        return [1 + int(row) for row in largest]
+
+    num_tables = len(arrays) if per_table else arrays[0].shape[1]
+    return RecordedFile(num_tables, min(map(len, arrays)), lookups, least_rows)
+
+
+def open_criteo(path: Path, batch_size: int) -> RecordedFile:
+    """Open a log of Criteo's, of which only `batch_size` lines are read; one lookup per sample and table.
+
+    Sizes are by default those of MLPerf's DLRM for a day of the terabyte set, else those of Criteo Kaggle.
+
+    Raises:
+        ValueError: the file is empty or truncated, or a line is in another format.
+    """
+    kinds = {**dict.fromkeys(_NUMERIC, pa.int64()), **dict.fromkeys(_CATEGORICAL, pa.string())}
+    advice = "each line has a label, 13 integers and 26 hexadecimal values, separated by tabs: download it again"
+    parts: list[npt.NDArray[np.int64]] = []
+    with (
+        reading(path, "is not a Criteo log or is truncated", advice),
+        pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream,
+        pyarrow.csv.open_csv(
+            stream,
+            pyarrow.csv.ReadOptions(column_names=list(kinds), block_size=_BLOCK_BYTES),
+            pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
+            pyarrow.csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True),
+        ) as blocks,
+    ):
+        done = 0
+        while done < batch_size:
+            try:
+                block = blocks.read_next_batch().slice(0, batch_size - done)
+            except StopIteration:
+                break
+            parts.append(np.stack([_values(block.column(name), f"{path}, column {name}") for name in _CATEGORICAL]))
+            done += block.num_rows
+        values = np.concatenate(parts, axis=1)  # [26, B], -1 if missing
+
+    def lookups(t: int, table: ModelTable, samples: int) -> Lookups:
+        hashed = values[t, :samples]
+        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, table.rows - 1))
+        return Lookups(torch.from_numpy(indices), torch.arange(samples + 1))
+
+    is_day = re.match(r"day_\d+", path.name) is not None
+    usual = bundled_lists()["mlperf-dlrm-dcnv2" if is_day else "criteo-kaggle"]
+    return RecordedFile(len(_CATEGORICAL), values.shape[1], lookups, usual_list=usual)
+
+
+def _values(column: pa.StringArray, where: str) -> npt.NDArray[np.int64]:
+    """Hexadecimal numbers of up to 8 digits; -1 if missing."""
+    encoded = column.dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    if wrong := [text for text in texts if not re.fullmatch("[0-9a-fA-F]{1,8}", text)]:
+        raise InputError(f"{where}: {brief(wrong[0])} is not a hexadecimal number of up to 8 digits; correct it")
+    codes = np.asarray(encoded.indices.fill_null(len(texts)), dtype=np.int64)
+    return np.asarray([*(int(text, 16) for text in texts), -1], dtype=np.int64)[codes]

@@ -1,0 +1,253 @@
+"""Opens a source of tables by its name: a bundled workload, a file, or a folder or bucket in one of two layouts.
+
+- A list: one `tables.csv`, `tables.parquet` or `tables.json`, and `<table>.parquet` beside it for each table with recorded
+  lookups: one column `indices`, a list per training sample. In file names, characters other than letters, digits and
+  `_.-~` are escaped as in a URL: `a/b` is `a%2Fb.parquet`. All these files hold the same samples; other tables get Zipf
+  lookups.
+- Data files, each a batch of the same tables. Only the newest is read: the last by name, with numbers compared as numbers.
+  `NAME.tables.csv` beside a data file lists its tables in the file's order. Without it a table has as many rows as its
+  largest index needs, and 16 columns.
+
+Files with other names are ignored. A source is at a path or any address that fsspec reads.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+import fsspec
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from dreamshard.files import json_digest
+from dreamshard.files.foreign import reading
+from dreamshard.workloads.functions import is_function
+from dreamshard.workloads.lookups import Lookups, read_lookups
+from dreamshard.workloads.meta import open_meta
+from dreamshard.workloads.recorded import RecordedFile, open_arrays, open_criteo, open_tensors
+from dreamshard.workloads.table_list import ModelTable, list_tables
+from dreamshard.workloads.workload import (
+    META_WORKLOADS,
+    UNKNOWN_DIM,
+    Recording,
+    Workload,
+    WorkloadConfig,
+    bundled_lists,
+    bundled_workloads,
+    listed_workload,
+)
+
+DATA_FILES: dict[str, Callable[[Path, int], RecordedFile]] = {
+    r".+\.pt(\.gz)?": open_tensors,
+    r".+\.np[yz]": open_arrays,
+    r".+\.tsv(\.gz)?|(train\.txt|day_\d+)(\.gz)?": open_criteo,
+}
+"""Name of a file -> its reader, by a path and the number of samples that are needed."""
+
+LISTS = ("tables.csv", "tables.parquet", "tables.json")
+_KINDS = ".pt, .npy, .npz, .tsv, train.txt, day_0, .csv, .parquet, .json"
+
+
+def known_as(source: str) -> str:
+    """The one spelling of a source by which dreamshard knows it, compares it and writes it down.
+
+    Paths become absolute, also the path of a function's file; a symbolic link keeps its own path, since it may point
+    elsewhere tomorrow. A bundled workload's name stays, even if a file has that name: `./criteo-kaggle` is the file.
+    """
+    source = source.strip()
+    if "://" in source:
+        return source.rstrip("/")
+    place, colon, name = source.rpartition(":") if is_function(source) else (source, "", "")
+    is_path = place.endswith(".py") if colon else "/" in place or "." in place or Path(place).exists()
+    if is_path and source not in bundled_workloads():
+        place = os.path.abspath(Path(place).expanduser())  # noqa: PTH100 - `resolve` would follow links
+    return f"{place}{colon}{name}"
+
+
+def open_workload(config: WorkloadConfig) -> Workload:
+    """Open the source that `config.source` names; lookups are read or drawn table by table, on demand.
+
+    Raises:
+        ValueError: there is no such workload, file or folder, a file is wrong, or there are too few tables.
+    """
+    if config.source in META_WORKLOADS:
+        return open_meta(config)
+    found = _find(config.source)
+    if not (reader := _reader(found.name)):
+        with _local(found.folder, found.name) as (path,):
+            listed = list_tables(path)
+        return listed_workload(config, listed, _lookups_beside(found, listed))
+    with _local(found.folder, found.name, *(found.tokens.keys() - {found.name})) as (path, *beside):
+        file = reader(path, config.batch_size)
+        sizes = beside[0] if beside else file.usual_list
+        if sizes is None:
+            config = replace(config, dim=config.dim or UNKNOWN_DIM)
+            listed = [ModelTable(f"t{t:04}", rows, UNKNOWN_DIM) for t, rows in enumerate(file.least_rows())]
+        else:
+            listed = list_tables(sizes)
+    if len(listed) != file.num_tables:
+        raise ValueError(
+            f"{sizes} lists {len(listed)} tables, but {found.name} holds {file.num_tables}; give one line per table in the "
+            "file's order"
+        )
+    position = {table.name: t for t, table in enumerate(listed)}
+
+    def lookups(table: ModelTable, samples: int) -> Lookups:
+        return file.lookups(position[table.name], table, samples)
+
+    tokens = dict.fromkeys(position, found.token)
+    return listed_workload(config, listed, Recording(file.num_samples, lookups, tokens))
+
+
+def change_token(source: str) -> str:
+    """A token that changes whenever a file of the source changes; files are listed, not read.
+
+    Raises:
+        ValueError: there is no such workload, file or folder.
+    """
+    return source if source in META_WORKLOADS else _find(source).token
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The files of a source.
+
+    Attributes:
+        folder: path or address of the folder.
+        name: of the file that is read: a list of tables, or a data file.
+        tokens: change tokens of this file and of those beside it that belong to it, by name.
+    """
+
+    folder: str
+    name: str
+    tokens: Mapping[str, str]
+
+    @property
+    def token(self) -> str:
+        """Identity of all files."""
+        return json_digest([self.folder, self.name, dict(self.tokens)])
+
+
+def _find(source: str) -> _Found:
+    """The files of a source: itself, or a folder's list, or otherwise its newest data file.
+
+    Raises:
+        ValueError: there is no such file or folder, or its name says nothing of its content.
+    """
+    address = str(bundled_lists().get(source, source)).rstrip("/")
+    with _reaching(source):
+        system, path = fsspec.core.url_to_fs(address)
+        system.invalidate_cache()  # fsspec caches listings, but the source may have changed
+        folder, _, name = (f"{address}/" if system.isdir(path) else address).rpartition("/")
+        if name:
+            sizes = (
+                re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", path) + ".tables.csv"
+            )  # of day_0.gz: day_0.tables.csv
+            entries = [system.info(file) for file in (path, sizes) if system.isfile(file)]
+        else:
+            entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
+    tokens = dict(sorted((each["name"].rpartition("/")[2], _token(each)) for each in entries))
+    if not name:
+        lists, data = [each for each in tokens if each in LISTS], [each for each in tokens if _reader(each)]
+        if len(lists) > 1:
+            raise ValueError(f"{source} holds {' and '.join(lists)}; keep the one list of tables that is meant")
+        if lists:
+            return _Found(folder, lists[0], tokens)
+        if not data:
+            raise ValueError(
+                f"{source} holds neither a list of tables ({', '.join(LISTS)}) nor data files ({_KINDS}); it holds "
+                f"{', '.join([*tokens][:5]) or 'no files'}"
+            )
+        return _find(f"{address}/{max(data, key=_natural_order)}")
+    if name not in tokens:
+        near = get_close_matches(source, bundled_workloads(), n=1, cutoff=0.4)
+        meant = f" (is {near[0]} meant?)" if near else ""
+        raise ValueError(
+            f"there is no workload or file {source!r}{meant}, so there are no tables to ingest; name one of "
+            f"{', '.join(bundled_workloads())}, a file ({_KINDS}), a folder or bucket of such files, or a function that "
+            "makes a TorchRec model (model.py:make_model)"
+        )
+    if not _reader(name) and not name.endswith((".csv", ".parquet", ".json")):
+        raise ValueError(f"{source} is a file whose name says nothing of its content; name it as one of {_KINDS}")
+    return _Found(folder, name, tokens)
+
+
+def _lookups_beside(found: _Found, listed: list[ModelTable]) -> Recording | None:
+    """The lookups recorded beside a list, if there are any."""
+    file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}
+    others = [name for name in found.tokens if name.endswith(".parquet") and name not in LISTS]
+    recorded = {name: found.tokens[file] for name, file in file_of.items() if file in others}
+    if not recorded:
+        if others:
+            raise ValueError(
+                f"{found.folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, "
+                f"such as {next(iter(file_of.values()))}"
+            )
+        return None
+    first = file_of[next(iter(recorded))]
+    with _local(found.folder, first) as (path,), reading(path, "cannot be read as Parquet", "write it again"):
+        num_samples = int(pq.read_metadata(path).num_rows)
+
+    def lookups(table: ModelTable, samples: int) -> Lookups:
+        with _local(found.folder, file_of[table.name]) as (path,):
+            own = read_lookups(path)
+        if own.batch_size < samples:
+            raise ValueError(
+                f"{file_of[table.name]} holds {own.batch_size} samples, fewer than the {samples} of the other tables; record "
+                "the same samples for every table"
+            )
+        return own.first(samples)
+
+    return Recording(num_samples, lookups, recorded)
+
+
+@contextmanager
+def _local(folder: str, *names: str) -> Iterator[list[Path]]:
+    """Yield files of a folder as local paths, copied for the block if they are remote; errors name the folder."""
+    with _reaching(folder):
+        system, path = fsspec.core.url_to_fs(folder)
+    if isinstance(system, LocalFileSystem):
+        yield [Path(folder if "://" not in folder else path, name) for name in names]
+        return
+    with TemporaryDirectory() as copies:
+        for name in names:
+            with _reaching(folder):
+                system.get_file(f"{path}/{name}", f"{copies}/{name}")
+        try:
+            yield [Path(copies, name) for name in names]
+        except ValueError as error:
+            raise ValueError(str(error).replace(copies, folder)) from error
+
+
+@contextmanager
+def _reaching(source: str) -> Iterator[None]:
+    """The block asks the file system of `source`.
+
+    Raises:
+        ValueError: it is of an unknown kind, its package is missing, or it cannot be reached or refuses access.
+    """
+    advice = "check the address, that you may read it, that its store is up and that its package is installed"
+    with reading(source, "cannot be read", advice):
+        yield
+
+
+def _token(entry: Mapping[str, Any]) -> str:
+    """What a store says of a file, of which a checksum is enough."""
+    return str(entry.get("ETag") or sorted((key, str(value)) for key, value in entry.items()))
+
+
+def _reader(name: str) -> Callable[[Path, int], RecordedFile] | None:
+    """The reader of a data file of this name; None for other files."""
+    return next((reader for pattern, reader in DATA_FILES.items() if re.fullmatch(pattern, name)), None)
+
+
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """Sorts `day_9` before `day_10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

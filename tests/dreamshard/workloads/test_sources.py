@@ -1,0 +1,211 @@
+"""Sources by name: bundled, files, folders and buckets; however they are spelt."""
+
+import itertools
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dreamshard.workloads import (
+    Lookups,
+    WorkloadConfig,
+    bundled_lists,
+    change_token,
+    known_as,
+    list_tables,
+    open_workload,
+    statistics,
+    write_lookups,
+)
+from dreamshard.workloads.workload import DATA
+
+LIST = "name,rows,dim,pooling_factor\nuser,100,32,2\nitem/x,10,64,1\nshop,1000,8,3\n"
+
+
+@pytest.fixture
+def bucket():
+    memory = fsspec.filesystem("memory")
+    yield "memory://bucket/tables"
+    if memory.exists("/bucket"):
+        memory.rm("/bucket", recursive=True)
+
+
+def recorded(path: Path, samples: list[list[int]]) -> None:
+    offsets = torch.tensor([0, *itertools.accumulate(map(len, samples))])
+    write_lookups(
+        path, Lookups(torch.tensor([row for sample in samples for row in sample], dtype=torch.int32), offsets)
+    )
+
+
+def make_folder(folder: Path, listed: str = LIST) -> str:
+    """A list of three tables, lookups of the second recorded."""
+    folder.mkdir()
+    (folder / "tables.csv").write_text(listed)
+    recorded(folder / "item%2Fx.parquet", [[1, 2], [], [7]])
+    return str(folder)
+
+
+def opened(source: str, **changes):
+    return open_workload(WorkloadConfig(source=source, **{"dim": None, "batch_size": 64, **changes}))
+
+
+def found(source: str, **changes) -> dict[str, tuple]:
+    return {
+        table.name: (table.rows, table.dim, table.lookups.indices.tolist(), table.lookups.offsets.tolist())
+        for table in opened(source, **changes).tables()
+    }
+
+
+def prints(source: str, **changes) -> dict[str, str]:
+    workload = opened(source, **changes)
+    return {name: workload.fingerprint(t) for t, name in enumerate(workload.names)}
+
+
+def uploaded(folder: str, bucket: str) -> str:
+    fsspec.filesystem("memory").put(f"{folder}/", f"{bucket}/", recursive=True)
+    return bucket
+
+
+@pytest.mark.parametrize(
+    ("spelt", "known"),
+    [
+        *((spelt, "{}/tables.csv") for spelt in ("tables.csv", "tables/../tables.csv", "~/tables.csv", " tables.csv ")),
+        ("tables/", "{}/tables"),
+        ("tables", "{}/tables"),
+        ("s3://Bucket/tables/", "s3://Bucket/tables"),
+        ("mlperf-dlrm-dcnv2", "mlperf-dlrm-dcnv2"),
+        ("./mlperf-dlrm-dcnv2", "{}/mlperf-dlrm-dcnv2"),
+        ("mlperf-dlrm", "mlperf-dlrm"),
+        ("model.py:make", "{}/model.py:make"),
+        ("package.model:make", "package.model:make"),
+    ],
+)
+def test_a_source_is_known_by_one_spelling(tmp_path, monkeypatch, spelt, known):
+    (tmp_path / "tables").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert known_as(spelt) == known.format(tmp_path)
+
+
+def test_every_bundled_list_names_its_tables_and_its_source():
+    sources = (DATA / "SOURCES.md").read_text()
+    counts = {name: len(list_tables(file)) for name, file in bundled_lists().items()}
+    assert (counts["mlperf-dlrm-dcnv2"], counts["nvidia-synthetic-colossal"]) == (26, 2002)
+    assert all(name.split("-")[0] in sources for name in counts)
+
+
+def test_a_subset_of_the_tables_has_the_same_lookups_as_in_the_whole():
+    whole, part = found("nvidia-synthetic-tiny"), found("nvidia-synthetic-tiny", num_tables=5)
+    assert len(part) == 5
+    assert part.items() <= whole.items()
+
+
+def test_a_list_of_ones_own_is_looked_up_as_often_as_it_says(tmp_path):
+    (tmp_path / "t.csv").write_text("name,rows,dim,pooling_factor\nuser,100,8,1.5\nitem,5,6,0\n")
+    user, item = (statistics(table) for table in opened(str(tmp_path / "t.csv")).tables())
+    assert (user.names[0], float(user.pooling_factor), int(user.dim)) == ("user", 1.5, 8)
+    assert (int(item.lookups), int(item.dim)) == (0, 8)
+    assert {dim for _, dim, *_ in found(str(tmp_path / "t.csv"), dim=32).values()} == {32}
+
+
+def test_recorded_lookups_are_read_and_the_others_are_generated_for_as_many_samples(tmp_path):
+    tables = found(make_folder(tmp_path / "f"))
+    assert tables["item/x"] == (10, 64, [1, 2, 7], [0, 2, 2, 3])
+    assert tables["user"][3] == [0, 2, 4, 6]
+    assert list(tables) == ["user", "item/x", "shop"]
+
+
+def test_a_bucket_gives_what_the_folder_gives_and_leaves_no_copies(tmp_path, bucket, monkeypatch):
+    folder = make_folder(tmp_path / "f")
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    assert found(uploaded(folder, bucket)) == found(folder)
+    fsspec.filesystem("memory").pipe("/bucket/tables/bad.csv", LIST.replace("1000", "-1").encode())
+    with pytest.raises(ValueError, match=f"^{bucket}/bad.csv, line 4 is wrong .rows: -1"):
+        found(f"{bucket}/bad.csv")
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_of_several_data_files_the_newest_by_name_is_read(tmp_path):
+    for day, row in ((9, 3), (10, 5)):
+        torch.save(
+            (torch.tensor([row]), torch.tensor([0, 1]), torch.ones(1, 1, dtype=torch.int64)), tmp_path / f"d{day}.pt"
+        )
+    assert found(str(tmp_path))["t0000"][2] == [5]
+    (tmp_path / "d10.tables.csv").write_text("name,rows,dim\nuser,100,32\n")
+    assert found(str(tmp_path))["user"] == (100, 32, [5], [0, 1])
+
+
+@pytest.mark.parametrize("dim", [None, "mixed"])
+def test_a_table_stays_as_it_is_when_others_are_added_removed_or_reordered(tmp_path, dim):
+    header, user, _, shop = LIST.splitlines()
+    before, after = tmp_path / "before.csv", tmp_path / "after.csv"
+    before.write_text(LIST)
+    after.write_text("\n".join([header, shop, "new,50,16,2", user]) + "\n")
+    old, new = found(str(before), dim=dim), found(str(after), dim=dim)
+    for name in ("user", "shop"):
+        assert new[name] == old[name]
+        assert prints(str(after), dim=dim)[name] == prints(str(before), dim=dim)[name]
+    assert old["user"][2] != old["shop"][2]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_fingerprint_changes_with_its_own_table_alone(tmp_path, bucket, remote):
+    def now() -> tuple[dict[str, str], str]:
+        source = uploaded(folder, bucket) if remote else folder
+        return prints(source), change_token(source)
+
+    folder = make_folder(tmp_path / "f")
+    first, token = now()
+    (tmp_path / "f" / "tables.csv").write_text(LIST.replace("shop,1000", "shop,2000"))
+    second, _ = now()
+    assert first["shop"] != second["shop"]
+    assert first["user"] == second["user"]
+    recorded(tmp_path / "f" / "item%2Fx.parquet", [[1, 2], [], [8]])
+    third, last = now()
+    assert third["item/x"] != second["item/x"]
+    assert (third["user"], third["shop"]) == (second["user"], second["shop"])
+    assert token != last
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"tables.csv": LIST, "tables.json": "[]"}, "holds tables.csv and tables.json"),
+        ({"notes.txt": "x"}, "holds neither a list of tables .* it holds notes.txt"),
+        ({"tables.csv": LIST, "users.parquet": "x"}, "users.parquet, but no table of its list has that name"),
+        ({"tables.csv": LIST, "user.parquet": "x"}, "user.parquet cannot be read as Parquet"),
+    ],
+)
+def test_a_folder_of_neither_layout_is_refused(tmp_path, files, message):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        found(str(tmp_path))
+
+
+def test_a_file_that_is_no_source_is_refused(tmp_path):
+    (tmp_path / "clicks.log").write_text("x")
+    pq.write_table(pa.table({"label": [0], "C1": [3]}), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"clicks\.log is a file whose name says nothing of its content"):
+        found(str(tmp_path / "clicks.log"))
+    with pytest.raises(ValueError, match=r"train\.parquet.* has no name, rows, dim \(it has \['label', 'C1'\]\)"):
+        found(str(tmp_path / "train.parquet"))
+    with pytest.raises(ValueError, match=r"no workload or file 'nonsense'.*meta-dlrm-2021.*\.pt.*\.csv"):
+        found("nonsense")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_tables": 0}, {"batch_size": 0}, {"max_table_bytes": -1}, {"dim": "wide"}, {"dim": 6}, {"dim": 0}]
+)
+def test_a_config_that_asks_for_nothing_or_nonsense_is_refused(wrong):
+    with pytest.raises(ValueError, match="give"):
+        WorkloadConfig(**wrong)
+
+
+def test_more_tables_than_there_are_is_one_clear_sentence():
+    with pytest.raises(ValueError, match="criteo-kaggle has 26 tables, fewer than the 27 asked for"):
+        opened("criteo-kaggle", num_tables=27)
