@@ -4,10 +4,11 @@ import copy
 import logging
 import os
 import traceback
-from dataclasses import dataclass, field
+from collections import Counter
 from multiprocessing import get_context
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -28,6 +29,7 @@ from dreamshard.torchrec import load_plan, tables_of
 
 RATE, BATCH, ROWS, DIM = 0.5, 5, 37, 16
 START_TIMEOUT_S = 120
+EXACT, OF_HALVES = 1e-5, 2e-2
 
 
 def shardings(ranks: int, per_host: int) -> dict[str, TableSharding]:
@@ -108,22 +110,8 @@ def loss_of(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.stack([(each * ramp).sum() for each, ramp in zip(ordered, ramps, strict=True)]).sum()
 
 
-@dataclass
-class Outcome:
-    """What a rank saw: largest differences from the unsharded model, by feature and by table; None if the rank failed."""
-
-    rank: int
-    forward: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
-    ways: dict[str, str] = field(default_factory=dict)
-    refused: str = ""
-    planned: bool = False
-    failure: str = ""
-
-
-def outcomes(ranks: int, per_host: int, port: int, folder: Path) -> list[Outcome]:
-    """Run all ranks once; they share the import of TorchRec."""
+def failures(ranks: int, per_host: int, port: int, folder: Path) -> list[str]:
+    """Train and plan on all ranks, which share the import of TorchRec; returns the tracebacks of those that differ."""
     task = tables_of(Model()).task(ranks, 2**30, devices_per_host=per_host, constraints=ANY_SHARDING)
     placement = Placement(tuple(shardings(ranks, per_host).values()), ranks, per_host)
     (folder / "plan.json").write_text(make_plan(task, placement, "test").to_json())
@@ -137,12 +125,11 @@ def outcomes(ranks: int, per_host: int, port: int, folder: Path) -> list[Outcome
     for process in processes:
         process.start()
     try:
-        found = [queue.get(timeout=START_TIMEOUT_S) for _ in processes]
+        return [found for _ in processes if (found := queue.get(timeout=START_TIMEOUT_S))]
     finally:
         for process in processes:
             process.join(10)
             process.kill()
-    return sorted(found, key=lambda outcome: outcome.rank)
 
 
 def _rank(rank: int, ranks: int, per_host: int, port: int, path: Path, queue) -> None:
@@ -150,18 +137,22 @@ def _rank(rank: int, ranks: int, per_host: int, port: int, path: Path, queue) ->
     os.environ |= {"LOCAL_RANK": str(rank % per_host), "LOCAL_WORLD_SIZE": str(per_host)}
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    outcome = Outcome(rank=rank)
     try:
         dist.init_process_group("gloo")
         torch.manual_seed(0)
         model = Model()
-        _train_a_step(outcome, copy.deepcopy(model), load_plan(path, model), ranks)
-        _plan_together(outcome, model, ranks, per_host)
+        plan = load_plan(path, model)
+        found = {
+            f"{module}.{name}": own.sharding_type for module, each in plan.plan.items() for name, own in each.items()
+        }
+        assert found == {name: own.sharding_type for name, own in shardings(ranks, per_host).items()}
+        _train_a_step(copy.deepcopy(model), plan, rank, ranks)
+        _plan_together(model, rank, ranks, per_host)
         dist.barrier()
         dist.destroy_process_group()
+        queue.put("")
     except Exception:  # noqa: BLE001  # handed to the test
-        outcome.failure = traceback.format_exc()
-    queue.put(outcome)
+        queue.put(traceback.format_exc())
 
 
 def _sharders() -> list:
@@ -169,66 +160,60 @@ def _sharders() -> list:
     return [EmbeddingBagCollectionSharder(fused_params=fused), EmbeddingCollectionSharder(fused_params=fused)]
 
 
-def _train_a_step(outcome: Outcome, reference: Model, plan, ranks: int) -> None:
-    sharded = DistributedModelParallel(
-        copy.deepcopy(reference), device=torch.device("cpu"), plan=plan, sharders=_sharders()
-    )
-    state = {name: value.clone() for name, value in reference.state_dict().items()}
-    _each_part(sharded, lambda name, part, rows, columns: part.copy_(state[name][rows, columns]))
+def _train_a_step(reference: Model, plan, rank: int, ranks: int) -> None:
+    """A sharded model has the outputs of `reference` and, after a step, its weights; all ranks together hold all of them."""
+    cpu = torch.device("cpu")
+    sharded = DistributedModelParallel(copy.deepcopy(reference), device=cpu, plan=plan, sharders=_sharders())
+    before = {name: value.clone() for name, value in reference.state_dict().items()}
+    for name, part, *ranges in _parts(sharded):
+        part.copy_(before[name][ranges])
     dense = torch.optim.SGD(dict(in_backward_optimizer_filter(sharded.named_parameters())).values(), RATE)
-    ours, theirs = sharded(batch(outcome.rank)), reference(batch(outcome.rank))
-    outcome.forward = {key: _difference(ours[key], theirs[key]) for key in features()}
+    ours, theirs = sharded(batch(rank)), reference(batch(rank))
+    for key in features():
+        _assert_close(ours[key], theirs[key], key)
     loss_of(ours).backward()
     dense.step()
-    loss = torch.stack([loss_of(reference(batch(rank))) for rank in range(ranks)]).mean()
-    loss.backward()
+    torch.stack([loss_of(reference(batch(each))) for each in range(ranks)]).mean().backward()
     torch.optim.SGD(reference.parameters(), RATE).step()
-    after, before = reference.state_dict(), state
-
-    def compare(name: str, part: torch.Tensor, rows: slice, columns: slice) -> None:
-        table = name.removesuffix(".weight").replace("embedding_bags.", "").replace("embeddings.", "")
-        outcome.weights[table] = max(outcome.weights.get(table, 0.0), _difference(part, after[name][rows, columns]))
-        outcome.held[table] = outcome.held.get(table, 0) + part.numel()
+    after, held = reference.state_dict(), Counter()
+    for name, part, *ranges in _parts(sharded):
+        _assert_close(part, after[name][ranges], name)
+        held[name] += part.numel()
         assert float((after[name] - before[name]).abs().max()) > 0, f"{name} did not change, so nothing is compared"
-
-    _each_part(sharded, compare)
-    outcome.ways = {
-        f"{path}.{name}": parameter.sharding_type
-        for path, parameters in plan.plan.items()
-        for name, parameter in parameters.items()
-    }
+    everyones = [Counter()] * ranks
+    dist.all_gather_object(everyones, held)
+    copies = {name: ranks if "copies" in name else 1 for name in after}
+    assert sum(everyones, Counter()) == {name: copies[name] * ROWS * DIM for name in after}
 
 
-def _each_part(sharded: torch.nn.Module, visit) -> None:
-    """Call `visit` with the name, weights, rows and columns of everything that this rank holds."""
-    with torch.no_grad():
-        for name, value in sharded.state_dict().items():
-            if isinstance(value, ShardedTensor):
-                for shard in value.local_shards():
-                    starts, sizes = shard.metadata.shard_offsets, shard.metadata.shard_sizes
-                    ranges = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-                    visit(name, shard.tensor, *ranges)
-            else:
-                visit(name, value, slice(None), slice(None))
+def _parts(sharded: torch.nn.Module):
+    """Name, weights, rows and columns of everything that this rank holds."""
+    for name, value in sharded.state_dict().items():
+        if isinstance(value, ShardedTensor):
+            for shard in value.local_shards():
+                starts, sizes = shard.metadata.shard_offsets, shard.metadata.shard_sizes
+                ends = zip(starts, sizes, strict=True)
+                yield name, shard.tensor.detach(), *(slice(start, start + size) for start, size in ends)
+        else:
+            yield name, value.detach(), slice(None), slice(None)
 
 
-def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a.float() - b.float()).abs().max()) if a.numel() else 0.0
+def _assert_close(ours: torch.Tensor, theirs: torch.Tensor, name: str) -> None:
+    tolerance = OF_HALVES if name.removesuffix(".weight").endswith(HALF) else EXACT
+    torch.testing.assert_close(ours.float(), theirs.float(), atol=tolerance, rtol=0, msg=lambda text: f"{name}: {text}")
 
 
-def _plan_together(outcome: Outcome, model: Model, ranks: int, per_host: int) -> None:
-    """The planner in a trainer: one plan for all ranks, or one error."""
+def _plan_together(model: Model, rank: int, ranks: int, per_host: int) -> None:
+    """The planner gives all ranks one plan that runs, or one error."""
     topology = Topology(world_size=ranks, local_world_size=per_host, compute_device="cpu")
     pinned = {"whole": ParameterConstraints(sharding_types=["table_wise"])}
     planner = DreamShardPlanner(topology, batch_size=BATCH, costs="a100", constraints=pinned)
     plan = planner.collective_plan(model, _sharders(), dist.group.WORLD)
     everyones = [None] * ranks
     dist.all_gather_object(everyones, plan.plan)
+    assert all(each == plan.plan for each in everyones)
     sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=_sharders())
-    outputs = sharded(batch(outcome.rank))
-    outcome.planned = all(each == plan.plan for each in everyones) and set(outputs) == set(features())
-    try:
-        unknown = {"nothing": ParameterConstraints()} if outcome.rank == 0 else None
+    assert set(sharded(batch(rank))) == set(features())
+    unknown = {"nothing": ParameterConstraints()} if rank == 0 else None
+    with pytest.raises(ValueError, match=r"given for \['nothing'"):
         DreamShardPlanner(topology, costs="a100", constraints=unknown).collective_plan(Model(), _sharders())
-    except ValueError as error:
-        outcome.refused = str(error)
