@@ -266,8 +266,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 PlannerErrorType.STRICT_CONSTRAINTS,
             )
         shards = Shards.of(task, placement)
-        in_host = shards.host_bytes.new_zeros(task.num_devices).index_add_(0, shards.device, shards.host_bytes)
-        for device, needed in zip(self.topology.devices, in_host.tolist(), strict=True):
+        for device, needed in zip(self.topology.devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
             if needed > device.storage.ddr:
                 raise PlannerError(
                     f"the cached tables of rank {device.rank} need {gib(needed)} of host memory, but it has "

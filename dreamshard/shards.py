@@ -178,23 +178,23 @@ class Shards:
         """`[S]` whether a shard is of one of these types."""
         return _is_any(self.sharding_type, *types)
 
+    def per_device(self, values: Int[Tensor, " S"]) -> Int[Tensor, " D"]:
+        """Sum over the shards of each device."""
+        return values.new_zeros(self.num_devices).index_add_(0, self.device, values)
+
     def memory_bytes(self) -> Int[Tensor, " D"]:
         """Device memory that the shards of each device take."""
-        return self.device_bytes.new_zeros(self.num_devices).index_add_(0, self.device, self.device_bytes)
+        return self.per_device(self.device_bytes)
 
     def collectives(self) -> "Collectives":
         """Loads of the collectives of a step."""
-        dims = self.tables.dim
-        hosts = -(-self.num_devices // self.devices_per_host)
-        whole, on_host = self.is_any(*ON_ONE_DEVICE), self.is_any(*ON_ONE_HOST)
-        first = on_host & (self.device % self.devices_per_host == 0)  # one block of each range stands for all
-        rows = self.is_any("row_wise") & (self.device == 0)
-        copies = self.is_any("data_parallel") & (self.device == 0)
+        dims, on_first = self.tables.dim, self.device == 0  # one block or copy of each range stands for all
         return Collectives(
-            all_to_all_dims=dims.new_zeros(self.num_devices).index_add_(0, self.device[whole], dims[whole]),
-            row_wise_dims=int(dims[rows].sum()),
-            host_dims=dims.new_zeros(hosts).index_add_(0, self.device[first] // self.devices_per_host, dims[first]),
-            all_reduce_bytes=GRADIENT_BYTES * int((self.tables.rows * dims)[copies].sum()),
+            all_to_all_dims=self.per_device(dims * self.is_any(*ON_ONE_DEVICE)),
+            row_wise_dims=int(dims[self.is_any("row_wise") & on_first].sum()),
+            host_dims=self.per_device(dims * self.is_any(*ON_ONE_HOST))[:: self.devices_per_host],
+            all_reduce_bytes=GRADIENT_BYTES
+            * int((self.tables.rows * dims)[self.is_any("data_parallel") & on_first].sum()),
             devices_per_host=self.devices_per_host,
         )
 
