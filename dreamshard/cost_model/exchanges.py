@@ -162,7 +162,7 @@ class ExchangeModel(nn.Module):
         self._learn_points()
 
     def _learn_points(self) -> None:
-        points, shapes = self.points.numpy(), [_shape_of(row) for row in self.points]
+        points, shapes = self.points.numpy(), [Topology(*row) for row in self.points[:, :2].long().tolist()]
         rows = {shape: points[[each == shape for each in shapes]] for shape in dict.fromkeys(shapes)}
         self.law = fit_law(rows)
         self.own_laws = {shape: fit_law({shape: own}) for shape, own in rows.items()}
@@ -292,7 +292,3 @@ def _take_shapes(module: nn.Module, state: Mapping[str, Tensor], prefix: str, *_
     """Give buffers the shapes of the state that is about to be loaded, whose sizes are what was learned."""
     for name, own in module.named_buffers():
         own.data = torch.empty_like(state.get(prefix + name, own))
-
-
-def _shape_of(row: Float[Tensor, " C"]) -> Topology:
-    return Topology(int(row[0]), int(row[1]))

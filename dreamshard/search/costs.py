@@ -282,7 +282,6 @@ class NetworkCosts(CostModel):
         times = np.zeros((_POINTS, 2))
         for i, each in enumerate(grid):
             weights = network.exchanges.weights_ms(shape, float(each) * shape.num_devices)
-            weights = network.comm_ms if weights is None else weights  # [2, 4]
             times[i] = (weights[:, 0] + weights[:, 1:].sum(dim=1) * (share * each / _HUNDRED)).clamp(min=0).numpy()
         return np.stack([np.interp(dims, grid, times[:, way]) for way in range(2)], axis=1) * (dims > 0)[:, None]
 

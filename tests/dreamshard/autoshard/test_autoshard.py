@@ -62,12 +62,6 @@ def test_no_device_is_filled_beyond_its_memory_while_another_has_room():
     assert torch.equal(taken.reward >= 0, fits)
 
 
-def test_a_table_stays_on_the_devices_that_it_may_use():
-    constraints = Constraints(pinned={"t1": (2,)}, excluded={"t0": (0, 1)})
-    task = replace(roomy_task(tables_of([10, 20, 30, 40]), 3), constraints=constraints)
-    assert (rolled(task, count=16, generator=seeded()).device[:, :2] == 2).all()
-
-
 def test_the_loss_finds_the_probabilities_that_actions_were_taken_with():
     """Without a change of the policy every weight is 1, so value targets are the rewards and nothing else."""
     policy, episode = new_policy(roomy_task(pool_of(7), 3))

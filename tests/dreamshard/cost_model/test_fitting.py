@@ -103,15 +103,15 @@ def test_calibration_brings_both_compute_phases_to_the_measured_mean():
 def test_the_loss_is_huber_s_of_the_predictions_and_has_the_gradient_that_it_returns():
     network, data = fit_of_two_precisions()
     network.output_weight.data.normal_()
-    members = [copied(network, member) for member in range(4)]
+    for own in network.parameters():  # members are alike, so that the prediction is each one's
+        own.data = own.data[:1].expand_as(own).clone()
     fitted = network.fit_data(data, data.sums(network.encode))
     loss, _ = network.loss_and_gradient(fitted)
 
     measured = data.phases_ms
     device_ms = measured.sum(-1)
     scale = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
-    predicted = torch.stack([each.phases_ms(data.sums(each.encode)) for each in members])  # [M, S, D, 4]
-    error = (predicted - measured) / scale[..., None]
+    error = (network.phases_ms(data.sums(network.encode)) - measured) / scale[..., None]
     terms = error[..., [0, 3]], error.sum(-1)
     phases, whole = (functional.smooth_l1_loss(each, torch.zeros_like(each), beta=0.05) for each in terms)
     assert loss == pytest.approx(10 * float(phases / 2 + whole), rel=1e-4)
@@ -128,12 +128,3 @@ def test_the_loss_is_huber_s_of_the_predictions_and_has_the_gradient_that_it_ret
                 sides.append(network.loss_and_gradient(fitted)[0])
             at[i] = before
             assert float(values[i]) == pytest.approx((sides[1] - sides[0]) / 2e-6, rel=1e-3, abs=1e-7)
-
-
-def copied(network, member):
-    """A network all of whose members are one of `network`'s."""
-    found = StructuredCostNetwork(Normaliser.fit(POOL))
-    found.load_state_dict(network.state_dict())
-    for own in found.parameters():
-        own.data = own.data[member].expand_as(own).clone()
-    return found

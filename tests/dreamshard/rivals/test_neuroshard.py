@@ -5,15 +5,29 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dreamshard.cost_model import Normaliser, StructuredCostNetwork
 from dreamshard.placer import NoPlacementError
 from dreamshard.rivals.neuroshard import NeuroShardPlacer, encoded, grid_search
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from tests.dreamshard.rivals.plain_network import plain
 from tests.helpers.tables import tables_of, task_of
 from tests.helpers.trained import learnt
 
 PLENTY = 2**30
+
+
+def plain(tables, ms_per_widest_hundred_dims=0.0):
+    """Each compute phase costs `pooling x dim / 100` ms per table, each all-to-all so much per 100 dims of the widest
+    device, times the share that leaves it."""
+    normaliser = Normaliser.fit(tables)
+    network = StructuredCostNetwork(normaliser)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+        network.launch.fill_(-50.0)
+        network.exchanges.fits = torch.tensor([[0.0, 0.0, 0.0, 0.0, *2 * [0.0, 0.0, ms_per_widest_hundred_dims, 0.0]]])
+        network.exchanges.batch_size += 1
+    return network, normaliser
 
 
 def learnt_rival():

@@ -51,8 +51,7 @@ def test_torchrecs_planner_meets_every_candidate_before_the_candidate_is_measure
     spec = hardware("a100")
     contestants = with_torchrec_planner(field, tasks, spec)
     assert list(contestants.placers) == ["dim_greedy", "torchrec_planner", CANDIDATE]
-    planner = contestants.placers["torchrec_planner"]
-    assert (planner.network_bytes_per_s, planner.devices_per_host) == (spec.network_bytes_per_s, spec.devices_per_node)
+    assert contestants.placers["torchrec_planner"].spec == spec
     versions = Contestants(
         placers={"version 1": candidate}, predictors={"version 1": candidate}, versions={"version 1": "1"}
     )
@@ -161,8 +160,6 @@ def test_every_planner_of_torchrec_assumes_the_bandwidths_of_the_testbed(store, 
     contestants = compared(store, monkeypatch, RivalInputs(), "torchrec_planner", "torchrec_planner_columns")
     spec = hardware("a100")
     known = with_torchrec_planner(contestants, tiny_tasks(), spec)
-    assert {placer.link_bytes_per_s for name, placer in known.placers.items() if name != "version 1"} == {
-        spec.link_bytes_per_s
-    }
+    assert {placer.spec for name, placer in known.placers.items() if name != "version 1"} == {spec}
     assert not known.has_default_bandwidths
     assert with_torchrec_planner(contestants, tiny_tasks(), None).has_default_bandwidths
