@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.roofline import Floats as Floats
+from dreamshard.hardware.roofline import inlined as inlined
 from dreamshard.hardware.roofline import jit as jit
 
 Ints = NDArray[np.int64]
@@ -52,9 +53,9 @@ class DeviceLaw(NamedTuple):
         own_ms: per unit of a device's own width.
         total_ms: per unit of all devices' width together.
         fixed_ms: whatever is placed.
-        hidden_weight: `[X, P H]` of the network, as the arrays below; unused by the roofline.
-        hidden_bias: `[P H]`.
-        output_weight: `[P, H]`.
+        hidden_weight: `[X, H P]` of the structured network, as the two below; `[X, P H]` of the paper's.
+        hidden_bias: `[H P]`; `[P H]` of the paper's.
+        output_weight: `[H, P]`; `[P, H]` of the paper's.
         scale_ms: `[P]`; of the paper's network, biases of its outputs.
         launch_ms: `[2]` of a device with tables, forward and backward.
         figures: of the accelerator; of the paper's network, the latent of an empty device.
@@ -164,32 +165,35 @@ def _paper_heads_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
 
 @jit
 def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
-    """Forward and backward, means of the members; pairs of a member and a phase are the rows of every weight."""
-    pairs, hidden = law.output_weight.shape
+    """Forward and backward, means of the members; pairs of a member and a phase are innermost, for vector instructions."""
+    hidden, pairs = law.output_weight.shape
     size, units = law.tables + 1, law.hidden_bias.copy()
-    shared = np.empty(6)
-    for i in range(4):
-        column = size - 1 if i == 0 else size - 5 + i  # count, distinct, dims, lookups
-        shared[i] = 0.5 * math.log(max(load[column], 0.0) + LEAST_SUM)
-    shared[0] -= COUNT_SHIFT
-    shared[4], shared[5] = min(max(load[size - 6], 0.0), 1.0), min(max(load[size - 5], 0.0), 1.0)
-    for x in range(6):  # over all pairs at once, so that the loop becomes vector instructions
-        for unit in range(pairs * hidden):
-            units[unit] += shared[x] * law.hidden_weight[2 + x, unit]
-    forward, backward = law.launch_ms[0], law.launch_ms[1]
+    count = 0.5 * math.log(max(load[size - 1], 0.0) + LEAST_SUM) - COUNT_SHIFT
+    distinct = 0.5 * math.log(max(load[size - 4], 0.0) + LEAST_SUM)
+    dims = 0.5 * math.log(max(load[size - 3], 0.0) + LEAST_SUM)
+    lookups = 0.5 * math.log(max(load[size - 2], 0.0) + LEAST_SUM)
+    wide, widest = min(max(load[size - 6], 0.0), 1.0), min(max(load[size - 5], 0.0), 1.0)
+    weight = law.hidden_weight
+    for unit in range(len(units)):
+        units[unit] += count * weight[2, unit] + distinct * weight[3, unit] + dims * weight[4, unit]
+        units[unit] += lookups * weight[5, unit] + wide * weight[6, unit] + widest * weight[7, unit]
+    log_work, concentration, output = np.empty(pairs), np.empty(pairs), np.zeros(pairs)
     for p in range(pairs):
         work, square = max(load[p], 0.0), max(load[pairs + p], 0.0)
-        log_work = 0.5 * math.log(work + LEAST_WORK)
-        concentration = 2 * math.sqrt(square + LEAST_SQUARE) / (work + LEAST_WORK)
-        output = 0.0
-        for h in range(hidden):
-            unit = p * hidden + h
-            value = units[unit] + log_work * law.hidden_weight[0, unit] + concentration * law.hidden_weight[1, unit]
-            output += max(value, 0.0) * law.output_weight[p, h]
+        log_work[p] = 0.5 * math.log(work + LEAST_WORK)
+        concentration[p] = 2 * math.sqrt(square + LEAST_SQUARE) / (work + LEAST_WORK)
+    for h in range(hidden):
+        for p in range(pairs):
+            unit = h * pairs + p
+            value = units[unit] + log_work[p] * weight[0, unit] + concentration[p] * weight[1, unit]
+            output[p] += max(value, 0.0) * law.output_weight[h, p]
+    forward, backward = law.launch_ms[0], law.launch_ms[1]
+    for p in range(pairs):
+        phase_ms = max(load[p], 0.0) * _correction(output[p]) * law.scale_ms[p]
         if p % 2:
-            backward += work * _correction(output) * law.scale_ms[p]
+            backward += phase_ms
         else:
-            forward += work * _correction(output) * law.scale_ms[p]
+            forward += phase_ms
     return forward, backward
 
 

@@ -178,9 +178,9 @@ class StructuredCostNetwork(CostNetwork):
             own_ms=own * share - received / num_devices,
             total_ms=received / num_devices,
             fixed_ms=latency,
-            hidden_weight=array(self.hidden_weight.flatten(0, 1).transpose(0, 1).flatten(1)),
-            hidden_bias=array(self.hidden_bias.flatten()),
-            output_weight=array(self.output_weight.flatten(0, 1)) / BOUND,
+            hidden_weight=array(self.hidden_weight.flatten(0, 1).permute(1, 2, 0).flatten(1)),
+            hidden_bias=array(self.hidden_bias.flatten(0, 1).T.flatten()),
+            output_weight=array(self.output_weight.flatten(0, 1).T) / BOUND,
             scale_ms=scale,
             launch_ms=(launch * scale).reshape(-1, 2).sum(axis=0),
         )

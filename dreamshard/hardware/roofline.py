@@ -71,6 +71,12 @@ def jit(function: Compiled) -> Compiled:
     return compiled
 
 
+def inlined(function: Compiled) -> Compiled:
+    """Compile a function into its callers: passing states and menus of many arrays takes longer than small functions do."""
+    compiled: Compiled = numba.njit(cache=True, error_model="numpy", forceinline=True)(inspect.unwrap(function))
+    return compiled
+
+
 def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
     """`[8]` figures for the compiled functions below; NaN for an unknown link to host memory."""
     figures = [

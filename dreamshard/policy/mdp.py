@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, first_ms, jit, phases_ms
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, first_ms, jit, phases_ms
 from dreamshard.cost_model.paper import LATENT
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
-Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 COST_COLUMNS = 3

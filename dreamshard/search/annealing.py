@@ -24,6 +24,7 @@ from dreamshard.cost_model.compiled import (
     Ints,
     curve_ms,
     device_ms,
+    inlined,
     jit,
 )
 
@@ -32,7 +33,7 @@ Mask = NDArray[np.bool_]
 ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
-HOT, _COLD = 2e-2, 1e-4  # first and last temperature, as shares of the start's cost
+_HOT, _COLD = 2e-2, 1e-4  # first and last temperature, as shares of the start's cost
 _EVENNESS = 0.1  # weight of the devices' mean squared cost beside the overall cost
 _OVERFULL_WEIGHT = 2.0  # of the start's cost, for a device with twice the tables that it has room for
 _MOST_OVERFULL = 0.05  # of a device's capacity, on the way from one legal placement to another
@@ -171,13 +172,13 @@ def empty_state(menu: Menu) -> State:
     )
 
 
-@jit
+@inlined
 def _overfull(menu: Menu, device: int, used: int) -> float:
     """Bytes above a device's capacity, as a share of it."""
     return max(used - menu.capacity[device], 0) / max(menu.capacity[device], 1)
 
 
-@jit
+@inlined
 def _add_range(
     menu: Menu, law: DeviceLaw, state: State, table: int, r: int, option: int, place: int, sign: int
 ) -> None:
@@ -262,14 +263,14 @@ def overall_ms(law: DeviceLaw, state: State) -> float:
     return slowest + _waits_ms(law, state, widest)
 
 
-@jit
+@inlined
 def _waits_ms(law: DeviceLaw, state: State, widest: float) -> float:
     """What all devices wait for, if the widest one is as wide as given."""
     waits = law.fixed_ms + law.total_ms * state.totals[_WIDTH] + curve_ms(law.curves, ALL_TO_ALL, widest)
     return waits + state.totals[_SPREAD_MS]
 
 
-@jit
+@inlined
 def may_hold(menu: Menu, state: State, table: int, device: int, leaving: int) -> bool:
     """Whether a range of the table may be there, memory aside; one of a table `leaving` does not keep it away."""
     if not menu.allowed[table, device]:
@@ -291,7 +292,7 @@ def host_allowed(menu: Menu, table: int, host: int) -> bool:
     return bool(menu.allowed[table, host * menu.per_host : (host + 1) * menu.per_host].all())
 
 
-@jit
+@inlined
 def _nth_of(state: State, device: int, part: float) -> int:
     """A range on a device, by a random number."""
     slot = state.head[device]
@@ -300,7 +301,7 @@ def _nth_of(state: State, device: int, part: float) -> int:
     return slot
 
 
-@jit
+@inlined
 def _quick_device(state: State, first: float, second: float) -> int:
     """The faster of two random devices."""
     num_devices = len(state.own_ms)
@@ -308,13 +309,13 @@ def _quick_device(state: State, first: float, second: float) -> int:
     return a if state.own_ms[a] <= state.own_ms[b] else b
 
 
-@jit
+@inlined
 def _uneven(search: Search, own_ms: float, width: float) -> float:
     """What a device adds to the unevenness: its squared cost, and that of its all-to-all if it were the widest."""
     return own_ms**2 + (search.ms_per_width * width) ** 2
 
 
-@jit
+@inlined
 def _energy(state: State, search: Search, cost_ms: float, squares: float, overfull: float) -> float:
     """What the search minimises; `cost_ms` includes the price."""
     weight = _EVENNESS / (len(state.own_ms) * search.reference)
@@ -331,7 +332,7 @@ def _begin(law: DeviceLaw, state: State, search: Search) -> None:
     state.totals[_ENERGY] = _energy(state, search, cost_ms, state.totals[_SQUARES], state.totals[_OVERFULL])
 
 
-@jit
+@inlined
 def _find_leaders(law: DeviceLaw, state: State, leaders: Ints) -> None:
     """The three slowest devices, and the three widest."""
     leaders[:] = -1
@@ -350,7 +351,7 @@ def _find_leaders(law: DeviceLaw, state: State, leaders: Ints) -> None:
                 leaders[kind, at] = d
 
 
-@jit
+@inlined
 def _exchange(
     menu: Menu,
     law: DeviceLaw,
@@ -653,15 +654,15 @@ def _is_legal(menu: Menu, state: State) -> bool:
     return True
 
 
-def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0, hot: float = HOT) -> Found:
+def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0) -> Found:
     """The best placement that `moves` changes of a legal start visit; never costs more than the start."""
     generator, best = np.random.default_rng(seed), start.cost_ms
     option, place = start.option.copy(), start.place.copy()
     state, search = prepared(menu, law, start)
-    decay = (_COLD / hot) ** (1 / max(moves, 1))
+    decay = (_COLD / _HOT) ** (1 / max(moves, 1))
     for first in range(0, moves, _BLOCK):
         draws = generator.random((min(_BLOCK, moves - first), _DRAWS))
-        temperature = hot * decay**first
+        temperature = _HOT * decay**first
         best = _anneal(menu, law, state, search, option, place, best, draws, temperature, decay)
     return Found(option, place, best)
 

@@ -130,19 +130,12 @@ class PlacementLimits:
     def repaired(self, device: Int[Tensor, " T"], load: Floats) -> Int[Tensor, " T"] | None:
         """Devices of tables in a legal placement like `device`; None if none was found.
 
-        Devices are renamed first, since they are mostly equal. Items that have the fewest devices to choose from come next,
-        then the largest. Each stays where it is if it may, or else goes to the device of the least `load`.
+        Items that have the fewest devices to choose from come first, then the largest. Each stays where it is if it may, or
+        else goes to the device of the least `load`.
         """
-        load_of, places = np.bincount(self.item, load), device.numpy()[self.first]
-        num_devices = len(self.capacity_bytes)
-        holds = (places == np.arange(num_devices)[:, None]).astype(np.float64)  # [D, I]
-        over = (holds @ self.item_bytes)[:, None] > self.capacity_bytes  # [D, D] old, new
-        amiss = holds @ (load_of[:, None] * ~self.allowed) + over * (holds @ load_of)[:, None]
-        amiss -= 1e-9 * load_of.sum() * np.eye(num_devices)  # devices keep their names if that is as good
-        renamed = scipy.optimize.linear_sum_assignment(amiss)[1]
         freedom = self.allowed.sum(axis=1) - [len(each) for each in self.groups]
         order = np.lexsort((-self.item_bytes, freedom))
-        return self.filled(self.first[order], load, wanted=renamed[places])
+        return self.filled(self.first[order], load, wanted=device.numpy()[self.first])
 
 
 @jit

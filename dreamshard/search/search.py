@@ -22,11 +22,11 @@ from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greed
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
-_MOST_LONG = 6  # long searches
-_AGREEMENT = 0.002  # between the best two of them, at which a further one would gain nothing
+_MOST_LONG = 3  # long searches
+_AGREEMENT = 0.004  # between the best two of them, at which a further one would gain nothing
 _RANKS = (1, 0, 0)  # of the start of each long search, by its number
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
-_MARGINS = (0.7, 0.3, 0.12, 0.05, 0.02)  # above perfect balance, within which every device is to stay
+_MARGINS = (0.5, 0.15, 0.05)  # above perfect balance, within which every device is to stay
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
 _MARGIN = 3  # numbers of devices to which wide tables keep
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
@@ -35,7 +35,7 @@ _KEPT = 2  # placements with split tables from which the search goes on
 
 def default_moves(task: PlacementTask) -> int:
     """Changes that a search tries at each level."""
-    return 6_000 + 30 * len(task.tables)
+    return 4_000 + 15 * len(task.tables)
 
 
 def highest_level(task: PlacementTask, *, columns: bool = True) -> int:
@@ -74,27 +74,17 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
         if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced(menu, law).cost_ms:
             continue  # not even perfect balance would gain as much
         others = _split_starts(options, menu, law) if level == COLUMNS else _spread_starts(options, law, best, moves)
-        other = _improved(menu, law, [best, *others], moves)
+        thorough = 2 if gain > 0 else 1  # a little less than the gain asked for is lost altogether
+        other = _improved(menu, law, [best, *others], thorough * moves)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
-    plan, apart = (options.placement(best, joined=joined) for joined in (True, False))
-    if plan == apart:
-        return _checked(task, [plan])[0]
-    return min(_checked(task, [plan, apart]), key=lambda each: float(costs.predict(each).overall_ms()))
-
-
-def _checked(task: PlacementTask, plans: list[Placement]) -> list[Placement]:
-    """The legal ones.
-
-    Raises:
-        NoPlacementError: none is.
-    """
-    legal = plans if task.constraints.places_freely else [plan for plan in plans if not violation(task, plan)]
+    plans = [options.placement(best, joined=joined) for joined in (True, False)]
+    legal = [plan for plan in dict.fromkeys(plans) if task.constraints.places_freely or not violation(task, plan)]
     if not legal:
         raise NoPlacementError(
             f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
         )
-    return legal
+    return min(legal, key=lambda each: float(costs.predict(each).overall_ms())) if len(legal) > 1 else legal[0]
 
 
 def _separated(menu: Menu, law: DeviceLaw, dim: Ints) -> list[Found]:
@@ -120,14 +110,14 @@ def _cost(found: Found) -> float:
 
 
 def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -> Found:
-    """The best of long searches from the best results of short ones; as many as it takes until two agree."""
-    tried = [anneal(menu, law, each, moves // _TRIAL) if len(starts) > 1 else each for each in starts]
+    """The best of long searches from the best results of short ones; as many as it takes until the best two agree."""
+    tried = [anneal(menu, law, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else list(starts)
     ranked = sorted(tried, key=_cost)
-    found: list[Found] = []
+    found = ranked[:1] if len(starts) > 1 else []
     for seed in range(1, _MOST_LONG + 1):
         start = ranked[_RANKS[seed % len(_RANKS)] % len(ranked)]
         found = sorted([*found, anneal(menu, law, start, moves, seed)], key=_cost)
-        if seed > 1 and found[1].cost_ms <= found[0].cost_ms * (1 + _AGREEMENT):
+        if len(found) > 1 and found[1].cost_ms <= found[0].cost_ms * (1 + _AGREEMENT):
             break
     return found[0]
 

@@ -35,7 +35,7 @@ from dreamshard.search.annealing import (
     settle,
 )
 
-_TRIED = 16  # devices on which greedy tries a table
+_TRIED = 8  # devices on which greedy tries a table
 SWEEPS = 6  # over all tables, in which each may change how it is spread
 _FULL = 0.97  # of all memory, above which spreading tables more costs
 

@@ -33,17 +33,11 @@ def test_moves_name_what_changed_largest_first():
     ]
 
 
-def test_a_split_table_moves_only_the_columns_that_change_device():
-    task = PlacementTask(tables_of([5], dim=8), 2, 2**20)
+@pytest.mark.parametrize(("optimizer", "num_bytes"), [("sgd", 80), ("rowwise_adagrad", 5 * (4 * 4 + 4))])
+def test_a_split_table_moves_only_the_columns_that_change_device(optimizer, num_bytes):
+    task = PlacementTask(tables_of([5], dim=8), 2, 2**20, optimizer=optimizer)
     split = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
-    assert between(task, placed(task, [0]), split) == [Step("move", "t0", (0, 5), (4, 8), 0, 1, 80)]
-
-
-def test_state_of_each_row_moves_with_every_range_of_columns():
-    task = PlacementTask(tables_of([5], dim=8), 2, 2**20, optimizer="rowwise_adagrad")
-    split = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
-    moved = between(task, placed(task, [0]), split)
-    assert [move.memory_bytes for move in moved] == [5 * (4 * 4 + 4)]
+    assert between(task, placed(task, [0]), split) == [Step("move", "t0", (0, 5), (4, 8), 0, 1, num_bytes)]
 
 
 def test_rows_go_to_each_device_and_copies_to_every_device_that_has_none():
@@ -109,8 +103,12 @@ def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
     current = InUse.of(plan, task)
     assert (current.new, current.changed, current.removed) == (("new",), ("wider",), ("gone",))
     assert (current.task.tables.names, current.placement.tables[0].where) == (("same",), (0,))
-    first, *_ = steps(task, current.shards, placed(task, [1, 1, 0]))
+    first, *loaded = steps(task, current.shards, placed(task, [1, 1, 0]))
     assert first == Step("move", "same", (0, 5), (0, 4), 0, 1, 5 * ROW_BYTES)
+    assert [(step.kind, step.table, step.source, step.target) for step in loaded] == [
+        ("load", "wider", None, 1),
+        ("load", "new", None, 0),
+    ]
 
 
 def test_a_table_of_other_rows_is_loaded_again():
@@ -126,17 +124,6 @@ def test_a_plan_of_other_tables_or_of_other_sizes_of_all_is_refused():
         InUse.of(plan, PlacementTask(tables_of([5], prefix="other"), 2, 2**20))
     with pytest.raises(ValueError, match=r"other sizes of all tables.*t0"):
         InUse.of(plan, PlacementTask(tables_of([5], dim=8), 2, 2**20))
-
-
-def test_tables_that_are_new_are_loaded_last_and_gone_ones_are_no_step():
-    task = task_of([6, 6], num_devices=2, room_rows=7)
-    old = replace(task, tables=tables_of([6, 6], names=["t0", "gone"]))
-    current = InUse.of(make_plan(old, placed(old, [0, 1]), "old"), task)
-    found = steps(task, current.shards, placed(task, [1, 0]))
-    assert [(step.kind, step.table, step.source, step.target) for step in found] == [
-        ("move", "t0", 0, 1),
-        ("load", "t1", None, 0),
-    ]
 
 
 def test_devices_that_hold_more_or_fewer_rows_of_a_spread_table_keep_their_names():

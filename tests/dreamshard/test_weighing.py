@@ -7,26 +7,16 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.moving import InUse, MovePrice, moved_bytes, rename_devices, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
-from dreamshard.shards import Shards, violation
-from dreamshard.tables import DEFAULT_BATCH
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt_placer
 
-
-class Preset(RooflinePlacer):
-    """The preset's own costs of every way to shard."""
-
-    def predict(self, task, placement):
-        return sharding_costs(task, Shards.of(task, placement), DEFAULT_BATCH, self.spec)
-
-
-A100 = Preset(PRESETS["a100"])
+A100 = RooflinePlacer(PRESETS["a100"])
 DEAR = MovePrice(steps_until_next=1, bytes_per_s=1)
 CHEAP = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
 
@@ -44,21 +34,17 @@ def two_devices(num_tables=4, **more):
     return PlacementTask(tables_of([100_000] * num_tables, 64, 20.0), 2, 2**40, **more)
 
 
-def test_a_price_that_no_gain_pays_keeps_the_plan():
+def test_a_price_that_no_gain_pays_keeps_the_plan_and_without_one_the_best_is_chosen():
     task = two_devices()
-    weighed = weigh(task, used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1]), A100, DEAR)
-    assert weighed.chosen == weighed.kept
-    assert weighed.chosen.moved_bytes == 0
-    assert weighed.moved_all.overall_ms < weighed.kept.overall_ms
-
-
-def test_without_a_price_the_best_placement_is_chosen_and_the_curve_falls():
-    task = two_devices()
-    weighed = weigh(task, used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1]), A100, CHEAP)
-    assert weighed.chosen.moved_bytes == 100_000 * 64 * 4
-    assert weighed.chosen.overall_ms == weighed.moved_all.overall_ms
-    assert [point.moved_bytes for point in weighed.curve] == [0, 100_000 * 64 * 4]
-    assert weighed.curve[0].overall_ms > weighed.curve[1].overall_ms
+    dear, cheap = (
+        weigh(task, used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1]), A100, price) for price in (DEAR, CHEAP)
+    )
+    assert dear.chosen == dear.kept
+    assert dear.chosen.moved_bytes == 0
+    assert dear.moved_all.overall_ms < dear.kept.overall_ms
+    assert cheap.chosen.overall_ms == cheap.moved_all.overall_ms
+    assert [point.moved_bytes for point in cheap.curve] == [0, 100_000 * 64 * 4]
+    assert cheap.curve[0].overall_ms > cheap.curve[1].overall_ms
 
 
 def test_as_good_a_placement_that_moves_less_is_found_beside_the_new_one():

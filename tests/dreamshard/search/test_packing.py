@@ -45,11 +45,6 @@ def test_what_no_rule_packs_is_packed():
     assert not violation(task, GreedyPlacer("size_greedy").place(task))
 
 
-def test_what_cannot_be_packed_is_proved():
-    with pytest.raises(NoPlacementError, match=r"of whole tables .* and none exists"):
-        packed(task_of([4, 4, 4], num_devices=2, room_rows=6))
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.integers(1, 30), min_size=1, max_size=7), num_devices=st.integers(1, 3), slack=st.integers(0, 8)

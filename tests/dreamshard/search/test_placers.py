@@ -1,4 +1,4 @@
-"""From a policy and a cost network to a placement."""
+"""From costs to a placement: by a trained network, and by a preset's roofline with nothing trained."""
 
 from dataclasses import replace
 
@@ -8,17 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
-from dreamshard.placement import Placement
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placer import NoPlacementError
-from dreamshard.search import GreedyCostPlacer
+from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.tables import pool_of, task_of
 from tests.helpers.trained import learnt, learnt_placer
 
 UNHURRIED_MS = 50.0
+PRIOR = RooflinePlacer(PRESETS["a100"])
 
 
 def starts(task):
@@ -88,9 +91,30 @@ def test_a_busy_machine_and_more_threads_change_no_bit_of_a_placement(num_tables
         torch.set_num_threads(threads)
 
 
-def test_predicted_phases_add_up_to_the_predicted_cost():
-    task, placer = PlacementTask(pool_of(14), 3, 2**33), learnt_placer()
-    placement = Placement.whole(torch.arange(14) % 3, 3)
-    costs = placer.predict(task, placement)
-    assert costs.forward_compute_ms.shape == (3,)
-    assert float(costs.overall_ms()) == pytest.approx(float(placer.predict(task, placement).overall_ms()), rel=1e-4)
+def true_ms(task, placement, batch_size=65_536):
+    setup = TestbedSetup(num_devices=task.num_devices, batch_size=batch_size, lookups=lambda name: pytest.fail(name))
+    return SimulatedTestbed(setup, PRESETS["a100"], noise=0.0).measure(task, placement)
+
+
+@pytest.mark.parametrize("constraints", [UNCONSTRAINED, ANY_SHARDING], ids=["whole", "every way"])
+@pytest.mark.parametrize("batch_size", [65_536, 1024])
+def test_a_preset_predicts_what_the_simulated_testbed_measures(constraints, batch_size):
+    task = PlacementTask(
+        pool_of(20), 16, 2**40, "fp16", "rowwise_adagrad", devices_per_host=4, batch_size=batch_size,
+        constraints=constraints,
+    )  # fmt: skip
+    placement = PRIOR.place(task)
+    measured = true_ms(task, placement, batch_size).costs.phases_ms()
+    assert torch.allclose(PRIOR.predict(task, placement).phases_ms().float(), measured, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_devices", [2, 4, 12])
+def test_a_preset_is_never_worse_than_a_rule_of_thumb_and_better_than_all_on_average(num_devices):
+    ratios = []
+    for seed in range(4):
+        task = PlacementTask(pool_of(30, seed), num_devices, 2**33)
+        own = true_ms(task, PRIOR.place(task)).overall_ms
+        best = min(true_ms(task, placer.place(task)).overall_ms for placer in baselines().values())
+        assert own <= best * (1 + 1e-5)
+        ratios.append(own / best)
+    assert sum(ratios) / len(ratios) < 0.99

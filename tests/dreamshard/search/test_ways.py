@@ -1,0 +1,318 @@
+"""Placing by every way to shard, and within constraints that leave tables few ways and few places."""
+
+import random
+from dataclasses import replace
+from importlib import resources
+
+import pytest
+import torch
+
+from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.placement import (
+    ON_EVERY_DEVICE,
+    ON_ONE_HOST,
+    SHARDING_TYPES,
+    SPLIT_BY_COLUMNS,
+    Placement,
+    TableSharding,
+    even_columns,
+)
+from dreamshard.placer import NoPlacementError
+from dreamshard.search import RooflinePlacer
+from dreamshard.search.baselines import baselines
+from dreamshard.search.packing import tight_splits
+from dreamshard.shards import violation
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import read_tables
+from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.trained import learnt_placer
+
+PRIOR = RooflinePlacer(PRESETS["a100"])
+BUDGET_MS = 10.0
+GB = 10**9
+COLUMNS = ("table_wise", "column_wise")
+TASK = PlacementTask(pool_of(20), 4, 2**40)
+NAMES = TASK.tables.names
+
+
+def bundled(name):
+    return read_tables(str(resources.files("dreamshard.workloads") / "data" / f"{name}.csv"))
+
+
+def cost_ms(task, placement, placer=PRIOR):
+    return float(placer.predict(task, placement).overall_ms())
+
+
+def legal(task, placer=PRIOR, budget_ms=None):
+    """The placement, which respects everything."""
+    placement = placer.place(task, budget_ms)
+    assert violation(task, placement) == "", placer.name
+    return placement
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        Constraints(pinned={NAMES[0]: (2,), NAMES[1]: (1, 3)}),
+        Constraints(excluded={NAMES[0]: (0, 1, 2), NAMES[5]: (3,)}),
+        Constraints(excluded_devices=(1, 2)),
+        Constraints(together=(frozenset(NAMES[:4]), frozenset(NAMES[3:6]), frozenset(NAMES[8:10]))),
+        Constraints(apart=(frozenset(NAMES[:4]), frozenset(NAMES[4:7]))),
+        Constraints(
+            pinned={NAMES[0]: (3,)},
+            together=(frozenset(NAMES[:2]),),
+            apart=(frozenset({NAMES[1], NAMES[7], NAMES[9]}),),
+            excluded_devices=(0,),
+        ),
+    ],
+    ids=["pinned", "excluded", "excluded devices", "together", "apart", "all"],
+)
+def test_every_placer_respects_constraints(constraints):
+    for placer in (learnt_placer(), PRIOR, *baselines().values()):
+        legal(replace(TASK, constraints=constraints), placer)
+
+
+def test_devices_of_unequal_memory_are_filled_as_far_as_each_has_room():
+    tables = tables_of([100, 100, 50, 50, 10], dim=4)  # 16 bytes a row
+    constraints = Constraints(memory_bytes_of={0: 3_300, 1: 1_000}, reserve_bytes=100)
+    task = PlacementTask(tables, 2, 10**6, constraints=replace(constraints, memory_bytes_of={0: 3_300, 1: 1_900}))
+    for placer in (learnt_placer(), PRIOR, *baselines().values()):
+        legal(task, placer)
+    with pytest.raises(ValueError, match="devices together"):
+        PlacementTask(tables, 2, 10**6, constraints=constraints)
+
+
+def test_a_table_to_be_split_by_columns_is_split_and_not_finer_than_allowed():
+    tables = tables_of([10**6, 100, 100], dim=64, pooling=[50.0, 1.0, 1.0])
+    constraints = Constraints(sharding_types_of={"t1": ("column_wise",)}, narrowest_columns_of={"t0": 32, "t1": 16})
+    placement = legal(PlacementTask(tables, 8, 2**40, constraints=constraints))
+    widths = [[end - start for start, end in each.ranges(64)] for each in placement.tables]
+    assert min(widths[0]) >= 32
+    assert len(widths[1]) > 1
+
+
+def test_swaps_keep_tables_apart():
+    task = replace(TASK, constraints=Constraints(apart=tuple(frozenset(NAMES[i : i + 4]) for i in range(0, 20, 4))))
+    assert sorted(torch.bincount(legal(task, budget_ms=0.0).device).tolist()) == [5, 5, 5, 5]
+
+
+def test_a_table_larger_than_a_device_needs_as_many_column_shards_as_fit():
+    tables = tables_of([100], dim=16)  # 6,400 bytes in fp32, 1,600 per four columns
+    assert [parts.tolist() for parts in tight_splits(PlacementTask(tables, 4, 3_300))] == [[2], *[[4]] * 6]
+
+
+@pytest.mark.parametrize("placer", [PRIOR, learnt_placer()], ids=["prior", "learnt"])
+def test_a_table_larger_than_every_device_is_split_and_refused_by_rules_of_thumb(placer):
+    task = PlacementTask(tables_of([1000, 100, 100], dim=[32, 8, 8]), 4, 70_000)
+    assert len(legal(task, placer).tables[0].columns) >= 2
+    with pytest.raises(NoPlacementError, match="splits tables by columns"):
+        baselines()["size_greedy"].place(task)
+    huge = PlacementTask(tables_of([5 * 10**9], dim=16, pooling=10.0), 64, 70 * GB, constraints=ANY_SHARDING)
+    legal(huge, placer)
+
+
+@pytest.mark.parametrize(("name", "num_devices"), [("medium", 8), ("large", 32)])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+@pytest.mark.slow
+def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer):
+    tables = bundled(f"nvidia-synthetic-{name}")
+    legal(PlacementTask(tables, num_devices, 80 * 2**30, "fp32", optimizer), learnt_placer())
+
+
+@pytest.mark.parametrize("types", [COLUMNS, SHARDING_TYPES])
+def test_tables_that_no_memory_holds_are_cached_and_no_more_than_needed(types):
+    constraints = Constraints(sharding_types=types, caching=True)
+    task = PlacementTask(bundled("mlperf-dlrm-dcnv2"), 8, 8 * GB, constraints=constraints)
+    placement = legal(task, RooflinePlacer(PRESETS["h100"]))
+    cached = [t for t, sharding in enumerate(placement.tables) if sharding.cached_share is not None]
+    assert 0 < len(cached) < len(placement.tables)
+    assert int(task.tables.rows[cached].min()) > 100_000  # small tables free nothing
+
+
+@pytest.mark.parametrize("sharding_type", SHARDING_TYPES)
+def test_tables_that_must_be_sharded_in_one_way_are(sharding_type):
+    tables = replace(pool_of(6), dim=torch.full((6,), 64), rows=torch.full((6,), 10**5))
+    constraints = replace(ANY_SHARDING, sharding_types_of={tables.names[2]: (sharding_type,)})
+    placement = legal(PlacementTask(tables, 8, 2**40, devices_per_host=4, constraints=constraints))
+    assert placement.tables[2].sharding_type == sharding_type
+
+
+def test_constraints_on_places_hold_beside_spread_tables():
+    tables = bundled("mlperf-dlrm-dcnv2")
+    small = [name for name, rows in zip(tables.names, tables.rows.tolist(), strict=True) if rows < 10**6]
+    constraints = replace(
+        ANY_SHARDING,
+        pinned={small[0]: (3,)},
+        together=(frozenset(small[1:4]),),
+        apart=(frozenset(small[4:7]),),
+        memory_bytes_of={0: 40 * GB},
+        reserve_bytes=GB,
+    )
+    legal(PlacementTask(tables, 8, 80 * GB, constraints=constraints))
+
+
+def test_what_fits_nowhere_is_refused():
+    tables = tables_of([10**6] * 3, dim=64)  # 256 MB each, 768 MB in all
+    task = PlacementTask(tables, 2, 400 * 10**6, constraints=Constraints(sharding_types=("table_wise",)))
+    with pytest.raises(NoPlacementError, match="found no placement"):
+        PRIOR.place(task)
+    legal(replace(task, constraints=ANY_SHARDING))
+
+
+def test_a_trained_network_spreads_tables_too():
+    task = PlacementTask(bundled("mlperf-dlrm-dcnv2"), 8, 80 * GB, constraints=ANY_SHARDING)
+    placer = learnt_placer()
+    plain = placer.place(replace(task, constraints=UNCONSTRAINED))
+    assert cost_ms(task, legal(task, placer), placer) <= cost_ms(task, plain, placer) * 1.01
+    rows = Constraints(sharding_types=("row_wise",))
+    spread = PlacementTask(tables_of([10**6], dim=16), 4, 20 * 10**6, constraints=rows)
+    assert placer.place(spread).tables[0].sharding_type == "row_wise"
+
+
+def test_a_hot_table_is_spread_where_that_pays_only_together_with_copies_of_small_ones():
+    pool, prior = bundled("nvidia-synthetic-small"), RooflinePlacer(PRESETS["h200"])
+    drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
+    task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
+    found, plain = prior.place(task), prior.place(replace(task, constraints=UNCONSTRAINED))
+    assert {"row_wise", "data_parallel"} <= found.sharding_types
+    assert cost_ms(task, found, prior) < 0.9 * cost_ms(task, plain, prior)
+
+
+def only(sharding_type, *names):
+    return dict.fromkeys(names, (sharding_type,))
+
+
+def task_of(constraints, num_devices=8, per_host=4, rows=(50_000, 10**6, 500), dim=(64, 32, 128), memory_bytes=2**34):
+    tables = tables_of(rows, dim, 5.0)
+    return PlacementTask(tables, num_devices, memory_bytes, devices_per_host=per_host, constraints=constraints)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        task_of(Constraints(sharding_types_of=only("table_row_wise", "t1"), pinned={"t1": (4, 5, 6, 7)})),
+        task_of(Constraints(sharding_types_of=only("table_row_wise", "t1"), excluded_devices=(0,))),
+        task_of(Constraints(sharding_types_of=only("grid_shard", "t0", "t2"), excluded={"t0": (5,)})),
+        task_of(Constraints(sharding_types_of=only("grid_shard", "t2"), narrowest_columns_of={"t2": 128})),
+        task_of(Constraints(sharding_types_of=only("grid_shard", "t0"), narrowest_columns_of={"t0": 20})),
+        task_of(Constraints(sharding_types_of=only("row_wise", "t0")), rows=(10, 1000, 1000)),
+        task_of(
+            Constraints(
+                sharding_types=("table_wise", "data_parallel"),
+                sharding_types_of=only("row_wise", "t1"),
+                apart=(frozenset({"t0", "t1"}),),
+            )
+        ),
+        task_of(Constraints(sharding_types_of=only("table_row_wise", "t0", "t1"), apart=(frozenset({"t0", "t1"}),))),
+        task_of(
+            Constraints(
+                sharding_types_of=only("table_row_wise", "t1"), apart=(frozenset({"t0", "t1"}),), pinned={"t0": (1,)}
+            )
+        ),
+        task_of(Constraints(sharding_types=("row_wise",)), num_devices=1, per_host=1),
+        task_of(
+            Constraints(sharding_types_of=only("column_wise", "t1"), excluded_devices=(1,)), num_devices=2, per_host=2
+        ),
+        task_of(Constraints(sharding_types_of=only("column_wise", "t1"), pinned={"t1": (1,)})),
+    ],
+    ids=[
+        "pinned to a host",
+        "a device of another host excluded",
+        "a grid on one host",
+        "one range of a grid",
+        "a grid of odd width",
+        "fewer rows than devices",
+        "apart from a row-wise table",
+        "apart on hosts",
+        "apart from a host",
+        "one device",
+        "by columns on one device",
+        "by columns on a pin",
+    ],
+)
+@pytest.mark.slow
+@pytest.mark.parametrize("placer", [PRIOR, learnt_placer()], ids=["prior", "learnt"])
+def test_the_only_way_to_shard_a_table_is_found(task, placer):
+    assert violation(task, placer.place(task, BUDGET_MS)) == ""
+
+
+def test_a_table_with_no_way_is_named_with_its_constraint_and_the_reason():
+    no_host = Constraints(sharding_types_of=only("table_row_wise", "t1"), excluded={"t1": (0, 4)})
+    with pytest.raises(NoPlacementError, match="'t1' may only be sharded table_row_wise, but it may use only devices"):
+        PRIOR.place(task_of(no_host), BUDGET_MS)
+    uneven = task_of(Constraints(sharding_types_of=only("grid_shard", "t0")), num_devices=6)
+    with pytest.raises(
+        NoPlacementError, match="'t0' may only be sharded grid_shard, but the 6 devices do not fill hosts"
+    ):
+        PRIOR.place(uneven, BUDGET_MS)
+    cached = Constraints(sharding_types_of=only("data_parallel", "t0"), cached_share_of={"t0": 0.5})
+    with pytest.raises(
+        NoPlacementError, match="'t0' may only be sharded data_parallel, but it is to be in host memory"
+    ):
+        PRIOR.place(task_of(cached), BUDGET_MS)
+
+
+def test_a_placement_of_the_spread_table_that_bars_all_others_is_refused():
+    barred = Constraints(
+        sharding_types=("table_wise",), sharding_types_of=only("row_wise", "t1"), apart=(frozenset({"t0", "t1"}),)
+    )
+    with pytest.raises(NoPlacementError, match="found no placement"):
+        PRIOR.place(task_of(barred), BUDGET_MS)
+
+
+def drawn_task(rng):
+    per_host, hosts, count = rng.choice([2, 4]), rng.choice([1, 2]), rng.randint(2, 6)
+    num_devices, names = per_host * hosts, [f"t{i}" for i in range(count)]
+
+    def sometimes(share, value):
+        return value if rng.random() < share else None
+
+    constraints = {
+        "sharding_types": rng.choice(
+            [SHARDING_TYPES, ("table_wise", "column_wise"), ("table_wise", "row_wise", "data_parallel")]
+        ),
+        "sharding_types_of": sometimes(0.5, only(rng.choice(SHARDING_TYPES), rng.choice(names))),
+        "pinned": sometimes(
+            0.3, {rng.choice(names): tuple(rng.sample(range(num_devices), rng.randint(1, num_devices)))}
+        ),
+        "excluded": sometimes(0.2, {rng.choice(names): (rng.randrange(num_devices),)}),
+        "excluded_devices": sometimes(0.2, (rng.randrange(num_devices),)),
+        "apart": sometimes(0.3, (frozenset(rng.sample(names, 2)),)),
+        "together": sometimes(0.2, (frozenset(rng.sample(names, 2)),)),
+        "narrowest_columns_of": sometimes(0.2, {rng.choice(names): rng.choice([16, 20, 32, 64])}),
+        "cached_share_of": sometimes(0.2, {rng.choice(names): 0.3}),
+    }
+    rows, dims = (rng.choices(of, k=count) for of in ([3, 500, 50_000, 10**6], [8, 32, 64, 128]))
+    given = Constraints(**{name: value for name, value in constraints.items() if value is not None})
+    return task_of(given, num_devices, per_host, rows, dims)
+
+
+def drawn_placement(rng, task):
+    per_host, shardings = task.devices_per_host, []
+    for name, dim in zip(task.tables.names, task.tables.dim.tolist(), strict=True):
+        way = rng.choice(task.constraints.sharding_types_for(name))
+        columns = even_columns(dim, rng.randint(2, min(4, dim // 4))) if way in SPLIT_BY_COLUMNS else ()
+        places = range(task.num_devices // per_host if way in ON_ONE_HOST else task.num_devices)
+        where = () if way in ON_EVERY_DEVICE else tuple(rng.choice(places) for _ in columns or [0])
+        share = None if way == "data_parallel" else task.constraints.cached_share_of.get(name)
+        shardings.append(TableSharding(way, columns=columns, where=where, cached_share=share))
+    return Placement(tuple(shardings), task.num_devices, per_host)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+def test_what_random_placements_can_meet_the_search_meets_too(seed):
+    rng, placed = random.Random(seed), 0
+    for _ in range(25):
+        try:
+            task = drawn_task(rng)
+        except ValueError:
+            continue  # a contradiction, refused at once
+        try:
+            assert violation(task, PRIOR.place(task, BUDGET_MS)) == "", task.constraints
+            placed += 1
+        except NoPlacementError:
+            found = (placement for placement in (drawn_placement(rng, task) for _ in range(400)))
+            assert all(violation(task, placement) for placement in found), task.constraints
+    assert placed > 5
