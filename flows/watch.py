@@ -65,7 +65,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         **diff.payload(),
     }
     publish(diff, outcome, link)
-    return {**outcome, "table": diff.rows(SHOWN)}
+    return {**outcome, "table": [change.row() for change in diff.changes[:SHOWN]]}
 
 
 @task(name="compare datasets", cache_policy=NO_CACHE)
@@ -101,7 +101,7 @@ def run_name(source: str, diff: DatasetDiff) -> str:
 
 def publish(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> None:
     """Show the difference as an artifact of the flow run."""
-    rows = diff.rows(SHOWN)
+    rows = [change.row() for change in diff.changes[:SHOWN]]
     num_hidden = len(diff.changes) - len(rows)
     parts = [
         f"# {outcome['source']}",

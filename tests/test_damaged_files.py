@@ -3,18 +3,14 @@
 import gzip
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dreamshard.constraints import parse_constraints
 from dreamshard.files.foreign import InputError
@@ -25,40 +21,6 @@ from dreamshard.training import load_placer, save_placer
 from dreamshard.workloads import WorkloadConfig, open_workload, read_lookups, read_tables
 from tests.helpers.trained import learnt_placer
 
-TOKENS = [
-    b"null",
-    b"NaN",
-    b"1e999",
-    b"-1",
-    b"9" * 30,
-    b"[" * 400,
-    b'{"a":' * 400,
-    b"\xff",
-    b"\x00" * 8,
-    b"&a [*a]",
-    b'"',
-    b",\n",
-]
-VALUES = [
-    None,
-    True,
-    0,
-    -1,
-    2**63,
-    10**400,
-    0.5,
-    float("nan"),
-    float("inf"),
-    "",
-    "x" * 5000,
-    "\ud800",
-    "1+30",
-    [],
-    {},
-    [[]],
-    [None],
-    {"a": 1},
-]
 PLACER = ("config.json", "weights.safetensors")
 
 
@@ -122,33 +84,14 @@ def readers() -> list[Reader]:
 READERS = {reader.name: reader for reader in readers()}
 
 
-@st.composite
-def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """One to three regions replaced by other bytes."""
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, len(content)))
-        end = start + draw(st.sampled_from([0, 1, 2, 8, 30, len(content)]))
-        content = content[:start] + draw(st.binary(max_size=8) | st.sampled_from(TOKENS)) + content[end:]
-    return content
-
-
-@st.composite
-def wrong(draw: st.DrawFn, tree: Any) -> Any:
-    """A JSON value in which one value is another, missing or twice."""
-    if isinstance(tree, dict | list) and tree and draw(st.integers(0, 4)):
-        copied = tree.copy()
-        key = draw(st.sampled_from(sorted(tree) if isinstance(tree, dict) else range(len(tree))))
-        copied[key] = draw(wrong(tree[key]))
-        return copied
-    return draw(st.sampled_from(VALUES) | st.just([tree, tree]) | st.just({"a": tree}))
-
-
-def content_of(reader: Reader, valid: bytes) -> st.SearchStrategy[bytes]:
-    if reader.name.endswith(".json"):
-        return damaged(valid) | wrong(json.loads(valid)).map(lambda tree: json.dumps(tree).encode())
-    if reader.name.endswith(".yaml"):
-        return damaged(valid) | wrong(yaml.safe_load(valid)).map(lambda tree: yaml.safe_dump(tree).encode())
-    return damaged(valid)
+def damages(content: bytes) -> Iterator[bytes]:
+    """The content cut off, with bytes replaced, and other content."""
+    for part in (0, 1, 3, 7):
+        yield content[: part * len(content) // 8]
+        for other in (b"\xff", b"\x00" * 8, b"null", b"NaN", b"-1", b"9" * 30, b'"', b",\n", b"[" * 400, b"&a [*a]"):
+            start = part * len(content) // 8
+            yield content[:start] + other + content[start + len(other) :]
+    yield from (b"{}", b"[[]]", b"\xef\xbb\xbf", b"PK\x03\x04")
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -159,17 +102,12 @@ def test_a_damaged_file_is_read_or_refused_in_one_sentence(name: str, tmp_path: 
     else:
         file.write_bytes(reader.valid)
     reader.read(file)
-
-    @settings(max_examples=40, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-    @given(content=content_of(reader, file.read_bytes()))
-    def refused_in_one_sentence(content: bytes) -> None:
+    named = (file.parent.name, file.name, "the plan", "the model")
+    for content in damages(file.read_bytes()):
         file.write_bytes(content)
         try:
             reader.read(file)
         except ValueError as error:
             assert type(error) in (ValueError, InputError), repr(error)  # noqa: PT017 - a file may also be read
             assert "\n" not in str(error), error  # noqa: PT017
-            named = (file.parent.name, file.name, "the plan", "the model")
-            assert any(name in str(error) for name in named), error  # noqa: PT017
-
-    refused_in_one_sentence()
+            assert any(each in str(error) for each in named), error  # noqa: PT017

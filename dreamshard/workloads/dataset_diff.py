@@ -82,18 +82,13 @@ class DatasetDiff:
         changes: largest weight first.
         num_before: tables of the earlier dataset; 0 if there is none.
         num_after: tables of the later dataset.
+        matters: whether the placer should be trained again.
     """
 
     changes: tuple[TableChange, ...]
     num_before: int
     num_after: int
-    thresholds: DriftThresholds
-
-    @property
-    def matters(self) -> bool:
-        """Whether the placer should be trained again."""
-        share = len(self.changes) / max(self.num_before, self.num_after)
-        return self.num_before == 0 or _reaches(share, self.thresholds.share)
+    matters: bool
 
     @property
     def counts(self) -> dict[str, int]:
@@ -112,21 +107,10 @@ class DatasetDiff:
         tables = f"of {self.num_before} tables before, {self.num_after} now"
         return f"{counts} ({tables}), most of all {self.changes[0].name}, {self.changes[0].kind}"
 
-    def rows(self, most: int | None = None) -> list[dict[str, str]]:
-        """The first `most` changes, or all, as rows of a table for people."""
-        return [change.row() for change in self.changes[:most]]
-
     def payload(self, most: int = 50) -> dict[str, Any]:
         """The diff in plain types for programs; `changes` has the first `most`, the counts are of all."""
-        return {
-            "sentence": self.sentence,
-            "matters": self.matters,
-            "tables_before": self.num_before,
-            "tables_after": self.num_after,
-            **self.counts,
-            "thresholds": asdict(self.thresholds),
-            "changes": [asdict(change) for change in self.changes[:most]],
-        }
+        changes = [asdict(change) for change in self.changes[:most]]
+        return {"sentence": self.sentence, "matters": self.matters, **self.counts, "changes": changes}
 
 
 def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresholds | None = None) -> DatasetDiff:
@@ -139,13 +123,14 @@ def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresho
     """
     limits = thresholds or DriftThresholds()
     if before is None:
-        return DatasetDiff(changes=(), num_before=0, num_after=len(after), thresholds=limits)
+        return DatasetDiff(changes=(), num_before=0, num_after=len(after), matters=True)
     old, new = ({name: tables.select([t]) for t, name in enumerate(tables.names)} for tables in (before, after))
     work = max(float((before.pooling_factor.double() * before.dim).sum()), 1e-12)
     memory = float((before.rows * before.dim).sum())
     found = [_change(name, old.get(name), new.get(name), limits, work, memory) for name in old | new]
     changes = sorted((change for change in found if change), key=lambda change: (-change.weight, change.name))
-    return DatasetDiff(changes=tuple(changes), num_before=len(before), num_after=len(after), thresholds=limits)
+    matters = _reaches(len(changes) / max(len(before), len(after)), limits.share)
+    return DatasetDiff(changes=tuple(changes), num_before=len(before), num_after=len(after), matters=matters)
 
 
 def _change(

@@ -47,7 +47,7 @@ def test_every_kind_of_change_is_found_under_the_tables_name():
     }
     assert diff.counts == {"added": 1, "removed": 1, "resized": 1, "drifted": 1}
     assert diff.matters
-    rows = {row["table"]: row for row in diff.rows()}
+    rows = {row["table"]: row for row in (change.row() for change in diff.changes)}
     assert rows["b"]["dim"] == "8 -> 16"
     assert rows["c"]["pooling factor"] == "1 -> 2"
     assert rows["a"]["rows"] == "100"
@@ -80,4 +80,3 @@ def test_tables_that_nothing_was_trained_on_matter():
     diff = diff_datasets(None, BEFORE)
     assert diff.matters
     assert diff.sentence == "3 tables, on which no training with these options has ended yet"
-    assert diff.rows() == []
