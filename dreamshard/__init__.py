@@ -1,16 +1,4 @@
-"""dreamshard: learn what embedding tables cost, and place them on devices. Each room uses only the rooms above it.
-
-    files/                 atomic writing, locks, content of other people
-    tables, workloads/     `Tables` and their lookups, from files, published lists or generators
-    tasks, placement       a `PlacementTask`: tables, devices, memory; a `Placement`: how each table is sharded, and where
-    costs, placer, plan    `CostSample`: measured milliseconds per device; the `Placer` protocol; the plan for the trainer
-    testbeds/, baselines   where costs come from: real ranks, one device, or a roofline; rules of thumb
-    cost_model/            features of tables, and networks that predict a placement's cost
-    policy/                the estimated MDP, and a policy that places table after table in it
-    search/                policy + cost network -> the best placement within a budget of work
-    training, evaluation   Algorithm 1: measure, fit, improve; paired comparisons of placers
-    rivals/                published rivals, behind the same interface
-    recipes                complete configurations by name
+"""dreamshard: learn what embedding tables cost, and place them on devices. `docs/architecture.md` lists the rooms.
 
 Letters of dimensions, in every signature: B batch (placements or episodes), T tables, D devices, F features, L latent,
 M members of an ensemble, N lookups or shards, P distinct tables of a data set, S samples or starts. Costs are in

@@ -1,4 +1,4 @@
-"""Files: atomic writing, locks, text for people, content of other people, and content identities."""
+"""Files: atomic writing, text for people, content of other people, and content identities."""
 
 import hashlib
 import json

@@ -64,17 +64,12 @@ class Population:
     laws: tuple[CountLaw, ...]
 
     @property
-    def lookups_by_bin(self) -> Matrix:
-        """`[T, 17]` lookups of the rows in each bin."""
-        return np.asarray(self.rows_by_bin * np.asarray([law.mean for law in self.laws]))
-
-    @property
     def shares(self) -> Matrix:
         """`[T, 36]` each table's part of the published figures, scaled to mean 1 for totals.
 
         A subset of the tables that preserves the means of these preserves the totals and both histograms.
         """
-        kinds = self.lookups_by_bin, self.rows_by_bin
+        kinds = self.rows_by_bin * np.asarray([law.mean for law in self.laws]), self.rows_by_bin
         totals = [counts.sum(axis=1, keepdims=True) / counts.sum() for counts in kinds]
         return np.concatenate([*totals, *(counts / counts.sum() for counts in kinds)], axis=1) * len(self.rows)
 

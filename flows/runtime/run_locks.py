@@ -1,21 +1,31 @@
-"""Locks between flows: one writer of the registry, one run per training; each is free once its holder is killed.
+"""Locks between flows: one measures per host, one writes the registry, one continues a training; a killed holder frees them.
 
 A file lock separates processes of one home, and a concurrency limit of Prefect all that share a server. `deploy` makes the
 limit; without it, the file lock alone holds.
 """
 
+import logging
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 
+from filelock import FileLock, Timeout
 from prefect.concurrency.sync import concurrency
 from prefect.settings import get_current_settings
 
-from dreamshard.files.locks import locked
 from storage.store import Store
 
 REGISTRY = "dreamshard-registry"
 LEASE_S = 60.0
 """The shortest lease that Prefect's server grants."""
+
+MEASURING_LOCK = "DREAMSHARD_MEASURING_LOCK"
+"""Environment variable: the file that every measuring process of a host locks; mount its folder in containers."""
+
+_DEFAULT = "/tmp/dreamshard/measuring.lock"  # TMPDIR differs between the users and jobs of a host
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -41,3 +51,47 @@ def home_lock(store: Store, name: str, why: str) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     with locked(folder / f"{name}.lock", why):
         yield
+
+
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Keep all other processes of this host, of any home or user, from measuring: they would slow each other down.
+
+    Raises:
+        ValueError: the file that `DREAMSHARD_MEASURING_LOCK` names cannot be made.
+    """
+    path = Path(os.environ.get(MEASURING_LOCK) or _DEFAULT)
+    with suppress(OSError):  # it is there, perhaps made by another user; `locked` says if it cannot be made
+        path.parent.mkdir()
+        path.parent.chmod(0o1777)
+    with locked(path, "another process measures on this host"):
+        yield
+
+
+@contextmanager
+def locked(path: Path, reason: str) -> Iterator[None]:
+    """Hold the host-wide lock on `path`, a file in an existing folder.
+
+    Args:
+        path: made if missing, writable by every user.
+        reason: logged while another process holds the lock.
+
+    Raises:
+        ValueError: the file cannot be made.
+    """
+    lock = FileLock(path, mode=0o666)
+    try:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            logger.info("%s; waiting for the lock %s", reason, path)
+            lock.acquire()
+    except OSError as error:
+        raise ValueError(
+            f"the lock {path} cannot be made ({error.strerror}); make its folder writable, or set {MEASURING_LOCK} to "
+            "another file"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -13,14 +13,13 @@ from dataclasses import replace
 from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import SIMULATED, CostSample
-from dreamshard.files.locks import measuring as host_measuring_lock
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe, batch_size_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import Capacity, MeasurementError, Testbed, TestbedSetup
 from dreamshard.workloads import Lookups, LookupSource
-from flows.runtime import launched_ranks
+from flows.runtime import launched_ranks, run_locks
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store
@@ -129,7 +128,7 @@ def in_round(reference: TestbedReference, number: int) -> TestbedReference:
 
 def measurement_lock(reference: TestbedReference) -> AbstractContextManager[None]:
     """Lock for one measurement: no other process of this host measures, no matter which home it uses."""
-    return nullcontext() if reference.kind == SIMULATED else host_measuring_lock()
+    return nullcontext() if reference.kind == SIMULATED else run_locks.measuring()
 
 
 def measure(

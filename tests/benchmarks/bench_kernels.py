@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 from dreamshard.costs import CostSample
-from dreamshard.files.locks import measuring
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import GreedyCostPlacer
@@ -44,6 +43,7 @@ from dreamshard.workloads import (
 from dreamshard.workloads import (
     statistics as table_statistics,
 )
+from flows.runtime.run_locks import measuring
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.held_out import Trained, Vector, by_network, error_rows, rank, train
 from tests.benchmarks.measuring import Row, row, spread

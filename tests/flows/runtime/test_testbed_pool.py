@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.files.locks import MEASURING_LOCK
 from dreamshard.recipes import MeasureConfig
 from dreamshard.tasks import PlacementTask
 from flows.runtime import testbed_pool
+from flows.runtime.run_locks import MEASURING_LOCK
 from storage.store import open_store
 from tests.helpers.tables import tables_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.files import locks
+from flows.runtime import run_locks as locks
 
 TRY = """
 import fcntl, sys
@@ -35,7 +35,7 @@ def test_another_process_waits_while_one_measures_and_goes_on_afterwards(tmp_pat
 @pytest.mark.processes
 def test_a_process_that_was_killed_gives_the_lock_back(tmp_path):
     lock = tmp_path / "lock"
-    hold = "import sys, time; from pathlib import Path; from dreamshard.files.locks import locked\n"
+    hold = "import sys, time; from pathlib import Path; from flows.runtime.run_locks import locked\n"
     hold += "with locked(Path(sys.argv[1]), ''):\n    print('held', flush=True)\n    time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", hold, lock], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
