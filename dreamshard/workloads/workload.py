@@ -146,7 +146,6 @@ class Workload:
         """
         table = self.listed[position]
         found = self.lookups(table)
-        check_indices(found.indices, table.rows, f"table {table.name!r}")
         indices = found.indices.to(index_dtype(table.rows))
         return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, found.offsets))
 
@@ -185,7 +184,9 @@ def listed_workload(
 
     def lookups(table: ModelTable) -> Lookups:
         if recording and table.name in tokens:
-            return recording.lookups(table, batch_size)
+            found = recording.lookups(table, batch_size)
+            check_indices(found.indices, table.rows, f"table {table.name!r} of {Path(config.source).name}")
+            return found
         return zipf_lookups(table, batch_size, config.seed)
 
     def origin(table: ModelTable) -> list[Any]:

@@ -47,7 +47,7 @@ def test_names_rows_and_dims_are_read_from_a_list_beside_the_file(tmp_path):
     tables = read(save(tmp_path / "d.pt"))
     assert [(table.name, table.rows, table.dim) for table in tables] == [("user", 100, 32), ("item", 10, 64)]
     (tmp_path / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\nitem,9,64\n")
-    with pytest.raises(ValueError, match="'item' has index 9 outside the table of 9 rows"):
+    with pytest.raises(ValueError, match=r"'item' of d\.pt has index 9 outside the table of 9 rows"):
         read(tmp_path / "d.pt")
     (tmp_path / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\n")
     with pytest.raises(ValueError, match=r"lists 1 tables, but d\.pt holds 2"):

@@ -78,7 +78,7 @@ def test_the_store_keeps_a_copy_of_the_setting_for_commands(monkeypatch, tmp_pat
 
 def test_empty_fields_of_a_training_take_the_setting_and_a_comparison_keeps_its_own(monkeypatch):
     team = {"source": "/tables.csv", "devices": 8, "algorithm": "paper"}
-    assert checked(team | {"source": "file:///tmp/./tables.csv"})["source"] == "/tmp/tables.csv"
+    assert checked(team | {"source": "/tmp/./tables.csv"})["source"] == "/tmp/tables.csv"
     monkeypatch.setattr(form, "read_setting", lambda: team)
     monkeypatch.setattr(form.FlowRunContext, "get", lambda: "a run")
     taken = with_setting(RetrainOptions(devices=4, seed=1))
