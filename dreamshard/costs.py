@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from dreamshard.placement import Placement
@@ -272,16 +272,8 @@ class MeasuredOn(StepSetting):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "MeasuredOn":
-        """Read the result of `to_json`.
-
-        Raises:
-            ValueError: a field is missing or wrong.
-        """
-        try:
-            return TypeAdapter(cls).validate_json(json.dumps(dict(content)), strict=True)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise ValueError(f"{first['loc'][-1]} of what was measured: {first['msg']}") from error
+        """Read the result of `to_json`; raises a ValueError if a field is missing or wrong."""
+        return TypeAdapter(cls).validate_json(json.dumps(dict(content)), strict=True)
 
     def shares_hosts_as(self, task: PlacementTask) -> bool:
         """Whether as many devices were measured as the task has, with as many on a host, if the task says how many."""

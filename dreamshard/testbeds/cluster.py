@@ -19,7 +19,7 @@ from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Tes
 from dreamshard.testbeds.device import CLOCKS, library_versions, machine_memory_bytes, medians, slowest_spread
 from dreamshard.testbeds.layout import Layout
 from dreamshard.testbeds.operators import require_fbgemm, require_operators
-from dreamshard.testbeds.ranks import Job, LocalLauncher, RankFailure, Ranks, describe_rank, gpu_of
+from dreamshard.testbeds.ranks import Job, Launcher, RankFailure, Ranks, describe_rank, gpu_of
 
 
 class ClusterTestbed(Testbed):
@@ -128,7 +128,7 @@ class ClusterTestbed(Testbed):
         """What each rank measured; ends all ranks on any error."""
         with self._lock:
             if self.ranks is None:
-                self.ranks = Ranks(LocalLauncher(self.setup.most_devices, on_gpu=self.device_type == "cuda"))
+                self.ranks = Ranks(Launcher(self.setup.most_devices, on_gpu=self.device_type == "cuda"))
             job = Job(
                 device_type=self.device_type,
                 setup=self._pickled_setup,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from types import FrameType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -79,30 +79,44 @@ class Job:
     measured: Exchange | tuple[PlacementTask, Placement]
 
 
-@runtime_checkable
-class Launcher(Protocol):
-    """Starts ranks, each of which calls `serve`.
+class Launcher:
+    """Starts ranks, each of which calls `serve`; here in processes of this host.
+
+    Args:
+        num_ranks: of all.
+        on_gpu: whether they run on GPUs.
 
     Attributes:
         address: of this host, at which ranks reach the driver.
         advice: what to do after a failure.
     """
 
-    num_ranks: int
-    address: str
-    advice: str
+    address = LOOPBACK
+    advice = "open the testbed again for new ranks"
+
+    def __init__(self, num_ranks: int, *, on_gpu: bool) -> None:
+        self.num_ranks = num_ranks
+        self.on_gpu = on_gpu
+        self._num_processes = num_ranks
+        self._processes: list[Any] = []
 
     def start(self, meeting: str) -> None:
         """Start all ranks, which meet the driver at `host:port`."""
-        ...
+        for number in range(self._num_processes):
+            arguments = (number, self.num_ranks, meeting, self.on_gpu)
+            process = get_context("spawn").Process(target=_serve_here, args=arguments, daemon=True)
+            process.start()
+            self._processes.append(process)
 
     def exits(self) -> Mapping[int, str]:
         """How ranks have died, by number, as far as the launcher can tell."""
-        ...
+        codes = {number: process.exitcode for number, process in enumerate(self._processes)}
+        return {number: _in_words(code) for number, code in codes.items() if code}
 
     def end(self) -> None:
         """Tidy up after all ranks have been told to end."""
-        ...
+        for process in self._processes:
+            process.join(GRACE_S)
 
 
 class Ranks:
@@ -195,42 +209,7 @@ class Ranks:
         return [number for number, key in enumerate(keys) if not self._store.check([key])]
 
 
-class LocalLauncher:
-    """Ranks in processes of this host.
-
-    Args:
-        num_ranks: of all.
-        on_gpu: whether they run on GPUs.
-    """
-
-    address = LOOPBACK
-    advice = "open the testbed again for new ranks"
-
-    def __init__(self, num_ranks: int, *, on_gpu: bool) -> None:
-        self.num_ranks = num_ranks
-        self._num_processes, self._on_gpu = num_ranks, on_gpu
-        self._processes: list[Any] = []
-
-    def start(self, meeting: str) -> None:
-        """See `Launcher`."""
-        arguments = (self.num_ranks, meeting, self._on_gpu)
-        for number in range(self._num_processes):
-            process = get_context("spawn").Process(target=_serve_here, args=(number, *arguments), daemon=True)
-            process.start()
-            self._processes.append(process)
-
-    def exits(self) -> Mapping[int, str]:
-        """See `Launcher`."""
-        codes = {number: process.exitcode for number, process in enumerate(self._processes)}
-        return {number: _in_words(code) for number, code in codes.items() if code}
-
-    def end(self) -> None:
-        """See `Launcher`."""
-        for process in self._processes:
-            process.join(GRACE_S)
-
-
-class TorchrunLauncher(LocalLauncher):
+class TorchrunLauncher(Launcher):
     """The processes of torchrun: this one, rank 0, drives, and starts a process for its own rank."""
 
     advice = "start the same command again, or let torchrun do so with --max-restarts"
@@ -241,7 +220,7 @@ class TorchrunLauncher(LocalLauncher):
         self._num_processes = 1
 
     def start(self, meeting: str) -> None:
-        """See `Launcher`."""
+        """Tell all hosts where to meet, and start this host's."""
         _torchrun_store().set("meeting", meeting)
         super().start(meeting)
 

@@ -9,18 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dreamshard.testbeds.base import DeviceType
-from dreamshard.testbeds.ranks import Ranks, serve
+from dreamshard.testbeds.ranks import Launcher, Ranks, serve
 
 RESERVE_TIMEOUT_S = 60.0
 
 
-class RayLauncher:
-    """Starts ranks as actors of a placement group, which it keeps from one start to the next.
-
-    Args:
-        ray: the module, connected.
-        num_ranks: of all.
-        device_type: of their devices.
+class RayLauncher(Launcher):
+    """Starts ranks as actors of a placement group.
 
     Raises:
         ConnectionError: others use the devices.
@@ -28,18 +23,16 @@ class RayLauncher:
 
     advice = "open the testbed again for new ranks on what is left of the Ray cluster"
 
-    def __init__(self, ray: Any, num_ranks: int, device_type: DeviceType) -> None:
-        self.num_ranks = num_ranks
+    def __init__(self, ray: Any, num_ranks: int, *, on_gpu: bool) -> None:
+        super().__init__(num_ranks, on_gpu=on_gpu)
         self.address = str(ray.util.get_node_ip_address())
-        self.device_type: DeviceType = device_type
         self._ray = ray
-        self._resources = {"num_gpus": 1, "num_cpus": 0} if device_type == "cuda" else {"num_cpus": 1}
         self._actors: list[Any] = []
         self._runs: list[Any] = []
-        name = "GPU" if device_type == "cuda" else "CPU"
+        name = "GPU" if on_gpu else "CPU"
         self._group = ray.util.placement_group([{name: 1}] * num_ranks, strategy="PACK")
         if not self._group.wait(RESERVE_TIMEOUT_S):
-            self.close()
+            self.end()
             raise ConnectionError(
                 f"the Ray cluster did not reserve {num_ranks} {name}s within {RESERVE_TIMEOUT_S:g} s; wait for other jobs "
                 "to end, or ask for fewer devices"
@@ -49,29 +42,23 @@ class RayLauncher:
         """See `Launcher`."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        actor = self._ray.remote(_RankActor)
-        self._actors, self._runs = [], []
+        resources = {"num_gpus": 1, "num_cpus": 0} if self.on_gpu else {"num_cpus": 1}
         for number in range(self.num_ranks):
             strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
-            self._actors.append(actor.options(scheduling_strategy=strategy, **self._resources).remote())
-            gpu_index = 0 if self.device_type == "cuda" else None  # an actor sees only its own GPU
-            self._runs.append(self._actors[-1].serve.remote(number, self.num_ranks, meeting, gpu_index))
+            actor = self._ray.remote(_RankActor).options(scheduling_strategy=strategy, **resources).remote()
+            gpu_index = 0 if self.on_gpu else None  # an actor sees only its own GPU
+            self._actors.append(actor)
+            self._runs.append(actor.serve.remote(number, self.num_ranks, meeting, gpu_index))
 
     def exits(self) -> Mapping[int, str]:
         """See `Launcher`; with Ray's own words."""
-        if not self._runs:
-            return {}
-        ended, _ = self._ray.wait(self._runs, num_returns=len(self._runs), timeout=0)
+        ended = self._ray.wait(self._runs, num_returns=len(self._runs), timeout=0)[0] if self._runs else []
         return {number: self._reason(run) for number, run in enumerate(self._runs) if run in ended}
 
     def end(self) -> None:
-        """See `Launcher`."""
+        """See `Launcher`; gives all devices back."""
         for actor in self._actors:
             self._ray.kill(actor)
-        self._runs = []
-
-    def close(self) -> None:
-        """Give all devices back."""
         self._ray.util.remove_placement_group(self._group)
 
     def _reason(self, run: Any) -> str:
@@ -92,7 +79,7 @@ class _RankActor:
         serve(number, num_ranks, meeting, gpu_index, host=host)
 
 
-_running: list[tuple[RayLauncher, Ranks]] = []
+_running: list[Ranks] = []
 """At most one: the devices of a cluster are reserved once for all testbeds of this process; Ray ends them with it."""
 
 
@@ -107,29 +94,23 @@ def ray_ranks(num_ranks: int, device_type: DeviceType | None) -> Ranks:
         ConnectionError: the cluster could not be reached, or a rank did not start.
         ValueError: Ray is not installed, or the cluster has too few devices.
     """
-    for launcher, ranks in _running:
-        if ranks.failure is None and launcher.num_ranks == num_ranks and device_type in (None, launcher.device_type):
+    for ranks in _running:
+        own: DeviceType = "cuda" if ranks.launcher.on_gpu else "cpu"
+        if ranks.failure is None and ranks.launcher.num_ranks == num_ranks and device_type in (None, own):
             return ranks
         ranks.end()
-        launcher.close()
     _running.clear()
     ray = _connect()
     total = ray.cluster_resources()
-    device_type = device_type or ("cuda" if total.get("GPU", 0) > 0 else "cpu")
-    name = {"cuda": "GPU", "cpu": "CPU"}[device_type]
+    on_gpu = device_type == "cuda" or (device_type is None and total.get("GPU", 0) > 0)
+    name = "GPU" if on_gpu else "CPU"
     if total.get(name, 0) < num_ranks:
         raise ValueError(
             f"the Ray cluster has {total.get(name, 0):g} {name}s on {len(ray.nodes())} hosts for {num_ranks} devices; add "
             "hosts, ask for fewer devices, or use emulated or simulated"
         )
-    launcher = RayLauncher(ray, num_ranks, device_type)
-    try:
-        ranks = Ranks(launcher)
-    except BaseException:
-        launcher.close()
-        raise
-    _running.append((launcher, ranks))
-    return ranks
+    _running.append(Ranks(RayLauncher(ray, num_ranks, on_gpu=on_gpu)))
+    return _running[0]
 
 
 def _connect() -> Any:

@@ -5,7 +5,6 @@ as many samples, the first ones on one more if need be. Collectives that need eq
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -46,61 +45,45 @@ class Teams(NamedTuple):
     across: Group | None = None
 
 
-@dataclass
-class Collectives:
-    """The exchanges of a rank in a step, one after another.
+def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[Work, Work]]:
+    """The exchanges of a rank in a step, one after another, with their buffers on the device.
 
-    Attributes:
-        forward: pooled vectors, until each rank has those of its samples.
-        backward: their gradients, until each rank has those of what it pooled.
+    First of pooled vectors, until each rank has those of its samples; then of their gradients, until each rank has those of
+    the vectors that it pooled. `shards` are those of all devices.
     """
-
-    forward: list[Work] = field(default_factory=list)
-    backward: list[Work] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, shards: Shards, teams: Teams, device: Device) -> "Collectives":
-        """The collectives of a rank, with their buffers on the device; `shards` are those of all devices."""
-        found, place, carried = cls(), device.device, shards.collectives()
-        everyone, host, across = teams
-        counts, rank = sample_counts(device.setup.batch_size, everyone.size()), everyone.rank()
-        most, dims, host_dims = counts[0], carried.all_to_all_dims, carried.host_dims.tolist()
-        if dims.any():
-            own = [count * int(dims[rank]) for count in counts]  # by sample's rank
-            found._add(*all_to_all(own, (counts[rank] * dims).tolist(), everyone, place))
-        if carried.row_wise_dims:
-            found._add(*_reduce_scatter(most * carried.row_wise_dims, everyone, place))
-        if (
-            host is not None and across is not None
-        ):  # partial sums within the host, then each host's samples between hosts
-            width = most * host_dims[rank // host.size()]
-            within = _reduce_scatter(across.size() * width, host, place)
-            between = all_to_all([width] * across.size(), [most * each for each in host_dims], across, place)
-            found._add(lambda: (within[0](), between[0]())[1], lambda: (between[1](), within[1]())[1])
-        return found
-
-    def _add(self, there: Work, back: Work) -> None:
-        self.forward.append(there)
-        self.backward.append(back)
+    found, place, carried = [], device.device, shards.collectives()
+    everyone, host, across = teams
+    counts, rank = sample_counts(device.setup.batch_size, everyone.size()), everyone.rank()
+    most, dims, host_dims = counts[0], carried.all_to_all_dims, carried.host_dims.tolist()
+    if dims.any():
+        own = [count * int(dims[rank]) for count in counts]  # by sample's rank
+        found.append(all_to_all(own, (counts[rank] * dims).tolist(), everyone, place))
+    if carried.row_wise_dims:
+        found.append(_reduce_scatter(most * carried.row_wise_dims, everyone, place))
+    if host is not None and across is not None:  # partial sums within the host, then each host's samples between hosts
+        width = most * host_dims[rank // host.size()]
+        sum_up, gather = _reduce_scatter(across.size() * width, host, place)
+        there, back = all_to_all([width] * across.size(), [most * each for each in host_dims], across, place)
+        found.append((lambda: (sum_up(), there())[1], lambda: (back(), gather())[1]))
+    return found
 
 
-def measure_step(task: PlacementTask, shards: Shards, device: Device, teams: Teams) -> Floats | Infeasible:
+def measure_step(task: PlacementTask, shards: Shards, device: Device, teams: Teams) -> Floats | Infeasible | None:
     """`[R, 4]` milliseconds of each timed pass by phase on this rank, or the first shards that did not fit.
 
     `shards` are those of all devices. Each operator runs by itself; each collective begins when all ranks are there.
     """
     everyone, batch = teams.everyone, device.setup.batch_size
-    built: tuple[RankOperators, Collectives] | DoesNotFitError
+    built, misfit = None, (0, 0)
     try:
         built = device.within_memory(
-            lambda: (operators_of(task, shards, device, everyone.rank()), Collectives.of(shards, teams, device)),
+            lambda: (operators_of(task, shards, device, everyone.rank()), collectives_of(shards, teams, device)),
             asked_bytes(shards.on(everyone.rank()), batch) + exchanged_bytes(shards, batch, everyone.rank()),
         )
     except DoesNotFitError as error:
-        built = error
-    infeasible = _agree(built if isinstance(built, DoesNotFitError) else None, everyone, device.device)
-    if infeasible or isinstance(built, DoesNotFitError):
-        assert infeasible  # agreed on above
+        misfit = error.asked_bytes, error.free_bytes
+    infeasible = _agree(misfit, everyone, device.device)
+    if infeasible is not None or built is None:
         return infeasible
     operators, collectives = built
     dense = operators.dense
@@ -115,8 +98,8 @@ def measure_step(task: PlacementTask, shards: Shards, device: Device, teams: Tea
 
     def once() -> tuple[float, ...]:
         forward_ms = operators.forward()
-        forward_comm_ms = sum(map(timed, collectives.forward))
-        backward_comm_ms = sum(map(timed, collectives.backward))
+        forward_comm_ms = sum(timed(there) for there, _ in collectives)
+        backward_comm_ms = sum(timed(back) for _, back in collectives)
         backward_ms = operators.backward()
         if dense is not None:
             backward_comm_ms += timed(reduce)
@@ -234,9 +217,9 @@ def _reduce_scatter(count: int, team: Group, place: torch.device) -> tuple[Work,
     return there, back
 
 
-def _agree(misfit: DoesNotFitError | None, team: Group, device: torch.device) -> Infeasible | None:
-    """Share misfits among all ranks of a team; the first one, or None if all shards fit."""
-    own = torch.tensor((0, 0) if misfit is None else (misfit.asked_bytes, misfit.free_bytes), device=device)
+def _agree(misfit: tuple[int, int], team: Group, device: torch.device) -> Infeasible | None:
+    """Share misfits, in bytes asked and free, among all ranks of a team; the first one, or None if all shards fit."""
+    own = torch.tensor(misfit, device=device)
     gathered = [torch.zeros_like(own) for _ in range(team.size())]
     dist.all_gather(gathered, own, group=team)
     for rank, (asked, free) in enumerate(torch.stack(gathered).tolist()):

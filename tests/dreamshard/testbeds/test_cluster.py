@@ -82,7 +82,7 @@ def test_every_way_to_shard_is_measured_at_once(cluster):
     [
         ({"precision": "bf16"}, {}, "fbgemm trains no bf16 tables with sgd on cpu"),
         ({"optimizer": "adam"}, {}, "fbgemm trains no fp32 tables with adam on cpu"),
-        ({"precision": "fp16"}, {}, "'table-5 copy 0' is data-parallel in fp16 with sgd"),
+        ({"precision": "fp16"}, {}, "'table-5 on device 0' is data-parallel in fp16 with sgd"),
         ({}, {"cached_share": 0.5}, "'table-0' is in host memory with a cache on the device, which only GPUs have"),
     ],
 )

@@ -14,7 +14,7 @@ from dreamshard.testbeds import step
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
 from dreamshard.testbeds.operators import EPSILON, LEARNING_RATE, RankOperator
-from dreamshard.testbeds.step import Collectives, Teams, operators_of
+from dreamshard.testbeds.step import Teams, collectives_of, operators_of
 from dreamshard.workloads import Lookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -147,8 +147,8 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
     for rank in range(RANKS):
         places = (rank, RANKS), (rank % PER_HOST, PER_HOST), (rank // PER_HOST, RANKS // PER_HOST)
         teams = Teams(*(dist.ProcessGroup(*place) for place in places))
-        collectives = Collectives.of(shards, teams, device_of())
-        for work in (*collectives.forward, *collectives.backward):
+        forward, backward = zip(*collectives_of(shards, teams, device_of()), strict=True)
+        for work in (*forward, *backward):
             work()
     counts, carried = [3, 2, 2, 2], shards.collectives()
     there = sizes[::4]  # of each rank: all-to-all and the hosts' one, then back
