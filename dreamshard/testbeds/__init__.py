@@ -130,8 +130,7 @@ def is_testbed(name: str, kind: str, hardware: str) -> bool:
 def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:
     """One device for all, with the links of `target`, else of the GPU's own preset, else of the default one."""
     device_type: DeviceType = "cuda" if torch.cuda.device_count() else "cpu"
-    spec = hardware(target) if target else preset_of(device_model(device_type)) or PRESETS[DEFAULT_PRESET]
-    testbed = EmulatedTestbed(setup, device_type, spec)
     if device_type == "cpu":
         logger.warning("this machine has no GPU, so shards are measured on its CPU; their costs are no guide to GPUs")
-    return testbed
+    spec = hardware(target) if target else preset_of(device_model(device_type)) or PRESETS[DEFAULT_PRESET]
+    return EmulatedTestbed(setup, device_type, spec)

@@ -58,21 +58,16 @@ class EmulatedTestbed(Testbed):
         target: accelerator whose links connect the devices.
 
     Raises:
-        ValueError: fbgemm is not installed, or there is no GPU.
+        ValueError: fbgemm is not installed.
     """
 
     name = "emulated"
 
     def __init__(self, setup: TestbedSetup, device_type: DeviceType, target: AcceleratorSpec) -> None:
         require_fbgemm()
-        if device_type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
-                "there is no GPU that torch can use; check `nvidia-smi` and the CUDA build of torch, or measure on the CPU"
-            )
         self.setup, self.target = setup, target
         self.device_type: DeviceType = device_type
-        self.hardware = f"{device_model(device_type)} for each device, links of {target.name}"
-        self.links = self.hardware
+        self.hardware = self.links = f"{device_model(device_type)} for each device, links of {target.name}"
         self._known: dict[str, ShardTiming] = {}
         self._versions = library_versions()
         self._device: Device | None = None
@@ -87,26 +82,26 @@ class EmulatedTestbed(Testbed):
         shards = check_placement(task, placement)
         per_host = link_devices_per_host(task, shards, self.target)
         batch_size = self.setup.batch_size
-        phases_ms, spread_ms = torch.zeros(task.num_devices, 4), torch.zeros(task.num_devices)
+        nothing = torch.zeros(task.num_devices, 4)
+        phases_ms, spread_ms = nothing.clone(), nothing[:, 0].clone()
         phases_ms[:, 1:3] = 1e3 * collectives_s(shards.collectives(), batch_size, self.target, per_host)
-        misfit, repeats = None, []
+        misfit, repeats = None, self.setup.repeats
         for part in self.device_shards(task, placement):
             try:
                 timing = self.time(part)
             except DoesNotFitError as error:
                 misfit = Infeasible(device=part.device, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes)
-                phases_ms, spread_ms, repeats = 0 * phases_ms, 0 * spread_ms, [0]
+                phases_ms, spread_ms, repeats = nothing, nothing[:, 0], 0
                 break
             phases_ms[part.device, 0], phases_ms[part.device, 3] = timing.forward_ms, timing.backward_ms
             spread_ms[part.device] = timing.spread_ms
-            repeats.append(timing.repeats)
         costs = DeviceCosts.from_phases(phases_ms)
         return CostSample(
             task=task,
             placement=placement,
             costs=costs,
             spread_ms=float(spread_ms[int(costs.device_ms().argmax())]),
-            repeats=min(repeats),
+            repeats=repeats,
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
             hardware=self.hardware,
@@ -183,9 +178,9 @@ class EmulatedTestbed(Testbed):
 
     def _key(self, task: PlacementTask, own: Shards) -> ShardKey:
         precisions = [precision_of(task, table) for table in own.table.tolist()]
-        ways = [own.sharding_type.tolist(), own.host_bytes.gt(0).tolist(), own.cached_share.tolist(), precisions]
+        ways = [own.sharding_type.tolist(), own.rows.tolist(), (own.host_bytes > 0).tolist(), own.cached_share.tolist()]
         return ShardKey(
-            tables=json_digest([dataset_version(own.tables), ways]),
+            tables=json_digest([dataset_version(own.tables), precisions, *ways]),
             hardware=device_model(self.device_type),
             versions=self._versions,
             precision=task.precision,

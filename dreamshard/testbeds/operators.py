@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
@@ -28,25 +28,11 @@ LEARNING_RATE = 0.01
 EPSILON = 1e-8  # of the Adagrads
 GRADIENT = 1e-4  # of every pooled element; small, so that weights stay finite over many passes
 WEIGHT_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.uint8}
-OPTIMIZER_TYPE: dict[Optimizer, str] = {
-    "sgd": "EXACT_SGD",
-    "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD",
-    "adagrad": "EXACT_ADAGRAD",
-    "adam": "ADAM",
-    "lamb": "LAMB",
-    "partial_rowwise_adam": "PARTIAL_ROWWISE_ADAM",
-    "partial_rowwise_lamb": "PARTIAL_ROWWISE_LAMB",
-    "lars_sgd": "LARS_SGD",
-}
-"""Names in fbgemm's `EmbOptimType`."""
 PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("fp32", "fp16"), "cuda": ("fp32", "fp16", "int8")}
-OPTIMIZERS: dict[str, tuple[Optimizer, ...]] = {
-    "cpu": ("sgd", "rowwise_adagrad", "adagrad"),
-    "cuda": tuple(OPTIMIZER_TYPE),
-}
+PLAIN_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
+"""Of data-parallel tables; fbgemm calls its own of these exact."""
+OPTIMIZERS: dict[str, tuple[Optimizer, ...]] = {"cpu": PLAIN_OPTIMIZERS, "cuda": get_args(Optimizer)}
 """By type of device: what fbgemm's operators train (1.8; it has bf16 nowhere, and int8 in no backward pass on the CPU)."""
-DENSE_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
-"""Of data-parallel tables."""
 INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
 """Types that each build takes without conversion; a shard with more rows than int32 holds needs int64."""
 
@@ -238,10 +224,10 @@ def require_operators(task: PlacementTask, shards: Shards, device_type: str) -> 
             "measure it with cluster:cuda, or use the testbed `simulated`"
         )
     for s in shards.is_any("data_parallel").nonzero().flatten().tolist():
-        if precisions[s] != "fp32" or task.optimizer not in DENSE_OPTIMIZERS:
+        if precisions[s] != "fp32" or task.optimizer not in PLAIN_OPTIMIZERS:
             raise ValueError(
                 f"{names[s]!r} is data-parallel in {precisions[s]} with {task.optimizer}, but such tables are measured in "
-                f"fp32 with {', '.join(DENSE_OPTIMIZERS)}"
+                f"fp32 with {', '.join(PLAIN_OPTIMIZERS)}"
             )
 
 
@@ -269,11 +255,12 @@ def build_operator(
     if cached_share:
         location = EmbeddingLocation.MANAGED_CACHING
     compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
+    exact = "exact_" if optimizer in PLAIN_OPTIMIZERS else ""
     operator: torch.nn.Module = _operator_class()(
         [(rows, dim, location, compute) for rows, dim in shapes],
         weights_precision=SparseType(precision),
         output_dtype=SparseType.FP32,
-        optimizer=EmbOptimType[OPTIMIZER_TYPE[optimizer]],
+        optimizer=EmbOptimType[f"{exact}{optimizer}".upper()],
         learning_rate=LEARNING_RATE,
         bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
         device=device,

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -32,11 +33,8 @@ class SimulatedTestbed(Testbed):
     name = SIMULATED
 
     def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = DEFAULT_NOISE) -> None:
-        self.setup = setup
-        self.spec = spec
-        self.noise = noise
-        self.hardware = f"{SIMULATED} {spec.name}"
-        self.links = self.hardware
+        self.setup, self.spec, self.noise = setup, spec, noise
+        self.hardware = self.links = f"{SIMULATED} {spec.name}"
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
@@ -44,16 +42,15 @@ class SimulatedTestbed(Testbed):
         batch_size = self.setup.batch_size
         exact = sharding_costs(task, shards, batch_size, self.spec).phases_ms()  # [D, 4]
         tables = shards.tables
-        words: list[object] = [self.setup.seed, batch_size, self.spec.name, task.precision, task.optimizer]
+        words: list[Any] = [self.setup.seed, batch_size, self.spec.name, task.precision, task.optimizer]
         words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]
         words += [sorted(task.precision_of.items())] if task.precision_of else []
         words += [task.num_devices, shards.device.tolist()]
         words += [] if task.devices_per_host is None else [task.devices_per_host]
-        costs = DeviceCosts.from_phases(self._with_noise(exact, words))
         return CostSample(
             task=task,
             placement=placement,
-            costs=costs,
+            costs=DeviceCosts.from_phases(self._with_noise(exact, words)),
             spread_ms=0.0,
             repeats=1,
             clock="model",
@@ -65,7 +62,7 @@ class SimulatedTestbed(Testbed):
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
         exact = exchange_by_links(exchange, self.spec, testbed=self.name, hardware=self.hardware)
-        words = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
+        words: list[Any] = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
         noisy = self._with_noise(torch.stack([exact.forward_ms, exact.backward_ms], dim=1), words)  # [D, 2]
         return replace(exact, forward_ms=noisy[:, 0], backward_ms=noisy[:, 1])
 
@@ -73,7 +70,7 @@ class SimulatedTestbed(Testbed):
         """See `Testbed`."""
         return Capacity(kind="simulated", memory_bytes=self.spec.memory_bytes, spec=self.spec)
 
-    def _with_noise(self, costs_ms: Float[Tensor, "*B"], words: list[object]) -> Float[Tensor, "*B"]:
+    def _with_noise(self, costs_ms: Float[Tensor, "*B"], words: list[Any]) -> Float[Tensor, "*B"]:
         """Each cost times its own noise, drawn from the words, in float32."""
         seed = int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7])
         generator = torch.Generator().manual_seed(seed)

@@ -78,7 +78,6 @@ def test_more_devices_than_a_launcher_started_ranks_are_refused():
 
 def test_with_one_gpu_for_many_devices_auto_emulates_on_it_with_its_own_links(monkeypatch):
     without_gpus(monkeypatch, count=1)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     bed = open_testbed("auto", SETUP)
