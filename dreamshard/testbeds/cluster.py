@@ -19,7 +19,7 @@ from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Tes
 from dreamshard.testbeds.device import CLOCKS, library_versions, machine_memory_bytes, medians, slowest_spread
 from dreamshard.testbeds.layout import Layout
 from dreamshard.testbeds.operators import require_fbgemm, require_operators
-from dreamshard.testbeds.ranks import Job, Launcher, RankFailure, Ranks, describe_rank, gpu_of
+from dreamshard.testbeds.ranks import Job, Launcher, RankFailure, Ranks, describe_rank
 
 
 class ClusterTestbed(Testbed):
@@ -62,7 +62,7 @@ class ClusterTestbed(Testbed):
         self.ranks = ranks
         self._lock = threading.Lock()
         self._is_local = ranks is None
-        here = (describe_rank(number, gpu_of(number) if on_gpus else None) for number in range(most))
+        here = (describe_rank(number, number if on_gpus else None) for number in range(most))
         self.layout = Layout.of(here) if ranks is None else ranks.layout
         own = self.layout.part(setup.num_devices)
         self.hardware = own.hardware(device_type)

@@ -308,13 +308,7 @@ def _operator_class() -> Any:
     class OperatorWithoutWeights(SplitTableBatchedEmbeddingBagsCodegen):  # type: ignore[misc]
         def _apply_split(self, split: Any, prefix: str, *args: Any, **options: Any) -> None:
             if prefix == "weights":
-                split = type(split)(  # a dataclass or a named tuple, depending on fbgemm's version
-                    dev_size=min(split.dev_size, 1),
-                    host_size=min(split.host_size, 1),
-                    uvm_size=split.uvm_size,
-                    placements=split.placements,
-                    offsets=split.offsets,
-                )
+                split = split._replace(dev_size=min(split.dev_size, 1), host_size=min(split.host_size, 1))
             super()._apply_split(split, prefix, *args, **options)
 
     return OperatorWithoutWeights

@@ -103,8 +103,8 @@ class Launcher:
     def start(self, meeting: str) -> None:
         """Start all ranks, which meet the driver at `host:port`."""
         for number in range(self._num_processes):
-            arguments = (number, self.num_ranks, meeting, self.on_gpu)
-            process = get_context("spawn").Process(target=_serve_here, args=arguments, daemon=True)
+            arguments = (number, self.num_ranks, meeting, number if self.on_gpu else None)
+            process = get_context("spawn").Process(target=serve, args=arguments, daemon=True)
             process.start()
             self._processes.append(process)
 
@@ -247,8 +247,7 @@ def serve_launched() -> None:
     number = int(os.environ["RANK"])
     if number > 0:
         meeting = _torchrun_store().get("meeting").decode()
-        gpu_index = gpu_of(int(os.environ.get("LOCAL_RANK", "0")))
-        serve(number, num_launched(), meeting, gpu_index, linger_s=LINGER_S)
+        serve(number, num_launched(), meeting, int(os.environ.get("LOCAL_RANK", "0")), linger_s=LINGER_S)
 
 
 def _torchrun_store() -> Store:
@@ -256,12 +255,8 @@ def _torchrun_store() -> Store:
     return found[0]
 
 
-def _serve_here(number: int, num_ranks: int, meeting: str, on_gpu: bool) -> None:
-    serve(number, num_ranks, meeting, gpu_of(number) if on_gpu else None)
-
-
 def serve(
-    number: int, num_ranks: int, meeting: str, gpu_index: int | None, *, host: str | None = None, linger_s: float = 0.0
+    number: int, num_ranks: int, meeting: str, local_rank: int | None, *, host: str | None = None, linger_s: float = 0.0
 ) -> None:
     """Do the driver's jobs until it ends the ranks; does not return, since the process ends then.
 
@@ -269,7 +264,7 @@ def serve(
         number: of this rank.
         num_ranks: of all.
         meeting: `host:port` of the driver's store.
-        gpu_index: number of its GPU; None if it has none.
+        local_rank: number of its GPU on the host; None if it uses none.
         host: name of the host; None for this machine's.
         linger_s: the process stays so long after a failure.
     """
@@ -277,11 +272,11 @@ def serve(
     threading.Thread(target=_listen, args=(_connect(meeting), number, linger_s), daemon=True).start()
     store = _connect(meeting)
     try:
-        _put(store, f"rank/{number}", describe_rank(number, gpu_index, host))
+        _put(store, f"rank/{number}", describe_rank(number, local_rank, host))
         group_store = PrefixStore("group", _connect(meeting))
         timeout = timedelta(seconds=JOIN_S)
         dist.init_process_group("gloo", store=group_store, rank=number, world_size=num_ranks, timeout=timeout)
-        worker = _Worker(number, gpu_index)
+        worker = _Worker(number, _gpu_of(local_rank))
         for position in count():
             job: Job = _taken(store, f"job/{position}")
             with _time_limit(job.timeout_s):
@@ -348,9 +343,9 @@ class _Worker:
         return torch.device("cuda", self._gpu_index)
 
 
-def describe_rank(number: int, gpu_index: int | None, host: str | None = None) -> Rank:
+def describe_rank(number: int, local_rank: int | None, host: str | None = None) -> Rank:
     """A rank in this process."""
-    gpu, gpu_bytes = None, 0
+    gpu, gpu_bytes, gpu_index = None, 0, _gpu_of(local_rank)
     if gpu_index is not None:
         properties = torch.cuda.get_device_properties(gpu_index)
         gpu, gpu_bytes = str(properties.name), int(properties.total_memory)
@@ -358,9 +353,11 @@ def describe_rank(number: int, gpu_index: int | None, host: str | None = None) -
     return Rank(number, name, f"{device_model('cpu')} x{os.cpu_count()}", gpu, gpu_bytes, os.getpid())
 
 
-def gpu_of(local_rank: int) -> int | None:
+def _gpu_of(local_rank: int | None) -> int | None:
     """The GPU by its number on the host, or the only one that the launcher lets the rank see; None without one."""
     visible = torch.cuda.device_count()
+    if local_rank is None:
+        return None
     return min(local_rank, visible - 1) if visible == 1 or local_rank < visible else None
 
 

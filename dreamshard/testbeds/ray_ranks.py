@@ -46,9 +46,9 @@ class RayLauncher(Launcher):
         for number in range(self.num_ranks):
             strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
             actor = self._ray.remote(_RankActor).options(scheduling_strategy=strategy, **resources).remote()
-            gpu_index = 0 if self.on_gpu else None  # an actor sees only its own GPU
+            local_rank = 0 if self.on_gpu else None  # an actor sees only its own GPU
             self._actors.append(actor)
-            self._runs.append(actor.serve.remote(number, self.num_ranks, meeting, gpu_index))
+            self._runs.append(actor.serve.remote(number, self.num_ranks, meeting, local_rank))
 
     def exits(self) -> Mapping[int, str]:
         """See `Launcher`; with Ray's own words."""
@@ -72,11 +72,11 @@ class RayLauncher(Launcher):
 class _RankActor:
     """A rank as an actor."""
 
-    def serve(self, number: int, num_ranks: int, meeting: str, gpu_index: int | None) -> None:
+    def serve(self, number: int, num_ranks: int, meeting: str, local_rank: int | None) -> None:
         import ray
 
         host = f"{socket.gethostname()} (Ray node {ray.get_runtime_context().get_node_id()[:8]})"
-        serve(number, num_ranks, meeting, gpu_index, host=host)
+        serve(number, num_ranks, meeting, local_rank, host=host)
 
 
 _running: list[Ranks] = []

@@ -22,9 +22,6 @@ from dreamshard.testbeds.operators import RankOperators
 
 VALUE = 1e-4  # of every element
 ELEMENT_BYTES = 4  # fp32
-# PyTorch 2.13 renamed both and warns of the old names, which earlier ones know alone.
-_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-_ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 Floats = npt.NDArray[np.float64]
 Group = dist.ProcessGroup
@@ -206,12 +203,12 @@ def _reduce_scatter(count: int, team: Group, place: torch.device) -> tuple[Work,
 
     def there() -> Tensor:
         if team.size() > 1:
-            _REDUCE_SCATTER(part, whole, group=team)
+            dist.reduce_scatter_single(part, whole, group=team)
         return part
 
     def back() -> Tensor:
         if team.size() > 1:
-            _ALL_GATHER(gathered, gradient, group=team)
+            dist.all_gather_single(gathered, gradient, group=team)
         return gathered
 
     return there, back

@@ -142,8 +142,8 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
         "all_to_all_single",
         lambda others, own, received, sent, group: sizes.append((sent, received, len(own), len(others))),
     )
-    for name in ("_REDUCE_SCATTER", "_ALL_GATHER"):
-        monkeypatch.setattr(step, name, lambda out, given, group: reduced.append({len(out), len(given)}))
+    for name in ("reduce_scatter_single", "all_gather_single"):
+        monkeypatch.setattr(step.dist, name, lambda out, given, group: reduced.append({len(out), len(given)}))
     for rank in range(RANKS):
         places = (rank, RANKS), (rank % PER_HOST, PER_HOST), (rank // PER_HOST, RANKS // PER_HOST)
         teams = Teams(*(dist.ProcessGroup(*place) for place in places))
