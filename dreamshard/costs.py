@@ -91,11 +91,7 @@ class DeviceCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Infeasible:
-    """A shard that did not fit on its device when it was measured.
-
-    Attributes:
-        asked_bytes: of weights, optimizer state, lookups, pooled vectors and their gradients.
-    """
+    """A shard that did not fit on its device; `asked_bytes` are of weights, state, pooled vectors and their gradients."""
 
     device: int
     asked_bytes: int
@@ -172,9 +168,6 @@ def feasible(samples: Iterable[CostSample]) -> list[CostSample]:
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
     """An all-to-all to be measured without any table.
-
-    Communication depends on bytes and on how devices are connected, so a few dozen exchanges over sizes and numbers of
-    devices describe the links of some hardware once for all trainings on it.
 
     Attributes:
         sent_bytes: `[D]` what each device sends in all; each device, itself too, gets a `D`-th of it.

@@ -73,10 +73,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
     - Instead of an accelerator's name, the last two take a file of one's own hardware (docs/hardware.md).
     - `package.module:factory`: calls the factory with the setup, which returns a subclass of `Testbed`.
 
-    Args:
-        name: see above.
-        setup: how to measure.
-        launched: ranks that torchrun started on one host or many, for `cluster` and `auto`; None to start them here.
+    `launched` are ranks that torchrun started, for `cluster` and `auto`; without them a cluster starts its own.
 
     Raises:
         ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.

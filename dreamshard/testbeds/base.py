@@ -41,14 +41,7 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardKey:
-    """Everything that the compute cost of a device's shards depends on.
-
-    Attributes:
-        tables: digest of the shards: names, sizes and lookup statistics.
-        hardware: model of the device.
-        versions: library name to version.
-        batch_size: training samples per pass.
-    """
+    """Everything that the compute cost of a device's shards depends on; `tables` is a digest of the shards."""
 
     tables: str
     hardware: str
@@ -65,16 +58,7 @@ class ShardKey:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTiming:
-    """The compute cost of one device's shards.
-
-    Attributes:
-        forward_ms: median over the repeats.
-        backward_ms: median over the repeats.
-        spread_ms: interquartile range of their sum.
-        repeats: timed passes.
-        clock: `thread_cpu` or `cuda_event`.
-        memory_bytes: of weights and optimizer state.
-    """
+    """The compute cost of one device's shards: medians over the repeats, and the interquartile range of their sum."""
 
     forward_ms: float
     backward_ms: float
@@ -176,11 +160,7 @@ class Testbed(Protocol):
 
 
 def check_placement(task: PlacementTask, placement: Placement) -> Shards:
-    """Check that a placement is legal before anything is started; returns its shards.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """The shards of a placement; raises a ValueError if it is not legal for the task."""
     if problem := violation(task, placement):
         raise ValueError(
             f"the placement is not legal for {task.name}: {problem}; place the task's tables as its constraints allow"

@@ -28,7 +28,6 @@ class ClusterTestbed(Testbed):
     After an error all ranks are ended; open the testbed again for new ones.
 
     Args:
-        setup: how to measure.
         device_type: of the ranks; None for GPUs unless there is none at all.
         ranks: of a launcher of many hosts, which stay up; None for this host's own.
 

@@ -74,11 +74,7 @@ class EmulatedTestbed(Testbed):
         self._lock = threading.Lock()
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """See `Testbed`: operators are measured, and collectives follow from the links of the target.
-
-        Raises:
-            ValueError: lookups are missing, or the device cannot run such tables.
-        """
+        """See `Testbed`: operators are measured, and collectives follow from the links of the target."""
         shards = check_placement(task, placement)
         per_host = link_devices_per_host(task, shards, self.target)
         batch_size = self.setup.batch_size
@@ -117,11 +113,7 @@ class EmulatedTestbed(Testbed):
         return replace(exact, forward_ms=comm_ms, backward_ms=comm_ms, versions=self._versions)
 
     def device_shards(self, task: PlacementTask, placement: Placement) -> list[DeviceShards]:
-        """The shards of each device that has any.
-
-        Raises:
-            ValueError: the placement is not legal, or the device cannot run such tables.
-        """
+        """The shards of each device that has any; raises a ValueError as `measure`."""
         shards = check_placement(task, placement)
         require_operators(task, shards, self.device_type)
         held = {d: shards.on(d) for d in shards.device.unique().tolist()}

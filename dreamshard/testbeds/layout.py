@@ -73,11 +73,7 @@ class Layout:
         return tuple(rank.number for rank in self.ranks)
 
     def part(self, num_devices: int, devices_per_host: int | None = None) -> "Layout":
-        """The ranks that measure a task of so many devices.
-
-        Args:
-            num_devices: of the task.
-            devices_per_host: of the task; None for as many as there are.
+        """The ranks that measure a task of so many devices, of any number per host without `devices_per_host`.
 
         Raises:
             ValueError: there are too few ranks or hosts for the task.

@@ -105,15 +105,10 @@ class DenseOptimizer:
 
 
 class RankOperators:
-    """All operators of a rank's shards.
-
-    Args:
-        task: that the shards are of.
-        shards: of the rank.
-        samples: of the batch, which data-parallel copies look up.
+    """All operators of a rank's shards; data-parallel copies look up the rank's samples of the batch.
 
     Raises:
-        ValueError: fbgemm has no such operator, or lookups are missing.
+        ValueError: lookups are missing.
     """
 
     def __init__(self, task: PlacementTask, shards: Shards, device: Device, samples: slice) -> None:
@@ -205,11 +200,7 @@ def require_fbgemm() -> None:
 
 
 def require_operators(task: PlacementTask, shards: Shards, device_type: str) -> None:
-    """Check that devices of this type can train the shards.
-
-    Raises:
-        ValueError: they cannot; the message names the first table or the pair of precision and optimizer.
-    """
+    """Raise a ValueError with the first table, or precision and optimizer, that devices of this type cannot train."""
     in_host, names = shards.host_bytes > 0, shards.tables.names
     precisions = [precision_of(task, table) for table in shards.table.tolist()]
     for precision in set(precisions):

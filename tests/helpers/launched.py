@@ -1,14 +1,13 @@
-"""A program for the tests of ranks on many hosts: rank 0 measures what it reads, line by line, and says what it got.
+"""A program for the tests of ranks on many hosts: rank 0 measures what it reads, line by line, and answers in JSON.
 
     torchrun ... -m tests.helpers.launched DEVICES TIMEOUT_S
 
-Each line is the table of the last device, which may be a fault of `FaultyLookups`, or `exchange`, or `shardings`. Each answer
-is one line of JSON. After an error rank 0 exits with 1, as a flow that failed.
+Each line is the table of the last device, which may be a fault of `FaultyLookups`, or `exchange`, or `shardings`. After an
+error rank 0 exits with 1, as a flow that failed.
 """
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,13 +18,20 @@ import torch
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
+from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
 from dreamshard.testbeds.ranks import Ranks, launched_ranks, serve_launched
 from tests.helpers.lookups import FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
 BATCH = 64
+HALF = ((0, 4), (4, 8))
+SHARDINGS = (
+    TableSharding("row_wise"),
+    TableSharding("table_row_wise", where=(1,)),
+    TableSharding("grid_shard", columns=HALF, where=(0, 1)),
+    TableSharding("data_parallel"),
+)
+"""A table by rows, one by rows on the second host, one by columns and rows on both hosts, and copies of one."""
 
 
 class Host:
@@ -43,22 +49,14 @@ class Host:
 
     def ask(self, line: str) -> dict:
         """What rank 0 on this host answers to a line."""
-        self.tell(line)
-        return self.answer()
-
-    def tell(self, line: str) -> None:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+        return self.answer()
 
     def answer(self) -> dict:
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
         return json.loads(line)
-
-    def die(self) -> None:
-        """Kill all processes of the host at once, as a power cut does."""
-        for process in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:
-            process.send_signal(signal.SIGKILL)
 
     def end(self) -> tuple[int, str]:
         """Exit code and stderr, after no more lines."""
@@ -68,7 +66,9 @@ class Host:
     def close(self) -> None:
         """End what is left."""
         if self.process.poll() is None:
-            self.die()
+            for process in psutil.Process(self.process.pid).children(recursive=True):
+                process.kill()
+            self.process.kill()
         self.process.communicate()
 
 
@@ -84,47 +84,34 @@ def main(num_devices: int, timeout_s: float) -> None:
 
 
 def answer(line: str, num_devices: int, timeout_s: float, ranks: Ranks) -> dict:
-    lookups = FaultyLookups(BATCH)
     setup = TestbedSetup(
-        num_devices=num_devices, batch_size=BATCH, lookups=lookups, warmups=1, repeats=3, timeout_s=timeout_s
+        num_devices=num_devices,
+        batch_size=BATCH,
+        lookups=FaultyLookups(BATCH),
+        warmups=1,
+        repeats=3,
+        timeout_s=timeout_s,
     )
     bed = open_testbed("cluster:cpu", setup, ranks)
+    names = [f"healthy-{d}" for d in range(num_devices - 1)] + [line]
+    task = roomy_task(tables_of_dims([8] * num_devices, rows=500, names=names), num_devices)
+    placement = Placement.whole(torch.arange(num_devices), num_devices)
+    if line == "shardings":
+        task, placement = replace(task, constraints=ANY_SHARDING), Placement(SHARDINGS, 4, 2)
     try:
         if line == "exchange":
             exchange = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**16, 2**16]), devices_per_host=1))
             return {"ms": exchange.forward_ms.tolist(), "devices_per_host": exchange.exchange.devices_per_host}
-        names = [f"healthy-{d}" for d in range(num_devices - 1)] + [line]
-        task = roomy_task(tables_of_dims([8] * num_devices, rows=500, names=names), num_devices)
-        if line == "shardings":
-            return measured_shardings(bed, task)
-        sample = bed.measure(task, Placement.whole(torch.arange(num_devices), num_devices))
+        sample = bed.measure(task, placement)
     except (MeasurementError, ValueError) as error:
-        return {"error": str(error), "notes": getattr(error, "__notes__", [])}
+        return {"error": str(error)}
     finally:
         bed.close()
-    phases = sample.costs.phases_ms()
+    all_positive = bool((sample.costs.phases_ms() > 0).all())
     return {
         "hardware": sample.hardware,
         "devices_per_host": sample.task.devices_per_host,
-        "shape": list(phases.shape),
-        "all_positive": bool((phases > 0).all()),
-    }
-
-
-def measured_shardings(bed: Testbed, task: PlacementTask) -> dict:
-    """A table by rows, one by rows on the second host, one by columns and rows on both hosts, and copies of one."""
-    half = ((0, 4), (4, 8))
-    shardings = (
-        TableSharding("row_wise"),
-        TableSharding("table_row_wise", where=(1,)),
-        TableSharding("grid_shard", columns=half, where=(0, 1)),
-        TableSharding("data_parallel"),
-    )
-    free = replace(task, constraints=ANY_SHARDING)
-    sample = bed.measure(free, Placement(shardings, 4, 2))
-    return {
-        "devices_per_host": sample.task.devices_per_host,
-        "all_positive": bool((sample.costs.phases_ms() > 0).all()),
+        "all_positive": all_positive,
     }
 
 

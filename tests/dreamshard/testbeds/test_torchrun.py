@@ -43,11 +43,11 @@ def test_torchrun_on_two_hosts_measures_until_a_rank_is_killed(hosts):
     first = start(hosts)
     sample = first.ask("none")
     assert sample["hardware"].endswith(f"x{os.cpu_count()}, 4 ranks, 2 hosts")
-    assert (sample["devices_per_host"], sample["shape"], sample["all_positive"]) == (2, [4, 4], True)
+    assert (sample["devices_per_host"], sample["all_positive"]) == (2, True)
     across = first.ask("exchange")
     assert across["devices_per_host"] == 1
     assert all(ms > 0 for ms in across["ms"])
-    assert first.ask("shardings") == {"devices_per_host": 2, "all_positive": True}
+    assert first.ask("shardings")["all_positive"]
 
     started = [child for host in hosts for child in psutil.Process(host.process.pid).children(recursive=True)]
     killed = first.ask("kill")
@@ -57,7 +57,7 @@ def test_torchrun_on_two_hosts_measures_until_a_rank_is_killed(hosts):
     assert [host.end()[0] for host in hosts] == [1, 1]
     assert not psutil.wait_procs(started, timeout=30)[1]
 
-    assert "shape" in start(hosts).ask("none")
+    assert start(hosts).ask("none")["all_positive"]
     assert [host.end()[0] for host in hosts] == [0, 0]
 
 
