@@ -1,16 +1,15 @@
 """All-to-alls: which to measure by themselves, and what a cost network knows of them.
 
 For a task's topology the network needs the weights of `comm_inputs`. They come from the best that is known: the placements
-measured on that topology, unless the task's devices hold far more than theirs; else a law of bytes, devices and hosts
-fitted to the all-to-alls measured on it, or to all of them. The law is taken as linear around the task's balanced
-placement.
+measured on that topology, unless the task's devices hold far more than theirs; else the all-to-alls measured on it; else a
+law of bytes, devices and hosts fitted to all of these. Either is taken as linear around the task's balanced placement.
 
 Bytes are those that leave a device for others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -34,7 +33,7 @@ _REACH = 2.0  # how much wider than measured placements a balanced one may be fo
 _HUNDRED = 100  # dims in a unit of comm_inputs
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else
-_AHEAD = 1.5  # the law is linear from the balanced width to this much of it
+_AHEAD = 1.5  # a curve is linear from the balanced width to this much of it
 
 _LEAST_BYTES, _STEP = 2**14, 3  # of designed exchanges: below, latency alone counts; from one size to the next
 _HEADROOM = 2  # of the largest exchange over a balanced placement's
@@ -122,7 +121,7 @@ class ExchangeModel(nn.Module):
         host_devices: devices on a host of the hardware; 0 if all devices share a host.
         batch_size: of the placements; 0 before there are any.
         law: `fit_law` of all points.
-        own_laws: `fit_law` of the points of each topology.
+        curves: of each topology with points.
     """
 
     points: Tensor
@@ -146,7 +145,7 @@ class ExchangeModel(nn.Module):
 
     def knows(self, shape: Topology) -> bool:
         """Whether all-to-alls of exactly this topology were measured."""
-        return shape in self.own_laws or bool(len(self._fits_of(shape)))
+        return shape in self.curves or bool(len(self._fits_of(shape)))
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         """Replace all that was known of all-to-alls by themselves; samples must be of one hardware."""
@@ -165,7 +164,7 @@ class ExchangeModel(nn.Module):
         points, shapes = self.points.numpy(), [Topology(*row) for row in self.points[:, :2].long().tolist()]
         rows = {shape: points[[each == shape for each in shapes]] for shape in dict.fromkeys(shapes)}
         self.law = fit_law(rows)
-        self.own_laws = {shape: fit_law({shape: own}) for shape, own in rows.items()}
+        self.curves = {shape: _Curve.through(shape, own) for shape, own in rows.items()}
 
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
@@ -201,16 +200,17 @@ class ExchangeModel(nn.Module):
         """
         if shape.num_devices == 1 or not self.batch_size:
             return torch.zeros(2, 4)
-        own, is_measured = self._fits_of(shape), shape in self.own_laws
-        if not len(own) and not self.own_laws:
+        own, is_measured = self._fits_of(shape), shape in self.curves
+        if not len(own) and not self.curves:
             own = self.fits[:1]
         balanced = sum_dims / _HUNDRED * self._unit_bytes * (shape.num_devices - 1) / shape.num_devices**2
         if len(own) and not (is_measured and balanced > _REACH * float(own[0, _FIT_BYTES][1])):
             return own[0, _FIT_WEIGHTS].reshape(2, 4).float()
         if not self.law[:, 1].any():  # without a network between hosts if none was measured
             shape = Topology(shape.num_devices, shape.num_devices)
-        here, ahead = law_ms(self.own_laws.get(shape, self.law), shape, np.array([1.0, _AHEAD]) * balanced).T
-        slope = np.minimum((ahead - here) / ((_AHEAD - 1) * balanced), here / balanced)  # [2] per byte, not negative
+        sizes, curve = np.array([1.0, _AHEAD]) * balanced, self.curves.get(shape)
+        here, ahead = (law_ms(self.law, shape, sizes) if curve is None else curve.ms(shape, sizes)).T
+        slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
         slopes = self.fitted_ms[:, 1:].double()  # of what a device sends, the most that any sends, what it receives
         shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, torch.tensor([0.0, 1.0, 0.0]))
         per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * shares / shares.sum(dim=1, keepdim=True)
@@ -243,6 +243,30 @@ def fit_law(points: Mapping[Topology, Array]) -> Array:
             target = np.concatenate([np.ones(len(relative)), np.zeros(4)])
             law[phase, link] = scipy.optimize.nnls(np.concatenate([relative / size, ridge]), target)[0] / size
     return law
+
+
+class _Curve(NamedTuple):
+    """The all-to-alls of one topology: a law of their own, and what was measured relative to it at `[N]` sizes.
+
+    The law bridges sizes; what was measured tells where a library changes its protocol.
+    """
+
+    law: Array
+    log_bytes: Array
+    ratio: Array
+
+    @classmethod
+    def through(cls, shape: Topology, points: Array) -> "_Curve":
+        """Through the rows of `ExchangeModel.points` of one topology."""
+        points = points[points[:, _BYTES].argsort()]
+        law, sizes = fit_law({shape: points}), points[:, _BYTES]
+        return cls(law, np.log(sizes), points[:, _TIMES].T / law_ms(law, shape, sizes).clip(min=1e-12))
+
+    def ms(self, shape: Topology, bytes_out: Array) -> Array:
+        """As `law_ms`."""
+        ratio = np.stack([np.interp(np.log(bytes_out), self.log_bytes, each) for each in self.ratio])
+        found: Array = law_ms(self.law, shape, bytes_out) * ratio
+        return found
 
 
 def law_ms(law: Array, shape: Topology, bytes_out: Array) -> Array:
