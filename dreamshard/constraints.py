@@ -115,10 +115,7 @@ class Constraints:
     def contradiction(self, tables: Sequence[str], num_devices: int, dims: Mapping[str, int] | None = None) -> str:
         """Why no placement meets the constraints, whatever the memory, in one sentence; empty if nothing speaks against it.
 
-        Args:
-            tables: names, without column shards; constraints on other tables do not count.
-            num_devices: `D`.
-            dims: columns of tables that are not column shards of others, to check that they can be split.
+        `tables` are not column shards; `dims` are columns of those that may be split.
         """
         return next(_contradictions(self, tables, num_devices, dims or {}), "")
 
@@ -183,11 +180,7 @@ _DEFAULT = "default"  # in `sharding_types`: of tables that are not named
 
 
 def parse_sharding(text: str) -> tuple[ShardingType, ...]:
-    """Ways to shard, as one types them: `auto` (every way), `columns`, `whole`, or a list such as `row_wise,table_wise`.
-
-    Raises:
-        ValueError: one is unknown.
-    """
+    """Ways to shard, as one types them: `auto` (every way), `columns`, `whole`, or a list such as `row_wise,table_wise`."""
     short: Mapping[str, tuple[ShardingType, ...]] = {
         "auto": SHARDING_TYPES,
         "columns": ("table_wise", "column_wise"),

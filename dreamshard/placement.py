@@ -141,11 +141,7 @@ class Placement:
 
     @cached_property
     def device(self) -> Int[Tensor, " T"]:
-        """`[T]` device of each table.
-
-        Raises:
-            ValueError: a table is not whole.
-        """
+        """`[T]` device of each table; a ValueError says that some are not whole."""
         if not self.is_whole:
             raise ValueError(
                 f"tables are sharded {', '.join(sorted(self.sharding_types))}, so they have no one device each"
@@ -184,11 +180,7 @@ class Placement:
 
 
 def even_columns(dim: int, parts: int) -> Columns:
-    """About equally wide ranges of columns, each of a multiple of `DIM_MULTIPLE`.
-
-    Raises:
-        ValueError: there are too few columns for that many ranges.
-    """
+    """About equally wide ranges of columns, each of a multiple of `DIM_MULTIPLE`."""
     units = dim // DIM_MULTIPLE
     if not 1 <= parts <= max(units, 1):
         raise ValueError(

@@ -109,11 +109,7 @@ class Plan(BaseModel):
         return text.getvalue()
 
     def placement(self, tables: Tables) -> Placement:
-        """This plan for `tables`.
-
-        Raises:
-            ValueError: the plan lacks a table or has it in another size, or names devices that do not exist.
-        """
+        """This plan for `tables`; a ValueError says which it lacks or has in another size."""
         differences = []
         for name, *size in zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True):
             own = self.tables.get(name)
@@ -127,22 +123,14 @@ class Plan(BaseModel):
 
 
 def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
-    """Read the text of a PLAN.json; `source` names it in errors.
-
-    Raises:
-        ValueError: the text is not JSON, or not a plan.
-    """
+    """Read the text of a PLAN.json; `source` names it in errors."""
     content = json_content(text, source, _PROBLEM, _ADVICE)
     with reading(source, _PROBLEM, _ADVICE):
         return Plan.model_validate(content)
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a PLAN.json.
-
-    Raises:
-        ValueError: the file is missing or not a plan.
-    """
+    """Read a PLAN.json; a ValueError says that it is missing or no plan."""
     if not Path(path).is_file():
         raise ValueError(f"there is no plan at {path}; check the path")
     return parse_plan(Path(path).read_bytes(), str(path))
@@ -207,11 +195,7 @@ class CurrentPlan:
     name: str = "current plan"
 
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
-        """The plan's placement, also if the task's tables are column shards.
-
-        Raises:
-            ValueError: the plan lacks columns of a table.
-        """
+        """The plan's placement, also if the task's tables are column shards; a ValueError says which it lacks."""
         sizes = zip(task.tables.names, task.tables.dim.tolist(), strict=True)
         tables = tuple(self._sharding_of(name, dim) for name, dim in sizes)
         placement = Placement(tables, self.plan.num_devices, self.plan.devices_per_host or self.plan.num_devices)

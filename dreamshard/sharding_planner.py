@@ -48,8 +48,6 @@ _PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves where no
 class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is untyped here
     """Plans by learned or published costs of the hardware.
 
-    Args are those of `EmbeddingShardingPlanner` as far as they apply; others, such as proposers, are refused.
-
     Args:
         topology: as for TorchRec's planner; by default that of the default process group. Its memory is used, device by
             device; its bandwidths are not, since the placer knows the hardware.
@@ -129,11 +127,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         )
 
     def model(self, module: nn.Module, sharders: Sharders) -> ModelTables | None:
-        """The tables of `module` that `sharders` shard, with what is known of their lookups; None if there are none.
-
-        Raises:
-            ValueError: a table, a constraint or the statistics of lookups cannot be planned with.
-        """
+        """The tables of `module` that `sharders` shard, with what is known of their lookups; None if there are none."""
         details, notes = discover(module, sharders)
         if not details:
             return None
@@ -171,13 +165,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         )
 
     def task(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> PlacementTask:
-        """The task of placing the tables, with the memory that is for them on each device.
-
-        Raises:
-            NoPlacementError: constraints contradict one another.
-            PlannerError: no memory is left, or too little for any placement.
-            ValueError: constraints leave a table no way to be sharded.
-        """
+        """The task of placing the tables, with the memory that is for them on each device."""
         own = replace(self.placement_constraints, caching=True)
         if own.sharding_types == UNCONSTRAINED.sharding_types:
             own = replace(own, sharding_types=SHARDING_TYPES)
@@ -226,20 +214,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         return room
 
     def collective_plan(
-        self,
-        module: nn.Module,
-        sharders: Sharders | None = None,
-        pg: dist.ProcessGroup | None = None,
+        self, module: nn.Module, sharders: Sharders | None = None, pg: dist.ProcessGroup | None = None
     ) -> ShardingPlan:
-        """`plan` on the first rank of `pg`, for all its ranks; an error is raised on all of them.
-
-        Args:
-            pg: the default process group if None.
-
-        Raises:
-            PlannerError: as `plan`.
-            ValueError: as `plan`, or there is no process group.
-        """
+        """`plan` on the first rank of `pg` (None: the default group), for all its ranks; errors are raised on all."""
         outcome: list[Any] = [None]
         if dist.get_rank(pg) == 0:
             try:

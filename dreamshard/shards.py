@@ -62,11 +62,7 @@ class Shards:
 
     @classmethod
     def of(cls, task: PlacementTask, placement: Placement) -> "Shards":
-        """The shards of `placement`, table by table, by columns and then by devices.
-
-        Raises:
-            ValueError: the placement is for other tables or another number of devices.
-        """
+        """The shards of `placement`, table by table, by columns and then by devices."""
         if problem := mismatch(task, placement):
             raise ValueError(f"{problem}; use a placement made for {task.name}")
         return cls.of_tables(task, enumerate(placement.tables), placement.devices_per_host)[0]

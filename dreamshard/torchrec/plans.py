@@ -117,8 +117,7 @@ def load_plan(
         device_type: of the ranks, `cuda` or `cpu`; by default that of gloo, else of this machine.
 
     Raises:
-        ValueError: the file is missing or no plan, its tables are not the model's, TorchRec cannot run a table as planned,
-            or the default process group has other ranks or hosts.
+        ValueError: the plan is not of this model, of the running ranks and hosts, or of what TorchRec can run.
     """
     plan, (details, _) = read_plan(path), discover(model, sharders)
     names = model_tables(details).tables.names
@@ -175,9 +174,7 @@ def current_plan(
     devices_per_host: int | None = None,
     name: str = "the plan",
 ) -> Plan:
-    """TorchRec's plan as a `Plan`: rank `r` is device `r`.
-
-    A table is called as in TorchRec, with its module path in front if two modules have tables of that name.
+    """TorchRec's plan as a `Plan`: rank `r` is device `r`; tables are called `module.table` if two have one name.
 
     Args:
         source: TorchRec's own object, or what `ShardingPlan._serialize` gave, as JSON.

@@ -109,11 +109,7 @@ def narrowed(
 def check_given(
     given: Mapping[str, ParameterConstraints], tables: Sequence[ModelTable], device: str, batch: int
 ) -> None:
-    """Refuse TorchRec's constraints that no plan can honour; `batch` is samples per rank.
-
-    Raises:
-        ValueError: a constraint is for no table of the model, or cannot be honoured.
-    """
+    """Refuse TorchRec's constraints that are for no table or that no plan can honour; `batch` is samples per rank."""
     if unknown := sorted(set(given) - {table.name for table in tables}):
         raise ValueError(
             f"constraints are given for {unknown[:5]}, which are no tables of this model; correct the names"
