@@ -69,14 +69,16 @@ def write_setting(changes: Mapping[str, Any]) -> None:
 def with_setting(options: Chosen) -> Chosen:
     """The options of a flow run, with the setting's value in each field that is left at its default.
 
-    A comparison and a plan take what they lack from versions, so their options stay as they are.
+    A comparison takes what it lacks from versions, and a plan also from the copy of the setting, so their options stay.
     """
-    is_training = isinstance(options, RetrainingOptions | StageOptions | IngestOptions)
-    if not is_training or FlowRunContext.get() is None:  # None: called as a plain function
+    if FlowRunContext.get() is None:  # called as a plain function
+        return options
+    setting = read_setting()
+    if not isinstance(options, RetrainingOptions | StageOptions | IngestOptions):
         return options
     fields = type(options).model_fields
     empty = {name for name, field in fields.items() if getattr(options, name) == field.default}
-    return options.model_copy(update={k: v for k, v in read_setting().items() if k in empty})
+    return options.model_copy(update={name: value for name, value in setting.items() if name in empty})
 
 
 def checked(setting: Any) -> dict[str, Any]:
