@@ -74,7 +74,8 @@ def with_setting(options: Chosen) -> Chosen:
     if FlowRunContext.get() is None:  # called as a plain function
         return options
     setting = read_setting()
-    if not isinstance(options, RetrainingOptions | StageOptions | IngestOptions):
+    is_training = isinstance(options, RetrainingOptions | StageOptions | IngestOptions)
+    if not is_training:
         return options
     fields = type(options).model_fields
     empty = {name for name, field in fields.items() if getattr(options, name) == field.default}
