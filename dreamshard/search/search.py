@@ -22,9 +22,8 @@ from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greed
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
-_MOST_LONG = 3  # long searches
+_MOST_LONG = 2  # long searches
 _AGREEMENT = 0.004  # between the best two of them, at which a further one would gain nothing
-_RANKS = (1, 0, 0)  # of the start of each long search, by its number
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
 _MARGINS = (0.5, 0.15, 0.05)  # above perfect balance, within which every device is to stay
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
@@ -110,12 +109,11 @@ def _cost(found: Found) -> float:
 
 
 def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -> Found:
-    """The best of long searches from the best results of short ones; as many as it takes until the best two agree."""
+    """The best of long searches from the best result of short ones; a second one unless the best two agree."""
     tried = [anneal(menu, law, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else list(starts)
-    ranked = sorted(tried, key=_cost)
-    found = ranked[:1] if len(starts) > 1 else []
+    start = min(tried, key=_cost)
+    found = [start] if len(starts) > 1 else []
     for seed in range(1, _MOST_LONG + 1):
-        start = ranked[_RANKS[seed % len(_RANKS)] % len(ranked)]
         found = sorted([*found, anneal(menu, law, start, moves, seed)], key=_cost)
         if len(found) > 1 and found[1].cost_ms <= found[0].cost_ms * (1 + _AGREEMENT):
             break
