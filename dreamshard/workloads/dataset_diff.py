@@ -110,7 +110,14 @@ class DatasetDiff:
     def payload(self, most: int = 50) -> dict[str, Any]:
         """The diff in plain types for programs; `changes` has the first `most`, the counts are of all."""
         changes = [asdict(change) for change in self.changes[:most]]
-        return {"sentence": self.sentence, "matters": self.matters, **self.counts, "changes": changes}
+        return {
+            "sentence": self.sentence,
+            "matters": self.matters,
+            "tables_before": self.num_before,
+            "tables_after": self.num_after,
+            **self.counts,
+            "changes": changes,
+        }
 
 
 def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresholds | None = None) -> DatasetDiff:
