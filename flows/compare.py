@@ -4,22 +4,20 @@ from dataclasses import replace
 from typing import Any
 
 from dreamshard.recipes import EvaluationConfig
-from dreamshard.rivals import MEASURING
-from flows.decisions import comparison, contestants, heldout, rivals
-from flows.decisions.rivals import RivalInputs
 from flows.drawing import draw_heldout_tasks
-from flows.evaluate import learning, measure_and_report, notes_on
+from flows.evaluate import measure_and_report
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions
 from flows.reports import mlflow_tracking, report_pages, report_tables
+from flows.rules import comparison, contestants, heldout
 from flows.runtime import testbed_pool
 from flows.runtime.content_keys import content_key
 from flows.runtime.progress import announce
 from flows.runtime.retries import measuring_task, retried_task
 from flows.stages import configured, running
-from storage.mlflow_store.topology import Topology
+from storage.mlflow_store.registry import Version
 from storage.run_records import report_store
-from storage.run_records.trainings import TestbedReference, setting_of
+from storage.run_records.trainings import TestbedReference, Training
 from storage.store import Store, open_store
 
 
@@ -30,28 +28,26 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     who = contestants.resolve(store, options.versions, with_rivals=options.rivals)
     versions = [version for version in who.values() if version is not None]
     options, taken = comparison.with_sizes_of_versions(store, options, versions)
-    if taken:
-        announce(taken)
+    announce(taken)
     config, dataset = configured(store, options)
     with running(store, "compare", config, options.seed, progress="evaluate") as (_, parent):
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
-        other = comparison.other_hardware(store, versions, Topology.of_setting(setting_of(config, bench)))
-        if other:
-            announce(other)
+        topology = Training(recipe=config, dataset=dataset, testbed=bench).topology
+        other = comparison.other_hardware(versions, topology)
         tasks = draw_heldout_tasks(store, dataset, config.tasks, options.seed, versions)
         measured = replace(config.evaluation, rivals=options.rivals)
         key = compare_placers(store, who, dataset, tasks, measured, bench)
         page = show_comparison(store, parent, key)
-    report = report_store.load(store.comparisons, key)
-    said = notes_on(report)
+    report = report_store.load(store, key)
+    for sentence in filter(None, (other, report.caveat)):
+        announce(sentence)
     return {
         "comparison": key,
         "testbed": report.hardware,
         "held_out": report_pages.heldout_sentence(report),
-        "report": str(report_store.path(store.comparisons, key)),
+        "report": str(report_store.path(store, key)),
         "page": page,
-        **said,
-        "notes": "; ".join(filter(None, (taken, other, said.get("notes")))),
+        "notes": "; ".join(filter(None, (taken, other, report.caveat))),
         "title": report_tables.title(report),
         "table": report_tables.comparison_table(report),
     }
@@ -60,7 +56,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
 @measuring_task("compare placers")
 def compare_placers(
     store: Store,
-    names: dict[str, str | None],
+    names: dict[str, Version | None],
     dataset: str,
     tasks: str,
     config: EvaluationConfig,
@@ -75,40 +71,33 @@ def compare_placers(
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung, twice.
     """
-    key = content_key("compare", contestants.identities(store, names), dataset, tasks, config, testbed)
-    if report_store.path(store.comparisons, key).exists():
+    who = [version.model_id if version else name for name, version in names.items()]  # the same in all registries
+    key = content_key("compare", who, dataset, tasks, config, testbed)
+    if report_store.path(store, key).exists():
         return key
-    inputs = RivalInputs(may_leave_out=config.rivals)
-    if MEASURING in names:
-        first = next(version for version in names.values() if version is not None)
-        inputs = replace(
-            inputs,
-            train_tasks=store.lake.read_tasks(dataset, "train", tasks),
-            measured=rivals.measured_for_version(store, first),
-        )
-    with learning(store, testbed, tasks, inputs, learns=MEASURING in names) as ready:
-        placers = contestants.of_versions(store, names, ready, testbed.seed)
-    _, unseen = heldout.split_by_training(store, dataset, list(placers.versions.values()))
+    versions = [version for version in names.values() if version is not None]
+    _, unseen = heldout.split_by_training(store, dataset, versions)
     report = measure_and_report(
         store,
         key,
-        placers,
+        contestants.of_versions(store, names, testbed.seed, may_leave_out=config.rivals),
         dataset,
         tasks,
         config,
         testbed,
         reference=next(iter(names)),
         unseen_tables=len(unseen),
-        trainings=heldout.trainings_of_versions(store, list(placers.versions.values())),
+        trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},
     )
-    report_store.save(store.comparisons, report)
+    report_store.save(store, report)
     return key
 
 
 @retried_task("show comparison")
 def show_comparison(store: Store, run: str, comparison: str) -> str:
     """Report -> MLflow (figures of each version, evaluation dataset, page) and an artifact; returns its address."""
-    report = report_store.load(store.comparisons, comparison)
+    report = report_store.load(store, comparison)
     page = mlflow_tracking.log_comparison(store, run, report)
-    report_pages.publish_comparison(report)
+    sentence = report_pages.heldout_sentence(report)
+    report_pages.publish(report_pages.comparison_page(report), "dreamshard-comparison", sentence)
     return page

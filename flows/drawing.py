@@ -10,12 +10,11 @@ from dreamshard.task_sets.fixed_model import MODEL, draw_drift, drifted, fixed_t
 from dreamshard.task_sets.sampling import EMPTY_SPLIT, TasksConfig, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadTable, statistics
-from flows.decisions.heldout import split_by_training
+from flows.rules.heldout import split_by_training
 from flows.runtime.content_keys import content_key
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
-from storage.lake import drifted_tables
-from storage.lake.table_splits import read_table_split, write_table_split
+from storage.mlflow_store.registry import Version
 from storage.store import Store
 
 MOST_LOOKUPS = 2**26
@@ -42,7 +41,7 @@ def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split
 
 
 @retried_task("draw tasks held out for all")
-def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, versions: list[str]) -> str:
+def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, versions: list[Version]) -> str:
     """Tables that none of the versions was trained on -> placement tasks in the lake; returns their key.
 
     If the versions were trained on the split that `draw_tasks` draws, they are its tasks. Of a fixed model no table is held
@@ -59,8 +58,8 @@ def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: in
         return _draw_split(store, dataset, config, seed)
     if len(unseen) < config.tables_per_task:
         raise ValueError(
-            f"only {len(unseen)} tables of dataset {dataset} are held out for all versions, fewer than the "
-            f"{config.tables_per_task} of a task; compare fewer versions, or give fewer --tables-per-task or --mode fixed"
+            f"only {len(unseen)} tables of dataset {dataset} are held out for all versions, but a task takes "
+            f"{config.tables_per_task}; compare fewer versions, or give fewer --tables-per-task or --mode fixed"
         )
     key = content_key("compare", dataset, config, seed, list(seen.names))
     can_train = len(seen) >= config.tables_per_task  # otherwise rivals that learn report that they have no tasks
@@ -72,13 +71,13 @@ def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: in
 def _draw_split(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
     generator, pool = torch.Generator().manual_seed(seed), store.lake.read_dataset(dataset)
     new_split = EMPTY_SPLIT.with_tables(*split_tables(pool, torch.Generator().manual_seed(seed)))
-    earlier = EMPTY_SPLIT if split_of is None else read_table_split(store.lake, split_of)
+    earlier = EMPTY_SPLIT if split_of is None else store.lake.read_table_split(split_of)
     train, test = split_tables(pool, generator, earlier)
     split = earlier.with_tables(train, test)
     own = [] if split == new_split else [sorted(split.train), sorted(split.test)]
     key = content_key(dataset, config, seed, *own)
     _write_tasks(store, dataset, config, seed, key, {"train": train, "test": test}, generator)
-    write_table_split(store.lake, key, split)
+    store.lake.write_table_split(key, split)
     report_progress("tasks", 1, 1, f"{config.num_train} to train on, {config.num_test} held out")
     return key
 
@@ -106,13 +105,9 @@ def _draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, spli
 
     Args:
         split_of: key of earlier task sets, whose tables count as trained on too.
-
-    Raises:
-        ValueError: the tables exceed the devices.
-        NoPlacementError: the model fits its devices under no split.
     """
     pool = store.lake.read_dataset(dataset)
-    earlier = EMPTY_SPLIT if split_of is None else read_table_split(store.lake, split_of)
+    earlier = EMPTY_SPLIT if split_of is None else store.lake.read_table_split(split_of)
     split = earlier.with_tables(pool, pool.select([]))
     own = [] if split_of is None else [sorted(split.train), sorted(split.test)]
     key = content_key("fixed", dataset, config, seed, *own)
@@ -126,7 +121,7 @@ def _draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, spli
     trained = [task for other in others for task in (model_task, other)] or [model_task]
     store.lake.write_tasks(trained, dataset, "train", key, seed)
     store.lake.write_tasks([model_task, *variants], dataset, "test", key, seed)
-    write_table_split(store.lake, key, split)
+    store.lake.write_table_split(key, split)
     report_progress(
         "tasks", 1, 1, f"the model and {len(train) - 1} variants to train on, {len(variants)} variants held out"
     )
@@ -145,8 +140,10 @@ def _variants(
     """The model and variants of it with drifted tables, whose lookups are derived unless the lake has them."""
     drift = draw_drift(model.tables, seed=seed, most_lookups=MOST_LOOKUPS // 2)
     lake = store.lake
-    known = drifted_tables.with_lookups(lake.root, lake.pool_rows(dataset), [each.name for each in drift.all])
-    missing = [each for each in drift.all if each.name not in known]
+    pool = lake.pool_rows(dataset)
+    files = dict(zip(pool.column("name").to_pylist(), pool.column("lookups_file").to_pylist(), strict=True))
+    existing = lake.has_lookups([files[each.name] for each in drift.all if each.name in files])
+    missing = [each for each in drift.all if files.get(each.name) not in existing]
     lookups, parts = lake.lookup_source(dataset), []
     for done, each in enumerate(missing, start=1):
         t = model.tables.names.index(each.table)
@@ -156,6 +153,6 @@ def _variants(
         lake.write_table_lookups(derived, parts[-1])
         report_progress("tasks", done, len(missing) + 1, each.name)
     if parts:
-        drifted_tables.write_drifted(lake.root, concatenate(parts), dataset)
+        lake.write_drifted(concatenate(parts), dataset)
     generator = torch.Generator().manual_seed(seed)
     return fixed_tasks(model, lake.read_pool(dataset), drift, num_variants, generator, name=name, used=list(used))

@@ -1,7 +1,6 @@
 """The newest placer of a training against every rule of thumb and the champion, on held-out tasks."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +12,15 @@ from dreamshard.evaluation import evaluate as place_and_measure
 from dreamshard.placement import Placement
 from dreamshard.plan import Plan, read_plan
 from dreamshard.recipes import EvaluationConfig
-from dreamshard.rivals import Measure
 from dreamshard.task_sets.fixed_model import is_fixed_model
 from dreamshard.tasks import PlacementTask
-from flows.decisions import contestants as chosen
-from flows.decisions import heldout, rivals
-from flows.decisions.contestants import Contestants
-from flows.decisions.rivals import RivalInputs
-from flows.decisions.torchrec_planners import with_torchrec_planner
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
-from flows.profile import sample_identity
 from flows.reports import mlflow_tracking, report_tables
 from flows.reports.evaluation_report import make_report
+from flows.rules import contestants as chosen
+from flows.rules import heldout
+from flows.rules.contestants import Contestants
 from flows.runtime.content_keys import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import measuring_task, retried_task
@@ -35,7 +30,8 @@ from flows.stages import last_iteration, open_for, stage
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
-from storage.run_records import checkpoints, report_store, training_effort, trainings
+from storage.mlflow_store.registry import Version
+from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import EvaluationReport
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store
@@ -52,13 +48,15 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, rivals_too=options.rivals, current=options.current)
         log_evaluation(store, run, key)
-    report = report_store.load(store.evaluations, key)
+    report = report_store.load(store, key)
+    if report.caveat:
+        announce(report.caveat)
     return {
         "evaluation": key,
         "testbed": report.hardware,
         "title": report_tables.title(report),
         "table": report_tables.evaluation_table(report),
-        **notes_on(report),
+        "notes": report.caveat,
     }
 
 
@@ -68,23 +66,11 @@ def log_evaluation(store: Store, run: str, evaluation: str) -> None:
     mlflow_tracking.log_evaluation(store, run, evaluation)
 
 
-def notes_on(report: EvaluationReport) -> dict[str, str]:
-    """What a stage says of a report besides its table: what placers learned from, and reasons to doubt it."""
-    if report.caveat:
-        announce(report.caveat)
-    said = {"learnt_from": report_tables.learnt_sentence(report), "notes": report.caveat}
-    return {name: sentence for name, sentence in said.items() if sentence}
-
-
 @retried_task("find the champion")
-def champion_to_beat(store: Store, key: str, iteration: int) -> str | None:
+def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
     """Champion of the training's topology; None if there is none, or if it is this very iteration of the training."""
-    topology = training_effort.read_origin(store, key).topology
-    version = registry.champion(store.settings, topology)
-    if version is None:
-        return None
-    tags = registry.version_tags(store.settings, version)
-    is_same = (tags.get("training"), tags.get("iteration")) == (key, str(iteration))
+    version = registry.champion(store.settings, trainings.read(store, key).topology)
+    is_same = version is not None and (version.training, version.iteration) == (key, iteration)
     return None if is_same else version
 
 
@@ -107,71 +93,31 @@ def evaluate_placers(
     made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
     testbed, config = made_of.testbed, replace(made_of.recipe.evaluation, rivals=rivals_too)
     plan = None if current is None else read_plan(current)
-    key = content_key(training, iteration, config, rival, *([] if plan is None else [plan.to_json()]))
+    uri = None if rival is None else rival.uri
+    key = content_key(training, iteration, config, uri, *([] if plan is None else [plan.to_json()]))
     with training_lock(store, training):
-        if not report_store.path(store.evaluations, key).is_file():
-            inputs = RivalInputs()
-            if rivals_too:
-                inputs = RivalInputs(
-                    train_tasks=store.lake.read_tasks(made_of.dataset, "train", made_of.tasks),
-                    measured=rivals.measured_for_training(store, training),
-                    may_leave_out=True,
-                )
+        if not report_store.path(store, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
-            champion = chosen.champion_placer(store, rival)
-            with learning(store, testbed, made_of.tasks, inputs, learns=rivals_too) as ready:
-                placers = chosen.of_training(candidate, champion, rival, ready, testbed.seed)
-            heldout_tasks = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
+            # a champion that cannot be read is an error, which proves nothing about it
+            champion = None if uri is None else registry.load_placer(uri, store.settings)
             report = measure_and_report(
                 store,
                 key,
-                placers,
+                chosen.of_training(candidate, champion, rival, testbed.seed, rivals=rivals_too),
                 made_of.dataset,
                 made_of.tasks,
                 config,
                 testbed,
                 training=training,
                 iteration=iteration,
-                rival=rival,
-                caveat=heldout.bias_caveat(store, rival, heldout_tasks),
+                rival=uri,
+                caveat=heldout.bias_caveat(store, rival, store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)),
                 current=plan,
-                trainings=heldout.trainings_behind(store, training),
+                trainings=heldout.trainings_behind(training, made_of),
             )
-            report_store.save(store.evaluations, report)
+            report_store.save(store, report)
     report_store.mark_newest(store, training, key)
     return key
-
-
-@contextmanager
-def learning(
-    store: Store, testbed: TestbedReference, tasks: str, inputs: RivalInputs, *, learns: bool
-) -> Iterator[RivalInputs]:
-    """The inputs of rivals, with the testbed to measure on if one learns by that; its samples go to a run of their own.
-
-    The same testbed, tasks and budget have the same run, and what that has measured is not measured again.
-    """
-    if not learns:
-        yield inputs
-        return
-    run = f"rnn-{content_key('rnn', testbed, tasks, inputs.measurements)}"
-    with collecting(store.lake, run, EVALUATION, testbed.dataset) as keep:
-        samples = store.lake.read_cost_samples(run_key=run)
-        known = {_identity(sample.task, sample.placement): sample for sample in samples}
-
-        def measured(task: PlacementTask, placement: Placement) -> CostSample:
-            identity = _identity(task, placement)
-            if identity not in known:
-                known[identity] = measure(store, testbed, task, placement)
-                keep(known[identity])
-                report_progress("evaluate", 0, inputs.measurements, f"rnn learns from {task.name}")
-            return known[identity]
-
-        measuring: Measure = measured
-        yield replace(inputs, measure=measuring)
-
-
-def _identity(task: PlacementTask, placement: Placement) -> str:
-    return sample_identity(task.name, placement.device.tolist())
 
 
 def measure_and_report(
@@ -205,13 +151,22 @@ def measure_and_report(
         ValueError: the plan in use is not one of these tasks' model.
     """
     drawn = store.lake.read_tasks(dataset, "test", tasks)
-    contestants = with_torchrec_planner(contestants, drawn, capacity(store, testbed).spec)
-    contestants, notes = _for_tasks(contestants, drawn, current, reference)
+    contestants = chosen.with_torchrec_planner(contestants, drawn, capacity(store, testbed).spec)
+    notes = [caveat]
+    if is_fixed_model(drawn):
+        contestants = chosen.of_fixed_model(contestants, drawn, current, reference)
+    elif current is not None:
+        raise ValueError(
+            "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
+        )
+    elif len(drawn) < FEW_TASKS:
+        notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
     model = drawn[0].name if is_fixed_model(drawn) else None
+    versions = {name: version.uri for name, version in contestants.versions.items()}
     rows, measured_on = _measured(store, key, contestants, drawn, config, testbed)
     store.lake.write_evaluation(
         rows,
-        contestants.versions,
+        versions,
         key,
         dataset_version=dataset,
         testbed=testbed.kind,
@@ -230,37 +185,14 @@ def measure_and_report(
         tasks=tasks,
         testbed=testbed.kind,
         hardware=testbed.identity,
-        versions=contestants.versions,
-        caveat="; ".join(filter(None, [caveat, *notes])),
+        versions=versions,
+        caveat="; ".join(filter(None, [*notes, *contestants.notes])),
         measured_on=measured_on.to_json() if measured_on else None,
         **({"candidate": contestants.candidate} if contestants.candidate else {}),
-        learnt_from=contestants.learnt_from,
-        has_default_bandwidths=contestants.has_default_bandwidths,
         **facts,
     )
     get_run_logger().info("measured %s on %s", ", ".join(contestants.placers), ", ".join(report.task_names))
     return report
-
-
-def _for_tasks(
-    contestants: Contestants, drawn: Sequence[PlacementTask], current: Plan | None, reference: str | None
-) -> tuple[Contestants, list[str]]:
-    """The contestants that can place these tasks, and reasons to doubt the comparison.
-
-    Raises:
-        ValueError: the plan in use is not one of these tasks' model.
-    """
-    notes = [*contestants.notes]
-    if is_fixed_model(drawn):
-        contestants, left_out = chosen.of_fixed_model(contestants, drawn, current, reference)
-        return contestants, [*notes, left_out]
-    if current is not None:
-        raise ValueError(
-            "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
-        )
-    if len(drawn) < FEW_TASKS:
-        notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
-    return contestants, notes
 
 
 def _measured(

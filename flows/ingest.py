@@ -19,7 +19,7 @@ from flows.runtime.content_keys import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.sources import opened_source
-from storage.lake.ingested import Ingested, keep_ingested, keep_source, known_tables, read_source
+from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_state
 from storage.store import Store, open_store
 
 LOOKUPS_PER_TASK = 2**25
@@ -57,6 +57,7 @@ class SourceState:
     Attributes:
         workload: names the source; a path in it is absolute.
         token: identity of what the source holds (`token_of`).
+        key: of this state in the lake.
         names: names of the source's tables, in its order.
         fingerprints: one per table.
         known: the unchanged tables, which are in the lake, by fingerprint.
@@ -64,6 +65,7 @@ class SourceState:
 
     workload: WorkloadConfig
     token: str
+    key: str
     names: tuple[str, ...]
     fingerprints: tuple[str, ...]
     known: Mapping[str, Tables]
@@ -79,21 +81,16 @@ def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
 
     Files that have not changed are only listed; otherwise they are opened, and data files are read once. Functions are
     called each time.
-
-    Raises:
-        ValueError: there is no such source, or it cannot be read.
     """
     token = sources.token_of(workload)
     key = content_key(workload, token)
-    source = read_source(store.lake, key)
-    if source is None:
+    state = read_state(store.lake, key)
+    if state is None:
         opened = opened_source(workload, token)
-        fingerprints = (opened.fingerprint(t) for t in range(opened.num_tables))
-        source = opened.names, tuple(map(content_key, fingerprints))
-        keep_source(store.lake, key, *source)
-    names, fingerprints_by_table = source
-    known = known_tables(store.lake, fingerprints_by_table)
-    return SourceState(workload=workload, token=token, names=names, fingerprints=fingerprints_by_table, known=known)
+        state = opened.names, tuple(content_key(opened.fingerprint(t)) for t in range(opened.num_tables))
+    names, fingerprints = state
+    known = known_tables(store.lake, workload.source, key, fingerprints)
+    return SourceState(workload=workload, token=token, key=key, names=names, fingerprints=fingerprints, known=known)
 
 
 def ingest_workload(
@@ -104,9 +101,6 @@ def ingest_workload(
     Args:
         name: name of the dataset for people; by default that of the source.
         newest: let stages that name no dataset take this one.
-
-    Raises:
-        ValueError: there is no such source, or it is invalid.
     """
     state = read_source_state(store, workload)
     notes = sources.notes_on(state.workload)
@@ -138,6 +132,7 @@ def _bring_in(store: Store, state: SourceState) -> Tables:
             "store": store,
             "workload": state.workload,
             "token": state.token,
+            "key": state.key,
             "fingerprints": {t: state.fingerprints[t] for t in part},
         }
         for part in parts
@@ -154,17 +149,22 @@ def _bring_in(store: Store, state: SourceState) -> Tables:
         task_runners.run_all(ingest_tables, calls, finished)
     finally:
         sources.close()
-    known: Mapping[str, Tables] = known_tables(store.lake, state.fingerprints) if changed else state.known
-    return concatenate([known[fingerprint] for fingerprint in state.fingerprints])
+    known, source = state.known, state.workload.source
+    if changed:
+        known = known_tables(store.lake, source, state.key, state.fingerprints)
+    tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
+    keep_state(store.lake, source, state.key, state.fingerprints, tables)
+    return tables
 
 
 @retried_task("ingest tables", persist_result=False)
-def ingest_tables(store: Store, workload: WorkloadConfig, token: str, fingerprints: Mapping[int, str]) -> int:
+def ingest_tables(store: Store, workload: WorkloadConfig, token: str, key: str, fingerprints: Mapping[int, str]) -> int:
     """Some tables of a source -> lookups and their statistics in the lake; returns the number of tables.
 
     Args:
         store: may be that of another machine.
         token: `token_of` the source when its state was read.
+        key: of that state.
         fingerprints: tables to ingest: fingerprint by position in the source.
     """
     source = opened_source(workload, token)
@@ -173,6 +173,6 @@ def ingest_tables(store: Store, workload: WorkloadConfig, token: str, fingerprin
         table = source.table(position)
         parts.append(statistics(table))
         store.lake.write_table_lookups(table, parts[-1])
-    keep_ingested(store.lake, list(fingerprints.values()), concatenate(parts))
+    keep_part(store.lake, key, list(fingerprints.values()), concatenate(parts))
     get_run_logger().info("ingested %s of %s", ", ".join(part.names[0] for part in parts), workload.source)
     return len(parts)

@@ -1,45 +1,29 @@
 """One measuring step of Algorithm 1: the costs that the next training iteration learns from."""
 
-from collections.abc import Sequence
 from math import isfinite
 from statistics import fmean
 from typing import Any
 
-from prefect import get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect import get_run_logger
 
 from dreamshard.cost_model.exchanges import Topology, exchanges_for
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
-from dreamshard.placement import Placement
-from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.device import DoesNotFitError, library_versions
-from dreamshard.testbeds.emulated import DeviceShards, EmulatedTestbed
+from dreamshard.testbeds.device import library_versions
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
-from flows.reports import mlflow_tracking
-from flows.runtime import run_locks, task_runners
+from flows.runtime import run_locks
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import measuring_task, retried_task
-from flows.runtime.testbed_pool import (
-    answering,
-    measure,
-    measurement_lock,
-    open_reference,
-    shared_testbed,
-)
+from flows.runtime.testbed_pool import answering, measure, shared_testbed
 from flows.stages import open_for, stage
-from storage.lake.exchange_samples import read_exchanges, write_exchanges
+from storage.lake.measured_alone import read_exchanges, write_exchanges
 from storage.lake.sample_buffer import collecting
-from storage.lake.table_splits import read_table_split
-from storage.mlflow_store import registry
-from storage.run_records import checkpoints, training_effort, trainings
+from storage.mlflow_store import registry, runs
+from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store
-
-SHARDS_PER_TASK = 8
-"""Each shard takes up to a second."""
 
 
 @deployed
@@ -50,7 +34,7 @@ def profile(options: StageOptions) -> dict[str, Any]:
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)
-        mlflow_tracking.log_iteration(store, run, iteration, figures)
+        runs.log_metrics(store.settings, run, figures, iteration)
     testbed = trainings.read(store, training).testbed.identity
     return {"training": training, "iteration": iteration, "testbed": testbed} | figures
 
@@ -101,18 +85,15 @@ def start_training(store: Store, key: str) -> int:
     """Untrained networks, or those of the warm start -> first checkpoint, unless it exists; returns the last iteration.
 
     The networks know all exchanges in the lake of this hardware.
-
-    Raises:
-        ValueError: the version to continue from cannot be read.
     """
     training, last = trainings.read(store, key), checkpoints.last_iteration(store, key)
     if last is None:
-        config, seed = training.recipe.training, training.testbed.seed
+        config, seed = training.config, training.testbed.seed
         exchanges, warm = known_exchanges(store, training.testbed), training.warm
-        pool, _ = read_table_split(store.lake, training.tasks).divide(store.lake.read_dataset(training.dataset))
+        pool, _ = store.lake.read_table_split(training.tasks).divide(store.lake.read_dataset(training.dataset))
         base = None if warm is None else registry.load_placer(warm.version, store.settings)
         state = TRAINING_ALGORITHMS[config.algorithm].start(pool, config, seed, exchanges, base)
-        training_effort.begin(store, key, training.origin)
+        trainings.begin(store, key)
         checkpoints.save(store, key, iteration_name(0), state, {})
     get_run_logger().info("training %s starts %s; its last iteration is %d", key, training.start, last or 0)
     return last or 0
@@ -136,9 +117,8 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     costs: list[float] = []
     with (
         collecting(store.lake, key, iteration, training.dataset) as keep,
-        training_effort.timed(store, key) as add_duration,
+        trainings.timed(store, key) as add_duration,
     ):
-        measure_ahead(store, testbed, proposals)
         known = measured_samples(store, key)
         for placed, placement in proposals:
             identity = sample_identity(placed.name, placement.device.tolist())
@@ -175,60 +155,3 @@ def sample_identity(task_name: str, device: list[int]) -> str:
 def _identity_of(exchange: Exchange, host_devices: int | None) -> tuple[Topology, tuple[int, ...]]:
     shape = Topology.of(exchange.num_devices, exchange.devices_per_host, host_devices)
     return shape, tuple(exchange.sent_bytes.tolist())
-
-
-def measure_ahead(store: Store, testbed: TestbedReference, proposals: Sequence[tuple[PlacementTask, Placement]]) -> int:
-    """Let a Ray cluster, if `DREAMSHARD_TASK_RUNNER` names one, measure unknown shards for the emulated testbed.
-
-    Its costs are those of single shards, kept in the lake, where it then finds all of them. Returns their number.
-
-    Raises:
-        ValueError: a worker has other hardware than this machine, so its costs are of no use here.
-    """
-    if not task_runners.is_remote():
-        return 0
-    with shared_testbed(store, testbed) as opened:
-        if not isinstance(opened, EmulatedTestbed):
-            return 0
-        held = [part for task, placement in proposals for part in opened.device_shards(task, placement)]
-        distinct = {part.key.content: part for part in held}.values()
-        unknown = [part for part in distinct if opened.cached(part) is None]
-        hardware = opened.hardware
-    parts = [unknown[start : start + SHARDS_PER_TASK] for start in range(0, len(unknown), SHARDS_PER_TASK)]
-    calls = [{"store": store, "reference": testbed, "hardware": hardware, "shards": part} for part in parts]
-    task_runners.run_all(
-        measure_shards,
-        calls,
-        lambda position, _: report_progress("measure", 0, len(proposals), f"{position + 1} of {len(parts)} parts"),
-    )
-    return len(unknown)
-
-
-@task(name="measure shards", cache_policy=NO_CACHE, persist_result=False)
-def measure_shards(store: Store, reference: TestbedReference, hardware: str, shards: Sequence[DeviceShards]) -> None:
-    """Shards of tables in the testbed's dataset -> their costs in the lake.
-
-    Args:
-        store: may be that of another machine.
-        reference: an emulated testbed.
-        hardware: hardware that this machine must have.
-
-    Raises:
-        ValueError: this machine has other hardware.
-    """
-    testbed = open_reference(store, reference)
-    try:
-        if not isinstance(testbed, EmulatedTestbed) or testbed.hardware != hardware:
-            raise ValueError(
-                f"this worker measures on {testbed.hardware}, but costs on {hardware} are needed; give the cluster workers "
-                "of one kind, and start the flow on such a machine"
-            )
-        for part in shards:
-            try:
-                with measurement_lock(reference):
-                    testbed.time(part)
-            except DoesNotFitError:
-                names = part.shards.tables.names
-                get_run_logger().info("%d shards from %s on did not fit", len(names), names[0])
-    finally:
-        testbed.close()

@@ -5,12 +5,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from dreamshard.recipes import Recipe, batch_size_of
-from flows.decisions.warm_start import find_start
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, StageOptions, TaskOptions
 from flows.ingest import settle
 from flows.reports import mlflow_tracking
+from flows.rules.warm_start import find_start
 from flows.runtime import testbed_pool
 from flows.runtime.content_keys import content_key
 from flows.runtime.progress import progress_artifact
@@ -45,15 +45,12 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
         full: start from nothing.
     """
     testbed = testbed_pool.testbed_reference(store, config, dataset, seed)
-    start = find_start(store, config, dataset, testbed, full=full)
+    training = Training(recipe=config, dataset=dataset, testbed=testbed)
+    start = find_start(store, training, full=full)
     tasks = draw_tasks(store, dataset, config.tasks, seed, start.split_of)
-    if start.warm is not None:
-        config = replace(config, training=config.training.warm())
-    made_of = [dataset, tasks, config.training, testbed]
-    if start.warm is not None:
-        made_of += [start.warm.training, start.warm.iteration, *start.warm.trainings]
-    key = content_key(*made_of)
-    training = Training(recipe=config, dataset=dataset, tasks=tasks, testbed=testbed, warm=start.warm, start=start.why)
+    training = replace(training, tasks=tasks, warm=start.warm, start=start.why)
+    before = [] if start.warm is None else [start.warm.iteration, *start.warm.trainings]
+    key = content_key(dataset, tasks, training.config, testbed, *before)
     trainings.write(store, key, training)
     return key
 
@@ -80,20 +77,16 @@ def running(store: Store, name: str, config: Recipe, seed: int, *, progress: str
 
 
 def configured(store: Store, options: TaskOptions) -> tuple[Recipe, str]:
-    """The recipe of the options with all sizes, and the dataset of the home that it is applied to: by default the newest.
+    """The recipe of the options with all sizes, and the dataset of the home that it is applied to.
+
+    A stage run by hand takes the dataset that was ingested last, unless the options name one.
 
     Raises:
         ValueError: nothing has been ingested, or not this version.
     """
-    versions = store.lake.dataset_versions()
-    if not versions:
+    dataset = options.dataset or store.lake.newest_dataset()
+    if dataset is None:
         raise ValueError("nothing has been ingested; run `dreamshard ingest`")
-    if options.dataset not in (None, *versions):
-        raise ValueError(
-            f"there is no dataset {options.dataset} in this home; run `dreamshard ingest`, or choose one of "
-            f"{versions[-5:]}"
-        )
-    dataset = options.dataset or versions[-1]
     config = configure(options, source=store.lake.dataset_source(dataset))
     batch_size = batch_size_of(store.lake.read_dataset(dataset))
     config = replace(config, workload=replace(config.workload, batch_size=batch_size))

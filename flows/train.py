@@ -18,12 +18,12 @@ from flows.profile import (
     sample_identity,
     start_training,
 )
-from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.stages import open_for, stage
-from storage.run_records import checkpoints, training_effort, trainings
+from storage.mlflow_store import runs
+from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.store import Store
 
@@ -47,7 +47,7 @@ def train_placer(store: Store, run: str, key: str) -> int:
 
     The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
     """
-    iterations = trainings.read(store, key).recipe.training.iterations
+    iterations = trainings.read(store, key).config.iterations
     with run_locks.training_lock(store, key):
         measure_exchanges(store, key)
         start_training(store, key)
@@ -57,8 +57,8 @@ def train_placer(store: Store, run: str, key: str) -> int:
                 fit_cost_network(store, key, iteration)
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
-            mlflow_tracking.log_iteration(store, run, iteration, figures)
-    mlflow_tracking.log_effort(store, run, key)
+            runs.log_metrics(store.settings, run, figures, iteration)
+    runs.log_params(store.settings, run, trainings.effort(store, key).parameters)
     return iterations
 
 
@@ -67,14 +67,11 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     """Cost samples -> cost network; returns its loss, and its error on the new samples before they were fitted.
 
     After a warm start it is also fitted to the samples of the trainings before.
-
-    Raises:
-        TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
     """
     state, known = checkpoints.load(store, key, "measured"), measured_samples(store, key)
     drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(store, key, i)]
-    earlier = training_effort.earlier_samples(store, key)
-    with training_effort.timed(store, key):
+    earlier = trainings.earlier_samples(store, key)
+    with trainings.timed(store, key):
         samples = [*earlier, *(known[sample_identity(*each)] for each in drawn)]
         fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
     values = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
@@ -86,13 +83,9 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
 
 @retried_task("improve policy")
 def improve_policy(store: Store, key: str, iteration: int) -> Metrics:
-    """Cost network -> policy, without hardware; ends the iteration with its checkpoint and returns its figures.
-
-    Raises:
-        TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
-    """
+    """Cost network -> policy, without hardware; ends the iteration with its checkpoint and returns its figures."""
     training, state = trainings.read(store, key), checkpoints.load(store, key, "fitted")
-    with training_effort.timed(store, key):
+    with trainings.timed(store, key):
         drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
         update = TRAINING_ALGORITHMS[state.config.algorithm].improve(state, drawn)
     own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}

@@ -18,13 +18,13 @@ from dreamshard.files.text import markdown_table
 from dreamshard.recipes import with_batch_size
 from dreamshard.testbeds.base import Capacity
 from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
-from flows.decisions import retraining_due
-from flows.decisions.version_in_use import version_in_use
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import WatchOptions
 from flows.ingest import ingest_workload, settle
+from flows.rules.warm_start import last_trained, version_in_use
 from flows.stages import open_for
+from storage.mlflow_store.registry import Version
 from storage.store import Store
 
 SHOWN = 100
@@ -42,7 +42,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     config, store = with_batch_size(configure(options)), open_for(options)
     dataset = ingest_workload(store, config.workload, newest=False).dataset
     config = settle(store, config, dataset, Capacity(kind="unknown"))
-    trained = retraining_due.last_trained(store, config, dataset)
+    trained = last_trained(store, config, dataset)
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
     diff = compare_datasets(store, trained, dataset, thresholds)
     is_due = diff.matters and options.source is not None
@@ -61,17 +61,23 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "source": config.workload.source,
         "retraining": retraining,
         "started": started,
-        "in_use": "No version is in use yet." if in_use is None else in_use.sentence(),
+        "in_use": "No version is in use yet." if in_use is None else in_use_sentence(in_use),
         **diff.payload(),
     }
     publish(diff, outcome, link)
     return {**outcome, "table": [change.row() for change in diff.changes[:SHOWN]]}
 
 
+def in_use_sentence(version: Version) -> str:
+    """The version in use, for people."""
+    note = f" It is {version.provisional}." if version.provisional else ""
+    return f"{version} is in use since {version.tags['decided_at']} ({version.made_of.topology}).{note}"
+
+
 @task(name="compare datasets", cache_policy=NO_CACHE)
 def compare_datasets(store: Store, trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
     """What changed between the dataset of the last training and the current one."""
-    before = store.lake.read_dataset(trained) if trained in store.lake.dataset_versions() else None
+    before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
     diff = diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
     get_run_logger().info("dataset %s compared with %s: %s", dataset, trained or "none", diff.sentence)
     return diff

@@ -19,10 +19,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from storage.filesystem import FileInfo, list_file_infos, read_json, remove
-from storage.lake import catalog, drifted_tables
+from storage.lake import catalog
+from storage.lake.lake import DRIFTED
 from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry
-from storage.run_records import training_effort
+from storage.run_records import trainings
 from storage.settings import RESULTS, Settings, home_registry
 from storage.store import Store
 
@@ -120,9 +121,8 @@ def _check_registry(settings: Settings) -> None:
 
 def _stored_files(store: Store) -> Iterator[StoredFile]:
     lake = store.lake.root
-    for reports in (store.evaluations, store.comparisons):
-        for info in list_file_infos(reports, "**/*.json"):
-            yield StoredFile(kind="reports", run=info.path.stem, info=info)
+    for info in list_file_infos(store.evaluations, "**/*.json"):
+        yield StoredFile(kind="reports", run=info.path.stem, info=info)
     for info in list_file_infos(store.checkpoints, "*/*"):
         if info.path.suffix != ".tmp":
             yield StoredFile(kind="checkpoints", run=info.path.parent.name, info=info)
@@ -133,7 +133,7 @@ def _stored_files(store: Store) -> Iterator[StoredFile]:
         yield StoredFile(kind="lookups", run="", info=info)
     for info in list_file_infos(store.settings.home / RESULTS, "*"):
         yield StoredFile(kind="results of runs", run="", info=info)
-    for root in (store.evaluations, store.comparisons, store.checkpoints, lake):
+    for root in (store.evaluations, store.checkpoints, lake):
         for info in list_file_infos(root, "**/*.tmp"):
             yield StoredFile(kind="unfinished", run="", info=info)
 
@@ -160,9 +160,9 @@ def _references(store: Store, file: StoredFile) -> Collection[str]:
     if file.kind == "reports":  # a report names its training; `newest/<training>.json` names the report
         content = read_json(file.info.path)
         return [content[field] for field in ("key", "training") if field in content]
-    if file.kind == "checkpoints" and file.info.path.name == training_effort.RECORD:
-        warm_start = training_effort.read_origin(store, file.run).warm
-        return () if warm_start is None else warm_start.trainings
+    if file.kind == "checkpoints" and file.info.path.name == trainings.RECORD:
+        warm = trainings.read(store, file.run).warm
+        return warm.trainings if warm else ()
     return ()
 
 
@@ -177,8 +177,8 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
     in_use = [file.info for file in stored if file.run in keys and file.kind in _OF_DATASETS]
     in_use += [info for info in list_file_infos(lake.root / "tasks", "**/*.parquet") if info.modified >= before]
     in_use += [info for info in tables if info.modified >= before]
-    datasets = {*keys, *lake.dataset_versions()[-1:], *map(_dataset, in_use)}
-    tables += list_file_infos(lake.root / drifted_tables.FOLDER, "**/*.parquet")
+    datasets = {*keys, *filter(None, [lake.newest_dataset()]), *map(_dataset, in_use)}
+    tables += list_file_infos(lake.root / DRIFTED, "**/*.parquet")
     kept = [read_parquet(info.path, ["lookups_file"]) for info in tables if _dataset(info) in datasets]
     return {Path(name).name for rows in kept for name in rows.column("lookups_file").to_pylist()}
 

@@ -60,11 +60,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
-        """Read the environment variables that the module's text lists.
-
-        Raises:
-            ValueError: no installed package reads addresses such as `DREAMSHARD_STORE`.
-        """
+        """Read the environment variables that the module's text lists."""
         home = Path(environ.get("DREAMSHARD_HOME") or ".dreamshard").expanduser().absolute()
         address, artifacts = environ.get("DREAMSHARD_STORE"), environ.get("DREAMSHARD_ARTIFACTS")
         store_root = parse_address(address, "DREAMSHARD_STORE") if address else home

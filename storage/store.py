@@ -39,11 +39,6 @@ class Store:
         return self.settings.store_root / "evaluations"
 
     @property
-    def comparisons(self) -> AnyPath:
-        """The folder of reports on versions compared by hand."""
-        return self.settings.store_root / "comparisons"
-
-    @property
     def plans(self) -> AnyPath:
         """The folder of plans that the flow `place` made."""
         return self.settings.store_root / "plans"

@@ -13,21 +13,17 @@ from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.rivals.rnn import MEASUREMENTS, Measure, RnnPlacer, train_rnn
 from dreamshard.search import DreamShardPlacer
 
-MEASURING = "rnn"
-"""The rival that measures placements in order to learn; `train_rnn` builds it."""
-
 ON_NETWORK = ("neuroshard", "neuroshard_columns")
 """Rivals that search on a network that predicts what steps cost."""
 
 OF_TORCHREC = ("torchrec_planner", "torchrec_planner_columns")
 """TorchRec's planner, which is only there if torchrec is."""
 
-RIVALS = (MEASURING, *ON_NETWORK, *OF_TORCHREC)
-"""Names of all rivals."""
+RIVALS = (*ON_NETWORK, *OF_TORCHREC)
+"""Names of the rivals that learn nothing of their own; `train_rnn` makes the one that measures."""
 
 __all__ = [
     "MEASUREMENTS",
-    "MEASURING",
     "OF_TORCHREC",
     "ON_NETWORK",
     "RIVALS",
@@ -47,7 +43,7 @@ def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec |
         spec: hardware whose bandwidths TorchRec's planner assumes; None for TorchRec's defaults.
 
     Raises:
-        ValueError: there is no such rival, torchrec is not installed, or a cost network or something to measure on lacks.
+        ValueError: there is no such rival, torchrec is not installed, or there is no cost network.
     """
     if name in OF_TORCHREC:
         try:
@@ -58,8 +54,6 @@ def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec |
                 "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
             ) from error
         return TorchRecPlanner(spec, name=name, columns=name == OF_TORCHREC[1])
-    if name == MEASURING:
-        raise ValueError("rnn learns from costs that it measures; measure it with `dreamshard compare champion rnn`")
     if name not in ON_NETWORK:
         raise ValueError(f"there is no rival {name!r}, so nothing can place the tables; give one of {sorted(RIVALS)}")
     if placer is None:

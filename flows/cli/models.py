@@ -11,7 +11,7 @@ from flows.cli.command import Fields, Json, command, open_home
 from flows.forms.options import PruneOptions
 from storage import retention
 from storage.mlflow_store import versions
-from storage.mlflow_store.version_names import in_words
+from storage.version_names import in_words
 
 KEY_METRICS = (
     "reference_cost_ms",

@@ -21,7 +21,6 @@ def sql(
     csv: Path | None = None,
     parquet: Path | None = None,
     rows: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1000,
-    memory_gb: Annotated[float, Parameter(validator=validators.Number(gte=0.1))] = 2.0,
     as_json: Json = False,
 ) -> None:
     """Ask DuckDB over everything that was measured and registered.
@@ -32,10 +31,9 @@ def sql(
         csv: Write CSV to this file instead.
         parquet: Write Parquet to this file instead.
         rows: Rows to print, also with --json; --csv and --parquet give all.
-        memory_gb: GiB of memory that the query may use.
     """
     store = open_home(existing=True, reads_only=True)
-    with catalog.answering(store.settings, query, memory_gb) as answer:
+    with catalog.answering(store.settings, query) as answer:
         if csv is not None:
             answer.write_csv(str(csv), header=True)
             terminal.note(f"wrote {csv}")

@@ -30,7 +30,6 @@ import flows.watch
 from dreamshard.workloads import is_function, list_file
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, command, open_home
-from flows.decisions import comparison, contestants
 from flows.forms.configuration import configure
 from flows.forms.options import (
     CompareOptions,
@@ -45,10 +44,11 @@ from flows.forms.options import (
     WatchOptions,
 )
 from flows.reports import report_tables
+from flows.rules import comparison, contestants
 from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
 from flows.runtime.testbed_pool import check_testbed
-from storage.mlflow_store.version_names import in_words
 from storage.run_records import report_store
+from storage.version_names import in_words
 
 _LINE_EVERY_S = 60.0
 
@@ -60,10 +60,9 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
     configure(options)  # fail before the server starts
     started = time.monotonic()
     outcome = _flow(flows.retrain.retrain, options, quiet=as_json)
-    report = report_store.load(store.evaluations, outcome["evaluation"])
+    report = report_store.load(store, outcome["evaluation"])
     if as_json:
-        summary = report_tables.summary_json(report)
-        terminal.print_json({**outcome, "summary": summary, "best_baseline": report.reference})
+        terminal.print_json(outcome)
         return
     terminal.print_table(report_tables.evaluation_table(report), title=report_tables.title(report))
     _show_promotion(outcome)

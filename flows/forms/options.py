@@ -24,7 +24,7 @@ NoPromote = Annotated[
 ]
 Rivals = Annotated[
     bool,
-    Field(description="Compare published rivals too; `rnn` learns first, by measuring."),
+    Field(description="Compare published rivals too."),
 ]
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
 
@@ -172,7 +172,7 @@ class TaskOptions(TaskFields, RunOptions):
     """Tasks of tables that have been ingested."""
 
     dataset: str | None = None
-    """Version of the tables; by default the newest."""
+    """Version of the tables; by default the one ingested last."""
 
 
 class StageOptions(TaskOptions):

@@ -36,7 +36,7 @@ def read_model(store: Store, source: Path, note: Callable[[str], None]) -> Model
 def _dataset(store: Store) -> str | None:
     """The data set that the champion was trained on; the newest before the first champion."""
     trained: str | None = registered().champion_dataset(store) if store.settings.has_registry else None
-    return trained or next(reversed(store.lake.dataset_versions()), None)
+    return trained or store.lake.newest_dataset()
 
 
 def _check_name(path: Path) -> None:

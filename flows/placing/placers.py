@@ -15,8 +15,8 @@ from dreamshard.search import PARTS, DreamShardPlacer, RooflinePlacer, part_of
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from storage.mlflow_store.version_names import ALIASES, WRITTEN, VersionReference
 from storage.store import Store
+from storage.version_names import ALIASES, WRITTEN, VersionReference
 
 PRIOR = "prior"
 

@@ -25,8 +25,8 @@ from flows.placing.models import read_model
 from flows.placing.placers import choose, registered
 from flows.placing.sentences import Transition, transition
 from flows.runtime.sources import torchrec_bridge
-from storage.mlflow_store.version_names import VersionReference
 from storage.store import Store
+from storage.version_names import VersionReference
 
 Note = Callable[[str], None]
 """Gets sentences for people."""

@@ -5,27 +5,33 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
 from dreamshard.files.text import markdown_table
 from dreamshard.recipes import Recipe
 from dreamshard.training.config import DEFAULT_ALGORITHM
-from flows.reports import evaluation_plan, plots, report_pages, report_tables, version_facts
-from flows.reports.html import html_page
+from dreamshard.workloads.dataset_diff import DatasetDiff, diff_datasets
+from flows.reports import plots, report_pages, report_tables
 from flows.runtime.source_revision import source_revision
 from storage.lake import catalog
 from storage.lake.ingested import Ingested
-from storage.mlflow_store import datasets, registration, registry, runs
-from storage.mlflow_store.topology import Topology
-from storage.run_records import checkpoints, lineage, report_store, training_effort
+from storage.lake.parquet_files import hive_folder
+from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store.registry import Version
+from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import EvaluationReport
+from storage.run_records.trainings import Training
 from storage.store import Store
+from storage.version_names import number_of
 
-REPORT = "comparison_report"
-"""Name of the page on every version's run that shows the comparison by which it was decided on."""
+REPORT = "comparison_report.html"
+"""The page on every version's run that shows the comparison by which it was decided on."""
 PREFECT_RUN = "prefect_run"
-"""Tag of a run and a version: the address of the Prefect run that made it, or its id where it has no page."""
+"""Tag of a run and a version: the address of the Prefect run that made it, or its id if it has no page."""
+UNCHANGED = "unchanged"
+"""The difference of tables that are the same as those of the version before."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +52,24 @@ class Chain:
 @contextmanager
 def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]:
     """Open the parent run of a flow, or reopen it if the same Prefect run was interrupted."""
-    context = FlowRunContext.get()
+    context, revision = FlowRunContext.get(), source_revision()
     flow_run = None if context is None else context.flow_run
-    key = None if flow_run is None else str(flow_run.id)
-    tags = {}
-    if flow_run is not None:
-        address = url_for(flow_run) or str(flow_run.id)  # a server of this process alone has no pages
-        tags = {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id), PREFECT_RUN: address}
-    revision = source_revision()
-    tags |= {
-        "recipe": config.name,
-        "seed": str(seed),
-        "commit": revision,
+    tags = {
+        **{"recipe": config.name, "seed": str(seed), "commit": revision},
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
+    if flow_run is not None:
+        tags |= {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id)}
+        tags[PREFECT_RUN] = url_for(flow_run) or str(flow_run.id)  # a server of this process alone has no pages
     algorithm = store.settings.algorithm
-    named = f"{name} {version_facts.source_label(config.workload.source)}"
-    if algorithm != DEFAULT_ALGORITHM:
-        named = f"{algorithm}: {named}"
-    parameters = {**_known_parameters(config), "seed": seed}
-    with runs.chain(store.settings, named, key=key, params=parameters, tags=tags) as run:
+    named = f"{name} {source_label(config.workload.source)}"
+    with runs.chain(
+        store.settings,
+        named if algorithm == DEFAULT_ALGORITHM else f"{algorithm}: {named}",
+        key=None if flow_run is None else str(flow_run.id),
+        params={**_known_parameters(config), "seed": seed},
+        tags=tags,
+    ) as run:
         yield Chain(store, run)
 
 
@@ -78,30 +82,19 @@ def log_sizes(store: Store, run: str, config: Recipe) -> None:
 
 def log_ingested(store: Store, run: str, ingested: Ingested, source: str) -> None:
     """The dataset version as an input of the run, and how many of its tables were new."""
-    tables = store.lake.read_dataset(ingested.dataset)
-    datasets.log_tables(store.settings, run, ingested.dataset, tables, source)
+    _log_tables(store, run, ingested.dataset, source)
     runs.log_params(store.settings, run, {"tables_new": ingested.new, "tables_reused": ingested.reused})
-
-
-def log_iteration(store: Store, run: str, iteration: int, figures: checkpoints.Metrics) -> None:
-    """The figures of one iteration."""
-    runs.log_metrics(store.settings, run, figures, iteration)
-
-
-def log_effort(store: Store, run: str, training: str) -> None:
-    """How much was measured, how long that took, and what a warm start saved."""
-    runs.log_params(store.settings, run, training_effort.read(store, training).parameters)
 
 
 def log_evaluation(store: Store, run: str, evaluation: str) -> None:
     """An evaluation of a training: figures, plots, its tasks as evaluation dataset, tables by placer and by task."""
-    settings, report = store.settings, report_store.load(store.evaluations, evaluation)
+    settings, report = store.settings, report_store.load(store, evaluation)
     _log_tasks(store, run, report)
     runs.log_metrics(settings, run, report_tables.evaluation_metrics(report), tasks=report.tasks)
-    runs.log_figures(settings, run, plots.plots(report, checkpoints.history(store, str(report.training))))
+    for name, figure in plots.plots(report, checkpoints.history(store, str(report.training))).items():
+        runs.client(settings).log_figure(run, figure, f"plots/{name}.png")
     runs.log_table(settings, run, report_tables.evaluation_table(report))
     runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
-    evaluation_plan.log_placement(store, run, report)
 
 
 def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
@@ -110,15 +103,17 @@ def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
     Returns:
         Address of the run for people.
     """
-    settings, page = store.settings, report_pages.comparison_page(report)
+    settings, page = store.settings, report_pages.html_page(report_pages.comparison_page(report), "comparison")
+    tracking = runs.client(settings)
     _log_tasks(store, run, report)
     runs.log_table(settings, run, report_tables.comparison_table(report), "comparison")
     runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
-    _log_page(store, run, "comparison", page)
-    for name, version in report.versions.items():
+    tracking.log_text(run, page, "comparison.html")
+    for name, uri in report.versions.items():
+        version = registry.find(settings, uri)
         _log_figures(store, version, report, report_tables.comparison_metrics(report, name))
-        _log_page(store, registry.run_of(settings, version), f"comparisons/{report.key}", page)
-        registry.tag(settings, version, {"comparison": report.key, "compared_tasks": report.tasks})
+        tracking.log_text(version.run, page, f"comparisons/{report.key}.html")
+        registry.tag(settings, uri, {"comparison": report.key, "compared_tasks": report.tasks})
     return runs.run_address(settings, run)
 
 
@@ -131,73 +126,138 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
     settings, training, iteration = store.settings, str(report.training), int(report.iteration or 0)
     *earlier, last = checkpoints.history(store, training)[:iteration]
     for step, figures in enumerate(earlier, start=1):
-        log_iteration(store, run, step, figures)
-    origin, tables = training_effort.read_origin(store, training), store.lake.read_dataset(report.dataset)
-    placer = checkpoints.placer(store, training, iteration, budget_ms)
+        runs.log_metrics(settings, run, figures, step)
+    made_of, placer = trainings.read(store, training), checkpoints.placer(store, training, iteration, budget_ms)
     measured = placer.cost_network.measured_on
-    log_effort(store, run, training)
+    runs.log_params(settings, run, trainings.effort(store, training).parameters)
     libraries = {} if measured is None else {"libraries": ", ".join(map(" ".join, measured.versions.items()))}
-    facts = version_facts.facts(store, training, origin, iteration) | {"tasks": report.tasks} | libraries
-    runs.log_params(settings, run, facts)
-    datasets.log_tables(settings, run, report.dataset, tables, origin.source)
-    tags = {"training": training, "iteration": iteration, "evaluation": report.key, "dataset": report.dataset}
+    parameters = facts(store, training, made_of, iteration) | {"tasks": report.tasks} | libraries
+    runs.log_params(settings, run, parameters)
+    _log_tables(store, run, report.dataset, made_of.source)
     return registration.register_placer(
         settings,
         placer,
         run,
-        Topology.of_setting(origin.setting),
+        made_of,
         metrics=last,
         step=iteration,
-        tags=tags | lineage.tags(origin, measured),
-        pool=tables,
+        tags={"training": training, "iteration": iteration, "evaluation": report.key, "dataset": report.dataset},
+        pool=store.lake.read_dataset(report.dataset),
     )
 
 
-def complete(store: Store, version: str, report: EvaluationReport) -> None:
+def complete(store: Store, version: Version, report: EvaluationReport) -> None:
     """Name the version and log the evaluation on its run, unless that is done: a run may have stopped before this.
 
     The champion that it was measured beside gets its own cost on the same tasks, so that MLflow sets both side by side.
     """
     settings = store.settings
-    run, tags = registry.run_of(settings, version), registry.version_tags(settings, version)
-    if "name" in tags:
+    if "name" in version.tags:
         return
-    _log_tasks(store, run, report)
-    runs.log_table(settings, run, report_tables.evaluation_table(report))
+    _log_tasks(store, version.run, report)
+    runs.log_table(settings, version.run, report_tables.evaluation_table(report))
     _log_figures(store, version, report, report_tables.evaluation_metrics(report))
-    runs.log_metrics(settings, run, report_tables.gains_over_champion(report))
-    for name, rival in report.versions.items():
+    runs.log_metrics(settings, version.run, report_tables.gains_over_champion(report))
+    for name, uri in report.versions.items():
+        rival = registry.find(settings, uri)
         _log_figures(store, rival, report, {"eval_overall_ms": report.placer(name).overall_ms})
-    origin = training_effort.read_origin(store, str(report.training))
-    diff = version_facts.facts(store, str(report.training), origin, int(report.iteration or 0))["table_diff"]
-    name = version_facts.version_name(version, origin, diff)
-    runs.rename(settings, run, name)
-    registry.tag(settings, version, {"name": name})
+    parameters = runs.client(settings).get_run(version.run).data.params
+    name = version_name(version.uri, version.made_of, parameters.get("table_diff", ""))
+    runs.client(settings).update_run(version.run, name=name)
+    registry.tag(settings, version.uri, {"name": name})
 
 
-def has_report(store: Store, version: str) -> bool:
-    """Whether `log_report` has finished for a version."""
-    return runs.has_file(store.settings, registry.run_of(store.settings, version), f"{REPORT}.html")
-
-
-def log_report(store: Store, version: str, report: EvaluationReport, page: str, decision: str) -> None:
+def log_report(store: Store, version: Version, report: EvaluationReport, page: str, decision: str) -> None:
     """The comparison report of a version: the decision and its table in the version's description, `page` on its run."""
-    settings = store.settings
-    run, name = registry.run_of(settings, version), registry.version_tags(settings, version).get("name", version)
-    table, address = (
-        markdown_table(report_tables.evaluation_table(report)),
-        runs.tags(settings, run).get(PREFECT_RUN, ""),
-    )
-    links = {"Comparison report": runs.artifact_link(settings, run, f"{REPORT}.html")}
+    settings, tracking, run = store.settings, runs.client(store.settings), version.run
+    table, name = markdown_table(report_tables.evaluation_table(report)), version.tags.get("name", version.uri)
+    links = {"Comparison report": runs.run_link(settings, run, REPORT)}
+    address = tracking.get_run(run).data.tags.get(PREFECT_RUN, "")
     if address.startswith("http"):
         links["Prefect run"] = address
     shown = " · ".join(f"[{name}]({link})" for name, link in links.items())
     note = f"\n\nNote: {report.caveat}." if report.caveat else ""
     about = f"{name}; {decision}\n\n{shown}\n\n{report_tables.title(report)}:\n\n{table}{note}"
-    registry.describe(settings, version, about)
-    runs.describe(settings, run, f"{name}\n\n{shown} · [Version]({registry.version_link(version)})")
-    evaluation_plan.log_placement(store, run, report)
-    _log_page(store, run, REPORT, page)
+    tracking.update_model_version(version.model, str(version.number), description=about[:5000])  # MLflow's limit
+    own = f"#/models/{version.model}/versions/{version.number}?{runs.MODEL_TRAINING}"
+    tracking.set_tag(run, runs.DESCRIPTION, f"{name}\n\n{shown} · [Version]({own})")
+    tracking.log_text(run, report_pages.html_page(page, "comparison report"), REPORT)
+
+
+def has_report(store: Store, version: Version) -> bool:
+    """Whether `log_report` has finished for a version."""
+    return any(file.path == REPORT for file in runs.client(store.settings).list_artifacts(version.run))
+
+
+def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[str, str]:
+    """Addresses of everything that a chain has written, for people."""
+    prefect_run = runs.client(store.settings).get_run(run).data.tags.get(PREFECT_RUN, "")
+    return {
+        "lake": str(store.settings.lake_root),
+        "catalog": str(store.settings.catalog_path),
+        "checkpoints": str(checkpoints.folder(store, training)),
+        "evaluation": str(report_store.path(store, evaluation)),
+        "MLflow run": runs.run_address(store.settings, run),
+        **({"Prefect run": prefect_run} if prefect_run.startswith("http") else {}),
+    }
+
+
+def source_label(source: str) -> str:
+    """The last part of a path or address, or a bundled source's name: `tables.csv`."""
+    return source.rstrip("/").rsplit("/", 1)[-1]
+
+
+def version_name(version: str, made_of: Training, table_diff: str) -> str:
+    """What a version is, in a few words: `v4 tables.csv +3 -2, warm from v3`."""
+    start = f"warm from v{number_of(made_of.warm.version)}" if made_of.warm else "from nothing"
+    return f"v{number_of(version)} {' '.join(filter(None, [source_label(made_of.source), table_diff]))}, {start}"
+
+
+def facts(store: Store, key: str, made_of: Training, iterations: int) -> dict[str, str]:
+    """What tells a version from others: parameters of its run, which MLflow compares; empty if there is nothing to state.
+
+    `testbed` and `seed` are the recipe's.
+
+    Args:
+        key: of the training.
+        iterations: that were really run.
+    """
+    others = [version for version in registry.versions(store.settings) if version.training != key]
+    if made_of.warm is not None:
+        before = next((version for version in others if version.uri == made_of.warm.version), None)
+    else:
+        before = next((version for version in others if version.made_of.source == made_of.source), None)
+    tables, tasks = store.lake.read_dataset(made_of.dataset), made_of.recipe.tasks
+    is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
+    earlier = store.lake.read_dataset(before.made_of.dataset) if before is not None and is_known else None
+    return {
+        "hardware": made_of.testbed.identity,
+        "devices": str(tasks.num_devices),
+        "precision": tasks.precision,
+        "optimizer": tasks.optimizer,
+        "devices_per_host": str(tasks.devices_per_host or ""),
+        "tables_per_task": "all" if made_of.is_fixed else str(tasks.tables_per_task),
+        "batch_size": str(made_of.testbed.batch_size),
+        "algorithm": made_of.recipe.training.algorithm,
+        "source": made_of.source,
+        "dataset": made_of.dataset,
+        "tables": str(len(tables)),
+        "table_diff": diff_label(diff_datasets(earlier, tables)),
+        "table_diff_from": before.uri if before is not None else "",
+        "mode": "fixed" if made_of.is_fixed else "pool",
+        "memory_gb": f"{tasks.memory_bytes / 2**30:.4g}",
+        "iterations": str(iterations),
+        "warm_from": str(number_of(made_of.warm.version)) if made_of.warm else "",
+    }
+
+
+def diff_label(diff: DatasetDiff) -> str:
+    """Tables added, removed and changed: `+3 -2 ~1`, only those there are; empty without an earlier data set."""
+    if diff.num_before == 0:
+        return ""
+    counts = diff.counts
+    signs = {"+": counts["added"], "-": counts["removed"], "~": counts["resized"] + counts["drifted"]}
+    return " ".join(f"{sign}{count}" for sign, count in signs.items() if count) or UNCHANGED
 
 
 def _known_parameters(config: Recipe) -> dict[str, Any]:
@@ -210,17 +270,21 @@ def _known_parameters(config: Recipe) -> dict[str, Any]:
     return parameters
 
 
+def _log_tables(store: Store, run: str, dataset: str, source: str) -> None:
+    """The tables of a dataset, as an input of a run; the input's digest is the dataset version."""
+    tables, folder = store.lake.read_dataset(dataset), hive_folder(store.lake.root / "tables", dataset_version=dataset)
+    columns = {name: getattr(tables, name).numpy() for name in ("rows", "dim", "pooling_factor")}
+    frame = pd.DataFrame({"name": tables.names, **columns})
+    runs.log_input(store.settings, run, frame, "training", source=str(folder), name=source, digest=dataset)
+
+
 def _log_tasks(store: Store, run: str, report: EvaluationReport) -> None:
-    datasets.log_tasks(store.settings, run, f"held-out tasks on {report.hardware}", report.tasks, report.key)
+    """The measured tasks of a report, as an input of a run; the input's digest is their key."""
+    frame, name = pd.DataFrame(report_tables.measured_rows(report)), f"held-out tasks on {report.hardware}"
+    source = str(store.lake.root / "evaluations")
+    runs.log_input(store.settings, run, frame, "evaluation", source=source, name=name, digest=report.tasks)
 
 
-def _log_figures(store: Store, version: str, report: EvaluationReport, figures: Mapping[str, float | None]) -> None:
+def _log_figures(store: Store, version: Version, report: EvaluationReport, figures: Mapping[str, float | None]) -> None:
     """Figures of a version on the tasks of a report, on its run and its model."""
-    settings = store.settings
-    run, model = registry.run_of(settings, version), registry.model_of(settings, version)
-    runs.log_metrics(settings, run, figures, tasks=report.tasks, model=model)
-
-
-def _log_page(store: Store, run: str, name: str, markdown: str) -> None:
-    runs.log_text(store.settings, run, f"{name}.md", markdown)
-    runs.log_text(store.settings, run, f"{name}.html", html_page(markdown, name.replace("_", " ")))
+    runs.log_metrics(store.settings, version.run, figures, tasks=report.tasks, model=version.model_id)

@@ -1,19 +1,27 @@
-"""Evaluation reports as Markdown pages, and as artifacts of a flow run in Prefect."""
+"""Evaluation reports as pages of Markdown and HTML, and as artifacts of a flow run in Prefect."""
 
 import base64
 import io
 from collections.abc import Mapping, Sequence
 
+from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 
 from dreamshard.files.text import markdown_table
 from flows.reports import report_tables
-from flows.reports.plots import plots, rows_of_shown_task
+from flows.reports.plots import plots
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
 
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; }
+table { border-collapse: collapse; margin: 1em 0; }
+th, td { border: 1px solid #ccc; padding: .25em .6em; text-align: left; }
+th { background: #f3f3f3; }
+img { max-width: 100%; }
+"""
 _ABOUT = {
     "paper": "Algorithm `paper`: DreamShard as published, whose policy places without a search.",
     "autoshard": "Algorithm `autoshard`: AutoShard as published. It balances predicted compute and knows nothing of "
@@ -24,25 +32,15 @@ _ABOUT = {
 
 
 def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:
-    """The evaluation of a training: outcome, table, one placement in figures, learning curve, pictures, links."""
-    curve = [
-        {"iteration": step} | {name: f"{value:.4g}" for name, value in entry.items()}
-        for step, entry in enumerate(history, start=1)
-    ]
-    names = list(dict.fromkeys(name for entry in curve for name in entry))
+    """The evaluation of a training: outcome, table, pictures of a placement and of learning, links."""
     parts = [
         f"# {report_tables.title(report)}",
         f"**{reason}**",
         _ABOUT.get(report.candidate, ""),
         markdown_table(report_tables.evaluation_table(report)),
-        *_notes(report),
+        _note(report),
         prediction_sentence(report),
-        "## Learning curve",
-        markdown_table([{name: entry.get(name, "-") for name in names} for entry in curve]),
-        "## Pictures",
         *(f"![{name}]({_data_uri(figure)})" for name, figure in plots(report, history).items()),
-        "## One placement, device by device (measured ms)",
-        markdown_table(_device_table(report)),
         "## Where",
         *(f"- {name}: {link}" for name, link in links.items()),
     ]
@@ -56,7 +54,7 @@ def comparison_page(report: EvaluationReport) -> str:
         f"# {', '.join(report.gains)}",
         f"{report_tables.title(report)}; {heldout_sentence(report)}.",
         markdown_table(report_tables.comparison_table(report)),
-        *_notes(report),
+        _note(report),
         "Prediction error and rank correlation are of a version's own cost network on all placements measured here.",
         f"## Every pair: measured cost saved (95 % interval, paired by {paired_by})",
         markdown_table(report_tables.pairs_table(report)),
@@ -91,30 +89,20 @@ def prediction_sentence(report: EvaluationReport) -> str:
     return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on."
 
 
-def publish_evaluation(page: str, reason: str) -> None:
-    """Show an evaluation's page as an artifact of this flow run; does nothing outside of one."""
+def html_page(markdown: str, title: str) -> str:
+    """A page as one HTML file with its pictures inside; HTML in `markdown` is shown as text."""
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+    return f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>\n{body}'
+
+
+def publish(page: str, key: str, sentence: str) -> None:
+    """Show a page of Markdown as an artifact of this flow run; does nothing outside of one."""
     if FlowRunContext.get() is not None:
-        create_markdown_artifact(page, key="dreamshard-report", description=reason)
+        create_markdown_artifact(page, key=key, description=sentence)
 
 
-def publish_comparison(report: EvaluationReport) -> None:
-    """Show the comparison's page as an artifact of this flow run; does nothing outside of one."""
-    if FlowRunContext.get() is not None:
-        page, sentence = comparison_page(report), heldout_sentence(report)
-        create_markdown_artifact(page, key="dreamshard-comparison", description=sentence)
-
-
-def _notes(report: EvaluationReport) -> list[str]:
-    return [report_tables.learnt_sentence(report), f"Note: {report.caveat}." if report.caveat else ""]
-
-
-def _device_table(report: EvaluationReport) -> report_tables.Table:
-    rows = []
-    for row in rows_of_shown_task(report):
-        for d, phases in enumerate(row.devices):
-            figures = {phase.replace("_", " "): f"{ms:.3f}" for phase, ms in phases.items()}
-            rows.append({"placer": row.placer, "device": d} | figures | {"sum": f"{sum(phases.values()):.3f}"})
-    return rows
+def _note(report: EvaluationReport) -> str:
+    return f"Note: {report.caveat}." if report.caveat else ""
 
 
 def _data_uri(figure: Figure) -> str:

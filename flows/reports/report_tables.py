@@ -6,7 +6,6 @@ from typing import Any
 
 from dreamshard.costs import MeasuredOn
 from dreamshard.evaluation import PairedComparison
-from dreamshard.rivals import MEASURING
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport, PlacerFigures
 
@@ -83,19 +82,6 @@ def _texts(gains: Mapping[str, PairedComparison | None]) -> dict[str, str]:
     return {name: gain_text(gain) for name, gain in gains.items()}
 
 
-def learnt_sentence(report: EvaluationReport) -> str:
-    """What placers have learned from, and what TorchRec's planner assumed; empty if there is nothing to say."""
-    parts = []
-    for placer, count in report.learnt_from.items():
-        if placer == MEASURING:
-            parts.append(f"{placer} measured {count} placements of its own")
-        else:
-            parts.append(f"{placer} learned from {count} measured placements")
-    if report.has_default_bandwidths:
-        parts.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
-    return f"{'; '.join(parts)}." if parts else ""
-
-
 def pairs_table(report: EvaluationReport) -> Table:
     """The gain of every placer over every other one."""
     names = [line.placer for line in report.placers]
@@ -123,25 +109,6 @@ def measured_rows(report: EvaluationReport) -> Table:
             "place_ms": row.place_ms,
         }
         for row in report.rows
-    ]
-
-
-def summary_json(report: EvaluationReport) -> Table:
-    """The evaluation of a training for programs: one entry per placer, cheapest last."""
-    return [
-        {
-            "placer": line.placer,
-            "overall_ms": line.overall_ms,
-            "predicted_ms": line.predicted_ms,
-            "over_random": _gain_json(report.gain(line.placer, "random")),
-            "over_best_baseline": _gain_json(report.gain(line.placer, report.reference)),
-            "saved_by_candidate": _gain_json(report.gain(report.candidate, line.placer)),
-            "saved_on_variants": _gain_json(report.variant_gain(report.candidate, line.placer)),
-            "splits_columns": report.splits_columns(line.placer),
-            "legal": line.fits,
-            "place_ms": line.place_ms,
-        }
-        for line in report.placers
     ]
 
 
@@ -195,13 +162,6 @@ def gain_text(gain: PairedComparison | None) -> str:
 
 def _milliseconds(value: float | None) -> str:
     return "did not fit" if value is None else f"{value:.3f}"
-
-
-def _gain_json(gain: PairedComparison | None) -> dict[str, Any] | None:
-    if gain is None:
-        return None
-    figures = {"mean_gain": gain.mean_gain, "low": gain.low, "high": gain.high, "num_tasks": gain.num_tasks}
-    return figures if gain.num_repeats is None else figures | {"num_repeats": gain.num_repeats}
 
 
 def _gain_metrics(name: str, gain: PairedComparison | None) -> dict[str, float | None]:

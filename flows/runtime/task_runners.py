@@ -20,18 +20,13 @@ VARIABLE = "DREAMSHARD_TASK_RUNNER"
 THREADS = "threads"
 
 
-def is_remote() -> bool:
-    """Whether Prefect tasks run in other processes."""
-    return os.environ.get(VARIABLE, THREADS) != THREADS
-
-
 def task_runner() -> TaskRunner[Any]:
     """The task runner of the environment, not started yet.
 
     Raises:
         ValueError: there is no such runner, or its extra is not installed.
     """
-    if not is_remote():
+    if os.environ.get(VARIABLE, THREADS) == THREADS:
         return ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
     kind, _, address = os.environ[VARIABLE].partition(":")
     if kind != "ray" or not address:

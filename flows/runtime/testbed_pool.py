@@ -20,7 +20,7 @@ from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import Capacity, MeasurementError, Testbed, TestbedSetup
 from dreamshard.workloads import Lookups, LookupSource
 from flows.runtime import launched_ranks, run_locks
-from storage.lake.shard_cost_cache import LakeShardCache
+from storage.lake.measured_alone import LakeShardCache
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store
 

@@ -35,27 +35,17 @@ VIEWS = (
     "evaluated_devices",
 )
 
-MEMORY_GB = 2.0
-"""GiB that a query may use."""
-
 _CONFIG: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "python_enable_replacements": False,  # names of views never mean variables of this program
 }
 _HIVE = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
-_DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+\"?(\w+)\"?\s*;?\s*", re.IGNORECASE)
+_DESCRIBE_TABLES = re.compile(r"\s*desc(ribe)?\s+\"?tables\"?\s*;?\s*", re.IGNORECASE)  # DuckDB: which tables there are
 
 
-def connect(settings: Settings, memory_gb: float = MEMORY_GB) -> duckdb.DuckDBPyConnection:
-    """An in-memory database with the views, which the caller closes; a view without files is empty.
-
-    Args:
-        memory_gb: GiB that a query may use; what does not fit goes to disk.
-
-    Raises:
-        ValueError: a file of the lake is damaged; the message names it.
-    """
-    connection = duckdb.connect(config={**_CONFIG, "memory_limit": f"{int(memory_gb * 2**30)}B"})
+def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
+    """An in-memory database with the views, which the caller closes; a view without files is empty."""
+    connection = duckdb.connect(config=_CONFIG)
     connection.execute("set enable_progress_bar = false")  # shown after two seconds, amid a JSON answer too
     _create_views(connection, settings.lake_root)
     return connection
@@ -65,9 +55,6 @@ def write_catalog(settings: Settings) -> None:
     """Replace `catalog.duckdb`, without disturbing readers of the old file; its paths are absolute.
 
     Call it after every stage: a view written while its dataset had no files stays empty.
-
-    Raises:
-        ValueError: a file of the lake is damaged; the message names it.
     """
     with (
         atomic.replacing(settings.catalog_path) as temporary,
@@ -77,18 +64,15 @@ def write_catalog(settings: Settings) -> None:
 
 
 @contextmanager
-def answering(settings: Settings, sql: str, memory_gb: float = MEMORY_GB) -> Iterator[duckdb.DuckDBPyRelation]:
+def answering(settings: Settings, sql: str) -> Iterator[duckdb.DuckDBPyRelation]:
     """Yield what a query over the views answers, repeated names of columns numbered; it is computed when it is read.
-
-    Args:
-        memory_gb: GiB that it may use.
 
     Raises:
         ValueError: DuckDB cannot run it, or it asks nothing.
     """
-    with connect(settings, memory_gb) as connection:
+    with connect(settings) as connection:
         try:
-            answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
+            answer: duckdb.DuckDBPyRelation | None = connection.sql(_DESCRIBE_TABLES.sub("describe main.tables", sql))
             if answer is None:
                 raise ValueError(
                     f"{sql!r} asks for no rows; write a query over the views {', '.join(VIEWS)}, for example "
@@ -96,11 +80,6 @@ def answering(settings: Settings, sql: str, memory_gb: float = MEMORY_GB) -> Ite
                 )
             names = answer.columns
             yield answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
-        except duckdb.OutOfMemoryException as error:
-            raise ValueError(
-                f"this query needs more than {memory_gb:g} GiB of memory; ask for fewer rows or columns, or raise "
-                "--memory-gb"
-            ) from error
         except duckdb.Error as error:
             raise ValueError(
                 f"DuckDB cannot answer this: {_reason(error)}; the views are {', '.join(VIEWS)}, and `describe "
@@ -109,11 +88,7 @@ def answering(settings: Settings, sql: str, memory_gb: float = MEMORY_GB) -> Ite
 
 
 def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
-    """Run one query over the views; returns a dictionary per row.
-
-    Raises:
-        ValueError: as `answering`.
-    """
+    """Run one query over the views; returns a dictionary per row."""
     with answering(settings, sql) as answer:
         return [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
 
@@ -123,20 +98,8 @@ def _reason(error: duckdb.Error) -> str:
     return str(error).split("\n\n")[0].strip().replace("\n", " ")
 
 
-def _readable(sql: str) -> str:
-    """`describe VIEW` as a query of its columns: in DuckDB `describe tables` lists all views instead."""
-    match = _DESCRIBE.fullmatch(sql)
-    if match is None or match[1].lower() not in VIEWS:
-        return sql
-    return f'select column_name, column_type from (describe select * from "{match[1].lower()}")'
-
-
 def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath) -> None:
-    """Create all views over the lake in `root`: of its files, and of an empty table with the columns of each dataset.
-
-    Raises:
-        ValueError: a file is damaged; the message names it.
-    """
+    """Create all views over the lake in `root`: of its files, and of an empty table with the columns of each dataset."""
     if not isinstance(root, Path):
         connection.register_filesystem(root.fs)
     try:

@@ -1,10 +1,12 @@
 """Tables ingested before, so that ingesting a source again processes only its new and changed tables.
 
-    ingested/<content>.parquet      one row per table: its fingerprint and its statistics
-    sources/<key>.parquet           one row per table of a source at one time: name and fingerprint
+    sources/<key>.parquet             one row per table of a source in one state: its fingerprint and its statistics
+    sources/_<source>.json            the key of the state that was ingested last
+    ingested/<key>/<content>.parquet  the same rows of an unfinished ingestion, which continues from them
 
-A fingerprint identifies everything that a table's lookups are made from (`dreamshard.workloads.source.Workload`), so the
-same fingerprint always means the same lookups file. A table whose lookups file was removed is not known any more.
+The key is of what a source holds, its state. A fingerprint identifies everything that a table's lookups are made from
+(`dreamshard.workloads.source.Workload`), so the same fingerprint always means the same lookups file. A table whose lookups
+file was removed is not known any more.
 """
 
 from collections.abc import Sequence
@@ -12,12 +14,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from dreamshard.files import json_digest
 from dreamshard.tables import Tables
-from storage.filesystem import list_files
+from storage.filesystem import AnyPath, list_files, read_json, remove, write_json
 from storage.lake import rows as records
 from storage.lake import schemas
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import content_id, read_parquet, read_parquet_files, write_parquet, write_rows
+from storage.lake.parquet_files import content_id, read_parquet, read_parquet_files, write_parquet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,56 +40,76 @@ class Ingested:
     notes: tuple[str, ...] = ()
 
 
-def keep_ingested(lake: Lake, fingerprints: Sequence[str], tables: Tables) -> None:
-    """Remember the statistics of tables whose lookups are in the lake, each under its fingerprint."""
-    files = [records.lookups_file(tables.select([t])) for t in range(len(tables))]
-    path = lake.root / "ingested" / f"{content_id([*fingerprints, files])}.parquet"
-    if not path.exists():
-        rows = records.tables_to_rows(tables, "", "", files)
-        rows = rows.append_column("fingerprint", pa.array(fingerprints, pa.string()))
-        write_parquet(path, rows.select(schemas.INGESTED.names).cast(schemas.INGESTED))
+def keep_part(lake: Lake, key: str, fingerprints: Sequence[str], tables: Tables) -> None:
+    """Remember some tables of a source in a state, whose lookups are in the lake."""
+    write_parquet(
+        lake.root / "ingested" / key / f"{content_id(list(fingerprints))}.parquet", _rows(fingerprints, tables)
+    )
 
 
-def known_tables(lake: Lake, fingerprints: Sequence[str]) -> dict[str, Tables]:
+def keep_state(lake: Lake, source: str, key: str, fingerprints: Sequence[str], tables: Tables) -> None:
+    """Remember all tables of a source in a state, instead of the parts of it."""
+    if not _state(lake, key).exists():
+        write_parquet(_state(lake, key), _rows(fingerprints, tables))
+    if _newest_key(lake, source) != [key]:
+        write_json(_newest(lake, source), {"key": key})
+    remove(list_files(lake.root / "ingested" / key, "*.parquet"))
+
+
+def read_state(lake: Lake, key: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Names and fingerprints of the tables of a state in the source's order, or None if it was never ingested."""
+    if not _state(lake, key).exists():
+        return None
+    rows = read_parquet(_state(lake, key), ["name", "fingerprint"])
+    return tuple(rows.column("name").to_pylist()), tuple(rows.column("fingerprint").to_pylist())
+
+
+def known_tables(lake: Lake, source: str, key: str, fingerprints: Sequence[str]) -> dict[str, Tables]:
     """The one-table `Tables` of each fingerprint that was ingested and whose lookups file still exists.
 
+    Known are the tables of the state itself, of its unfinished ingestion, and of the state that was ingested last.
+
     Args:
-        fingerprints: those of one source, whose tables have distinct names.
-
-    Raises:
-        ValueError: a file cannot be read.
+        source: where the tables come from.
+        key: of the source's present state.
     """
-    existing = {f"lookups/{path.name}" for path in list_files(lake.root / "lookups", "*.parquet")}
-    wanted = set(fingerprints)
-    rows: dict[str, pa.Table] = {}
-    for table in read_parquet_files(list_files(lake.root / "ingested", "*.parquet")):
-        for i, row in enumerate(table.select(["fingerprint", "lookups_file"]).to_pylist()):
-            if row["fingerprint"] in wanted and row["lookups_file"] in existing:
-                rows[row["fingerprint"]] = table.slice(i, 1)
-    if not rows:
+    parts = read_parquet_files(list_files(lake.root / "ingested" / key, "*.parquet"))
+    keys = [key, *_newest_key(lake, source)]
+    # after the parts, which another process may just have replaced by the state
+    states = read_parquet_files(
+        [path for path in (_state(lake, each) for each in dict.fromkeys(keys)) if path.exists()]
+    )
+    if not (parts or states):
         return {}
-    combined = pa.concat_tables(rows.values()).append_column("position", pa.array(range(len(rows))))
-    tables = records.tables_from_rows(combined)
-    return {fingerprint: tables.select([t]) for t, fingerprint in enumerate(rows)}
+    rows = pa.concat_tables([*states, *parts])
+    files = rows.column("lookups_file").to_pylist()
+    existing, wanted = lake.has_lookups(files), set(fingerprints)
+    found = {
+        fingerprint: i
+        for i, fingerprint in enumerate(rows.column("fingerprint").to_pylist())
+        if fingerprint in wanted and files[i] in existing
+    }
+    kept = rows.take(pa.array(found.values(), pa.int64()))
+    tables = records.tables_from_rows(kept.append_column("position", pa.array(range(len(kept)), pa.int32())))
+    return {fingerprint: tables.select([t]) for t, fingerprint in enumerate(found)}
 
 
-def keep_source(lake: Lake, key: str, names: Sequence[str], fingerprints: Sequence[str]) -> None:
-    """Remember the tables of a source in the state that `key` identifies."""
-    path = lake.root / "sources" / f"{key}.parquet"
-    if not path.exists():
-        pairs, now = zip(names, fingerprints, strict=True), records.now()
-        rows = [{"name": name, "fingerprint": fingerprint, "created_at": now} for name, fingerprint in pairs]
-        write_rows(path, rows, schemas.SOURCES)
+def _rows(fingerprints: Sequence[str], tables: Tables) -> pa.Table:
+    rows = records.tables_to_rows(tables, "", "").append_column("fingerprint", pa.array(fingerprints, pa.string()))
+    return rows.select(schemas.INGESTED.names).cast(schemas.INGESTED)
 
 
-def read_source(lake: Lake, key: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Names and fingerprints of the tables kept under `key`, or None.
+def _state(lake: Lake, key: str) -> AnyPath:
+    return lake.root / "sources" / f"{key}.parquet"
 
-    Raises:
-        ValueError: the file cannot be read.
-    """
-    path = lake.root / "sources" / f"{key}.parquet"
-    if not path.exists():
-        return None
-    rows = read_parquet(path)
-    return tuple(rows.column("name").to_pylist()), tuple(rows.column("fingerprint").to_pylist())
+
+def _newest_key(lake: Lake, source: str) -> list[str]:
+    """The key of the state that was ingested last, if any."""
+    try:
+        return [read_json(_newest(lake, source))["key"]]
+    except FileNotFoundError:
+        return []
+
+
+def _newest(lake: Lake, source: str) -> AnyPath:
+    return lake.root / "sources" / f"_{json_digest(source)}.json"  # other readers of the folder pass over it

@@ -2,18 +2,22 @@
 
     lookups/<content>.parquet                                          one table's batch, shared by datasets
     tables/dataset_version=.../tables.parquet                          one row per table
+    tables/_newest.json                                                the dataset that was ingested last
     drifted/dataset_version=.../<content>.parquet                      one row per table derived from one of the dataset's
+    halves/<task set>.parquet                                          which tables were trained on, which held out
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
     cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
     sample_buffer/...                                                  samples of an unfinished iteration
     shard_costs/hardware=.../<key>.<repeats>.parquet                   one row: a shard measured by itself
     exchange_samples/links=.../<content>.parquet                       one row per all-to-all measured by itself
     evaluations/testbed=.../dataset_version=.../<run>.parquet          one row per placer and task
+    table_estimates/<training>.<iteration>.parquet                     one row per table of a version's dataset
 
 Hive folders: a column that a folder is named by is not in its files.
 
 Writing the same content again adds nothing; a repeated evaluation replaces the previous one. A killed writer leaves at most
-a `.tmp` file, which no reader opens. SQL queries belong in `catalog`, new cost samples in `sample_buffer`.
+a `.tmp` file, which no reader opens. SQL queries belong in `catalog`, new cost samples in `sample_buffer`, what is known of
+sources in `ingested`.
 
 The root may be a bucket. Hosts that write at once corrupt nothing: the same content has the same name, and different runs
 have different names.
@@ -29,11 +33,13 @@ import pyarrow as pa
 
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.tables import Tables
+from dreamshard.search import DreamShardPlacer
+from dreamshard.tables import Tables, concatenate
+from dreamshard.task_sets.sampling import TableSplit
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
-from storage.filesystem import AnyPath, list_files
-from storage.lake import drifted_tables, rows, schemas
+from dreamshard.workloads import LookupFiles, Workload, WorkloadTable, dataset_version, statistics, write_lookups
+from storage.filesystem import AnyPath, list_files, read_json, write_json
+from storage.lake import rows, schemas
 from storage.lake.parquet_files import (
     content_id,
     hive_folder,
@@ -43,8 +49,13 @@ from storage.lake.parquet_files import (
     write_rows,
 )
 
+DRIFTED = "drifted"
+"""Folder of tables derived from those of a dataset as if they had drifted. They belong to the dataset's pool, in which tasks
+name them, but not to the dataset, whose version is the user's tables."""
 EVALUATION = 0
 """The iteration of a cost sample that an evaluation measured; its `run_key` is the evaluation's key."""
+
+_SPLIT = pa.schema([("name", pa.string()), ("split", pa.string())])  # one row per table; the split is train or test
 
 
 @dataclass(frozen=True)
@@ -91,12 +102,36 @@ class Lake:
             return LookupFiles({name: root / file for name, file in pairs}, batch_size)
         return LookupFiles({name: str(root / file) for name, file in pairs}, batch_size, self.local / "lookups")
 
-    def write_dataset(self, tables: Tables, version: str, source: str, *, newest: bool = True) -> AnyPath:
-        """Write the tables of a dataset; from now on it is the one written last, even if it existed.
+    def has_lookups(self, files: Sequence[str]) -> set[str]:
+        """Those of the paths below the root, as the column `lookups_file` has them, that exist."""
+        if isinstance(self.root, Path):
+            return {file for file in files if (self.root / file).exists()}
+        existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
+        return existing.intersection(files)
+
+    def write_workload(self, workload: Workload, source: str) -> str:
+        """Write the lookups of all tables of a workload, and the dataset of the tables, whose version it returns.
+
+        Flows do the same in parts, with retries.
 
         Args:
             source: origin of the tables, for people.
-            newest: let it count as the one written last; if not, as older than all others, and one that exists stays.
+        """
+        parts = []
+        for table in workload.tables():
+            parts.append(statistics(table))
+            self.write_table_lookups(table, parts[-1])
+        tables = concatenate(parts)
+        version = dataset_version(tables)
+        self.write_dataset(tables, version, source)
+        return version
+
+    def write_dataset(self, tables: Tables, version: str, source: str, *, newest: bool = True) -> None:
+        """Write the tables of a dataset; from now on it is the newest, even if it existed.
+
+        Args:
+            source: origin of the tables, for people.
+            newest: if not, it counts as older than all others, and one that exists stays as it is.
 
         Raises:
             ValueError: `version` is not the content hash of `tables`.
@@ -106,48 +141,88 @@ class Lake:
                 f"dataset {version!r} is not the version of these {len(tables)} tables ({dataset_version(tables)}), so "
                 "other tables would be read under that name; pass dataset_version(tables)"
             )
-        path = self._dataset_path(version)
-        is_due = version not in self.dataset_versions()[-1:] if newest else not path.exists()
-        if is_due:
-            lookups = [rows.lookups_file(tables.select([t])) for t in range(len(tables))]
+        becomes_newest = newest and self.newest_dataset() != version
+        if becomes_newest or not self.has_dataset(version):
             created_at = rows.now() if newest else schemas.LONG_AGO
-            write_parquet(path, rows.tables_to_rows(tables, version, source, lookups, created_at))
-        return path
+            write_parquet(self._dataset_path(version), rows.tables_to_rows(tables, version, source, created_at))
+        if becomes_newest:
+            write_json(self.root / "tables" / "_newest.json", {"dataset": version})
+
+    def newest_dataset(self) -> str | None:
+        """Version of the dataset that was ingested last, which stages run by hand take; None before the first."""
+        try:
+            return str(read_json(self.root / "tables" / "_newest.json")["dataset"])
+        except FileNotFoundError:
+            return None
+
+    def has_dataset(self, version: str) -> bool:
+        """Whether dataset `version` is here."""
+        return self._dataset_path(version).exists()
 
     def read_dataset(self, version: str) -> Tables:
-        """The tables of dataset `version`.
-
-        Raises:
-            ValueError: there is no such dataset, or its file cannot be read.
-        """
+        """The tables of dataset `version`."""
         return rows.tables_from_rows(self._read_dataset_rows(version))
 
     def read_pool(self, version: str) -> Tables:
-        """The tables of dataset `version`, then those derived from them (`drifted_tables`).
-
-        Raises:
-            ValueError: as `read_dataset`.
-        """
+        """The tables of dataset `version`, then those derived from them; raises like `read_dataset`."""
         return rows.tables_from_rows(self.pool_rows(version))
 
     def pool_rows(self, version: str) -> pa.Table:
-        """`read_pool` as rows of `schemas.TABLES`."""
-        return drifted_tables.pool_rows(self.root, version, self._read_dataset_rows(version))
+        """`read_pool` as rows of `schemas.TABLES`, each name once."""
+        own = self._read_dataset_rows(version).sort_by("position")
+        folder = hive_folder(self.root / DRIFTED, dataset_version=version)
+        combined = pa.concat_tables([own, *read_parquet_files(list_files(folder, "*.parquet"))])
+        first = {name: i for i, name in reversed(list(enumerate(combined.column("name").to_pylist())))}
+        kept = combined.take(sorted(first.values()))
+        position = kept.schema.get_field_index("position")
+        return kept.set_column(position, kept.schema.field(position), pa.array(range(len(kept)), pa.int32()))
+
+    def write_drifted(self, tables: Tables, version: str) -> None:
+        """Add drifted tables, whose lookups are in the lake, to the pool of dataset `version`."""
+        content = rows.tables_to_rows(tables, version, "")
+        name = content_id([list(tables.names), content.column("lookups_file").to_pylist()])
+        path = hive_folder(self.root / DRIFTED, dataset_version=version) / f"{name}.parquet"
+        if not path.exists():
+            write_parquet(path, content)
 
     def dataset_source(self, version: str) -> str:
-        """The `source` that the dataset was last written with.
-
-        Raises:
-            ValueError: as `read_dataset`.
-        """
+        """The `source` that the dataset was last written with."""
         return str(self._read_dataset_rows(version).column("source")[0].as_py())
 
     def dataset_versions(self) -> list[str]:
-        """Versions of all datasets; the one written last is last."""
+        """Versions of all datasets, for messages."""
         paths = list_files(self.root / "tables", "*/tables.parquet")
-        files = read_parquet_files(paths, ["dataset_version", "created_at"])
-        first_rows = [table.slice(0, 1).to_pylist()[0] for table in files]
-        return [row["dataset_version"] for row in sorted(first_rows, key=lambda row: row["created_at"])]
+        return [path.parent.name.partition("=")[2] for path in paths]
+
+    def write_table_split(self, tasks: str, split: TableSplit) -> None:
+        """Write the split that the task set `tasks` was drawn from, unless it exists.
+
+        It is never removed: a later training must know every table that its placer or an earlier one learned from.
+        """
+        if not self.has_table_split(tasks):
+            sides = {side: sorted(getattr(split, side)) for side in ("train", "test")}
+            content = [{"name": name, "split": side} for side, names in sides.items() for name in names]
+            write_rows(self._split_path(tasks), content, _SPLIT)
+
+    def has_table_split(self, tasks: str) -> bool:
+        """Whether the split of a task set is known; it is lost if somebody empties the lake."""
+        return self._split_path(tasks).exists()
+
+    def read_table_split(self, tasks: str) -> TableSplit:
+        """The split of a task set.
+
+        Raises:
+            ValueError: it is not known.
+        """
+        path = self._split_path(tasks)
+        if not path.exists():
+            raise ValueError(
+                f"{path} is lost, so it is not known which tables were trained on and which were held out; restore it, or "
+                "train from nothing with `dreamshard run --full`"
+            )
+        content = read_parquet(path).to_pylist()
+        sides = (frozenset(row["name"] for row in content if row["split"] == side) for side in ("train", "test"))
+        return TableSplit(*sides)
 
     def write_tasks(
         self,
@@ -251,8 +326,38 @@ class Lake:
         write_rows(folder / f"{quote(run_key, safe='')}.parquet", content, schemas.EVALUATIONS)
         return [row["evaluation_id"] for row in content]
 
+    def write_estimates(self, placer: DreamShardPlacer, dataset: str, training: str, iteration: int) -> None:
+        """What each table costs alone on a device, by a version's cost network; the view `table_costs` shows it.
+
+        Nothing is written if that is done, or if the placer does not say what its costs were measured on.
+        """
+        path = self.root / "table_estimates" / f"{training}.{iteration:04}.parquet"
+        measured = placer.cost_network.measured_on
+        if measured is None or path.exists():
+            return
+        tables, setting = self.read_dataset(dataset), measured.setting
+        same: rows.Row = {
+            **{"dataset_version": dataset, "testbed": measured.testbed, "hardware": measured.hardware},
+            **{"precision": setting.precision, "optimizer": setting.optimizer, "batch_size": setting.batch_size},
+            **{"training": training, "iteration": iteration, "created_at": rows.now()},
+        }
+        content = [
+            {
+                **same,
+                "table_name": tables.names[t],
+                "lookups_file": rows.lookups_file(tables.select([t])),
+                "forward_compute_ms": forward,
+                "backward_compute_ms": backward,
+            }
+            for t, (forward, backward) in enumerate(placer.alone_ms(tables).double().tolist())
+        ]
+        write_rows(path, content, schemas.TABLE_ESTIMATES)
+
     def _dataset_path(self, version: str) -> AnyPath:
         return hive_folder(self.root / "tables", dataset_version=version) / "tables.parquet"
+
+    def _split_path(self, tasks: str) -> AnyPath:
+        return self.root / "halves" / f"{tasks}.parquet"
 
     def _tasks_path(self, version: str, split: str, key: str) -> AnyPath:
         return hive_folder(self.root / "tasks", dataset_version=version, split=split) / f"{quote(key, safe='')}.parquet"

@@ -33,16 +33,14 @@ def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def tables_to_rows(
-    tables: Tables, version: str, source: str, lookups_files: Sequence[str], created_at: datetime | None = None
-) -> pa.Table:
+def tables_to_rows(tables: Tables, version: str, source: str, created_at: datetime | None = None) -> pa.Table:
     """One row per table, written at `created_at`, by default now."""
     columns: Row = {
         "dataset_version": [version] * len(tables),
         "position": range(len(tables)),
         **description_columns(tables),
         "source": [source] * len(tables),
-        "lookups_file": lookups_files,
+        "lookups_file": [lookups_file(tables.select([t])) for t in range(len(tables))],
         "created_at": [created_at or now()] * len(tables),
     }
     arrays = [pa.array(columns[field.name]).cast(field.type) for field in schemas.TABLES]

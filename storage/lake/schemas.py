@@ -53,9 +53,6 @@ INGESTED = pa.schema(
 )
 """One row per ingested table: its fingerprint and its statistics."""
 
-SOURCES = pa.schema([*_columns(_TEXT, "name", "fingerprint"), ("created_at", _TIME)])
-"""One row per table of a source, in the source's order."""
-
 TASKS = pa.schema(
     [
         ("dataset_version", _TEXT),

@@ -1,7 +1,7 @@
 """MLflow: runs, the registry of placer versions, and the model that it serves.
 
-`runs` and `datasets` are what flows log. `registration` adds a version, `registry` finds one, `aliases` moves aliases,
-`versions` lists them. `placer_model` is the code of a version that MLflow serves.
+`runs` is what flows log. `registration` adds a version, `registry` finds one and moves aliases, `versions` lists them.
+`placer_model` is the code of a version that MLflow serves.
 """
 
 from storage.settings import quiet_environment

@@ -1,6 +1,7 @@
-"""Registers a trained placer as a version in MLflow: its files, origin and metrics."""
+"""Registers a trained placer as a version in MLflow: its files, what it was made of, and its metrics."""
 
 import importlib.metadata
+import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +15,17 @@ import pyarrow.parquet as pq
 import dreamshard
 from dreamshard.tables import Tables
 from dreamshard.training import TrainedPlacer, save_placer
+from dreamshard.training.config import Algorithm
 from storage.lake.rows import description_columns
-from storage.mlflow_store import runs
-from storage.mlflow_store.registry import ensure_model, uri_of
-from storage.mlflow_store.topology import Topology
+from storage.mlflow_store import registry, runs
+from storage.run_records.trainings import Training
 from storage.settings import Settings
 
+_ABOUT: dict[Algorithm, str] = {
+    "dreamshard": "Places embedding tables on devices.",
+    "paper": "Places embedding tables on devices as DreamShard was published (arXiv 2210.02023): the policy alone.",
+    "autoshard": "Places embedding tables on devices as AutoShard was published (arXiv 2208.06399): balances compute.",
+}
 _EXAMPLE = [
     {
         "num_devices": 2,
@@ -33,19 +39,8 @@ _EXAMPLE = [
 """An example request, which MLflow stores with every version."""
 
 _REQUIREMENTS = (
-    *(
-        "mlflow",
-        "numpy",
-        "pyarrow",
-        "pydantic",
-        "torch",
-        "jaxtyping",
-        "numba",
-        "safetensors",
-        "scipy",
-        "psutil",
-        "pyyaml",
-    ),
+    *("mlflow", "numpy", "pyarrow", "pydantic", "torch", "jaxtyping", "numba", "safetensors", "scipy", "psutil"),
+    "pyyaml",
 )
 """Packages that a version needs, pinned to those of its training; MLflow's inference takes minutes and a network."""
 
@@ -54,24 +49,24 @@ def register_placer(
     settings: Settings,
     placer: TrainedPlacer,
     run: str,
-    topology: Topology,
+    made_of: Training,
     *,
     metrics: Mapping[str, float | None] | None = None,
     step: int = 0,
     tags: Mapping[str, Any] | None = None,
     pool: Tables | None = None,
 ) -> str:
-    """Make a placer the next version of the algorithm's registered model for a topology; returns the version.
+    """Make a placer the next version of the algorithm's registered model for a topology; returns the version's URI.
 
     Args:
         run: MLflow run of the training; MLflow's comparison of versions shows its metrics and parameters.
+        made_of: the training; its topology decides on the registered model.
         metrics: of this version.
         step: iteration of the metrics.
-        tags: tags of the version.
+        tags: further tags of the version.
         pool: training tables; their means replace fields that a served request omits.
     """
-    name = ensure_model(settings, topology)
-    experiment = runs.experiment_id(settings)
+    name, experiment = made_of.topology.registered_model(settings.algorithm), runs.experiment_id(settings)
     model = mlflow.initialize_logged_model(name, source_run_id=run, experiment_id=experiment)
     with TemporaryDirectory() as scratch, warnings.catch_warnings(action="ignore"):  # that a plan is of type Any
         artifacts = {"placer": f"{scratch}/placer"}
@@ -89,11 +84,20 @@ def register_placer(
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )
     mlflow.finalize_logged_model(model.model_id, "READY")
-    runs.log_metrics(
-        settings, run, metrics or {}, step, model=model.model_id
-    )  # first: a version that exists has its metrics
-    labels = {tag: str(value) for tag, value in (tags or {}).items()}
-    version = runs.client(settings).create_model_version(
-        name, f"models:/{model.model_id}", run, labels, model_id=model.model_id
+    # first: a version that exists has its metrics
+    runs.log_metrics(settings, run, metrics or {}, step, model=model.model_id)
+    measured = placer.cost_network.measured_on
+    conditions = {} if measured is None else {registry.MEASURED_ON: json.dumps(measured.to_json())}
+    labels = {**(tags or {}), registry.MADE_OF: made_of.to_json(), **conditions}
+    tracking = runs.client(settings)
+    if not tracking.search_registered_models(f"name = '{name}'"):
+        about = f"{_ABOUT[settings.algorithm]} Costs are of {made_of.topology}."
+        tracking.create_registered_model(name, description=about)
+    version = tracking.create_model_version(
+        name,
+        f"models:/{model.model_id}",
+        run,
+        {label: str(value) for label, value in labels.items()},
+        model_id=model.model_id,
     )
-    return uri_of(version)
+    return f"models:/{version.name}/{version.version}"

@@ -1,223 +1,269 @@
-"""Versions of placers in MLflow's registry: finding them, their tags, and their files.
+"""Versions of placers in MLflow's registry: finding them, their aliases and tags, and their files.
 
 An algorithm has one registered model per topology (`Topology.registered_model`), with aliases of its own: `champion` is
-the version in use, `challenger` the newest that did not beat it, `previous` the champion before. Functions return versions
-as URIs (`models:/dreamshard-a100-8/3`) and also take an alias or a number, of the algorithm's default model. Weights are
-safetensors and configurations JSON; nothing is pickled.
+the version in use, `challenger` the newest that did not beat it, `previous` the champion before. A version is named by its
+URI (`models:/dreamshard-a100-8/3`), or by an alias or a number of the algorithm's default model. The tags `reason`,
+`decided_by` and `decided_at` are of the last decision on a version. Weights are safetensors and configurations JSON;
+nothing is pickled.
 """
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import mlflow.artifacts
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from dreamshard import training
+from dreamshard.costs import MeasuredOn
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainedPlacer
 from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 from storage.filesystem import failures
-from storage.mlflow_store.runs import MODEL_TRAINING, client
-from storage.mlflow_store.topology import Topology
-from storage.mlflow_store.version_names import ALIASES, VersionReference
+from storage.mlflow_store.runs import client
+from storage.run_records.trainings import Topology, Training
 from storage.settings import Settings
+from storage.version_names import ALIASES, VersionReference, in_words, number_of
+
+Alias = Literal["champion", "challenger"]
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
 """Tags of a version that hold the key of something in the store which must not be removed while the version exists."""
 
+MADE_OF = "made_of"
+"""Tag of a version: its `Training` as JSON."""
+MEASURED_ON = "measured_on"
+"""Tag of a version: its `MeasuredOn` as JSON; absent if its placer does not say."""
 PROVISIONAL = "provisional"
 """Tag of a champion whose evaluation does not show it to be cheaper than the best rule of thumb: its figures."""
 TRYOUT = "tryout"
 """Tag of a version: `yes` if it was run without promoting; absent otherwise."""
-DEFAULT = "default"
-"""Tag of a registered model: `yes` for the one that an alias or a number alone is of."""
+REPLACED = "replaced_at"
+"""Tag of a former champion: when a person put another version in its place."""
+DEFAULT = "default_since"
+"""Tag of a registered model: the time since which an alias or a number alone is of it; the newest time counts."""
+BY_EVALUATION = "evaluation"
+"""Tag `decided_by` of a version that no person decided on."""
 
-_ABOUT: dict[Algorithm, str] = {
-    "dreamshard": "Places embedding tables on devices.",
-    "paper": "Places embedding tables on devices as DreamShard was published (arXiv 2210.02023): the policy alone.",
-    "autoshard": "Places embedding tables on devices as AutoShard was published (arXiv 2208.06399): balances compute.",
-}
 logger = logging.getLogger(__name__)
-_MOST_VERSIONS = 100_000
-_MAX_DESCRIPTION = 5000  # characters that MLflow's database accepts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """The versions of one algorithm for one topology: a registered model.
+class Version:
+    """A registered placer.
 
     Attributes:
-        aliases: alias to version.
-        is_default: whether an alias or a number alone is of this model.
+        uri: names it for ever.
+        run: MLflow's id of the run that it came from.
+        model_id: MLflow's id of its files, which is unique across registries.
+        created: when it was registered, UTC without a time zone.
+        aliases: those that it has.
+        is_default: whether an alias or a number alone is of its registered model.
     """
 
-    name: str
-    topology: Topology
-    aliases: Mapping[str, str]
-    is_default: bool
+    uri: str
+    run: str = ""
+    model_id: str = ""
+    created: datetime = datetime.min
+    tags: Mapping[str, str]
+    aliases: tuple[str, ...] = ()
+    is_default: bool = False
+    description: str = ""
 
     @property
-    def champion(self) -> str | None:
-        """The version in use."""
-        return self.aliases.get("champion")
+    def number(self) -> int:
+        """Its number in its registered model."""
+        return number_of(self.uri)
+
+    @property
+    def model(self) -> str:
+        """Its registered model."""
+        return VersionReference.of(self.uri).model
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that trained it."""
+        return VersionReference.of(self.uri).algorithm
+
+    @property
+    def training(self) -> str:
+        """Key of its training."""
+        return self.tags["training"]
+
+    @property
+    def iteration(self) -> int:
+        """Iteration of that training."""
+        return int(self.tags["iteration"])
+
+    @cached_property
+    def made_of(self) -> Training:
+        """What its training was made of."""
+        return Training.from_json(self.tags[MADE_OF])
+
+    @property
+    def measured_on(self) -> MeasuredOn | None:
+        """What its costs were measured on; None if its placer does not say."""
+        return MeasuredOn.from_json(json.loads(self.tags[MEASURED_ON])) if MEASURED_ON in self.tags else None
+
+    @property
+    def is_champion(self) -> bool:
+        """Whether it is champion of its topology."""
+        return "champion" in self.aliases
+
+    @property
+    def is_tryout(self) -> bool:
+        """Whether it was run without promoting, so that nothing continues from it by itself."""
+        return TRYOUT in self.tags
+
+    @property
+    def provisional(self) -> str:
+        """Why it is a provisional champion, for people; empty if it is not."""
+        figures = self.tags.get(PROVISIONAL) if self.is_champion else None
+        return f"provisional: not yet shown to be cheaper than a rule of thumb ({figures})" if figures else ""
+
+    @property
+    def standing(self) -> str:
+        """Its standing in words."""
+        words = ", ".join(self.aliases) or ("try-out" if self.is_tryout else "")
+        return f"{words}, provisional" if self.provisional else words
+
+    def __str__(self) -> str:
+        return in_words(self.uri)
 
 
-def lines(settings: Settings) -> list[Line]:
-    """All registered models of the algorithm, the default one first."""
+def versions(settings: Settings) -> list[Version]:
+    """All versions of the algorithm, newest first."""
     if not settings.has_registry:
         return []
-    found = client(settings).search_registered_models(f"name LIKE '{settings.algorithm}-%'", max_results=1000)
-    known = [
-        Line(
-            name=model.name,
-            topology=Topology.from_json(model.tags["topology"]),
-            aliases={alias: f"models:/{model.name}/{number}" for alias, number in model.aliases.items()},
-            is_default=DEFAULT in model.tags or len(found) == 1,
+    registry, named = client(settings), f"name LIKE '{settings.algorithm}-%'"
+    models = {model.name: model for model in registry.search_registered_models(named, max_results=1000)}
+    default = max(models, key=lambda name: models[name].tags.get(DEFAULT, ""), default="")
+    has_default = len(models) == 1 or (default and DEFAULT in models[default].tags)
+    found = registry.search_model_versions(named, max_results=100_000)
+    return [
+        Version(
+            uri=f"models:/{each.name}/{each.version}",
+            run=str(each.run_id),
+            model_id=str(each.source).removeprefix("models:/"),
+            created=datetime.fromtimestamp(each.creation_timestamp / 1000, UTC).replace(tzinfo=None),
+            tags=dict(each.tags),
+            aliases=tuple(alias for alias, n in models[each.name].aliases.items() if str(n) == str(each.version)),
+            is_default=bool(has_default) and each.name == default,
+            description=each.description or "",
         )
-        for model in found
+        for each in sorted(found, key=lambda each: (-each.creation_timestamp, -int(each.version)))
     ]
-    return sorted(known, key=lambda line: (not line.is_default, line.name))
 
 
-def line_of(settings: Settings, version: str) -> Line:
-    """The registered model of a version."""
-    wanted = VersionReference.of(version)
-    return next(line for line in lines(settings.of(wanted.algorithm)) if line.name == wanted.model)
-
-
-def champions(settings: Settings) -> set[str]:
-    """The algorithm's champions of all topologies."""
-    return {line.champion for line in lines(settings) if line.champion is not None}
-
-
-def champion(settings: Settings, topology: Topology | None = None) -> str | None:
+def champion(settings: Settings, topology: Topology | None = None) -> Version | None:
     """The algorithm's champion of a topology, by default of the default model; None before the first."""
-    for line in lines(settings):
-        if line.is_default if topology is None else line.topology == topology:
-            return line.champion
-    return None
+    model = topology and topology.registered_model(settings.algorithm)
+    return next(
+        (
+            version
+            for version in versions(settings)
+            if version.is_champion and (version.model == model if model else version.is_default)
+        ),
+        None,
+    )
 
 
-def find(settings: Settings, name: str) -> ModelVersion:
+def find(settings: Settings, name: str) -> Version:
     """The version that a reference names at present.
 
     Raises:
         ValueError: there is none of that name; the message lists the existing ones.
     """
     wanted = VersionReference.of(name)
-    model, number = wanted.model, wanted.name
-    if not (model and wanted.is_number):
-        known = lines(settings.of(wanted.algorithm) if model else settings)
-        line = next((line for line in known if (line.name == model if model else line.is_default)), None)
-        model = "" if line is None else line.name
-        number = VersionReference.of(line.aliases[number]).name if line and number in line.aliases else number
-    if model:
-        try:
-            return client(settings).get_model_version(model, number)
-        except MlflowException as error:
-            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                raise
+    for version in versions(settings.of(wanted.algorithm) if wanted.model else settings):
+        is_of_model = version.model == wanted.model if wanted.model else version.is_default
+        if is_of_model and wanted.name in (str(version.number), *version.aliases):
+            return version
     what = f"{wanted.in_words} yet" if wanted.name in ALIASES else f"version {name!r}"
-    versions = [uri for algorithm in ALGORITHMS for uri in tags_by_version(settings.of(algorithm))]
+    known = [version.uri for algorithm in ALGORITHMS for version in versions(settings.of(algorithm))]
     option = "" if settings.algorithm == DEFAULT_ALGORITHM else f" --algorithm {settings.algorithm}"
-    advice = f"registered: {', '.join(versions)}" if versions else f"train one with `dreamshard run{option}`"
+    advice = f"registered: {', '.join(known)}" if known else f"train one with `dreamshard run{option}`"
     raise ValueError(f"there is no {what} at {settings.tracking_uri}; {advice}")
 
 
-def uri_of(version: ModelVersion) -> str:
-    """The reference to a version of MLflow's."""
-    return f"models:/{version.name}/{version.version}"
-
-
-def ensure_model(settings: Settings, topology: Topology) -> str:
-    """Create the algorithm's registered model of a topology, unless it exists; returns its name."""
-    name, tags = topology.registered_model(settings.algorithm), {"topology": topology.to_json()}
-    about = f"{_ABOUT[settings.algorithm]} Costs are of {topology}."
-    try:
-        client(settings).create_registered_model(name, tags, about)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    return name
-
-
-def resolve(settings: Settings, name: str) -> str:
-    """The version with its number that a reference names at present; raises like `find`."""
-    return uri_of(find(settings, name))
-
-
-def version_tags(settings: Settings, name: str) -> dict[str, str]:
-    """Tags of a version or alias; raises like `find`."""
-    return dict(find(settings, name).tags)
-
-
-def run_of(settings: Settings, name: str) -> str:
-    """The run that a version or alias came from; raises like `find`."""
-    return str(find(settings, name).run_id)
-
-
-def model_of(settings: Settings, name: str) -> str:
-    """MLflow's id of a version's files, which is unique across registries; raises like `find`."""
-    return str(find(settings, name).source).removeprefix("models:/")
-
-
 def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:
-    """Set tags of a version; None removes one."""
-    model = find(settings, version)
+    """Set tags of a version; None removes one. Raises like `find`."""
+    found, registry = find(settings, version), client(settings)
     for name, value in tags.items():
         if value is not None:
-            client(settings).set_model_version_tag(model.name, str(model.version), name, str(value))
-        elif name in model.tags:
-            client(settings).delete_model_version_tag(model.name, str(model.version), name)
+            registry.set_model_version_tag(found.model, str(found.number), name, str(value))
+        elif name in found.tags:
+            registry.delete_model_version_tag(found.model, str(found.number), name)
 
 
-def describe(settings: Settings, version: str, text: str) -> None:
-    """Set the description (Markdown) of a version."""
-    model = find(settings, version)
-    client(settings).update_model_version(model.name, str(model.version), description=text[:_MAX_DESCRIPTION])
+def set_alias(
+    settings: Settings, name: str, alias: Alias, reason: str, *, by: str = BY_EVALUATION, provisional: str = ""
+) -> None:
+    """Point an alias of the version's registered model at it; the caller holds the registry's lock.
+
+    A new champion makes the old one `previous` and stops being the challenger. It takes over as what an alias or a number
+    alone is of if there was none, if a person chose it, or if its costs are measured and the other's are not. The alias
+    moves last, so a reader who sees it finds the reason.
+
+    Args:
+        by: the user who decided.
+        provisional: why a champion is provisional; empty if it is not.
+
+    Raises:
+        ValueError: there is no such version.
+    """
+    version, registry, by_hand = find(settings, name), client(settings), by != BY_EVALUATION
+    settings, now = settings.of(version.algorithm), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
+    decision = {"reason": reason, "decided_by": by, "decided_at": now, TRYOUT: None}
+    if alias == "champion":
+        decision |= {PROVISIONAL: provisional or None, REPLACED: None}
+    tag(settings, version.uri, decision)
+    if alias == "champion":
+        known = versions(settings)
+        for former in (each for each in known if each.is_champion and each.model == version.model):
+            if former.uri != version.uri:
+                registry.set_registered_model_alias(version.model, "previous", str(former.number))
+                tag(settings, former.uri, {REPLACED: now} if by_hand else {})
+        if "challenger" in version.aliases:
+            registry.delete_registered_model_alias(version.model, "challenger")
+        default = next((each for each in known if each.is_default), version)
+        is_better = version.made_of.topology.is_measured and not default.made_of.topology.is_measured
+        if by_hand or is_better or default.model == version.model:
+            registry.set_registered_model_tag(version.model, DEFAULT, datetime.now(UTC).isoformat())
+    registry.set_registered_model_alias(version.model, alias, str(version.number))
 
 
-def version_link(version: str) -> str:
-    """Link to a version on MLflow's pages, relative to the address of the server."""
-    reference = VersionReference.of(version)
-    return f"#/models/{reference.model}/versions/{reference.name}?{MODEL_TRAINING}"
+def make_champion(settings: Settings, name: str, reason: str, by: str) -> dict[str, Any]:
+    """Make a version champion regardless of its evaluation; `previous` undoes that.
 
+    Args:
+        reason: recorded on the version, like the user `by`.
 
-def all_versions(settings: Settings) -> list[ModelVersion]:
-    """Of the algorithm, newest first; without aliases, which MLflow leaves out of search results."""
-    if not settings.has_registry:
-        return []
-    wanted = f"name LIKE '{settings.algorithm}-%'"
-    versions = client(settings).search_model_versions(wanted, max_results=_MOST_VERSIONS)
-    return sorted(versions, key=lambda version: (-version.creation_timestamp, -int(version.version)))
+    Returns:
+        The version, the former champion of its topology (the same if nothing changed) and the topology.
 
-
-def tags_by_version(settings: Settings) -> dict[str, dict[str, str]]:
-    """The tags of every version of the algorithm, newest first."""
-    return {uri_of(version): dict(version.tags) for version in all_versions(settings)}
-
-
-def find_version(settings: Settings, tags: Mapping[str, Any]) -> str | None:
-    """The newest version of the algorithm that carries all of `tags`, or None."""
-    wanted = {(name, str(value)) for name, value in tags.items()}
-    return next((version for version, own in tags_by_version(settings).items() if wanted <= own.items()), None)
+    Raises:
+        ValueError: there is no such version, or it cannot place; nothing changes.
+    """
+    version = find(settings, name)
+    topology = version.made_of.topology
+    former = champion(settings.of(version.algorithm), topology)
+    if not (version.is_champion and version.is_default):
+        load_placer(version.uri, settings)  # a version that cannot be read must not come into use
+        set_alias(settings, version.uri, "champion", reason, by=by)
+    return {"version": version.uri, "former": former and former.uri, "topology": str(topology)}
 
 
 def referenced_keys(settings: Settings) -> frozenset[str]:
     """The values of the tags `REFERENCES` of all versions, of all algorithms."""
-    versions = [tags for algorithm in ALGORITHMS for tags in tags_by_version(settings.of(algorithm)).values()]
-    return frozenset(tags[name] for tags in versions for name in REFERENCES if name in tags)
-
-
-def provisional_note(tags: Mapping[str, str]) -> str:
-    """Why a champion is provisional, for people; empty if it is not."""
-    figures = tags.get(PROVISIONAL)
-    return f"provisional: not yet shown to be cheaper than a rule of thumb ({figures})" if figures else ""
+    known = [version for algorithm in ALGORITHMS for version in versions(settings.of(algorithm))]
+    return frozenset(version.tags[name] for version in known for name in REFERENCES if name in version.tags)
 
 
 def load_placer(name: str = "champion", settings: Settings | None = None) -> TrainedPlacer:
@@ -232,20 +278,19 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
         ValueError: there is none of that name (the message lists the existing ones), or its files are lost or damaged.
     """
     home = settings or Settings.from_environment()
-    version = find(home, name)
+    version, server = find(home, name), home.tracking_uri
     with TemporaryDirectory() as scratch:
         try:
-            uri, server = f"{uri_of(version)}/artifacts/placer", home.tracking_uri
             folder = mlflow.artifacts.download_artifacts(
-                uri, dst_path=scratch, tracking_uri=server, registry_uri=server
+                f"{version.uri}/artifacts/placer", dst_path=scratch, tracking_uri=server, registry_uri=server
             )
         except failures(MlflowException) as error:
             raise ValueError(
-                f"the files of {uri_of(version)} cannot be read ({error}); restore {version.source}, or use another version"
+                f"the files of {version.uri} cannot be read ({error}); restore {version.model_id}, or use another version"
             ) from error
         placer = training.load_placer(Path(folder))
-    if settings is None and (note := provisional_note(version.tags)):
-        logger.warning("%s is %s", uri_of(version), note)
+    if settings is None and version.provisional:
+        logger.warning("%s is %s", version.uri, version.provisional)
     return placer
 
 

@@ -1,27 +1,29 @@
 """Runs in MLflow, by its fluent functions: one parent per chain, a nested run per stage, and what they log."""
 
-import importlib.util
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 from filelock import FileLock
 from mlflow import MlflowClient
-from mlflow.entities import RunTag
+from mlflow.data.pandas_dataset import from_pandas
+from mlflow.entities import Dataset, DatasetInput, InputTag
 from mlflow.exceptions import MlflowException
-from mlflow.store.artifact.artifact_repository_registry import get_registered_artifact_repositories
+from mlflow.store.artifact.artifact_repository_registry import (
+    get_artifact_repository,
+    get_registered_artifact_repositories,
+)
 
 from dreamshard.files.text import error_sentence, without_passwords
 from storage.settings import LOCAL, Settings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXPERIMENT = "dreamshard"
 """Name of the experiment that all runs are in."""
@@ -35,6 +37,7 @@ DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
 _BATCH = 100  # parameters, or runs, that MLflow accepts at once
 _LONGEST = 5000  # characters of a tag
+_TRIES = 3
 
 
 def client(settings: Settings) -> MlflowClient:
@@ -73,8 +76,13 @@ def experiment_id(settings: Settings) -> str:
         return str(existing.experiment_id)
     location = None
     if not settings.tracking_uri.startswith("http"):  # a server chooses where its files go
-        _check_artifacts(settings.artifact_root)
         location = f"{settings.artifact_root}/{EXPERIMENT}"
+        try:
+            get_artifact_repository(location)  # the experiment points there for good, so the address must be usable
+        except MlflowException as error:
+            raise ValueError(
+                f"MLflow cannot keep files at {location}; set DREAMSHARD_ARTIFACTS to an address that it can write"
+            ) from error
     kind = {"mlflow.experimentKind": "custom_model_development"}  # lists of experiments then open as model training
     try:
         return str(tracking.create_experiment(EXPERIMENT, artifact_location=location, tags=kind))
@@ -82,18 +90,6 @@ def experiment_id(settings: Settings) -> str:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
         return experiment_id(settings)  # another run has just created it
-
-
-def _check_artifacts(root: str) -> None:
-    """Check that MLflow can keep files at `root`, before an experiment points there for good."""
-    scheme, known = root.partition("://")[0], get_registered_artifact_repositories()
-    if scheme not in known:
-        raise ValueError(
-            f"MLflow cannot keep files at {root}; set DREAMSHARD_ARTIFACTS to an address of one of "
-            f"{sorted(filter(None, known))}"
-        )
-    if scheme == "s3" and importlib.util.find_spec("boto3") is None:
-        raise ValueError(f"MLflow's files belong at {root} but boto3 is not installed; pip install 'dreamshard[s3]'")
 
 
 @contextmanager
@@ -144,9 +140,7 @@ def _open(settings: Settings, name: str, labels: Mapping[str, str], tags: Mappin
 
 
 def _unfinished(settings: Settings, experiment: str, labels: Mapping[str, str]) -> str | None:
-    """The search has no escapes, only two kinds of quotation marks."""
-    quoted = {label: f'"{value}"' if "'" in value else f"'{value}'" for label, value in labels.items()}
-    query = " and ".join([*(f"tags.`{label}` = {value}" for label, value in quoted.items()), "status != 'FINISHED'"])
+    query = " and ".join([*(f"tags.`{label}` = '{value}'" for label, value in labels.items()), "status != 'FINISHED'"])
     found = client(settings).search_runs([experiment], query, max_results=1)
     return str(found[0].info.run_id) if found else None
 
@@ -164,16 +158,6 @@ def end_killed(settings: Settings, key: str, why: str) -> None:
         if run in chains or own.get(_PARENT) in chains:
             tracking.set_tag(run, DESCRIPTION, why)
             tracking.set_terminated(run, "KILLED")
-
-
-def rename(settings: Settings, run: str, name: str) -> None:
-    """Give a run another name for people."""
-    client(settings).update_run(run, name=name)
-
-
-def describe(settings: Settings, run: str, text: str) -> None:
-    """Set the description (Markdown) that MLflow shows above a run."""
-    client(settings).set_tag(run, DESCRIPTION, text)
 
 
 def log_params(settings: Settings, run: str, params: Mapping[str, Any]) -> None:
@@ -215,12 +199,6 @@ def of_tasks(tasks: str) -> str:
     return f"tasks_{tasks[:8]}/"
 
 
-def log_figures(settings: Settings, run: str, figures: Mapping[str, "Figure"]) -> None:
-    """Log plots as `plots/NAME.png`."""
-    for name, figure in figures.items():
-        client(settings).log_figure(run, figure, f"plots/{name}.png")
-
-
 def log_table(settings: Settings, run: str, rows: Sequence[Mapping[str, Any]], name: str = "evaluation") -> None:
     """Log rows as the table `tables/NAME.json`, which MLflow's UI shows and compares; once per run."""
     tracking, file = client(settings), f"tables/{name}.json"
@@ -228,55 +206,47 @@ def log_table(settings: Settings, run: str, rows: Sequence[Mapping[str, Any]], n
         mlflow.log_table(pd.DataFrame([dict(row) for row in rows]), file, run_id=run)
 
 
-def log_text(settings: Settings, run: str, file: str, text: str) -> None:
-    """Log a text file; MLflow renders `.html` and shows other types as plain text."""
-    client(settings).log_text(run, text, file)
+def log_input(
+    settings: Settings, run: str, frame: pd.DataFrame, context: str, *, source: str, name: str, digest: str
+) -> None:
+    """Log a dataset as an input of a run: `mlflow.log_input` for a run that need not be the active one.
 
-
-def has_file(settings: Settings, run: str, file: str) -> bool:
-    """Whether a run has this top-level file."""
-    return any(entry.path == file for entry in client(settings).list_artifacts(run))
-
-
-def tags(settings: Settings, run: str) -> dict[str, str]:
-    """The tags of a run."""
-    return dict(client(settings).get_run(run).data.tags)
-
-
-def set_tags(settings: Settings, run: str, tags: Mapping[str, Any]) -> None:
-    """Set tags of a run."""
-    client(settings).log_batch(run, tags=[RunTag(name, str(value)) for name, value in tags.items()])
+    MLflow may refuse one of two runs that bring the same new dataset at once, so it tries again.
+    """
+    known = source if urlsplit(source).scheme in get_registered_artifact_repositories() else None
+    with warnings.catch_warnings(action="ignore"):  # that whole numbers cannot be missing
+        data = from_pandas(frame, known, name=name[:500], digest=digest[:36]).to_dict()  # type: ignore[arg-type]  # None too
+    inputs = [DatasetInput(Dataset(**data), [InputTag("mlflow.data.context", context)])]
+    for left in reversed(range(_TRIES)):
+        try:
+            client(settings).log_inputs(run, inputs)
+        except MlflowException as error:
+            if error.error_code != "BAD_REQUEST" or not left:  # MLflow's code for a database error
+                raise
+        else:
+            return
 
 
 def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dict[str, str], dict[str, float]]]:
-    """Parameters and newest metrics by run."""
-    tracking, experiment = client(settings), experiment_id(settings)
+    """Tags and parameters, and newest metrics, by run."""
     found = {}
     for start in range(0, len(runs), _BATCH):
         wanted = ", ".join(f"'{run}'" for run in runs[start : start + _BATCH])
-        for run in tracking.search_runs([experiment], f"attributes.run_id IN ({wanted})"):
-            found[run.info.run_id] = (run.data.params, run.data.metrics)
+        for run in client(settings).search_runs([experiment_id(settings)], f"attributes.run_id IN ({wanted})"):
+            found[run.info.run_id] = ({**run.data.tags, **run.data.params}, run.data.metrics)
     return found
 
 
-def artifact_link(settings: Settings, run: str, file: str) -> str:
-    """Link to a file of a run on MLflow's pages, relative to the address of the server."""
-    experiment = client(settings).get_run(run).info.experiment_id
-    return f"#/experiments/{experiment}/runs/{run}/artifacts/{file}?{MODEL_TRAINING}"
-
-
-def run_address(settings: Settings, run: str, server: str = "") -> str:
-    """Where people find the run, without passwords: its page if there is a server, else the database and the run's id.
-
-    Args:
-        server: address of one that shows the database `tracking_uri`; not needed if that is a server itself.
-    """
+def run_address(settings: Settings, run: str) -> str:
+    """Where people find the run, without passwords: its page if there is a server, else the database and the run's id."""
     own = without_passwords(settings.tracking_uri)
-    server = own if own.startswith("http") else server
-    if not server:
-        return f"{own} run {run}"
+    return f"{own.rstrip('/')}/{run_link(settings, run)}" if own.startswith("http") else f"{own} run {run}"
+
+
+def run_link(settings: Settings, run: str, file: str = "") -> str:
+    """Link to a run, or a file of it, on MLflow's pages, relative to the address of the server."""
     experiment = client(settings).get_run(run).info.experiment_id
-    return f"{server.rstrip('/')}/#/experiments/{experiment}/runs/{run}?{MODEL_TRAINING}"
+    return f"#/experiments/{experiment}/runs/{run}{file and f'/artifacts/{file}'}?{MODEL_TRAINING}"
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

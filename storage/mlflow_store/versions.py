@@ -4,18 +4,15 @@
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from mlflow.entities.model_registry import ModelVersion
 
 from dreamshard.training.config import ALGORITHMS
 from storage.lake import schemas
 from storage.lake.parquet_files import read_parquet, write_parquet
 from storage.mlflow_store import registry, runs
-from storage.mlflow_store.registry import PROVISIONAL, TRYOUT, Line
-from storage.mlflow_store.version_names import VersionReference
+from storage.mlflow_store.registry import Version
 from storage.settings import Settings
 
 _METRICS = {
@@ -35,7 +32,7 @@ def versions(settings: Settings) -> list[dict[str, Any]]:
         Of each: its reference, standing (in words), reference_failure (why it has no `reference_cost_ms`, or None), the
         columns of `schemas.VERSIONS`, and every metric by name.
     """
-    rows = [row for algorithm in ALGORITHMS for row in _rows(settings.of(algorithm))]
+    rows = _rows(settings, [each for algorithm in ALGORITHMS for each in registry.versions(settings.of(algorithm))])
     rows.sort(key=lambda row: row["created_at"], reverse=True)  # stable: of one second, the highest number first
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
@@ -50,12 +47,10 @@ def version(settings: Settings, name: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such version; the message lists the existing ones.
     """
-    model = registry.find(settings, name)
-    reference = registry.uri_of(model)
-    rows = _rows(settings.of(VersionReference.of(reference).algorithm))
-    row = next(row for row in rows if row["reference"] == reference)
-    tags = {name: value for name, value in sorted(model.tags.items()) if name not in row}
-    return row | {"tags": tags, "description": model.description or ""}
+    found = registry.find(settings, name)
+    (row,) = _rows(settings, [found])
+    tags = {name: value for name, value in sorted(found.tags.items()) if name not in (*row, registry.MADE_OF)}
+    return row | {"tags": tags, "description": found.description}
 
 
 def write_versions(settings: Settings) -> None:
@@ -66,43 +61,34 @@ def write_versions(settings: Settings) -> None:
         write_parquet(path, table)
 
 
-def _rows(settings: Settings) -> list[dict[str, Any]]:
-    """One row per version of the algorithm, newest first."""
-    models, lines = registry.all_versions(settings), {line.name: line for line in registry.lines(settings)}
-    data = runs.data_of_runs(settings, [str(model.run_id) for model in models]) if models else {}
-    return [_row(model, lines[model.name], *data.get(str(model.run_id), ({}, {}))) for model in models]
+def _rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
+    data = runs.data_of_runs(settings, [each.run for each in known])
+    return [_row(each, *data.get(each.run, ({}, {}))) for each in known]
 
 
-def _row(
-    model: ModelVersion, line: Line, params: Mapping[str, str], run_metrics: Mapping[str, float]
-) -> dict[str, Any]:
-    text, reference, topology = {**params, **model.tags}, registry.uri_of(model), line.topology
-    aliases = [alias for alias, version in line.aliases.items() if version == reference]
+def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, float]) -> dict[str, Any]:
+    text, topology = {**params, **version.tags}, version.made_of.topology
     metrics = {name: value for name, value in run_metrics.items() if "/" not in name}
     for tasks in (text[name] for name in ("compared_tasks", "tasks") if name in text):
         prefix = runs.of_tasks(tasks)
         metrics |= {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
-    standing = ", ".join(aliases) or ("try-out" if TRYOUT in text else "")
-    is_provisional = PROVISIONAL in text and "champion" in aliases
-    typed = {field.name: _typed(field.type, text.get(field.name)) for field in schemas.VERSIONS}
-    created = datetime.fromtimestamp(model.creation_timestamp / 1000, UTC)
     return {
-        "reference": reference,
-        "standing": f"{standing}, provisional" if is_provisional else standing,
+        "reference": version.uri,
+        "standing": version.standing,
         "reference_failure": text.get("reference_failure"),
-        **typed,
-        "model": model.name,
-        "version": int(model.version),
-        "algorithm": VersionReference.of(reference).algorithm,
-        "is_default": line.is_default,
-        "aliases": ", ".join(aliases),
-        "created_at": created.replace(tzinfo=None, microsecond=0),
+        **{field.name: _typed(field.type, text.get(field.name)) for field in schemas.VERSIONS},
+        "model": version.model,
+        "version": version.number,
+        "algorithm": version.algorithm,
+        "is_default": version.is_default,
+        "aliases": ", ".join(version.aliases),
+        "created_at": version.created.replace(microsecond=0),
         "dataset_version": text.get("dataset"),
         "testbed": topology.testbed,
         "hardware": topology.hardware,
         "devices": topology.num_devices,
         "devices_per_host": topology.devices_per_host,
-        "mlflow_run": model.run_id,
+        "mlflow_run": version.run,
         **dict(sorted(metrics.items())),
         **{column: metrics.get(metric) for column, metric in _METRICS.items()},
     }

@@ -1,6 +1,6 @@
-"""Evaluation reports: placers measured on the same held-out tasks; each report is one JSON file, complete or absent.
+"""Evaluation reports: placers measured on the same held-out tasks.
 
-`<store>/evaluations/<key>.json` evaluates a training, `<store>/comparisons/<key>.json` compares registered versions, and
+`<store>/evaluations/<key>.json` evaluates a training or compares registered versions, and
 `<store>/evaluations/newest/<training>.json` names the evaluation of a training that was requested last.
 """
 
@@ -16,7 +16,7 @@ from storage.filesystem import AnyPath, read_json, write_json
 from storage.store import Store
 
 CANDIDATE = "dreamshard"
-"""The placer of the training that is evaluated, in reports from before they named it; the champion is `champion VERSION`."""
+"""The placer of a training of the algorithm dreamshard; the champion is `champion VERSION`."""
 
 IN_USE = "current plan"
 """The plan in use, which `--current` names."""
@@ -32,7 +32,7 @@ class MeasuredRow:
         predicted_ms: cost of the placement as a cost network predicts it; None where none predicts what steps cost.
         place_ms: time to find the placement.
         devices: `[D]` measured milliseconds by phase.
-        tables: `[T]` names of what `device` places, as `shard_name` has them; empty in reports from before they were kept.
+        tables: `[T]` names of what `device` places, as `shard_name` has them.
     """
 
     placer: str
@@ -92,17 +92,14 @@ class EvaluationReport:
         model: name of the task of a fixed model, which `placers` and `gains` are of; None for a pool.
         variant_gains: of a fixed model, the same on its drifted variants; empty where there are none.
         heldout_placements: placements behind the prediction errors, none of which was trained on.
-        versions: number of each registered version, by placer.
+        versions: URI of each registered version, by placer.
         training: training of the candidate; None in a comparison of versions, as are the fields below.
         iteration: number of iterations after which the candidate was taken.
         rival: version of the champion that the candidate has to beat; None where there is none.
         caveat: reason to doubt the comparison; empty where there is none.
-        measured_on: devices, setting and library versions of the measurements, as `MeasuredOn.to_json` has them; None in
-            reports from before they were kept.
+        measured_on: devices, setting and library versions of the measurements, as `MeasuredOn.to_json` has them.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
         candidate: the placer of the training, by its algorithm.
-        learnt_from: number of measured placements behind a placer, by name, if known.
-        has_default_bandwidths: whether TorchRec's planner took part with its default bandwidths, not those of the testbed.
     """
 
     key: str
@@ -125,8 +122,6 @@ class EvaluationReport:
     measured_on: Mapping[str, Any] | None = None
     unseen_tables: int | None = None
     candidate: str = CANDIDATE
-    learnt_from: Mapping[str, int] = field(default_factory=dict)
-    has_default_bandwidths: bool = False
 
     @property
     def is_predicted(self) -> bool:
@@ -158,32 +153,28 @@ class EvaluationReport:
 _JSON = TypeAdapter(EvaluationReport)
 
 
-def path(folder: AnyPath, key: str) -> AnyPath:
-    """File of a report in `store.evaluations` or `store.comparisons`."""
-    return folder / f"{key}.json"
+def path(store: Store, key: str) -> AnyPath:
+    """File of a report."""
+    return store.evaluations / f"{key}.json"
 
 
-def save(folder: AnyPath, report: EvaluationReport) -> None:
+def save(store: Store, report: EvaluationReport) -> None:
     """Write the report as a whole."""
-    write_json(path(folder, report.key), _JSON.dump_python(report, mode="json"))
+    write_json(path(store, report.key), _JSON.dump_python(report, mode="json"))
 
 
-def load(folder: AnyPath, key: str) -> EvaluationReport:
+def load(store: Store, key: str) -> EvaluationReport:
     """Read a report.
 
     Raises:
         ValueError: there is no such report, or it is damaged.
     """
     try:
-        return _JSON.validate_json(path(folder, key).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return _JSON.validate_json(path(store, key).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValidationError) as error:
         raise ValueError(
-            f"there is no report {key} in {folder}, so nothing can be promoted by it; run `dreamshard evaluate`"
-        ) from None
-    except ValidationError as error:
-        raise ValueError(
-            f"report {key} in {folder} is damaged or of another version of dreamshard ({error.error_count()} fields are "
-            "wrong), so nothing can be promoted by it; run `dreamshard evaluate` again"
+            f"there is no report {path(store, key)}, or it is damaged ({error}), so nothing can be promoted by it; run "
+            "`dreamshard evaluate`"
         ) from error
 
 
@@ -198,13 +189,11 @@ def newest(store: Store, training: str) -> EvaluationReport:
     Raises:
         ValueError: the training has not been evaluated.
     """
-    try:
-        key = read_json(_newest(store, training))["key"]
-    except FileNotFoundError:
+    if not _newest(store, training).exists():
         raise ValueError(
             f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"
-        ) from None
-    return load(store.evaluations, key)
+        )
+    return load(store, read_json(_newest(store, training))["key"])
 
 
 def require_iteration(report: EvaluationReport, iteration: int) -> None:

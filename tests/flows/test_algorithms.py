@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from storage.mlflow_store import registry, runs
-from storage.mlflow_store.version_names import in_words
 from storage.settings import Settings
+from storage.version_names import in_words
 from tests.flows.commands import Dreamshard, failed_with
 
 RUN = ("run", "--recipe", "smoke", "--testbed", "simulated", "--algorithm", "autoshard", "--json")
@@ -40,17 +40,18 @@ def settings(home: Path) -> Settings:
 def test_a_training_meets_the_champions_of_its_own_algorithm_only(outcome: dict):
     assert outcome["version"] == AUTOSHARD
     assert "compared with champions of autoshard only" in outcome["note"]
-    placers = {row["placer"]: row for row in outcome["summary"]}
+    report = json.loads(Path(outcome["where"]["evaluation"]).read_text())
+    placers = {row["placer"]: row for row in report["placers"]}
     assert {"autoshard", "random"} <= placers.keys()
     assert not [name for name in placers if name.startswith("champion")], "version 1 is not one of this algorithm"
     assert None in [row["predicted_ms"] for row in placers.values()], "AutoShard predicts no cost of a step"
 
 
 def test_each_algorithm_has_its_champion(home: Path, settings: Settings, shared_dreamshard: Dreamshard):
-    assert registry.champion(settings) == OURS
-    assert registry.champion(settings.of("autoshard")) == AUTOSHARD
-    assert registry.version_tags(settings, AUTOSHARD)["name"] == "v1 meta-dlrm-2021, from nothing"
-    assert runs.client(settings).get_run(registry.run_of(settings, AUTOSHARD)).data.params["algorithm"] == "autoshard"
+    assert registry.champion(settings).uri == OURS
+    assert registry.champion(settings.of("autoshard")).uri == AUTOSHARD
+    assert registry.find(settings, AUTOSHARD).tags["name"] == "v1 meta-dlrm-2021, from nothing"
+    assert runs.client(settings).get_run(registry.find(settings, AUTOSHARD).run).data.params["algorithm"] == "autoshard"
     shown = shared_dreamshard("models", home=home).stdout
     assert "autoshard-simulated-rtx2080ti-2 version 1 (`champion` with --algorithm autoshard)" in shown
     query = "select algorithm, version from versions order by 1"
@@ -84,4 +85,4 @@ def test_versions_of_several_algorithms_are_compared(home: Path, settings: Setti
         {"model": "autoshard-simulated-rtx2080ti-2", "model_version": 1},
         {"model": "dreamshard-simulated-rtx2080ti-2", "model_version": 1},
     ]
-    assert registry.champion(settings) == OURS
+    assert registry.champion(settings).uri == OURS

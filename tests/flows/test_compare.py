@@ -6,30 +6,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.placement import Placement
 from dreamshard.rivals import installed_rivals
-from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
-from flows.decisions import contestants, heldout
-from flows.decisions.rivals import RivalInputs
-from flows.reports.html import html_page
-from storage.lake.lake import Lake
-from storage.lake.table_splits import write_table_split
+from flows.reports.report_pages import html_page
+from flows.rules import heldout
 from storage.mlflow_store import registration, registry, runs
-from storage.mlflow_store.aliases import set_alias
-from storage.run_records import lineage
+from storage.mlflow_store.registry import set_alias
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
+from tests.helpers.versions import training_of
 
 ONE, TWO = (f"models:/dreamshard-a-machine-2/{number}" for number in (1, 2))
-SETTING = {"testbed": "simulated", "hardware": "a machine", "devices": 2, "tables per task": 6}
 SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
 
 
@@ -56,13 +50,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     open_store(settings).lake.write_dataset(pool, dataset, "by hand")
     for seed in (0, 1):
         half, rest = split_tables(pool, torch.Generator().manual_seed(seed))
-        write_table_split(open_store(settings).lake, f"tasks{seed}", EMPTY_SPLIT.with_tables(half, rest))
-        origin = lineage.Origin(recipe="none", source="by hand", dataset=dataset, tasks=f"tasks{seed}", setting=SETTING)
+        open_store(settings).lake.write_table_split(f"tasks{seed}", EMPTY_SPLIT.with_tables(half, rest))
+        same = {"recipe": "none", "source": "by hand", "dataset": dataset, "testbed": "simulated"}
+        made_of = training_of("simulated", "a machine", tasks=f"tasks{seed}", tables_per_task=6, **same)
         placer = make_placer(start_training(half, TrainingConfig(), seed=seed))
         with runs.chain(settings, "retrain", params={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
-            tags = {"training": f"t{seed}", "iteration": 1, "dataset": dataset, **lineage.tags(origin, None)}
+            tags = {"training": f"t{seed}", "iteration": 1, "dataset": dataset}
             metrics = {"eval_overall_ms": 3 - seed}
-            registration.register_placer(settings, placer, run, origin.topology, metrics=metrics, tags=tags)
+            registration.register_placer(settings, placer, run, made_of, metrics=metrics, tags=tags)
     set_alias(settings, ONE, "champion", "the first")
     set_alias(settings, TWO, "challenger", "no better")
     return settings.home
@@ -78,7 +73,8 @@ def compared(home: Path, shared_dreamshard: Dreamshard) -> dict:
 
 def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(home, compared, shared_dreamshard, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    trained = {name for version in (ONE, TWO) for name in heldout.trained_names(open_store(), version)}
+    known = registry.versions(open_store().settings)
+    trained = {name for version in known for name in heldout.trained_names(open_store(), version)}
     query = "select distinct unnest(table_names) as name from evaluations"
     used = {row["name"] for row in json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)}
     assert len(trained) > 20  # the two splits differ, so neither's own test tables are held out for both
@@ -107,35 +103,17 @@ def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_version
     ]
 
 
-def test_a_versions_prediction_error_is_over_all_that_was_measured(home, compared, monkeypatch):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    report = json.loads(Path(compared["report"]).read_text())
-    (line,) = [line for line in report["placers"] if line["placer"] == "version 2"]
-    placer = registry.load_placer("2")
-    drawn = Lake(home / "lake", home / "cache").read_tasks(report["dataset"], "test", report["tasks"])
-    tasks = {task.name: task for task in drawn}
-    distinct = {(row["task"], tuple(row["device"])): row for row in report["rows"]}
-    errors = []
-    for row in distinct.values():
-        task = tasks[row["task"]]
-        placement = Placement.whole(torch.tensor(row["device"]), task.num_devices)
-        errors.append(abs(float(placer.predict(task, placement).overall_ms()) - row["overall_ms"]) / row["overall_ms"])
-    assert line["predicted_mape"] == pytest.approx(sum(errors) / len(errors), rel=1e-5)
-
-
 def test_mlflow_has_both_versions_figures_under_one_name(home, compared):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(home)})
     tracking = runs.client(settings)
-    found = [tracking.get_run(registry.run_of(settings, version)) for version in (ONE, TWO)]
+    found = [tracking.get_run(registry.find(settings, version).run) for version in (ONE, TWO)]
     digests = []
     for run in found:
         (measured,) = (key for key in run.data.metrics if key.endswith("/compared_overall_ms"))
         assert run.data.metrics[measured] > 0
         digests.append(measured)
         files = tracking.list_artifacts(run.info.run_id, "comparisons")
-        assert {Path(file.path).name for file in files} == {
-            f"{compared['comparison']}{end}" for end in (".html", ".md")
-        }
+        assert [Path(file.path).name for file in files] == [f"{compared['comparison']}.html"]
     assert digests[0] == digests[1]
 
 
@@ -152,9 +130,6 @@ def test_published_rivals_take_part_where_they_are_asked_for(home, compared, sha
     found = {row["placer"]: row for row in json.loads(done.stdout)["table"]}
     assert set(found) == {"version 1", "version 2", *installed_rivals()}
     assert all(row["legal"] for row in found.values())
-    outcome = json.loads(done.stdout)
-    assert "rnn measured 100 placements of its own" in outcome["learnt_from"]
-    assert "version 1" not in outcome["learnt_from"]
 
 
 def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(home, monkeypatch):
@@ -163,13 +138,10 @@ def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_
 
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     store, config = open_store(), TasksConfig(tables_per_task=6, num_test=2)
-    dataset = store.lake.dataset_versions()[-1]
-    assert drawing.draw_heldout_tasks.fn(store, dataset, config, 0, [ONE]) == drawing.draw_tasks.fn(
-        store, dataset, config, 0
-    )
-    assert drawing.draw_heldout_tasks.fn(store, dataset, config, 1, [ONE]) != drawing.draw_tasks.fn(
-        store, dataset, config, 1
-    )
+    dataset, one = store.lake.newest_dataset(), registry.find(store.settings, ONE)
+    for seed, is_same in ((0, True), (1, False)):
+        drawn = drawing.draw_tasks.fn(store, dataset, config, seed)
+        assert (drawing.draw_heldout_tasks.fn(store, dataset, config, seed, [one]) == drawn) is is_same
 
 
 def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favoured(home, monkeypatch):
@@ -177,8 +149,9 @@ def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favour
     pool = pool_of(40)
     known, fresh = split_tables(pool, torch.Generator().manual_seed(0))
     task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
-    assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(open_store(), ONE, [task])
-    assert heldout.bias_caveat(open_store(), ONE, [PlacementTask(fresh, 2, 2**30)]) == ""
+    one = registry.find(open_store().settings, ONE)
+    assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(open_store(), one, [task])
+    assert heldout.bias_caveat(open_store(), one, [PlacementTask(fresh, 2, 2**30)]) == ""
 
 
 def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
@@ -188,16 +161,6 @@ def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
     failed_with(shared_dreamshard("compare", "dim_greedy", "random", *SMALL, home=home), "no version is among")
     wide = (*SMALL[:-1], "30", "--mode", "pool")
     failed_with(shared_dreamshard("compare", "1", "2", *wide, home=home), "a task takes 30", "--tables-per-task")
-
-
-def test_published_rivals_learn_from_tables_that_are_not_held_out(home, monkeypatch):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    who = contestants.resolve(open_store(), ["1"], with_rivals=True)
-    assert {"version 1", "rnn", "neuroshard", "neuroshard_columns"} <= set(who)
-    tasks = [PlacementTask(pool_of(4), 2, 2**30)]
-    names = {"version 1": ONE, "neuroshard": None, "cost_greedy": None, "random": None}
-    placers = contestants.of_versions(open_store(), names, RivalInputs(), 0).placers
-    assert all(not violation(tasks[0], placer.place(tasks[0])) for placer in placers.values())
 
 
 def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard):
@@ -217,10 +180,10 @@ def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home
     failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", ONE, TWO)
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
     assert "version 1 is kept as `previous`" in done.stdout
-    assert registry.line_of(settings, ONE).aliases == {"champion": TWO, "previous": ONE}
-    assert registry.version_tags(settings, "2")["reason"] == "a hunch"
+    assert [registry.find(settings, alias).uri for alias in ("champion", "previous")] == [TWO, ONE]
+    assert registry.find(settings, "2").tags["reason"] == "a hunch"
     assert shared_dreamshard("promote", "previous", home=home).returncode == 0
-    assert registry.line_of(settings, ONE).aliases == {"champion": ONE, "previous": TWO}
+    assert [registry.find(settings, alias).uri for alias in ("champion", "previous")] == [ONE, TWO]
     assert "already" in shared_dreamshard("promote", "1", home=home).stdout
 
 

@@ -9,7 +9,6 @@ import pytest
 from mlflow import MlflowClient
 
 from storage.mlflow_store import registry, runs
-from storage.mlflow_store.runs import EXPERIMENT
 from storage.settings import Settings
 from storage.store import Store
 from tests.flows.commands import Dreamshard, failed_with
@@ -73,6 +72,7 @@ def model(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactor
 
     def watched() -> str:
         done = shared_dreamshard("watch", *OPTIONS[:4], *options, "--json", home=home)
+        assert done.returncode == 0, done.sentence
         return str(json.loads(done.stdout)["retraining"])
 
     first = run(shared_dreamshard, home, *options, "--current", plan)
@@ -123,14 +123,6 @@ def test_the_drifted_tables_of_variants_are_in_the_lake_with_lookups_but_not_in_
     assert all(lookups(name).batch_size == 512 for name in drifted[:3])
 
 
-def test_what_was_chosen_is_kept_as_parameters_of_the_run(model: Model):
-    run_of = registry.run_of(model.settings, "1")
-    params = runs.client(model.settings).get_run(run_of).data.params
-    chosen = {name: params[f"tasks.{name}"] for name in ("mode", "tables_per_task", "memory_bytes")}
-    assert chosen == {"mode": "fixed", "tables_per_task": "26", "memory_bytes": str(70 * 2**30)}
-    assert params["workload.batch_size"] == "512"
-
-
 def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model, shared_dreamshard):
     report, plan = model.first["report"], model.home / "plan.json"
     gains = report["gains"]["dreamshard"]
@@ -167,19 +159,19 @@ def test_versions_and_their_runs_are_named_for_what_they_are(model: Model, track
         found = registry.find(model.settings, version)
         assert found.tags["name"] == name
         assert found.description.startswith(f"{name}; ")
-        assert tracking.get_run(found.run_id).info.run_name == name
+        assert tracking.get_run(found.run).info.run_name == name
 
 
 def test_mlflows_comparison_shows_what_differs_and_what_the_versions_are_made_of(model: Model, tracking: MlflowClient):
     """The page that compares versions reads the parameters of their runs."""
-    first, second = (tracking.get_run(registry.run_of(model.settings, version)) for version in "12")
+    first, second = (tracking.get_run(registry.find(model.settings, version).run) for version in "12")
     differing = {name for name, value in second.data.params.items() if first.data.params.get(name) != value}
     assert differing >= {"table_diff", "warm_from", "dataset"}
     wanted = {"source", "hardware", "devices", "memory_gb", "tables_per_task", "mode", "batch_size", "iterations"}
     assert wanted <= first.data.params.keys()
     assert (second.data.params["table_diff"], second.data.params["warm_from"]) == ("+1 -1 ~25", "1")
     inputs = {entry.dataset.digest for entry in second.inputs.dataset_inputs}
-    tags = registry.version_tags(model.settings, "2")
+    tags = registry.find(model.settings, "2").tags
     assert tags["dataset"] in inputs
     assert {name: value for name, value in tags.items() if name.startswith("reference")} == {}, "its own tasks say it"
 
@@ -187,22 +179,10 @@ def test_mlflows_comparison_shows_what_differs_and_what_the_versions_are_made_of
 def test_mlflows_comparison_has_the_cost_of_both_versions_on_the_tasks_of_the_second(
     model: Model, tracking: MlflowClient
 ):
-    first, second = (tracking.get_run(registry.run_of(model.settings, version)).data.metrics for version in "12")
+    first, second = (tracking.get_run(registry.find(model.settings, version).run).data.metrics for version in "12")
     shared = {name for name in first.keys() & second.keys() if name.endswith("/eval_overall_ms")}
     assert len(shared) == 1
     gain = model.second["report"]["gains"]["dreamshard"]["champion 1"]
     assert second["gain_over_champion"] == pytest.approx(gain["mean_gain"])
     assert second["gain_over_champion_low"] == pytest.approx(gain["low"])
     assert "gain_over_champion" not in first
-
-
-def test_a_run_that_failed_carries_its_sentence(model: Model, tracking: MlflowClient, shared_dreamshard):
-    """The last one: it adds runs."""
-    tasks = ("--mode", "pool", "--tables-per-task", "100")
-    done = shared_dreamshard("run", *OPTIONS, "--source", str(model.home / "model.csv"), *tasks, home=model.home)
-    assert done.returncode == 1
-    experiment = tracking.get_experiment_by_name(EXPERIMENT).experiment_id
-    failed = tracking.search_runs([experiment], "attributes.status = 'FAILED'")
-    assert done.sentence in {
-        run.data.tags["mlflow.note.content"] for run in failed if run.info.run_name == "retrain model.csv"
-    }

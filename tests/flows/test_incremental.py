@@ -15,16 +15,17 @@ from dreamshard.tables import concatenate
 from dreamshard.training.config import Algorithm
 from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows import profile, stages, train
-from flows.decisions import warm_start
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainOptions
+from flows.rules import warm_start
 from flows.runtime import testbed_pool
-from storage.lake.table_splits import read_table_split
 from storage.mlflow_store import registry
-from storage.mlflow_store.version_names import in_words
-from storage.run_records import checkpoints, lineage, training_effort, trainings
+from storage.mlflow_store.registry import MADE_OF, Version
+from storage.run_records import checkpoints, trainings
+from storage.run_records.trainings import Training
 from storage.store import open_store
+from storage.version_names import in_words
 
 BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
 REMOVED, RESIZED, DRIFTED, ADDED = ("t3", "t4"), ("t5", "t6"), ("t7", "t8"), ("n0", "n1", "n2")
@@ -42,10 +43,9 @@ class Home:
 
     def __init__(self, path: Path, patch: pytest.MonkeyPatch, algorithm: Algorithm = "dreamshard"):
         self.path, self.algorithm, self.iterations = path, algorithm, 3
-        self.tags: dict[str, dict[str, str]] = {}
+        self.versions: list[Version] = []
         patch.setenv("DREAMSHARD_HOME", str(path))
-        patch.setattr(registry, "tags_by_version", lambda _: self.tags)
-        patch.setattr(registry, "champions", lambda _: {self.version(1)})
+        patch.setattr(registry, "versions", lambda _: self.versions)
         patch.setattr(registry, "load_placer", self.placer)
 
     def version(self, number: int) -> str:
@@ -77,7 +77,7 @@ class Home:
         config = self.config(**other)
         store = open_store().of(config.training.algorithm)
         testbed = testbed_pool.testbed_reference(store, config, dataset, 0)
-        return warm_start.find_start(store, config, dataset, testbed, full=full)
+        return warm_start.find_start(store, Training(recipe=config, dataset=dataset, testbed=testbed), full=full)
 
     def train(self, dataset: str) -> str:
         store = open_store()
@@ -85,7 +85,7 @@ class Home:
             patch.setattr(stages, "draw_tasks", draw_tasks.fn)
             training = stages.prepare.fn(store, self.config(), dataset, 0)
             profile.start_training.fn(store, training)
-            for iteration in range(1, trainings.read(store, training).recipe.training.iterations + 1):
+            for iteration in range(1, trainings.read(store, training).config.iterations + 1):
                 if not checkpoints.is_complete(store, training, iteration):
                     profile.measure_placements.fn(store, training, iteration)
                     train.fit_cost_network.fn(store, training, iteration)
@@ -94,20 +94,20 @@ class Home:
 
     def register(self, training: str) -> None:
         last = checkpoints.last_iteration(open_store(), training)
-        origin = training_effort.read_origin(open_store(), training)
-        tags = {"training": training, "iteration": str(last)} | lineage.tags(origin, None)
-        self.tags = {self.version(len(self.tags) + 1): tags, **self.tags}  # newest first
+        made_of = trainings.read(open_store(), training).to_json()
+        number, aliases = len(self.versions) + 1, () if self.versions else ("champion",)
+        tags = {"training": training, "iteration": str(last), MADE_OF: made_of}
+        self.versions.insert(0, Version(uri=self.version(number), tags=tags, aliases=aliases))  # newest first
 
-    def placer(self, version: str, _settings: object = None):
-        return checkpoints.placer(
-            open_store(), self.tags[version]["training"], int(self.tags[version]["iteration"]), None
-        )
+    def of(self, number: int) -> Version:
+        return self.versions[-number]
 
-    def origin(self, version: str) -> lineage.Origin:
-        return lineage.Origin.from_json(self.tags[version][lineage.TAG])
+    def placer(self, uri: str, _settings: object = None):
+        version = next(version for version in self.versions if version.uri == uri)
+        return checkpoints.placer(open_store(), version.training, version.iteration, None)
 
-    def table_split(self, version: str):
-        return read_table_split(open_store().lake, self.origin(version).tasks)
+    def table_split(self, number: int):
+        return open_store().lake.read_table_split(self.of(number).made_of.tasks)
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +121,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 def test_the_second_training_goes_on_from_the_first(home: Home):
-    first, second = home.origin(home.version(1)), home.origin(home.version(2))
+    first, second = home.of(1).made_of, home.of(2).made_of
     assert first.warm is None
     assert second.warm is not None
-    assert (second.warm.version, second.warm.training) == (home.version(1), home.tags[home.version(1)]["training"])
-    assert second.warm.trainings == (home.tags[home.version(1)]["training"],)
+    assert (second.warm.version, second.warm.training) == (home.version(1), home.of(1).training)
+    assert second.warm.trainings == (home.of(1).training,)
     assert second.dataset != first.dataset
-    warm = checkpoints.load(open_store(), home.tags[home.version(2)]["training"], "iteration_00")
+    warm = checkpoints.load(open_store(), home.of(2).training, "iteration_00")
     champion = home.placer(home.version(1))
     assert warm.warm
     for name, value in champion.cost_network.state_dict().items():
@@ -142,22 +142,22 @@ def test_a_published_algorithm_goes_on_from_its_own_champion_and_no_other_from_t
     own.iterations = 1
     for tables in (BEFORE, changed()):
         own.register(own.train(own.dataset(tables)))
-    one, two = own.version(1), own.version(2)
-    effort = training_effort.read(open_store(), own.tags[two]["training"])
+    one = own.version(1)
+    effort = trainings.effort(open_store(), own.of(2).training)
     assert effort.sentence.startswith(f"warm from {in_words(one)}: 5 of 5 cost samples re-used, 0 of ")
-    champion, warm = own.placer(one), checkpoints.load(open_store(), own.tags[two]["training"], "iteration_00")
+    champion, warm = own.placer(one), checkpoints.load(open_store(), own.of(2).training, "iteration_00")
     for kind in ("cost_network", "policy"):
         kept = getattr(warm, kind).state_dict()
         assert all(value.equal(kept[name]) for name, value in getattr(champion, kind).state_dict().items())
 
 
 def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_side_of_the_split(home: Home):
-    before, after = home.table_split(home.version(1)), home.table_split(home.version(2))
+    before, after = home.table_split(1), home.table_split(2)
     assert before.train <= after.train, "those that are gone too, in case they come back"
     assert before.test <= after.test
     assert not after.train & after.test
     assert after.train | after.test == {*BEFORE, *ADDED}
-    origin = home.origin(home.version(2))
+    origin = home.of(2).made_of
     for split, allowed in (("train", after.train), ("test", after.test)):
         drawn = {
             name
@@ -168,16 +168,16 @@ def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_
 
 
 def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were(home: Home):
-    samples = training_effort.earlier_samples(open_store(), home.tags[home.version(2)]["training"])
-    measured = open_store().lake.read_cost_samples(run_key=home.tags[home.version(1)]["training"])
+    samples = trainings.earlier_samples(open_store(), home.of(2).training)
+    measured = open_store().lake.read_cost_samples(run_key=home.of(1).training)
     assert len(samples) == len(measured) >= 13, "fifteen draws, of which a few may be of one placement"
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
-    assert set(rows) <= home.table_split(home.version(1)).train
+    assert set(rows) <= home.table_split(1).train
     assert all(rows[name] == BEFORE[name][0] for name in rows)
 
 
 def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_nothing_again(home: Home):
-    dataset, training = home.origin(home.version(2)).dataset, home.tags[home.version(2)]["training"]
+    dataset, training = home.of(2).made_of.dataset, home.of(2).training
     whole = checkpoints.load(open_store(), training, "iteration_02")
     (checkpoints.folder(open_store(), training) / "iteration_02.zip").unlink()
     assert checkpoints.last_iteration(open_store(), training) == 1
@@ -191,21 +191,21 @@ def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_no
 
 
 def test_a_full_training_begins_with_nothing_but_keeps_the_table_split(home: Home):
-    begun = home.start(home.origin(home.version(2)).dataset, full=True)
+    begun = home.start(home.of(2).made_of.dataset, full=True)
     assert begun.warm is None
-    assert begun.split_of == home.origin(home.version(1)).tasks
+    assert begun.split_of == home.of(1).made_of.tasks
     assert "a full training was requested" in begun.why
 
 
 @pytest.mark.parametrize("other", [{"num_devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
 def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
-    begun = home.start(home.origin(home.version(2)).dataset, **other)
+    begun = home.start(home.of(2).made_of.dataset, **other)
     assert (begun.warm, begun.split_of) == (None, None)
     assert "no version was trained on this testbed" in begun.why
 
 
 def test_a_lost_table_split_is_an_error_and_a_full_training_draws_another(home: Home):
-    split, dataset = home.origin(home.version(1)).tasks, home.origin(home.version(2)).dataset
+    split, dataset = home.of(1).made_of.tasks, home.of(2).made_of.dataset
     path = open_store().settings.lake_root / "halves" / f"{split}.parquet"
     hidden = path.rename(path.with_suffix(".hidden"))
     try:

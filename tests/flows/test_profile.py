@@ -11,10 +11,9 @@ from dreamshard.task_sets.sampling import EMPTY_SPLIT
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
 from flows.profile import known_exchanges, measure_exchanges, start_training
-from storage.lake.table_splits import write_table_split
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import iteration_name
-from storage.run_records.trainings import TestbedReference, Training, setting_of
+from storage.run_records.trainings import TestbedReference, Training
 from storage.store import Store, open_store
 from tests.helpers.tables import pool_of, sample_tasks
 
@@ -59,7 +58,7 @@ def draw(store: Store, num_devices: int, devices_per_host: int | None = None) ->
     generator = torch.Generator().manual_seed(0)
     tasks = sample_tasks(POOL, 2, 8, num_devices, 2**30, generator, devices_per_host=devices_per_host)
     key = store.lake.write_tasks(tasks, DATASET, "train")
-    write_table_split(store.lake, key, EMPTY_SPLIT.with_tables(POOL, POOL.select([])))
+    store.lake.write_table_split(key, EMPTY_SPLIT.with_tables(POOL, POOL.select([])))
     return key
 
 
@@ -98,10 +97,6 @@ def test_a_testbed_that_cannot_measure_exchanges_changes_nothing(store):
     assert not (store.lake.root / "exchange_samples").exists()
 
 
-def test_the_papers_network_learns_from_no_exchange_so_none_is_measured(store):
-    assert measured(store, draw(store, 2), bench(), algorithm="paper", exploration=0.0) == 0
-
-
 def test_a_training_starts_with_all_exchanges_of_its_hardware(store):
     tasks = draw(store, 4)
     measured(store, tasks, bench(exchange_devices=(32,)))
@@ -111,10 +106,3 @@ def test_a_training_starts_with_all_exchanges_of_its_hardware(store):
     model = checkpoints.load(store, key, iteration_name(0)).cost_network.exchanges
     assert sorted(set(model.points[:, 0].tolist())) == [2, 4, 32]
     assert int(model.host_devices) == 8
-
-
-def test_devices_per_host_are_part_of_a_setting_where_they_are_chosen():
-    recipe = RECIPES["smoke"]
-    chosen = replace(recipe, tasks=replace(recipe.tasks, devices_per_host=2))
-    assert setting_of(chosen, bench())["devices per host"] == 2
-    assert "devices per host" not in setting_of(recipe, bench())

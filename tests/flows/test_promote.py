@@ -15,24 +15,25 @@ from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from flows import evaluate, promote
-from flows.decisions.contestants import champion_name
-from flows.decisions.version_in_use import version_in_use
 from flows.placing.placers import choose
-from flows.reports import evaluation_plan, report_pages
+from flows.reports import report_pages
 from flows.reports.evaluation_report import make_report
-from storage.mlflow_store import aliases, registration, registry, runs, versions
-from storage.mlflow_store.version_names import number_of
-from storage.run_records import lineage, report_store, training_effort
+from flows.rules.contestants import champion_name
+from flows.rules.warm_start import version_in_use
+from flows.watch import in_use_sentence
+from storage.mlflow_store import registration, registry, runs, versions
+from storage.run_records import report_store, trainings
 from storage.run_records.report_store import CANDIDATE, IN_USE
+from storage.run_records.trainings import Training
 from storage.settings import Settings
 from storage.store import open_store
+from storage.version_names import number_of
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
+from tests.helpers.versions import training_of
 
 OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
-STEP = {"precision": "fp32", "optimizer": "sgd", "batch": 512}
-RANKS = {"testbed": "cluster", "hardware": "a machine x2, 2 ranks", "devices": 2} | STEP
-MODEL = {"testbed": "simulated", "hardware": "simulated rtx2080ti", "devices": 4} | STEP
+MODEL = training_of(source=NAMED, num_devices=4)
 POOL = tables_of([1000, 2000, 3000, 4000], 16, 1.0, names=("a", "b", "c", "d"))
 
 
@@ -43,13 +44,14 @@ class Team:
         self.settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)})).settings
         self.placer, self.runs = make_placer(start_training(POOL, TrainingConfig(), seed=0)), {}
 
-    def version(self, source: str = OWN, setting: lineage.Setting = RANKS) -> str:
+    def version(self, source: str = OWN, made_of: Training | None = None) -> str:
         training = f"training-{len(self.runs) + 1}"
-        origin = lineage.Origin(recipe="smoke", source=source, dataset="d", tasks="t", setting=setting)
-        training_effort.begin(open_store(), training, origin)
+        made_of = made_of or training_of("cluster", "a machine x2, 2 ranks", source=source)
+        trainings.write(open_store(), training, made_of)
+        trainings.begin(open_store(), training)
         with runs.chain(self.settings, "retrain") as run:
-            tags = {"training": training, "iteration": 1, "dataset": "d"} | lineage.tags(origin, None)
-            version = registration.register_placer(self.settings, self.placer, run, origin.topology, tags=tags)
+            tags = {"training": training, "iteration": 1, "dataset": "d"}
+            version = registration.register_placer(self.settings, self.placer, run, made_of, tags=tags)
         self.runs[version] = run
         return version
 
@@ -71,14 +73,14 @@ class Team:
             candidate_ms: its cost on each task.
             in_use_ms: cost of the plan in use; None where there is none.
         """
-        training = registry.version_tags(self.settings, version)["training"]
+        training = registry.find(self.settings, version).training
         with disable_run_logger():
             rival = evaluate.champion_to_beat.fn(open_store(), training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
         costs |= {} if in_use_ms is None else {IN_USE: in_use_ms}
         rows = [row(f"test-{t}", placer, ms or candidate_ms[t]) for t in range(3) for placer, ms in costs.items()]
-        key = f"{training} over {rival and number_of(rival)}"
+        key = f"{training} over {rival and rival.number}"
         report = make_report(
             key,
             rows,
@@ -90,16 +92,17 @@ class Team:
             hardware="a machine",
             training=training,
             iteration=1,
-            rival=rival,
+            rival=rival and rival.uri,
         )
         figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
-        report_store.save(open_store().evaluations, replace(report, placers=tuple(figures)))
+        report_store.save(open_store(), replace(report, placers=tuple(figures)))
         with disable_run_logger():
-            return promote.decide_standing.fn(open_store(), self.runs[version], version, training, key, tryout=tryout)
+            return promote.decide_standing.fn(open_store(), self.runs[version], version, key, tryout=tryout)
 
     @property
     def champion(self) -> str | None:
-        return registry.champion(self.settings)
+        found = registry.champion(self.settings)
+        return found and found.uri
 
 
 def row(task: str, placer: str, ms: float) -> EvaluationRow:
@@ -115,7 +118,6 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DREAMSHARD_HOME", str(home))
         patch.setattr(report_pages, "plots", lambda *_: {})  # a second of every promotion
-        patch.setattr(evaluation_plan, "log_placement", lambda *_, **__: None)  # these trainings have no checkpoints
         yield Team(home)
 
 
@@ -125,7 +127,7 @@ def champion(team: Team) -> Callable[[str], str]:
 
     def make(source: str = OWN) -> str:
         version = team.version(source)
-        aliases.set_alias(team.settings, version, "champion", "for the test")
+        registry.set_alias(team.settings, version, "champion", "for the test")
         return version
 
     return make
@@ -134,7 +136,7 @@ def champion(team: Team) -> Callable[[str], str]:
 def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by_hand(team: Team, champion):
     first, second = champion(), team.version()
     assert team.promote(second)["alias"] == "champion"
-    aliases.make_champion(team.settings, "previous", "slow in production", "ann")
+    registry.make_champion(team.settings, "previous", "slow in production", "ann")
     for _night in range(2):
         outcome = team.promote(second)
         assert outcome["alias"] == "challenger"
@@ -146,7 +148,7 @@ def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by
     third = team.version()
     assert team.promote(third)["alias"] == "champion", "a new training competes as ever"
     assert team.promote(second)["alias"] == "challenger"
-    aliases.make_champion(team.settings, second, "mended", "ann")
+    registry.make_champion(team.settings, second, "mended", "ann")
     assert team.champion == second
     fourth = team.version()
     assert team.promote(fourth)["alias"] == "champion"
@@ -161,7 +163,7 @@ def test_a_version_that_predicts_badly_is_not_promoted_in_silence_but_a_person_m
     assert f"`dreamshard promote {candidate}`" in outcome["reason"]
     assert team.champion == in_use
     assert team.promote(team.version(), error=0.19)["alias"] == "champion"
-    aliases.make_champion(team.settings, candidate, "it places well", "ann")
+    registry.make_champion(team.settings, candidate, "it places well", "ann")
     assert team.champion == candidate
 
 
@@ -179,22 +181,16 @@ def test_a_recipes_own_tables_do_not_take_the_place_of_tables_that_somebody_name
     assert team.promote(team.version(NAMED))["alias"] == "champion"
 
 
-@pytest.mark.parametrize("candidate", [OWN, NAMED])
-def test_figures_decide_over_a_champion_of_the_recipes_own_tables(team: Team, champion, candidate: str):
-    champion(OWN)
-    assert team.promote(team.version(candidate))["alias"] == "champion"
-
-
 def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team: Team, champion, monkeypatch):
     champion()
     version = team.version()
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "describe", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
+        patch.setattr(report_pages, "html_page", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
         with pytest.raises(OSError, match="away"):
             team.promote(version)
     assert team.champion == version
     team.promote(version)
-    assert runs.has_file(team.settings, team.runs[version], "comparison_report.html")
+    assert promote.mlflow_tracking.has_report(open_store(), registry.find(team.settings, version))
     assert "Held-out tasks on a machine" in registry.find(team.settings, version).description
     monkeypatch.setattr(promote.mlflow_tracking, "log_report", lambda *_: pytest.fail("written once more"))
     team.promote(version)
@@ -210,18 +206,18 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
 
 def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on_ranks(fresh: Team):
     ranks, model = "a machine x2, 2 ranks · 2 devices", "simulated rtx2080ti · 4 devices"
-    first, second = fresh.version(NAMED), fresh.version(NAMED, MODEL)
+    first, second = fresh.version(NAMED), fresh.version(made_of=MODEL)
     assert fresh.promote(first)["standing"] == f"champion of {ranks}"
     outcome = fresh.promote(second)
     assert (outcome["alias"], outcome["standing"]) == ("champion", f"champion of {model}")
     assert outcome["reason"].startswith("first champion: ")
     assert f"`dreamshard promote {second}` makes it mean this one" in outcome["note"]
     assert fresh.champion == first
-    third = fresh.version(NAMED, MODEL)
+    third = fresh.version(made_of=MODEL)
     outcome = fresh.promote(third)
     assert outcome["reason"].startswith("beats the champion: +33.3% measured cost saved")
     assert "champion version 1" in outcome["reason"], "the champion of its own hardware"
-    assert registry.champions(fresh.settings) == {first, third}
+    assert {each.uri for each in registry.versions(fresh.settings) if each.is_champion} == {first, third}
     promote.replace_champion(open_store(), third, "we plan for it")
     assert fresh.champion == third
 
@@ -229,15 +225,9 @@ def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on
     tried = fresh.promote(fourth, tryout=True)
     assert (tried["alias"], tried["standing"]) == ("none", "a try-out")
     assert f"`dreamshard promote {fourth}`" in tried["note"]
-    assert registry.champions(fresh.settings) == {first, third}
-    assert [each.version for each in lineage.versions(open_store()) if each.is_tryout] == [fourth]
-
-
-def test_a_measured_champion_takes_over_from_a_simulated_one(fresh: Team):
-    assert fresh.promote(fresh.version(NAMED, MODEL))["note"] == ""
-    measured = fresh.version(NAMED)
-    assert fresh.promote(measured)["note"] == ""
-    assert fresh.champion == measured
+    known = registry.versions(fresh.settings)
+    assert {each.uri for each in known if each.is_champion} == {first, third}
+    assert [each.uri for each in known if each.is_tryout] == [fourth]
 
 
 def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone_sees(
@@ -262,15 +252,13 @@ def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone
     registry.load_placer("champion")
     assert f"/1 is {note}" in caplog.text
     config = RECIPES["smoke"]
-    assert note in version_in_use(open_store(), replace(config, testbed="cluster")).sentence()
+    assert note in in_use_sentence(version_in_use(open_store(), replace(config, testbed="cluster")))
 
     still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))
     assert still["alias"] == "challenger", "no better shown than the provisional champion is"
     shown = fresh.promote(fresh.version(NAMED), candidate_ms=(1.1, 1.6, 1.3))
     assert shown["standing"].startswith("champion of")
-    assert shown["reason"].startswith(
-        "replaces version 1, a provisional champion, without costing more on the mean: +33.3%"
-    )
+    assert shown["reason"].startswith("replaces version 1, a provisional champion, without costing more: +33.3%")
     assert versions.version(fresh.settings, "3")["standing"] == "champion"
     assert versions.version(fresh.settings, "1")["standing"] == "previous"
     assert choose(open_store(), "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""

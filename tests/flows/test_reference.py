@@ -1,17 +1,15 @@
 """The reference tasks: a failure costs a version only that figure, and figures are of the batch that was measured."""
 
-from types import SimpleNamespace
-
 import pytest
 from prefect.logging import disable_run_logger
 
+from dreamshard.recipes import MeasureConfig
 from dreamshard.testbeds.base import MeasurementError
 from flows import reference
-from storage.mlflow_store import reference_series, registration, registry, runs, versions
-from storage.mlflow_store.reference_series import ReferencePoint
-from storage.mlflow_store.version_names import in_words
-from storage.run_records import lineage
+from storage.mlflow_store import registration, registry, runs, versions
+from storage.run_records.reference_sets import ReferenceSet
 from storage.store import Store, open_store
+from storage.version_names import in_words
 from tests.flows.test_promote import MODEL, row
 from tests.helpers.trained import learnt_placer
 
@@ -25,10 +23,9 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
 @pytest.fixture
 def version(store: Store) -> str:
     """The only registered version."""
-    origin = lineage.Origin(recipe="smoke", source="t.csv", dataset="d", tasks="t", setting=MODEL)
     with runs.chain(store.settings, "retrain") as run:
-        tags = {"training": "t", "iteration": 1, **lineage.tags(origin, None)}
-        return registration.register_placer(store.settings, learnt_placer(), run, origin.topology, tags=tags)
+        tags = {"training": "t", "iteration": 1}
+        return registration.register_placer(store.settings, learnt_placer(), run, MODEL, tags=tags)
 
 
 def test_a_version_that_cannot_be_measured_says_so_until_it_can(store: Store, version: str, monkeypatch):
@@ -36,23 +33,17 @@ def test_a_version_that_cannot_be_measured_says_so_until_it_can(store: Store, ve
         raise MeasurementError("rank 3 hung")
 
     monkeypatch.setattr(reference, "_score", hangs)
-    run, config = registry.run_of(store.settings, version), SimpleNamespace(tasks=SimpleNamespace(mode="pool"))
     with disable_run_logger():
-        sentence = reference.score_version(store, run, version, config, None)
+        sentence = reference.score_version(store, registry.find(store.settings, version).run, version, MODEL)
     assert sentence.startswith(f"{in_words(version)} was not measured on reference tasks (rank 3 hung), so it has no ")
     assert versions.version(store.settings, version)["reference_failure"] == sentence
-    point = ReferencePoint(
-        key="k-1",
-        name="a set",
-        dataset="d",
-        batch_size=2048,
-        evaluation="e",
-        metrics={"reference_cost_ms": 2.0},
+    used = ReferenceSet(
+        topology="here", number=1, dataset="d", tasks="t", batch_size=2048, measure=MeasureConfig(), asked_by="r"
     )
-    reference_series.log_point(store.settings, version, point)
+    reference.log_figures(store, version, used, "e", {"reference_cost_ms": 2.0})
     (measured,) = versions.versions(store.settings)
     assert (measured["reference_failure"], measured["reference_cost_ms"]) == (None, 2.0)
-    assert (measured["reference_set"], measured["reference_batch_size"]) == ("k-1", 2048)
+    assert (measured["reference_set"], measured["reference_batch_size"]) == (used.key, 2048)
 
 
 def test_the_error_is_left_out_where_the_version_predicts_costs_of_another_batch():

@@ -13,13 +13,13 @@ import httpx
 
 from dreamshard.training import TrainingConfig
 from storage.mlflow_store import registration, runs
-from storage.mlflow_store.aliases import set_alias
-from storage.mlflow_store.topology import Topology
+from storage.mlflow_store.registry import set_alias
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.ports import free_port
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import make_placer, start_training
+from tests.helpers.versions import training_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "serving.md"
 TABLES = [
@@ -31,9 +31,9 @@ TABLES = [
 def test_the_documented_server_answers_with_a_legal_placement(tmp_path: Path):
     settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / ".dreamshard")})).settings
     placer = make_placer(start_training(pool_of(8), TrainingConfig(), seed=0))
-    topology = Topology(testbed="simulated", hardware="simulated a100", num_devices=8)
+    made_of = training_of(hardware="simulated a100", num_devices=8)
     with runs.chain(settings, "retrain") as run:
-        version = registration.register_placer(settings, placer, run, topology, pool=pool_of(8))
+        version = registration.register_placer(settings, placer, run, made_of, pool=pool_of(8))
     set_alias(settings, version, "champion", "the only one")
     variable, *command = shlex.split(re.findall(r"^MLFLOW_TRACKING_URI=.*models serve.*$", DOCS.read_text(), re.M)[0])
     name, _, uri = variable.partition("=")

@@ -92,26 +92,6 @@ def test_the_champion_places_from_there(dreamshard_on_s3, outcome):
     assert json.loads(done.stdout)["placer"] == "champion"
 
 
-def test_another_host_asks_the_same_lake(dreamshard_on_s3, outcome, tmp_path):
-    query = "select count(*) as n from cost_samples where iteration > 0"
-    done = dreamshard_on_s3("sql", query, "--json", home=tmp_path)
-    assert done.returncode == 0, done.sentence
-    assert json.loads(done.stdout) == [{"n": 10}]
-
-
-def test_doctor_says_whether_the_store_can_be_written(dreamshard_on_s3, tmp_path, monkeypatch):
-    def row() -> dict[str, str]:
-        checks = json.loads(dreamshard_on_s3("doctor", "--json", home=tmp_path).stdout)
-        return next(check for check in checks if check["what"] == "store")
-
-    assert row()["state"] == "ok"
-    assert row()["found"].startswith(f"{STORE} can be written")
-    monkeypatch.setenv("DREAMSHARD_STORE", "s3://nobody/x")
-    assert row()["state"] == "missing"
-    assert "s3://nobody/x cannot be written" in row()["found"]
-    failed_with(dreamshard_on_s3("models", home=tmp_path), "s3://nobody/x cannot be written", "DREAMSHARD_STORE")
-
-
 def test_a_store_that_mlflow_cannot_use_needs_artifacts_elsewhere(dreamshard_on_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_STORE", "memory://team/x")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

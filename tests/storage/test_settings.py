@@ -1,4 +1,3 @@
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,6 @@ def test_everything_is_below_the_home_and_reading_the_settings_touches_no_disk(t
     assert settings.artifact_root == f"file://{tmp_path}/deep/home/mlartifacts"
     assert settings.catalog_path.parent == settings.home
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_home_is_below_the_current_folder_unless_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    assert Settings.from_environment({}).home == tmp_path / ".dreamshard"
-
-
-def test_a_teams_tracking_server_is_used_as_it_is(tmp_path: Path):
-    environment = {"DREAMSHARD_HOME": str(tmp_path), "MLFLOW_TRACKING_URI": "http://mlflow.team:5000"}
-    assert Settings.from_environment(environment).tracking_uri == "http://mlflow.team:5000"
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
@@ -45,13 +34,6 @@ def test_a_store_that_is_a_folder_is_used_as_one_and_mlflows_files_may_be_elsewh
 def test_an_address_that_no_installed_package_reads_is_one_clear_error(tmp_path: Path, address: str, words: str):
     with pytest.raises(ValueError, match=words):
         Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": address})
-
-
-def test_the_package_that_s3_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
-    with pytest.raises(ValueError, match=r"reads s3://.*pip install 'dreamshard\[s3\]'"):
-        Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": "s3://team"})
 
 
 def test_telemetry_is_off_unless_the_caller_said_otherwise():

@@ -16,7 +16,6 @@ from jinja2 import Environment
 
 from dreamshard.costs import PHASES
 from dreamshard.files.text import gib
-from flows.reports import PHASE_COLOURS
 from flows.reports.plan_view.view import (
     OTHERS,
     SIZES,
@@ -38,10 +37,7 @@ _INK, _SOFT = "#16181d", "#767a84"  # of names in bars, and of sums beside them,
 _PALE = 0.55  # of white in the bars of the plan in use
 _MEMORY = SIZES.index("gib")
 _SCREEN = 16  # devices that a screen shows
-_LANES = {  # middle and height of a bar and of its thin bar of phases, in a device's row from -0.5 to 0.5
-    1: [(0.09, 0.66, -0.34, 0.12)],
-    2: [(0.25, 0.36, 0.015, 0.07), (-0.2, 0.28, -0.39, 0.07)],
-}
+_LANES = {1: [(0.0, 0.76)], 2: [(0.22, 0.42), (-0.24, 0.32)]}  # middle and height of bars in a row from -0.5 to 0.5
 _ABOUT = {OTHERS: "its smaller tables", WAITING: "no table of this device: it waits for others"}
 
 # names the parts of bars that are wide enough; names often differ at their ends, so both ends stay
@@ -64,35 +60,22 @@ def plan_html(view: PlanView) -> str:
     tables = tables_of(view)
     table_source = models.ColumnDataSource({"table": tables.index, **tables})
     sources = [_bar_source(view, number, tables) for number in range(len(view.sides))]
-    by_number = [str(d) for d in reversed(range(view.num_devices))]
-    by_size = sorted(by_number, key=lambda d: _size_of(view.side, int(d)))
-    rows = models.FactorRange(factors=by_size if view.num_devices > _SCREEN else by_number)
-    order = _choice(["by number", "slowest first" if view.has_costs else "fullest first"])
-    order.active = int(view.num_devices > _SCREEN)
-    order.js_on_change(
-        "active",
-        models.CustomJS(args={"rows": rows, "orders": [by_number, by_size]}, code="rows.factors = orders[this.active]"),
-    )
-    roots: dict[str, models.UIElement] = {"order": order, "memory": _chart(view, rows, sources, _MEMORY)}
+    shown = [str(d) for d in reversed(range(view.num_devices))]
+    if view.num_devices > _SCREEN:  # the slowest first
+        shown.sort(key=lambda d: _size_of(view.side, int(d)))
+    rows = models.FactorRange(factors=shown)
+    roots: dict[str, models.UIElement] = {"memory": _chart(view, rows, sources, _MEMORY)}
     if view.has_costs:
         charts = [_chart(view, rows, sources, k) for k in range(_MEMORY)]
         for k, chart in enumerate(charts):
             chart.visible = k == 0
         phase = _choice(["whole step", *(phase.replace("_", " ") for phase in PHASES)])
-        shown = "charts.forEach((chart, k) => { chart.visible = k == this.active })"
-        phase.js_on_change("active", models.CustomJS(args={"charts": charts}, code=shown))
+        code = "charts.forEach((chart, k) => { chart.visible = k == this.active })"
+        phase.js_on_change("active", models.CustomJS(args={"charts": charts}, code=code))
         roots |= {"phase": phase, "cost": column(*charts, sizing_mode="stretch_width")}
     roots["tables"] = _table_list(view, table_source)
     if view.steps:
         roots["moves"] = _move_list(view)
-    chosen = """
-      const chosen = new Set(tables.selected.indices.map(i => tables.data.table[i]))
-      for (const source of sources)
-        source.selected.indices = [...source.data.table.keys()].filter(i => chosen.has(source.data.table[i]))
-    """
-    table_source.selected.js_on_change(
-        "indices", models.CustomJS(args={"tables": table_source, "sources": sources}, code=chosen)
-    )
     document = Document()
     for name, root in roots.items():
         root.name = name
@@ -155,7 +138,7 @@ def _chart(view: PlanView, rows: models.FactorRange, sources: list[models.Column
         tools="xwheel_zoom,xpan,reset",
         active_scroll=None,
         toolbar_location=None,
-        x_axis_label=f"{view.costs} ms of a step" if by_cost else "GiB of device memory",
+        x_axis_label="predicted ms of a step" if by_cost else "GiB of device memory",
         x_axis_location="above" if many else "below",
         y_axis_label="device" if by_cost else None,
         outline_line_color=None,
@@ -166,25 +149,18 @@ def _chart(view: PlanView, rows: models.FactorRange, sources: list[models.Column
     plot.axis.axis_label_text_font_style = "normal"
     plot.axis.minor_tick_line_color = plot.yaxis.major_tick_line_color = None
     hovered = []
-    for side, source, (middle, height, strip, strip_height) in zip(
-        view.sides, sources, _LANES[len(sources)], strict=True
-    ):
+    for side, source, (middle, height) in zip(view.sides, sources, _LANES[len(sources)], strict=True):
         ends = {"left": f"left{k}", "right": f"right{k}", "source": source}
         y = dodge("device", middle, range=rows)
         bars = plot.hbar(y=y, height=height, fill_color="colour", line_color="white", line_width=0.5, **ends)
-        bars.nonselection_glyph.update(fill_alpha=0.15, line_alpha=0.2)
         hovered.append(bars)
         top = dodge("device", middle + height / 2 - 0.035, range=rows)
         plot.hbar(y=top, height=0.07, fill_color=_MOVED, fill_alpha="mark", line_color=None, **ends)
         if height * plot.height / view.num_devices >= 9:
             text = {"text_baseline": "middle", "text_font_size": "11px", "text_color": _INK, "x_offset": 4}
-            names = plot.text(x=f"left{k}", y=y, text=f"label{k}", source=source, **text)
-            names.nonselection_glyph = names.glyph
+            plot.text(x=f"left{k}", y=y, text=f"label{k}", source=source, **text)
         totals = {"text": "total", "source": _totals(side, k), "text_color": _SOFT, "x_offset": 6}
         plot.text(x=value(shown), y=y, text_baseline="middle", text_font_size="11px", **totals)
-        if k == 0 and side.device_ms:
-            thin = dodge("device", strip, range=rows)
-            plot.hbar(y=thin, left="left", right="right", height=strip_height, color="colour", source=_strips(side))
     if k == 0:
         plot.add_layout(models.Span(location=max(view.side.device_ms), dimension="height", line_dash="dashed"))
     if not by_cost:
@@ -209,19 +185,6 @@ def _totals(side: Side, k: int) -> models.ColumnDataSource:
         ms = float(phases_ms[d].sum() if k == 0 else phases_ms[d, k - 1])
         texts.append(f"{ms:.3g}" + ("  ◀ slowest" if slowest else ""))
     return models.ColumnDataSource({"device": [str(d) for d in range(len(texts))], "total": texts})
-
-
-def _strips(side: Side) -> models.ColumnDataSource:
-    """A thin bar of the four phases of each device."""
-    phases_ms = side.shares.device_phases_ms
-    assert phases_ms is not None
-    right = phases_ms.cumsum(dim=1)
-    devices = [str(d) for d in range(len(right)) for _ in PHASES]
-    colours = [*PHASE_COLOURS.values()] * len(right)
-    left = (right - phases_ms).flatten().tolist()
-    return models.ColumnDataSource(
-        {"device": devices, "left": left, "right": right.flatten().tolist(), "colour": colours}
-    )
 
 
 def _hover(view: PlanView, renderers: list[object], k: int) -> models.HoverTool:
@@ -321,7 +284,7 @@ def _subtitle(view: PlanView) -> str:
     if not device_ms:
         return "No cost is predicted, so the page shows memory alone."
     overall = max(device_ms)
-    text = f"{view.side.name}: {overall:.3f} ms {view.costs}"
+    text = f"{view.side.name}: {overall:.3f} ms predicted"
     text += f", device {device_ms.index(overall)} is the slowest" if len(device_ms) > 1 else ""
     if view.before is not None and view.before.device_ms:
         former = max(view.before.device_ms)
@@ -344,8 +307,6 @@ def _moves_heading(view: PlanView) -> str:
 def _legend(view: PlanView, sources: list[models.ColumnDataSource]) -> list[tuple[str, str, str]]:
     """Label, style and class of each sign."""
     signs, kinds = [], {int(t) for source in sources for t in source.data["table"]}
-    if view.has_costs:
-        signs += [(name.replace("_", " "), f"background:{colour}", "strip") for name, colour in PHASE_COLOURS.items()]
     if view.before is not None:
         signs.append((f"upper bar: {view.side.name}", f"background:{_PALETTE[0]}", ""))
         signs.append((f"lower, pale bar: {view.before.name}", f"background:{_paler(_PALETTE[0])}", ""))

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -82,7 +81,6 @@ class PlanView:
         task: whose tables are placed.
         side: the plan.
         before: the plan in use, or another placer's; None without one.
-        costs: what the figures are.
         facts: label and text of each fact at the top, such as the hardware that the costs are of.
         warning: empty without one.
         notes: sentences at the end.
@@ -94,7 +92,6 @@ class PlanView:
     task: PlacementTask
     side: Side
     before: Side | None = None
-    costs: Literal["predicted", "measured"] = "predicted"
     facts: tuple[tuple[str, str], ...] = ()
     warning: str = ""
     notes: tuple[str, ...] = ()

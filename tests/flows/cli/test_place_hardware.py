@@ -1,16 +1,17 @@
 """`dreamshard place --hardware`: whose costs a plan is of, and what it says where they are of something else."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from dreamshard.costs import MeasuredOn
 from storage.mlflow_store import registry
-from storage.mlflow_store import versions as catalog
-from storage.run_records import lineage
+from storage.mlflow_store.registry import MEASURED_ON
 from storage.settings import Settings
 from tests.flows.commands import dreamshard
 from tests.helpers.trained import learnt_placer
+from tests.helpers.versions import training_of, version_of
 
 TABLES = "name,rows,dim,pooling_factor\nusers,100000,64,1\nitems,1000,64,12\nwords,1000,128,12\nclicks,5000,32,40\n"
 CPU = MeasuredOn(
@@ -41,7 +42,7 @@ SIMULATED = MeasuredOn(
 )
 
 
-TRAINED = {"devices": "2", "devices_per_host": None, "memory_gb": "0.5"}
+TRAINED = training_of(num_devices=2, memory_bytes=2**29)
 
 
 @pytest.fixture
@@ -54,25 +55,24 @@ def place(place_tables, monkeypatch):
         champions: tuple[str, ...] = (),
         provisional: str = "",
     ):
-        placers, tags = {}, {}
-        numbers = [f"models:/m/{number}" for number in range(1, len(versions) + 1)]
-        for version, measured in zip(numbers, versions, strict=True):
-            placer = learnt_placer()
+        placers, known = {}, []
+        in_use = {1, *map(int, champions)}
+        for number, measured in enumerate(versions, start=1):
+            uri, placer = f"models:/m/{number}", learnt_placer()
             network = placer.cost_network.for_task(placer_task())
             network.measured_on = measured
-            placers[version] = type(placer)(network, placer.policy, placer.normaliser, budget_ms=1.0)
-            tags[version] = {lineage.MEASURED_ON: json.dumps(measured.to_json())}
-        tags[numbers[0]] |= {"provisional": provisional} if provisional else {}
-        by_version = dict(tags)
-        placers["champion"], tags["champion"] = placers[numbers[0]], tags[numbers[0]]
-        in_use = {numbers[int(number) - 1] for number in champions} | ({numbers[0]} if provisional else set())
+            placers[uri] = type(placer)(network, placer.policy, placer.normaliser, budget_ms=1.0)
+            tags = {MEASURED_ON: json.dumps(measured.to_json())} | (
+                {"provisional": provisional} if provisional and number == 1 else {}
+            )
+            aliases = ("champion",) if number in in_use else ()
+            known.insert(0, replace(version_of(uri, TRAINED, aliases, **tags), is_default=number == 1))
+        placers["champion"] = placers["models:/m/1"]
         monkeypatch.setattr(Settings, "has_registry", True)  # the home has no database
-        monkeypatch.setattr(registry, "champion", lambda settings: numbers[0])
-        monkeypatch.setattr(registry, "champions", lambda settings: in_use)
+        monkeypatch.setattr(registry, "champion", lambda settings: known[-1])
+        monkeypatch.setattr(registry, "find", lambda settings, name: known[-1])
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
-        monkeypatch.setattr(registry, "version_tags", lambda settings, name: tags[name])
-        monkeypatch.setattr(registry, "tags_by_version", lambda settings: by_version)
-        monkeypatch.setattr(catalog, "version", lambda settings, name: TRAINED)
+        monkeypatch.setattr(registry, "versions", lambda settings: known)
         done = place_tables(TABLES, *options)
         return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}, done.notes
 

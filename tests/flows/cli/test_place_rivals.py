@@ -1,14 +1,16 @@
 """`dreamshard place --placer` with a published rival."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from dreamshard.training import TrainingConfig
-from storage.mlflow_store import registry, versions
+from storage.mlflow_store import registry
 from storage.settings import Settings
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import make_placer, start_training
+from tests.helpers.versions import version_of
 
 TABLES = "name,rows,dim,pooling_factor\nusers,1000,64,1\nitems,1000,64,12\nwords,1000,64,12\n"
 SHAPE = ("--devices", "2", "--memory-gb", "1", "--placer")
@@ -21,10 +23,9 @@ def with_champion(monkeypatch):
 
     def give(load):
         monkeypatch.setattr(Settings, "has_registry", True)
-        monkeypatch.setattr(registry, "champion", lambda settings: "models:/m/1")
-        monkeypatch.setattr(registry, "version_tags", lambda settings, name: {})
+        champion = replace(version_of("models:/m/1", aliases=("champion",)), is_default=True)
+        monkeypatch.setattr(registry, "versions", lambda settings: [champion])
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: load())
-        monkeypatch.setattr(versions, "version", lambda settings, name: {})
 
     return give
 
@@ -33,7 +34,6 @@ def with_champion(monkeypatch):
     ("placer", "said"),
     [
         *((name, f"{name} places by a trained cost network and there is none") for name in LEARNED),
-        ("rnn", "nothing to measure on"),
         ("challenger", "there is no challenger yet"),
         ("previous", "there is no previous yet"),
     ],

@@ -85,10 +85,6 @@ def test_repeated_names_are_numbered(sql, measured):
         (("from nowhere",), "the views are versions, tables"),
         (("",), "asks for no rows"),
         ((" -- no query",), "asks for no rows"),
-        (
-            ("select list(range) from range(100000000)", "--memory-gb", "0.1"),
-            "needs more than 0.1 GiB of memory",
-        ),
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence(sql, query, said):

@@ -9,9 +9,14 @@ from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.dataset_diff import diff_datasets
 from flows.reports.evaluation_report import make_report
+from flows.reports.mlflow_tracking import diff_label, version_name
 from flows.reports.report_tables import comparison_table, title
+from storage.run_records.trainings import Warm
 from tests.helpers.samples import four_tables
+from tests.helpers.tables import tables_of
+from tests.helpers.versions import training_of
 
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine"}
 
@@ -81,3 +86,26 @@ def test_placers_that_split_tables_by_columns_are_marked():
         "dim_greedy": "whole",
         "dreamshard": "split",
     }
+
+
+WARM = Warm(version="models:/m/3", training="t", iteration=1, trainings=())
+
+
+@pytest.mark.parametrize(
+    ("version", "made_of", "diff", "name"),
+    [
+        (4, training_of(source="/data/tables.csv", warm=WARM), "+3 -2", "v4 tables.csv +3 -2, warm from v3"),
+        (1, training_of(source="meta-dlrm-2021"), "", "v1 meta-dlrm-2021, from nothing"),
+        (2, training_of(source="s3://team/tables/"), "unchanged", "v2 tables unchanged, from nothing"),
+    ],
+)
+def test_a_version_is_named_for_what_it_is(version, made_of, diff, name):
+    assert version_name(f"models:/m/{version}", made_of, diff) == name
+
+
+def test_the_difference_counts_tables_added_removed_and_changed():
+    before = tables_of([100, 200, 300], names=["a", "b", "c"])
+    after = tables_of([100, 250, 400, 500], names=["a", "b", "d", "e"])
+    assert diff_label(diff_datasets(before, after)) == "+2 -1 ~1"
+    assert diff_label(diff_datasets(before, before)) == "unchanged"
+    assert diff_label(diff_datasets(None, after)) == ""

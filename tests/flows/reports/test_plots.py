@@ -4,7 +4,7 @@ import pytest
 
 from dreamshard.costs import PHASES
 from dreamshard.evaluation import PairedComparison
-from flows.reports.plots import plot_learning, plot_placements, plot_predictions, plots, rows_of_shown_task
+from flows.reports.plots import plot_learning, plot_placements, plot_predictions, plots
 from flows.reports.report_tables import measured_rows
 from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
 
@@ -42,10 +42,6 @@ def report() -> EvaluationReport:
         gains={"random": {}, "dreamshard": {"random": GAIN}},
         rows=tuple(rows),
     )
-
-
-def test_the_task_shown_is_the_one_with_the_median_gain(report):
-    assert [(row.task, row.placer) for row in rows_of_shown_task(report)] == [("c", "random"), ("c", "dreamshard")]
 
 
 def test_bars_stack_to_the_measured_sums_of_both_placers(report):

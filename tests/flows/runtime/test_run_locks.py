@@ -7,7 +7,6 @@ from prefect.logging import disable_run_logger
 
 from flows import promote
 from flows.runtime import run_locks
-from storage.mlflow_store.aliases import ChampionChange
 from storage.store import Store, open_store
 
 
@@ -22,9 +21,9 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
 
     def make_champion(_settings, version, reason, **_):
         begun.set()
-        return ChampionChange(version=version, former="1", topology="here")
+        return {"version": version, "former": "1", "topology": "here"}
 
-    monkeypatch.setattr(promote.aliases, "make_champion", make_champion)
+    monkeypatch.setattr(promote.registry, "make_champion", make_champion)
     by_hand = threading.Thread(target=promote.make_champion.fn, args=(store, "2", ""))
     with disable_run_logger():
         with run_locks.registry_lock(store):

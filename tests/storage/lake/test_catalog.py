@@ -10,15 +10,15 @@ from dreamshard.costs import CostSample, Exchange
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
 from storage.filesystem import list_files, writing
-from storage.lake import catalog, schemas, write_exchanges
+from storage.lake import catalog, schemas
 from storage.lake.lake import Lake
+from storage.lake.measured_alone import LakeShardCache, write_exchanges
 from storage.lake.parquet_files import write_rows
-from storage.lake.shard_cost_cache import LakeShardCache
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
-from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
+from tests.storage.lake.test_measured_alone import COSTS, KEY
 
 
 @pytest.fixture
@@ -109,11 +109,6 @@ def test_a_sample_is_one_row_and_each_of_its_devices_is_one(settings: Settings, 
     assert second == (1, pytest.approx(2.0), 2, 30 * (2 * 16 + 4) + 40 * (2 * 32 + 4), 48, None, ["d", "e"])
 
 
-def test_an_empty_device_has_a_row_as_well(settings: Settings, filled: None):
-    found = catalog.query(settings, "select num_tables, memory_bytes from device_costs where num_tables = 0")
-    assert found == [{"num_tables": 0, "memory_bytes": 0}]
-
-
 def test_placements_name_the_device_of_every_table(settings: Settings, filled: None):
     found = catalog.query(
         settings,
@@ -138,12 +133,6 @@ def test_describe_lists_the_columns_of_a_view_whatever_it_is_called(settings: Se
         assert [row["column_name"] for row in found] == schemas.TABLES.names
         assert {row["column_name"]: row["column_type"] for row in found}["rows"] == "BIGINT"
     assert [row["name"] for row in catalog.query(settings, "show tables")] == sorted(catalog.VIEWS)
-
-
-def test_versions_that_look_like_numbers_stay_text(settings: Settings, lake: Lake, sample: CostSample):
-    append_samples(lake, [sample], "run", 1, "001234567890")
-    found = catalog.query(settings, "select distinct dataset_version as v from cost_samples")
-    assert found == [{"v": "001234567890"}]
 
 
 def test_what_duckdb_cannot_answer_is_one_sentence_that_names_the_views(settings: Settings):

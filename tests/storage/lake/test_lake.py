@@ -8,15 +8,15 @@ from datetime import datetime
 
 import pytest
 import torch
+from dreamshard.workloads.drift import Drift, drifted
 
 from dreamshard.costs import CostSample
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import Lookups, ModelTable, Workload, WorkloadTable, dataset_version, statistics
+from dreamshard.workloads import Lookups, Workload, WorkloadTable, dataset_version, statistics
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
-from storage.lake.workloads import keep_workload
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
 
@@ -46,17 +46,14 @@ def test_writing_the_same_dataset_twice_adds_nothing(lake: Lake, tables: Tables,
     assert files(lake) == before
 
 
-def test_the_dataset_written_last_is_named_last(lake: Lake, tables: Tables, version: str):
+def test_the_dataset_ingested_last_is_the_newest_unless_it_was_only_looked_at(lake: Lake, tables: Tables, version: str):
     other = tables.select([0, 1])
-    lake.write_dataset(other, dataset_version(other), "half")
-    assert lake.dataset_versions() == [version, dataset_version(other)]
+    for newest in (False, True):
+        lake.write_dataset(other, dataset_version(other), "half", newest=newest)
+        assert lake.newest_dataset() == (dataset_version(other) if newest else version)
     lake.write_dataset(tables, version, "all of them again")
-    assert lake.dataset_versions() == [dataset_version(other), version]
-
-
-def test_a_dataset_under_a_version_not_its_own_is_refused(lake: Lake, tables: Tables, version: str):
-    with pytest.raises(ValueError, match="not the version of these 2 tables"):
-        lake.write_dataset(tables.select([0, 1]), version, "by mistake")
+    assert lake.newest_dataset() == version
+    assert sorted(lake.dataset_versions()) == sorted([version, dataset_version(other)])
 
 
 def test_an_unknown_dataset_names_those_there_are(lake: Lake, version: str):
@@ -77,7 +74,7 @@ def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
         assert source(dataset[1].name).indices.tolist() == dataset[1].lookups.indices.tolist()
         assert source("a").offsets.tolist() == [0, 1, 3]
     assert len(list_file_infos(lake.root / "lookups")) == 3
-    assert lake.lookup_source(lake.dataset_versions()[0], batch_size=1)("a").indices.tolist() == [1]
+    assert lake.lookup_source(dataset_version(both), batch_size=1)("a").indices.tolist() == [1]
 
 
 def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, version: str, tables: Tables):
@@ -114,14 +111,6 @@ def test_samples_come_back_bit_for_bit_in_the_order_of_iterations(lake: Lake, sa
         assert getattr(first, name) == getattr(sample, name), name
     for name in ("name", "num_devices", "memory_bytes", "precision", "optimizer"):
         assert getattr(first.task, name) == getattr(sample.task, name), name
-
-
-def test_samples_are_found_by_run(lake: Lake, sample: CostSample, version: str):
-    append_samples(lake, [sample], "run", 1, version)
-    append_samples(lake, [sample], "run-2", 1, version)
-    assert len(lake.read_cost_samples()) == 2
-    assert len(lake.read_cost_samples("run")) == 1
-    assert lake.read_cost_samples("another") == []
 
 
 def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, sample: CostSample, version: str):
@@ -190,24 +179,6 @@ def test_a_killed_writer_leaves_nothing_that_a_reader_sees(lake: Lake, version: 
     assert len(lake.read_cost_samples()) == 1
 
 
-def test_readers_see_whole_appends_only_while_a_writer_runs(lake: Lake, version: str, task: PlacementTask):
-    pair = [[make_sample(task, [d, 0, 0], ms=1.0 + i) for d in (0, 1)] for i in range(20)]
-
-    def write():
-        for i, samples in enumerate(pair):
-            append_samples(lake, samples, "run", i, version)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    seen = []
-    while writer.is_alive():
-        seen.append(len(lake.read_cost_samples("run")))
-    writer.join()
-    assert all(count % 2 == 0 for count in seen)
-    assert seen == sorted(seen)
-    assert len(lake.read_cost_samples("run")) == 40
-
-
 def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: str, task: PlacementTask):
     def write(base: float):
         for i in range(10):
@@ -223,10 +194,29 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
 
 def test_a_workload_in_memory_becomes_a_dataset_with_its_lookups(lake: Lake):
     written = [lookups_of("a", [1, 2, 2]), lookups_of("b", [3, 4])]
-    listed = tuple(ModelTable(table.name, table.rows, table.dim) for table in written)
-    kept = {table.name: table.lookups for table in written}
-    workload = Workload("two tables", listed, lambda table: kept[table.name], str)
-    version = keep_workload(lake, workload, "in memory")
+    workload = Workload("two tables", ("a", "b"), written.__getitem__, str)
+    version = lake.write_workload(workload, "in memory")
     assert version == dataset_version(concatenate([statistics(table) for table in written]))
     assert lake.dataset_source(version) == "in memory"
     assert lake.lookup_source(version)("a").indices.tolist() == [1, 2, 2]
+
+
+def test_drifted_tables_belong_to_the_pool_of_a_dataset_and_not_to_it(tmp_path):
+    lake = Lake(tmp_path, tmp_path / "local")
+    table, drift = lookups_of("clicks", [1, 1, 5]), Drift(table="clicks", rows=2.0, pooling=1.0)
+    dataset, derived = statistics(table), statistics(drifted(table, drift))
+    version = dataset_version(dataset)
+    lake.write_dataset(dataset, version, "mine.csv")
+    for _again in range(2):
+        written = lake.write_table_lookups(drifted(table, drift), derived)
+        lake.write_drifted(derived, version)
+    assert lake.read_dataset(version).names == ("clicks",)
+    assert lake.read_pool(version).names == ("clicks", drift.name)
+    task = PlacementTask(concatenate([dataset, derived]), 2, 2**20, name="variant-000 (+1 -0 ~0)")
+    lake.write_tasks([task], version, "test", "key")
+    assert lake.read_tasks(version, "test", "key")[0].tables.rows.tolist() == [10, 20]
+    assert lake.lookup_source(version)(drift.name).batch_size == 2
+    file = f"lookups/{written.name}"
+    assert lake.has_lookups([file, "lookups/none.parquet"]) == {file}
+    written.unlink()
+    assert lake.has_lookups([file]) == set()

@@ -16,13 +16,13 @@ from dreamshard.costs import CostSample
 from dreamshard.files import atomic
 from dreamshard.task_sets.sampling import TableSplit
 from dreamshard.tasks import PlacementTask
-from storage.lake import LakeShardCache, write_table_split
 from storage.lake.lake import Lake
+from storage.lake.measured_alone import LakeShardCache
 from storage.lake.parquet_files import HIVE_COLUMNS, hive_folder, read_parquet_files, write_parquet
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.storage.lake.test_catalog import filled  # noqa: F401
-from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
+from tests.storage.lake.test_measured_alone import COSTS, KEY
 
 
 def keys(table: pa.Table) -> list[str]:
@@ -65,7 +65,7 @@ def numbered(lake: Lake, task: PlacementTask, sample: CostSample) -> str:
 
 
 def test_every_folder_of_the_lake_opens_in_every_library(lake: Lake, filled: None, numbered: str):  # noqa: F811
-    write_table_split(lake, "set", TableSplit(frozenset("a"), frozenset("d")))
+    lake.write_table_split("set", TableSplit(frozenset("a"), frozenset("d")))
     with (
         suppress(KeyError),
         atomic.replacing(lake.root / "evaluations" / "testbed=cluster" / "killed.parquet") as unfinished,

@@ -11,13 +11,14 @@ from mlflow.exceptions import MlflowException
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
-from storage.mlflow_store import aliases, registration, registry, runs, versions
-from storage.mlflow_store.aliases import ChampionChange, make_champion, set_alias
-from storage.mlflow_store.topology import Topology
+from storage.mlflow_store import registration, registry, runs, versions
+from storage.mlflow_store.registry import make_champion, set_alias
+from storage.run_records.trainings import Training
 from storage.settings import Settings
+from tests.helpers.versions import training_of
 
-MODELLED = Topology(testbed="simulated", hardware="simulated h100", num_devices=2)
-MEASURED = Topology(testbed="cluster", hardware="NVIDIA H200 x16", num_devices=16, devices_per_host=8)
+MODELLED = training_of(hardware="simulated h100")
+MEASURED = training_of("cluster", "NVIDIA H200 x16", num_devices=16, devices_per_host=8)
 FIRST, SECOND = (f"models:/dreamshard-simulated-h100-2/{number}" for number in (1, 2))
 RANKS = "models:/dreamshard-nvidia-h200-x16-2x8/1"
 
@@ -26,10 +27,10 @@ RANKS = "models:/dreamshard-nvidia-h200-x16-2x8/1"
 def register(mlflow_settings: Settings, placer: TrainedPlacer):
     """A function that registers a version and returns it."""
 
-    def make(topology: Topology = MODELLED, algorithm="dreamshard", **given) -> str:
+    def make(made_of: Training = MODELLED, algorithm="dreamshard", **given) -> str:
         own = mlflow_settings.of(algorithm)
         with runs.chain(own, "retrain") as run:
-            return registration.register_placer(own, placer, run, topology, **given)
+            return registration.register_placer(own, placer, run, made_of, **given)
 
     return make
 
@@ -42,7 +43,8 @@ def registered(mlflow_settings: Settings, register, tables: Tables) -> Settings:
 
 
 def aliases_of(settings: Settings, name: str = FIRST) -> dict[str, str]:
-    return dict(registry.line_of(settings, name).aliases)
+    model = registry.find(settings, name).model
+    return {alias: v.uri for v in registry.versions(settings) if v.model == model for alias in v.aliases}
 
 
 def test_a_version_places_as_the_placer_that_was_registered(registered: Settings, placer, tables: Tables):
@@ -66,44 +68,42 @@ def test_an_alias_moves_and_the_former_champion_stays_known(registered: Settings
     for reason in ("3.1 % better", "again"):
         set_alias(registered, SECOND, "champion", reason, provisional="few tasks")
         assert aliases_of(registered) == {"champion": SECOND, "previous": FIRST}
-    tags = registry.version_tags(registered, "champion")
-    assert (tags["reason"], tags["decided_by"]) == ("again", aliases.BY_EVALUATION)
-    assert "few tasks" in registry.provisional_note(tags)
-    assert aliases.REPLACED not in registry.version_tags(registered, "previous"), "an evaluation decided"
+    champion = registry.find(registered, "champion")
+    assert (champion.tags["reason"], champion.tags["decided_by"]) == ("again", registry.BY_EVALUATION)
+    assert "few tasks" in champion.provisional
+    assert registry.REPLACED not in registry.find(registered, "previous").tags, "an evaluation decided"
 
 
 def test_a_version_made_champion_by_hand_is_undone_with_previous(registered: Settings, register):
-    where = str(MODELLED)
-    assert make_champion(registered, FIRST, "to begin", "ann") == ChampionChange(
-        version=FIRST, former=None, topology=where
-    )
+    where = str(MODELLED.topology)
+    change = make_champion(registered, FIRST, "to begin", "ann")
+    assert change == {"version": FIRST, "former": None, "topology": where}
     register()
-    assert make_champion(registered, "2", "a hunch", "ann") == ChampionChange(
-        version=SECOND, former=FIRST, topology=where
-    )
-    assert aliases.REPLACED in registry.version_tags(registered, FIRST)
-    assert make_champion(registered, "previous", "it was wrong", "bob").version == FIRST
+    change = make_champion(registered, "2", "a hunch", "ann")
+    assert change == {"version": SECOND, "former": FIRST, "topology": where}
+    assert registry.REPLACED in registry.find(registered, FIRST).tags
+    assert make_champion(registered, "previous", "it was wrong", "bob")["version"] == FIRST
     assert aliases_of(registered) == {"champion": FIRST, "previous": SECOND}
-    tags = registry.version_tags(registered, "1")
-    assert (tags["reason"], tags["decided_by"], aliases.REPLACED in tags) == ("it was wrong", "bob", False)
+    tags = registry.find(registered, "1").tags
+    assert (tags["reason"], tags["decided_by"], registry.REPLACED in tags) == ("it was wrong", "bob", False)
     assert tags["decided_at"].endswith(" UTC")
     make_champion(registered, "champion", "again", "bob")
-    assert registry.version_tags(registered, "1") == tags
+    assert registry.find(registered, "1").tags == tags
 
 
 def test_a_try_out_has_no_standing_until_it_is_promoted(registered: Settings):
-    aliases.set_tryout(registered, FIRST, "only looked at")
-    assert registry.champion(registered, MODELLED) is None
+    registry.tag(registered, FIRST, {registry.TRYOUT: "yes"})
+    assert registry.champion(registered, MODELLED.topology) is None
     assert versions.versions(registered)[0]["standing"] == "try-out"
     make_champion(registered, FIRST, "it is good", "ann")
-    assert registry.champion(registered) == FIRST
-    assert registry.TRYOUT not in registry.version_tags(registered, FIRST)
+    assert registry.champion(registered).uri == FIRST
+    assert not registry.find(registered, FIRST).is_tryout
 
 
 def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, register):
     set_alias(registered, FIRST, "champion", "the first")
     register()
-    shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{registry.model_of(registered, SECOND)}*")))
+    shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{registry.find(registered, SECOND).model_id}*")))
     with pytest.raises(ValueError, match=f"files of {SECOND} cannot be read"):
         make_champion(registered, SECOND, "a hunch", "ann")
     assert aliases_of(registered) == {"champion": FIRST}
@@ -113,13 +113,13 @@ def test_each_topology_has_a_champion_and_measured_costs_take_over_from_modelled
     set_alias(registered, FIRST, "champion", "the first")
     assert register(MEASURED) == RANKS
     set_alias(registered, RANKS, "champion", "the first of its kind")
-    assert registry.champions(registered) == {FIRST, RANKS}
-    assert (registry.champion(registered, MODELLED), registry.champion(registered, MEASURED)) == (FIRST, RANKS)
-    assert registry.champion(registered) == RANKS
+    found = [registry.champion(registered, each.topology).uri for each in (MODELLED, MEASURED)]
+    assert found == [FIRST, RANKS]
+    assert registry.champion(registered).uri == RANKS
     set_alias(registered, FIRST, "champion", "again")
-    assert registry.resolve(registered, "1") == RANKS, "modelled costs do not take over from measured ones"
+    assert registry.find(registered, "1").uri == RANKS, "modelled costs do not take over from measured ones"
     make_champion(registered, FIRST, "a plan for other devices", "ann")
-    assert registry.resolve(registered, "1") == FIRST, "a person may choose"
+    assert registry.find(registered, "1").uri == FIRST, "a person may choose"
 
 
 def test_each_algorithm_has_champions_of_its_own_and_a_uri_finds_any_version(registered: Settings, register):
@@ -127,20 +127,18 @@ def test_each_algorithm_has_champions_of_its_own_and_a_uri_finds_any_version(reg
     paper = registered.of("paper")
     version = register(algorithm="paper", tags={"training": "second"})
     set_alias(paper, version, "champion", "the first")
-    assert version == registry.champion(paper) == "models:/paper-simulated-h100-2/1"
-    assert registry.champion(registered) == FIRST
-    assert registry.tags_by_version(paper).keys() == {version}
+    assert version == registry.champion(paper).uri == "models:/paper-simulated-h100-2/1"
+    assert registry.champion(registered).uri == FIRST
+    assert [each.uri for each in registry.versions(paper)] == [version]
     for own in (registered, paper):
-        assert registry.version_tags(own, version)["training"] == "second"
-        assert registry.version_tags(own, "models:/paper-simulated-h100-2@champion")["training"] == "second"
+        assert registry.find(own, version).training == "second"
+        assert registry.find(own, "models:/paper-simulated-h100-2@champion").training == "second"
         assert registry.referenced_keys(own) == {"first", "second"}
-    assert registry.version_link(version).startswith("#/models/paper-simulated-h100-2/versions/1?")
     assert {row["reference"] for row in versions.versions(registered)} == {version, FIRST}
 
 
-def test_a_version_is_found_by_its_tags(registered: Settings):
-    assert registry.find_version(registered, {"training": "first"}) == FIRST
-    assert registry.find_version(registered, {"training": "second"}) is None
+def test_a_version_says_what_it_was_made_of(registered: Settings):
+    assert registry.find(registered, FIRST).made_of == MODELLED
 
 
 def test_before_the_first_run_there_are_no_versions_and_no_database_is_made(tmp_path: Path):
@@ -155,12 +153,6 @@ def test_before_the_first_run_there_are_no_versions_and_no_database_is_made(tmp_
 def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: str):
     with pytest.raises(ValueError, match=f"registered: {FIRST}"):
         registry.load_placer(name, registered)
-
-
-def test_lost_files_of_a_version_are_one_clear_error(registered: Settings):
-    shutil.rmtree(registered.home / "mlartifacts")
-    with pytest.raises(ValueError, match=f"files of {FIRST} cannot be read"):
-        registry.load_placer(FIRST, registered)
 
 
 REQUEST = {

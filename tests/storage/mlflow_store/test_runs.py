@@ -1,8 +1,10 @@
 import json
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
-import matplotlib.figure
+import pandas as pd
 import pytest
 
 from storage.mlflow_store import runs
@@ -48,17 +50,17 @@ def test_nothing_stays_running_after_a_failure(mlflow_settings: Settings, error:
 
 
 def test_a_chain_that_was_killed_goes_on_in_its_runs(mlflow_settings: Settings):
-    killed = runs.chain(mlflow_settings, "retrain", key="one's own")
+    killed = runs.chain(mlflow_settings, "retrain", key="its own")
     parent = killed.__enter__()
     killed_stage = runs.stage(mlflow_settings, parent, "train")
     child = killed_stage.__enter__()
     with (
-        runs.chain(mlflow_settings, "retrain", key="one's own") as again,
+        runs.chain(mlflow_settings, "retrain", key="its own") as again,
         runs.stage(mlflow_settings, again, "train") as stage,
     ):
         pass
     assert (again, stage) == (parent, child)
-    for key in ("one's own", "another"):  # the first of which is finished
+    for key in ("its own", "another"):  # the first of which is finished
         with runs.chain(mlflow_settings, "retrain", key=key) as new:
             assert new != parent
 
@@ -69,20 +71,34 @@ def test_what_is_not_a_number_is_not_logged(mlflow_settings: Settings):
     assert runs.client(mlflow_settings).get_run(run).data.metrics == {"d": 1.0}
 
 
-def test_plots_and_tables_lie_with_the_run_once(mlflow_settings: Settings):
+def test_a_table_lies_with_the_run_once(mlflow_settings: Settings):
     rows = [{"placer": "random", "overall_ms": 3.0}, {"placer": "dreamshard", "overall_ms": 2.0}]
     with runs.chain(mlflow_settings, "evaluate") as run:
         for _ in range(2):
-            runs.log_figures(mlflow_settings, run, {"learning": matplotlib.figure.Figure()})
             runs.log_table(mlflow_settings, run, rows)
     tracking = runs.client(mlflow_settings)
-    assert [entry.path for entry in tracking.list_artifacts(run, "plots")] == ["plots/learning.png"]
     table = json.loads((mlflow_settings.home / tracking.download_artifacts(run, "tables/evaluation.json")).read_text())
     assert table == {"columns": ["placer", "overall_ms"], "data": [["random", 3.0], ["dreamshard", 2.0]]}
 
 
-def test_a_runs_address_is_its_page_on_a_server(settings: Settings):
-    assert runs.run_address(settings, "abc") == f"{settings.tracking_uri} run abc"
+def test_runs_that_bring_the_same_dataset_at_once_all_have_it_as_an_input(mlflow_settings: Settings):
+    started = []
+    for _ in range(6):
+        with runs.chain(mlflow_settings, "ingest") as run:
+            started.append(run)
+    together, frame = Barrier(len(started)), pd.DataFrame({"name": ["a"], "rows": [1000]})
+
+    def bring(run: str) -> None:
+        together.wait()
+        runs.log_input(mlflow_settings, run, frame, "training", source="/lake", name="a.csv", digest="0123456789ab")
+
+    with ThreadPoolExecutor(len(started)) as threads:
+        list(threads.map(bring, started))
+    logged = [runs.client(mlflow_settings).get_run(run).inputs.dataset_inputs for run in started]
+    assert [len(found) for found in logged] == [1] * len(started)
+    dataset = logged[0][0].dataset
+    assert (dataset.name, dataset.digest) == ("a.csv", "0123456789ab")
+    assert "rows" in dataset.schema
 
 
 def test_a_failed_run_says_why(mlflow_settings: Settings):
@@ -104,10 +120,3 @@ def test_what_a_cancelled_flow_left_open_is_killed_with_its_stages(mlflow_settin
     with runs.chain(mlflow_settings, "other", key="other"):
         runs.end_killed(mlflow_settings, "cancelled", "retrain was Cancelled")
         assert statuses(mlflow_settings) == {"retrain": "KILLED", "train": "KILLED", "other": "RUNNING"}
-
-
-def test_the_experiment_opens_as_model_training(mlflow_settings: Settings):
-    tracking = runs.client(mlflow_settings)
-    with runs.chain(mlflow_settings, "retrain"):
-        tags = tracking.get_experiment_by_name(EXPERIMENT).tags
-    assert tags["mlflow.experimentKind"] == "custom_model_development"

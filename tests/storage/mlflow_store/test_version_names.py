@@ -1,6 +1,6 @@
 import pytest
 
-from storage.mlflow_store.version_names import VersionReference, number_of
+from storage.version_names import VersionReference, number_of
 
 
 @pytest.mark.parametrize(

@@ -1,46 +1,36 @@
 """Versions as rows: from tags, parameters and metrics in MLflow, and what joins them in the lake."""
 
-import json
-
 import pytest
 
 from dreamshard.costs import MeasuredOn
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainedPlacer
+from dreamshard.training import TrainedPlacer, TrainingConfig
 from storage import notebook
 from storage.lake import catalog, schemas
 from storage.lake.parquet_files import read_parquet
-from storage.mlflow_store import registration, registry, runs, versions
-from storage.mlflow_store.aliases import set_alias
-from storage.mlflow_store.topology import Topology
-from storage.run_records import table_estimates
-from storage.run_records.lineage import MEASURED_ON
+from storage.mlflow_store import registration, runs, versions
+from storage.mlflow_store.registry import set_alias
 from storage.store import Store
-from tests.helpers.samples import make_evaluation, make_sample
+from tests.helpers.samples import four_tables, make_evaluation, make_sample
+from tests.helpers.trained import make_placer, start_training
+from tests.helpers.versions import training_of
 
-HARDWARE = Topology(testbed="simulated", hardware="simulated H100", num_devices=2)
+MADE_OF = training_of(hardware="simulated H100")
 FIRST, SECOND = (f"models:/dreamshard-simulated-h100-2/{number}" for number in (1, 2))
 
 
 @pytest.fixture
 def registered(mlflow_settings, placer: TrainedPlacer, version: str, task: PlacementTask) -> Store:
     """Version 1 of training `first`, the champion, and version 2 of training `second`, which says more about itself."""
-    measured = json.dumps(MeasuredOn.of(make_sample(task, [1, 0, 1])).to_json())
     said = {"source": "tables.csv", "tables": "4", "warm_from": "1", "memory_gb": "0.5", "tables_per_task": "all"}
     for training, parameters in (("first", {}), ("second", said)):
         with runs.chain(mlflow_settings, "retrain") as run:
             runs.log_params(mlflow_settings, run, {"tasks": training, "iterations": 2, **parameters})
             runs.log_metrics(mlflow_settings, run, {"eval_overall_ms": 3.0}, tasks=training)
             runs.log_metrics(mlflow_settings, run, {"eval_overall_ms": 9.0}, tasks="other")
-            tags = {
-                "training": training,
-                "evaluation": "of it",
-                "dataset": version,
-                "iteration": 2,
-                MEASURED_ON: measured,
-            }
+            tags = {"training": training, "evaluation": "of it", "dataset": version, "iteration": 2}
             registration.register_placer(
-                mlflow_settings, placer, run, HARDWARE, metrics={"gain_over_champion": 0.25}, tags=tags
+                mlflow_settings, placer, run, MADE_OF, metrics={"gain_over_champion": 0.25}, tags=tags
             )
     set_alias(mlflow_settings, FIRST, "champion", "the first")
     return Store(mlflow_settings)
@@ -90,9 +80,13 @@ def test_a_candidate_is_the_version_that_it_became(registered: Store, task: Plac
     ]
 
 
-def test_tables_never_measured_alone_are_estimated_by_the_champion(registered: Store):
-    for version in (FIRST, SECOND):
-        table_estimates.write_estimates(registered, version, registry.version_tags(registered.settings, version))
+def test_tables_never_measured_alone_are_estimated_by_the_champion(
+    registered: Store, task: PlacementTask, version: str
+):
+    placer = make_placer(start_training(four_tables(), TrainingConfig(), seed=0))
+    placer.cost_network.measured_on = MeasuredOn.of(make_sample(task, [1, 0, 1]))
+    for training in ("first", "second"):
+        registered.lake.write_estimates(placer, version, training, 2)
     versions.write_versions(registered.settings)
     estimated = notebook.view("table_costs", registered.settings.home)
     assert sorted(estimated["table_name"]) == ["a", "b/c", "d", "e"]

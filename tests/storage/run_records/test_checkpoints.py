@@ -39,18 +39,6 @@ def test_what_a_killed_writer_left_is_no_iteration(store):
     assert checkpoints.last_iteration(store, "key") == 1
 
 
-def test_a_writer_killed_in_between_leaves_no_state(store, state, monkeypatch):
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoints.zipfile.ZipFile, "write", killed)
-    with pytest.raises(KeyboardInterrupt):
-        checkpoints.save(store, "key", "iteration_01", state, {})
-    assert checkpoints.last_iteration(store, "key") is None
-    with pytest.raises(ValueError, match="there is no checkpoint"):
-        checkpoints.load(store, "key", "iteration_01")
-
-
 def test_iterations_are_counted_as_numbers(store):
     for name in ("iteration_09", "iteration_99", "iteration_100", "iteration_0x1", "iteration_7"):
         touch(store.checkpoints / "key" / f"{name}.zip")

@@ -1,4 +1,4 @@
-"""Shards that were measured before, in the lake and in SQL; and samples of placements that did not fit."""
+"""Shards and all-to-alls that were measured before, in the lake and in SQL; and samples of placements that did not fit."""
 
 import math
 import pickle
@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.costs import CostSample, DeviceCosts, Infeasible
+from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import ShardCache, ShardKey, ShardTiming
 from dreamshard.workloads import dataset_version
-from storage.lake import catalog
-from storage.lake.lake import Lake
-from storage.lake.shard_cost_cache import LakeShardCache
+from storage.lake import Lake, catalog
+from storage.lake.measured_alone import LakeShardCache, read_exchanges, write_exchanges
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import four_tables, make_sample
+from tests.helpers.testbeds import simulated
 
 KEY = ShardKey(
     tables=dataset_version(four_tables()),
@@ -58,12 +58,6 @@ def test_the_measurement_of_most_repeats_is_read(lake: Lake):
     assert found.repeats == 100
 
 
-def test_shards_are_a_view(lake: Lake, settings: Settings):
-    LakeShardCache(lake.root).put(KEY, COSTS)
-    rows = catalog.query(settings, "select key, hardware, forward_ms, num_tables from shard_costs")
-    assert rows == [{"key": KEY.content, "hardware": "NVIDIA H200/x", "forward_ms": 1 / 3, "num_tables": 4}]
-
-
 @pytest.fixture
 def misfit(task: PlacementTask) -> CostSample:
     return replace(
@@ -91,3 +85,49 @@ def test_averages_in_sql_are_of_what_fits(lake: Lake, settings: Settings, misfit
     assert found == [{"mean": 2.0, "asked": 3000}]
     found = catalog.query(settings, "select count(*) as rows, count(forward_compute_ms) as known from device_costs")
     assert found == [{"rows": 4, "known": 2}]
+
+
+VERSIONS = {"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}
+
+
+def measured(*sent_bytes: int, devices_per_host: int | None = 2, **changed) -> ExchangeSample:
+    exchange = Exchange(sent_bytes=torch.tensor(sent_bytes), devices_per_host=devices_per_host)
+    return replace(simulated().measure_exchange(exchange), versions={"torch": "2.13.0"}, **changed)
+
+
+def described(sample: ExchangeSample) -> list[object]:
+    values = vars(sample) | vars(sample.exchange)
+    return [
+        value.tolist() if isinstance(value, torch.Tensor) else value
+        for name, value in values.items()
+        if name != "exchange"
+    ]
+
+
+def test_exchanges_come_back_as_they_were_measured(lake: Lake):
+    samples = [measured(8, 8, 8, 4), measured(64, 64, devices_per_host=None, host_devices=None)]
+    write_exchanges(lake.root, "NVIDIA H200/x", samples)
+    write_exchanges(lake.root, "NVIDIA H200/x", samples)
+    found = read_exchanges(lake.root, "NVIDIA H200/x", VERSIONS)
+    assert sorted(map(described, found), key=str) == sorted(map(described, samples), key=str)
+    assert read_exchanges(lake.root, "NVIDIA H100", VERSIONS) == []
+    assert read_exchanges(lake.root, "NVIDIA H200/x", {"torch": "2.14.0"}) == []
+
+
+def test_what_was_measured_alone_is_a_view(lake: Lake, settings: Settings):
+    LakeShardCache(lake.root).put(KEY, COSTS)
+    rows = catalog.query(settings, "select key, hardware, forward_ms, num_tables from shard_costs")
+    assert rows == [{"key": KEY.content, "hardware": "NVIDIA H200/x", "forward_ms": 1 / 3, "num_tables": 4}]
+    write_exchanges(lake.root, "abacus", [measured(8, 16)])
+    [row] = catalog.query(
+        settings, "select num_devices, devices_per_host, largest_bytes, hardware from exchange_samples"
+    )
+    assert row == {"num_devices": 2, "devices_per_host": 2, "largest_bytes": 16, "hardware": "simulated rtx2080ti"}
+
+
+def test_tasks_and_samples_keep_their_devices_per_host(lake: Lake, task: PlacementTask, version: str):
+    across = replace(task, devices_per_host=1, name="across")
+    key = lake.write_tasks([task, across], version, "train")
+    assert [each.devices_per_host for each in lake.read_tasks(version, "train", key)] == [None, 1]
+    append_samples(lake, [make_sample(across, [1, 0, 1])], "run", 1, version)
+    assert [sample.task.devices_per_host for sample in lake.read_cost_samples("run")] == [1]

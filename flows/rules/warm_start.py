@@ -1,0 +1,132 @@
+"""Versions of one's own setting: what the next training starts from, what was trained last, and which is in use.
+
+In the same setting (testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
+champion of that topology: from its networks and from the costs measured for it. On the same tables it repeats the
+champion's training. A try-out is never continued from.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from dreamshard.costs import SIMULATED, is_simulated
+from dreamshard.recipes import Recipe
+from dreamshard.task_sets.sampling import split_tables
+from dreamshard.testbeds import is_testbed
+from dreamshard.workloads import known_as
+from storage.mlflow_store import registry
+from storage.mlflow_store.registry import Version
+from storage.run_records.trainings import Training, Warm
+from storage.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a training starts.
+
+    Attributes:
+        warm: placer to continue from; None to start from nothing.
+        split_of: key of the task sets whose table split is kept; None to draw a new split.
+        why: the reason, as it follows "training ... starts".
+    """
+
+    warm: Warm | None = None
+    split_of: str | None = None
+    why: str
+
+
+def find_start(store: Store, training: Training, *, full: bool = False) -> Start:
+    """Start from the champion if its setting is the same, else from the newest version of this setting, if any.
+
+    Args:
+        training: what is known of it so far: recipe, tables and testbed.
+        full: start from nothing nevertheless; the table split is kept, so that the champion is evaluated on tables that
+            it was not trained on either.
+
+    Raises:
+        ValueError: the table split of the version to continue from is lost, and `full` is not given.
+    """
+    alike = [
+        version
+        for version in registry.versions(store.settings)
+        if not version.is_tryout
+        and version.made_of.setting == training.setting
+        and (not training.is_fixed or known_as(version.made_of.source) == training.source)
+    ]
+    if not alike:
+        return Start(why="from nothing: no version was trained on this testbed, hardware and shape of tasks yet")
+    base = next((version for version in alike if version.is_champion), alike[0])
+    split_of = _kept_split(store, base, training, full=full)
+    if full:
+        return Start(split_of=split_of, why="from nothing, because a full training was requested")
+    if split_of is None:
+        return Start(why=f"from nothing with a new table split: that of {base} is too small")
+    warm = base.made_of.warm
+    if base.made_of.dataset == training.dataset:
+        return Start(warm=warm, split_of=split_of, why=f"as {base} did, which was trained on the same tables")
+    trainings = (*(warm.trainings if warm else ()), base.training)
+    warm = Warm(version=base.uri, training=base.training, iteration=base.iteration, trainings=trainings)
+    return Start(warm=warm, split_of=split_of, why=f"from {base}")
+
+
+def _kept_split(store: Store, base: Version, training: Training, *, full: bool) -> str | None:
+    """The task sets whose table split is kept, if both parts hold enough tables for a task of a pool."""
+    tasks = base.made_of.tasks
+    if not store.lake.has_table_split(tasks):
+        if full:
+            return None
+        raise ValueError(
+            f"the table split of {base} is lost, so held-out tables may have been trained on; train from nothing with --full"
+        )
+    if training.is_fixed:
+        return tasks
+    split, generator = store.lake.read_table_split(tasks), torch.Generator().manual_seed(training.testbed.seed)
+    parts = split_tables(store.lake.read_dataset(training.dataset), generator, split)
+    return tasks if min(map(len, parts)) >= training.recipe.tasks.tables_per_task else None
+
+
+def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
+    """The dataset that the newest version like `config` was trained on, or None before the first.
+
+    It is `dataset` itself if the champion or a newer version was trained on it: warm-starting from the champion would
+    only repeat that training. A try-out does not count: the retraining has yet to be decided on.
+    """
+    alike = [
+        version
+        for version in registry.versions(store.settings)
+        if not version.is_tryout and _is_like(version.made_of, config)
+    ]
+    champion = max((version.number for version in alike if version.is_champion), default=0)
+    if any(version.made_of.dataset == dataset and version.number >= champion for version in alike):
+        return dataset
+    return alike[0].made_of.dataset if alike else None
+
+
+def _is_like(made_of: Training, config: Recipe) -> bool:
+    own, tasks = made_of.recipe, config.tasks
+    sizes = ("num_devices", "devices_per_host", *(() if tasks.mode == "fixed" else ("tables_per_task",)))
+    return (
+        (own.name, known_as(made_of.source)) == (config.name, config.workload.source)
+        and made_of.is_fixed == (tasks.mode == "fixed")
+        and all(getattr(own.tasks, size) == getattr(tasks, size) for size in sizes)
+        and ("memory_bytes" in config.derived or own.tasks.memory_bytes == tasks.memory_bytes - tasks.reserve_bytes)
+        and is_testbed(config.testbed, made_of.testbed.kind, made_of.testbed.identity)
+    )
+
+
+def version_in_use(store: Store, config: Recipe) -> Version | None:
+    """The champion of the testbed and devices of a configuration; None before the first.
+
+    If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the default model.
+    """
+    found = [each for each in registry.versions(store.settings) if each.is_champion and _is_on(each.made_of, config)]
+    return min(found, key=lambda version: not version.is_default, default=None)
+
+
+def _is_on(made_of: Training, config: Recipe) -> bool:
+    testbed, hardware = made_of.testbed.kind, made_of.testbed.identity
+    if made_of.recipe.tasks.num_devices != config.tasks.num_devices:
+        return False
+    if config.testbed in (None, "auto"):
+        return testbed != SIMULATED and not is_simulated(hardware)
+    return is_testbed(config.testbed, testbed, hardware)

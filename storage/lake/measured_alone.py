@@ -1,0 +1,107 @@
+"""Shards and all-to-alls measured by themselves: they serve every training on the same hardware.
+
+    exchange_samples/links=<links>/<content>.parquet       all-to-alls that were measured in a row
+    shard_costs/hardware=<hardware>/<key>.<repeats>.parquet
+
+The key of a shard is the hash of everything that its costs depend on, so a look-up opens at most one file. Writing the same
+costs again changes nothing; measurements with different numbers of repeats are kept side by side.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+
+import torch
+
+from dreamshard.costs import Exchange, ExchangeSample
+from dreamshard.testbeds.base import ShardKey, ShardTiming
+from storage.filesystem import AnyPath, list_files
+from storage.lake import schemas
+from storage.lake.parquet_files import content_id, hive_folder, read_parquet, read_parquet_files, write_rows
+from storage.lake.rows import Row, now
+
+_OF_SAMPLE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")
+
+
+def write_exchanges(root: AnyPath, links: str, samples: Sequence[ExchangeSample]) -> None:
+    """Write samples below the root of a lake.
+
+    Args:
+        links: what connects the devices, whatever their number; `read_exchanges` finds the samples under it.
+    """
+    content = [_to_row(sample) for sample in samples]
+    if content:
+        path = _links_folder(root, links) / f"{content_id(content)}.parquet"
+        if not path.exists():
+            origin = {"created_at": now()}
+            named = [row | origin | {"exchange_id": content_id(row)} for row in content]
+            write_rows(path, named, schemas.EXCHANGE_SAMPLES)
+
+
+def read_exchanges(root: AnyPath, links: str, versions: Mapping[str, str]) -> list[ExchangeSample]:
+    """The samples of these links, oldest first, without those of other library versions than `versions`."""
+    files = list_files(_links_folder(root, links), "*.parquet")
+    rows = {row["exchange_id"]: row for table in read_parquet_files(files) for row in table.to_pylist()}
+    ordered = sorted(rows.values(), key=lambda row: (row["created_at"], row["exchange_id"]))
+    samples = [_from_row(row) for row in ordered]
+    return [sample for sample in samples if sample.versions.items() <= versions.items()]
+
+
+def _links_folder(root: AnyPath, links: str) -> AnyPath:
+    return hive_folder(root / "exchange_samples", links=links)
+
+
+def _to_row(sample: ExchangeSample) -> Row:
+    exchange = sample.exchange
+    return {
+        **{name: getattr(sample, name) for name in _OF_SAMPLE},
+        "versions": json.dumps(dict(sample.versions), sort_keys=True),
+        "num_devices": exchange.num_devices,
+        "devices_per_host": exchange.devices_per_host,
+        "largest_bytes": int(exchange.sent_bytes.max()),
+        "slowest_forward_ms": float(sample.forward_ms.max()),
+        "slowest_backward_ms": float(sample.backward_ms.max()),
+        "sent_bytes": exchange.sent_bytes.tolist(),
+        "forward_ms": sample.forward_ms.tolist(),
+        "backward_ms": sample.backward_ms.tolist(),
+    }
+
+
+def _from_row(row: Row) -> ExchangeSample:
+    return ExchangeSample(
+        exchange=Exchange(sent_bytes=torch.tensor(row["sent_bytes"]), devices_per_host=row["devices_per_host"]),
+        forward_ms=torch.tensor(row["forward_ms"]),
+        backward_ms=torch.tensor(row["backward_ms"]),
+        versions=json.loads(row["versions"]),
+        **{name: row[name] for name in _OF_SAMPLE},
+    )
+
+
+@dataclass(frozen=True)
+class LakeShardCache:
+    """A `ShardCache` in the lake; picklable, so that ranks in other processes can use it.
+
+    Attributes:
+        root: root of the lake.
+    """
+
+    root: AnyPath
+
+    def get(self, key: ShardKey) -> ShardTiming | None:
+        """The costs with the most repeats under `key`; None if there are none."""
+        paths = list_files(self._folder(key), f"{key.content}.*.parquet")
+        if not paths:
+            return None
+        row = read_parquet(max(paths, key=lambda path: int(path.name.split(".")[1]))).to_pylist()[0]
+        return ShardTiming(**{field.name: row[field.name] for field in fields(ShardTiming)})
+
+    def put(self, key: ShardKey, costs: ShardTiming) -> None:
+        """Write the costs, unless some with as many repeats exist."""
+        path = self._folder(key) / f"{key.content}.{costs.repeats:06}.parquet"
+        if not path.exists():
+            versions = json.dumps(dict(key.versions), sort_keys=True)
+            row = asdict(key) | asdict(costs) | {"key": key.content, "versions": versions, "created_at": now()}
+            write_rows(path, [row], schemas.SHARD_COSTS)
+
+    def _folder(self, key: ShardKey) -> AnyPath:
+        return hive_folder(self.root / "shard_costs", hardware=key.hardware)
