@@ -197,7 +197,7 @@ def test_a_full_training_begins_with_nothing_but_keeps_the_table_split(home: Hom
     assert "a full training was requested" in begun.why
 
 
-@pytest.mark.parametrize("other", [{"num_devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
+@pytest.mark.parametrize("other", [{"devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
 def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
     begun = home.start(home.of(2).made_of.dataset, **other)
     assert (begun.warm, begun.split_of) == (None, None)
