@@ -8,12 +8,12 @@ from datetime import datetime
 
 import pytest
 import torch
-from dreamshard.workloads.drift import Drift, drifted
 
 from dreamshard.costs import CostSample
 from dreamshard.tables import Tables, concatenate
+from dreamshard.task_sets.fixed_model import Drift, drifted
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import Lookups, Workload, WorkloadTable, dataset_version, statistics
+from dreamshard.workloads import Lookups, ModelTable, Workload, WorkloadTable, dataset_version, statistics
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
@@ -194,7 +194,9 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
 
 def test_a_workload_in_memory_becomes_a_dataset_with_its_lookups(lake: Lake):
     written = [lookups_of("a", [1, 2, 2]), lookups_of("b", [3, 4])]
-    workload = Workload("two tables", ("a", "b"), written.__getitem__, str)
+    listed = tuple(ModelTable(table.name, table.rows, table.dim) for table in written)
+    kept = {table.name: table.lookups for table in written}
+    workload = Workload("two tables", listed, lambda table: kept[table.name], str)
     version = lake.write_workload(workload, "in memory")
     assert version == dataset_version(concatenate([statistics(table) for table in written]))
     assert lake.dataset_source(version) == "in memory"
