@@ -31,16 +31,11 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
             if terminal.debug:
                 terminal.note(without_passwords(traceback.format_exc()))
             else:
-                terminal.fail(sentence(error))
+                advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
+                terminal.fail(f"{error_sentence(error)}{advice}")
             raise SystemExit(1) from None
 
     return run
-
-
-def sentence(error: Exception) -> str:
-    """The error's message on one line, without passwords; for an unexpected error, with how to report it."""
-    advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
-    return f"{error_sentence(error)}{advice}"
 
 
 def open_home(*, existing: bool = False, shared: bool = True, reads_only: bool = False) -> Store:

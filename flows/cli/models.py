@@ -14,20 +14,10 @@ from storage.mlflow_store import versions
 from storage.version_names import in_words
 
 KEY_METRICS = (
-    "reference_cost_ms",
-    "eval_overall_ms",
-    "eval_gain_over_random",
-    "eval_gain_over_best_baseline",
-    "eval_gain_over_best_baseline_low",
-    "eval_gain_over_best_baseline_high",
-    "gain_over_champion",
-    "gain_over_champion_low",
-    "gain_over_champion_high",
-    "eval_predicted_mape",
-    "eval_place_ms",
-    "cost_heldout_mape",
-    "compared_overall_ms",
-    "compared_predicted_mape",
+    *("reference_cost_ms", "eval_overall_ms", "eval_gain_over_random", "eval_gain_over_best_baseline"),
+    *("eval_gain_over_best_baseline_low", "eval_gain_over_best_baseline_high", "gain_over_champion"),
+    *("gain_over_champion_low", "gain_over_champion_high", "eval_predicted_mape", "eval_place_ms"),
+    *("cost_heldout_mape", "compared_overall_ms", "compared_predicted_mape"),
 )
 """Metrics in the table of versions; `models VERSION` and `--json` show all."""
 

@@ -17,6 +17,7 @@ from flows.servers.deployment import deploy as deploy_all
 from flows.servers.local import local_servers
 
 _POSITIVE = Parameter(validator=validators.Number(gte=1))
+WORKER = ("prefect", "worker", "start", "--pool")
 NEEDED = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "http://HOST:5000"}
 """Settings of a worker, each with an example; without them nobody else would see its runs."""
 
@@ -45,7 +46,7 @@ def up(
         with local_servers(settings, prefect_port, mlflow_port) as servers, ExitStack() as ending:
             deploy_all(options.given(), notify, f"{servers.prefect}/api")
             if run_here:
-                ending.enter_context(servers.child("worker", *_worker(POOL, 2)))
+                ending.enter_context(servers.child("worker", *WORKER, POOL, "--limit", "2"))
             terminal.say(f"Prefect  {servers.prefect}/v2/deployments")
             terminal.say(f"MLflow   {servers.mlflow}")
             terminal.say(f"home     {settings.home} (logs in {settings.home / 'logs'})")
@@ -91,8 +92,4 @@ def worker(*, pool: str = POOL, queue: str | None = None, limit: Annotated[int, 
                 f"{name} is {found or 'not set'}, so the team would not see what runs here; set it to e.g. {example}"
             )
     queues = ("--work-queue", queue) if queue else ()
-    os.execv(sys.executable, [sys.executable, "-m", *_worker(pool, limit), *queues])
-
-
-def _worker(pool: str, limit: int) -> tuple[str, ...]:
-    return ("prefect", "worker", "start", "--pool", pool, "--limit", str(limit))
+    os.execv(sys.executable, [sys.executable, "-m", *WORKER, pool, "--limit", str(limit), *queues])
