@@ -34,10 +34,10 @@ import pyarrow as pa
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.search import DreamShardPlacer
-from dreamshard.tables import Tables, concatenate
+from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import TableSplit
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import LookupFiles, Workload, WorkloadTable, dataset_version, statistics, write_lookups
+from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
 from storage.filesystem import AnyPath, list_files, read_json, write_json
 from storage.lake import rows, schemas
 from storage.lake.parquet_files import (
@@ -108,23 +108,6 @@ class Lake:
             return {file for file in files if (self.root / file).exists()}
         existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
         return existing.intersection(files)
-
-    def write_workload(self, workload: Workload, source: str) -> str:
-        """Write the lookups of all tables of a workload, and the dataset of the tables, whose version it returns.
-
-        Flows do the same in parts, with retries.
-
-        Args:
-            source: origin of the tables, for people.
-        """
-        parts = []
-        for table in workload.tables():
-            parts.append(statistics(table))
-            self.write_table_lookups(table, parts[-1])
-        tables = concatenate(parts)
-        version = dataset_version(tables)
-        self.write_dataset(tables, version, source)
-        return version
 
     def write_dataset(self, tables: Tables, version: str, source: str, *, newest: bool = True) -> None:
         """Write the tables of a dataset; from now on it is the newest, even if it existed.

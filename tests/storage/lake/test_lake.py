@@ -13,7 +13,7 @@ from dreamshard.costs import CostSample
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sets.fixed_model import Drift, drifted
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import Lookups, ModelTable, Workload, WorkloadTable, dataset_version, statistics
+from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
@@ -190,17 +190,6 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
     for writer in writers:
         writer.join()
     assert len(lake.read_cost_samples("run")) == 30
-
-
-def test_a_workload_in_memory_becomes_a_dataset_with_its_lookups(lake: Lake):
-    written = [lookups_of("a", [1, 2, 2]), lookups_of("b", [3, 4])]
-    listed = tuple(ModelTable(table.name, table.rows, table.dim) for table in written)
-    kept = {table.name: table.lookups for table in written}
-    workload = Workload("two tables", listed, lambda table: kept[table.name], str)
-    version = lake.write_workload(workload, "in memory")
-    assert version == dataset_version(concatenate([statistics(table) for table in written]))
-    assert lake.dataset_source(version) == "in memory"
-    assert lake.lookup_source(version)("a").indices.tolist() == [1, 2, 2]
 
 
 def test_drifted_tables_belong_to_the_pool_of_a_dataset_and_not_to_it(tmp_path):
