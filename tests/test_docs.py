@@ -100,7 +100,7 @@ def test_every_path_in_code_type_exists(page):
 def test_every_function_that_the_architecture_names_is_in_the_file_beside_it():
     text = (PROJECT / "docs/architecture.md").read_text()
     named = re.findall(r"`([\w./-]+\.py)`:((?: `\w+`,?)+)", text)
-    assert len(named) > 50
+    assert len(named) > 30
     for path, names in named:
         source = (PROJECT / path).read_text()
         for name in re.findall(r"\w+", names):
