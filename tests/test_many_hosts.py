@@ -22,10 +22,9 @@ def test_there_is_an_example_of_each_launcher_which_its_shell_can_read():
 
 
 def test_the_examples_start_commands_of_dreamshard_on_as_many_ranks_as_devices():
-    from flows.cli.app import load
+    from flows.cli.app import app
 
-    run = load("run")
-    known = {option for parameter in run.params for option in parameter.opts}
+    known = {option for argument in app["run"].assemble_argument_collection() for option in argument.names}
     slurm = many_hosts()["slurm.sbatch"]
     words = re.search(r"flows\.cli\.ranks \\\n *(.*)", slurm)[1].split()
     assert words[0] == "run"
