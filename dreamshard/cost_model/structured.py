@@ -110,6 +110,7 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("mean", normaliser.mean[_COLUMNS].clone())  # [Z] to undo the normalisation
         self.register_buffer("std", normaliser.std[_COLUMNS].clone())
         self.register_buffer("scale_ms", torch.ones(2))
+        self.register_buffer("narrowest", torch.ones(()))  # columns that were measured: fewer are an extrapolation
         drawn = torch.randn(_MEMBERS, 2, _SHARED, _HIDDEN) / math.sqrt(6)
         of_wide = torch.zeros(_MEMBERS, 2, len(WIDE_DIMS), _HIDDEN)
         weights = {
@@ -228,6 +229,7 @@ class StructuredCostNetwork(CostNetwork):
     ) -> float:
         """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`."""
         sums = data.sums(self.encode)
+        self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
         self.exchanges.learn_placements(data, sums[..., DIMS])
         if first:
             self.calibrate(sums, data.phases_ms)

@@ -82,6 +82,11 @@ class CostModel(ABC):
     column_gain: ClassVar[float]
     spread_gain: ClassVar[float]
 
+    @property
+    def narrowest(self) -> int:
+        """Fewest columns of a shard whose cost is known; narrower shards are for tables that fit no device."""
+        return 1
+
     def loads(self, shards: Shards) -> Floats:
         """`[S, L]` additive loads; the last columns are `TRAFFIC`.
 
@@ -222,6 +227,11 @@ class NetworkCosts(CostModel):
         if isinstance(network, StructuredCostNetwork):
             per_host = network.exchanges.topology(task.num_devices, task.devices_per_host).devices_per_host
         return cls(task, network, normaliser, min(per_host, task.num_devices))
+
+    @property
+    def narrowest(self) -> int:
+        """See `CostModel`."""
+        return int(self.network.narrowest) if isinstance(self.network, StructuredCostNetwork) else 1
 
     @torch.no_grad()
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:

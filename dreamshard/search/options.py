@@ -105,7 +105,7 @@ class Options:
         """
         limits = PlacementLimits.of(task)
         table = limits.first
-        of_item, level, kind, parts, share = _sensible(task, limits, model.devices_per_host, most, caching)
+        of_item, level, kind, parts, share = _sensible(task, limits, model, most, caching)
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         units, of_range = (
             np.repeat(task.tables.dim.numpy()[table[of_item]] // DIM_MULTIPLE, parts),
@@ -297,7 +297,7 @@ def _anywhere(sharding: TableSharding) -> TableSharding:
 
 
 def _sensible(
-    task: PlacementTask, limits: PlacementLimits, per_host: int, most: int, caching: bool
+    task: PlacementTask, limits: PlacementLimits, model: CostModel, most: int, caching: bool
 ) -> tuple[Ints, Ints, Ints, Ints, Floats]:
     """Item, level, kind, ranges of columns and cached share `[O]` of every option, those of lower levels first.
 
@@ -307,6 +307,7 @@ def _sensible(
         NoPlacementError: the constraints leave a table no option.
     """
     constraints, num_devices, table, allowed = task.constraints, task.num_devices, limits.first, limits.allowed
+    per_host, least = model.devices_per_host, max(model.narrowest, _NARROWEST_FOR_SPEED)
     count, named = len(table), constraints.tables_named()
     dim, rows = task.tables.dim.numpy()[table], task.tables.rows.numpy()[table]
     held, room, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
@@ -331,7 +332,7 @@ def _sensible(
     may_be[grouped] = np.arange(len(SHARDING_TYPES)) == _TABLE_WISE
     is_cached[grouped] = np.arange(shares.shape[1]) == 0
     widest_split = _most_ranges(dim, narrowest)
-    for_speed = np.where(held > _TINY_BYTES, _most_ranges(dim, np.maximum(narrowest, _NARROWEST_FOR_SPEED)), 1)
+    for_speed = np.where(held > _TINY_BYTES, _most_ranges(dim, np.maximum(narrowest, least)), 1)
     splits = np.where(pinned, 1, np.minimum(num_devices, np.where(held > room, widest_split, for_speed)))
     in_grid = np.minimum(hosts, _most_ranges(dim, np.maximum(narrowest, _NARROWEST_RANGE)))
     has_host: Mask = np.zeros(count, np.bool_)
