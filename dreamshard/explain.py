@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dreamshard.cost_model.compiled import NUM_CURVES, TRAFFIC
-from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.costs import PHASES
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
@@ -253,17 +253,6 @@ class TableShares:
         if self.phases_ms is None or self.rest_ms is None:
             return None
         return self.rest_ms.index_add(0, self.device, self.phases_ms)
-
-    def scaled_to(self, costs: DeviceCosts) -> "TableShares":
-        """The same parts of other costs, such as measured ones: `[D]` per phase."""
-        phases_ms = costs.phases_ms().double()
-        whole = self.device_phases_ms
-        if whole is None or self.phases_ms is None or self.rest_ms is None:
-            nothing = torch.zeros(len(self.table), len(PHASES), dtype=torch.float64)
-            return replace(self, phases_ms=nothing, rest_ms=phases_ms)
-        factor = torch.where(whole > 0, phases_ms / whole.clamp(min=1e-12), 0.0)
-        rest_ms = torch.where(whole > 0, self.rest_ms * factor, phases_ms)
-        return replace(self, phases_ms=self.phases_ms * factor[self.device], rest_ms=rest_ms)
 
 
 @torch.no_grad()

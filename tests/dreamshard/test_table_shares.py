@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.costs import DeviceCosts
 from dreamshard.explain import table_shares
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement, TableSharding, even_columns
@@ -68,16 +67,3 @@ def test_compute_is_divided_by_what_each_table_saves_and_exchange_by_columns():
         saved.append(costs[0] - A100.predict(less, whole(less, [0, 1])).phases_ms()[0, 0])
     assert float(shares.phases_ms[0, 0] / shares.phases_ms[1, 0]) == pytest.approx(float(saved[0] / saved[1]))
     assert float(shares.phases_ms[0, 1] / shares.phases_ms[1, 1]) == pytest.approx(64 / 32)
-
-
-def test_measured_phases_keep_the_tables_parts():
-    task = PlacementTask(tables_of([100_000] * 3, 64, [40.0, 10.0, 20.0]), 2, 2**40)
-    shares = table_shares(task, whole(task, [0, 0, 1]), A100)
-    measured = DeviceCosts.from_phases(torch.tensor([[4.0, 2.0, 2.0, 8.0], [1.0, 1.0, 1.0, 1.0]]))
-    scaled = shares.scaled_to(measured)
-    torch.testing.assert_close(scaled.device_phases_ms, measured.phases_ms().double())
-    assert float(scaled.phases_ms[0, 3] / scaled.phases_ms[1, 3]) == pytest.approx(
-        float(shares.phases_ms[0, 3] / shares.phases_ms[1, 3])
-    )
-    without = table_shares(task, whole(task, [0, 0, 1]), None).scaled_to(measured)
-    torch.testing.assert_close(without.rest_ms, measured.phases_ms().double())

@@ -168,12 +168,14 @@ def test_a_run_started_from_the_form_completes_and_shows_its_report(servers, chr
 
 
 def test_two_versions_are_compared_side_by_side_in_mlflow(servers, chromium, first_run, tmp_path):
-    wanted = [metrics(servers, version) for version in ("1", "2")]
+    models = httpx.get(f"{servers.mlflow}/api/2.0/mlflow/registered-models/search", timeout=30).json()
+    (name,) = (model["name"] for model in models["registered_models"])
+    wanted = [metrics(servers, name, version) for version in ("1", "2")]
     with opened(chromium, f"{servers.mlflow}/#/experiments?{MODEL_TRAINING}", tmp_path) as page:
         page.get_by_role("button", name="Close", exact=True).click()  # a chat that it opens beside the page
         page.get_by_role("link", name="Model registry").click()
         page.get_by_role("button", name="Try it now").click()  # its news
-        page.get_by_role("link", name="dreamshard", exact=True).click()
+        page.get_by_role("link", name=name, exact=True).click()
         for version in ("1", "2"):
             named = page.get_by_role("link", name=f"Version {version}", exact=True)
             page.get_by_role("row").filter(has=named).get_by_role("checkbox").click()
@@ -201,9 +203,9 @@ def started_by_hand(servers) -> list[str]:
     return [run["id"] for run in api(servers, "flow_runs/filter") if not run["auto_scheduled"]]
 
 
-def metrics(servers, version: str) -> dict[str, float]:
+def metrics(servers, model: str, version: str) -> dict[str, float]:
     """The metrics of a version's run, as MLflow's API has them."""
-    base, asked = f"{servers.mlflow}/api/2.0/mlflow", {"name": "dreamshard", "version": version}
+    base, asked = f"{servers.mlflow}/api/2.0/mlflow", {"name": model, "version": version}
     run = httpx.get(f"{base}/model-versions/get", params=asked, timeout=30).json()["model_version"]["run_id"]
     data = httpx.get(f"{base}/runs/get", params={"run_id": run}, timeout=30).json()["run"]["data"]
     return {metric["key"]: metric["value"] for metric in data["metrics"]}
