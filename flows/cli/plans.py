@@ -110,14 +110,18 @@ def explain(
 ) -> None:
     """Explain PLAN for TABLES: what makes each device slow, and what each table would cost elsewhere.
 
+    The setting is by default that of the plan's costs.
+
     Args:
         plan: PLAN.json of dreamshard, or TorchRec's own plan as JSON.
         shown: Devices and tables to show, the slowest first.
     """
     store = open_home(reads_only=True)
-    checked = request.check(store, PlaceOptions(**options.model_dump(), current=plan), terminal.note)
+    given = {name: value for name, value in options.model_dump().items() if value is not None}
+    asked = PlaceOptions(**{**request.setting_of(Path(plan)), **given}, current=plan)
+    checked = request.check(store, asked, terminal.note)
     task, spec = checked.task, checked.spec
-    chosen = choose(store, options.placer, task, spec, options.hardware or "", note=terminal.note)
+    chosen = choose(store, asked.placer, task, spec, asked.hardware or "", note=terminal.note)
     if chosen.predictor is None or checked.plan is None:
         raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
     if chosen.predicted_by is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
 from dreamshard.files.foreign import json_content
 from dreamshard.files.text import gib
-from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.moving import InUse, MovePrice
 from dreamshard.placement import SHARDING_TYPES, Placement
@@ -27,6 +27,8 @@ from flows.placing.sentences import Transition, transition
 from flows.runtime.sources import torchrec_bridge
 from storage.store import Store
 from storage.version_names import VersionReference
+
+_NO_PLAN = ("is not a plan", "so nothing can be compared with it; give the plan in use as JSON")
 
 Note = Callable[[str], None]
 """Gets sentences for people."""
@@ -214,6 +216,18 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
     return replace(constraints, caching=True) if options.cache else constraints
 
 
+def setting_of(path: Path) -> dict[str, Any]:
+    """Options of the setting that a plan's costs are of, with the hardware if that is a preset; empty if it says none."""
+    text = path.read_bytes() if path.is_file() else b"{}"
+    content = json_content(text, path, *_NO_PLAN)
+    measured = parse_plan(text, str(path)).costs_of if isinstance(content, dict) and "num_devices" in content else None
+    if measured is None:
+        return {}
+    preset = measured.hardware.removeprefix("simulated ")
+    setting = {"precision": measured.precision, "optimizer": measured.optimizer, "batch_size": measured.batch_size}
+    return setting | ({"hardware": preset} if measured.testbed == "preset" and preset in PRESETS else {})
+
+
 def read_any_plan(
     path: Path, tables: Tables, devices_per_host: int | None = None, num_devices: int | None = None
 ) -> Plan:
@@ -230,9 +244,8 @@ def read_any_plan(
     """
     if not path.is_file():
         return read_plan(path)  # says so
-    problem, advice = "is not a plan", "so nothing can be compared with it; give the plan in use as JSON"
     text = path.read_bytes()
-    content = json_content(text, path, problem, advice)
+    content = json_content(text, path, *_NO_PLAN)
     if not isinstance(content, dict) or not content or "num_devices" in content:
         return parse_plan(text, str(path))
     plan: Plan = torchrec_bridge().current_plan(

@@ -42,6 +42,18 @@ def test_without_costs_there_is_nothing_to_explain(explain):
     assert (done.returncode, "no cost is predicted" in done.sentence) == (1, True)
 
 
+def test_a_plan_is_explained_in_its_own_setting(new_home, monkeypatch, tmp_path):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
+    (tmp_path / "tables.csv").write_text(TABLES)
+    plan, tables = tmp_path / "plan.json", tmp_path / "tables.csv"
+    setting = ("--hardware", "a100", "--devices", "2", "--optimizer", "adam", "--batch-size", "8192")
+    assert dreamshard("place", tables, *setting, "--out", plan).returncode == 0
+    predicted = json.loads(plan.read_text())["predicted"]["overall_ms"]
+    done = dreamshard("explain", plan, tables, "--json")
+    assert done.returncode == 0, done.sentence
+    assert json.loads(done.stdout)["overall_ms"] == pytest.approx(predicted, abs=1e-3)  # rounded in the file
+
+
 def test_clusters_are_compared_by_published_figures(new_home, monkeypatch, tmp_path):
     monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
     mine = tmp_path / "mine.yaml"
