@@ -109,5 +109,5 @@ def test_every_function_that_the_architecture_names_is_in_the_file_beside_it():
 
 def test_the_glossary_is_in_alphabetical_order_with_one_line_per_term():
     terms = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (PROJECT / "docs/glossary.md").read_text(), flags=re.MULTILINE)[1:]
-    assert len(terms) > 30
+    assert len(terms) >= 30
     assert terms == sorted(set(terms), key=str.casefold)
