@@ -61,7 +61,7 @@ def may_become_user_1000() -> bool:
         return False
     said = "import os, prefect; folder = os.path.dirname(prefect.__file__) + '/server';"
     said += "print(os.access(folder, os.R_OK), os.access(folder, os.W_OK))"
-    environment = {"HOME": "/tmp", "PATH": os.environ["PATH"]}
+    environment = {"HOME": "/tmp", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         [*USER, sys.executable, "-c", said], capture_output=True, text=True, check=False, env=environment
     )
@@ -80,7 +80,11 @@ def as_in_the_image():
 
     def start(name: str, command: list[str] | None = None, **other: str) -> subprocess.Popen:
         service = services()[name]
-        given = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(PROJECT)}
+        given = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "PYTHONPATH": str(PROJECT),
+        }
         given |= image_environment() | service["environment"] | other
         words = command or shlex.split(service["command"])
         adapted = [sys.executable if word == "python" else word.replace(INSIDE[name], str(port)) for word in words]
