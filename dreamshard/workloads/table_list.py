@@ -125,15 +125,16 @@ def list_tables(path: str | Path) -> list[ModelTable]:
     with reading(file, "is no readable list of tables", "so its tables are unknown; write it again"):
         if file.suffix == ".json":
             records = json.loads(file.read_bytes())
-            records = records["tables"] if isinstance(records, dict) else records
+            records = records.get("tables") if isinstance(records, dict) else records
         elif file.suffix == ".csv":
             options = pa.csv.ConvertOptions(column_types=_TEXTS, null_values=[""], strings_can_be_null=True)
             records = pa.csv.read_csv(file, convert_options=options).to_pylist()
         else:
             records = pq.read_table(file).to_pylist()
-        if not records or not all(isinstance(record, dict) for record in records):
+        if not isinstance(records, list) or not records or not all(isinstance(each, dict) for each in records):
             raise InputError(
-                f"{file} lists no tables, so there is nothing to place; give a line or an object per table"
+                f"{file} lists no tables; give a line or an object per table, with name, rows, dim and pooling_factor "
+                "(docs/own-tables.md converts other formats)"
             )
     first, of = (2, "line") if file.suffix == ".csv" else (1, "table")
     return check_records({f"{file}, {of} {first + i}": record for i, record in enumerate(records)})

@@ -110,6 +110,7 @@ def test_a_wrong_csv_names_the_line_and_the_value(tmp_path, text, named):
         ("t.parquet", b"PAR1", "t.parquet is no readable list"),
         ("t.json", b"{", "t.json is no readable list"),
         ("t.json", b"[1]", "t.json lists no tables"),
+        ("t.json", b'{"layers": [{"slot_size_array": [4]}]}', "t.json lists no tables"),
         ("t.json", b'[{"name": "x"}]', "table 1 has no rows, dim"),
         ("t.xlsx", b"", "is no list of tables"),
     ],
