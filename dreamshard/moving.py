@@ -22,7 +22,7 @@ from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSha
 from dreamshard.plan import Plan
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, anneal, priced
 from dreamshard.search.costs import Predictor, known_costs
-from dreamshard.search.options import Options
+from dreamshard.search.options import ShardingOptions
 from dreamshard.search.search import default_moves
 from dreamshard.shards import Shards, allowed_devices, violation
 from dreamshard.tables import parent_name
@@ -440,7 +440,7 @@ def _between(
         law = model.law()
     except ValueError:  # of the paper's network, which costs no collective by itself
         return []
-    options, found = Options.given(task, model, [replace(start, tables=tuple(tables)), target])
+    options, found = ShardingOptions.given(task, model, [replace(start, tables=tuple(tables)), target])
     num_bytes = _bytes_of_places(options, before)
     for price in prices:
         menu = options.menu._replace(price_ms=price * num_bytes)
@@ -451,7 +451,7 @@ def _between(
     return list(dict.fromkeys(replace(each, devices_per_host=target.devices_per_host) for each in placements))
 
 
-def _bytes_of_places(options: Options, before: Shards) -> Float[NDArray[np.float64], "R D"]:
+def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[NDArray[np.float64], "R D"]:
     """Bytes that move if a range of columns is on each device, or host, or on all devices (column 0)."""
     menu, per_host = options.menu, options.menu.per_host
     shards, of_range = options.shards()

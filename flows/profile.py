@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect import get_run_logger
 
-from dreamshard.cost_model.exchanges import Topology, exchanges_for
+from dreamshard.cost_model.exchanges import ExchangeShape, exchanges_for
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.testbeds.device import library_versions
 from dreamshard.training import TRAINING_ALGORITHMS
@@ -152,6 +152,6 @@ def sample_identity(task_name: str, device: list[int]) -> str:
     return f"{task_name}:{','.join(map(str, device))}"
 
 
-def _identity_of(exchange: Exchange, host_devices: int | None) -> tuple[Topology, tuple[int, ...]]:
-    shape = Topology.of(exchange.num_devices, exchange.devices_per_host, host_devices)
+def _identity_of(exchange: Exchange, host_devices: int | None) -> tuple[ExchangeShape, tuple[int, ...]]:
+    shape = ExchangeShape.of(exchange.num_devices, exchange.devices_per_host, host_devices)
     return shape, tuple(exchange.sent_bytes.tolist())

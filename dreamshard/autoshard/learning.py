@@ -25,7 +25,7 @@ _VALUE_WEIGHT = 0.5  # of the loss of the value estimate
 _MAX_GRADIENT_NORM = 40.0
 
 
-class Rollout(NamedTuple):
+class AutoShardRollout(NamedTuple):
     """`B` finished episodes of one task.
 
     Attributes:
@@ -49,7 +49,7 @@ class Rollout(NamedTuple):
 @torch.no_grad()
 def rollout(
     policy: AutoShardPolicy, episode: Episode, count: int = 1, generator: torch.Generator | None = None
-) -> Rollout:
+) -> AutoShardRollout:
     """Place every table `count` times; sampled with `generator`, greedy without."""
     (num_tables, num_devices), network = episode.allowed.shape, episode.network
     encoded, capacity = policy.encode(episode.features), episode.capacity_bytes
@@ -83,7 +83,7 @@ def rollout(
     device[:, episode.order] = actions
     balance = compute_ms.amin(dim=1) / compute_ms.amax(dim=1).clamp(min=1e-9)
     excess = (used_bytes - capacity).amax(dim=1) / capacity.amax().clamp(min=1)
-    return Rollout(device, actions, log_prob, legal, known, torch.where(excess > 0, -excess, balance))
+    return AutoShardRollout(device, actions, log_prob, legal, known, torch.where(excess > 0, -excess, balance))
 
 
 def update(
@@ -104,7 +104,7 @@ def update(
     taken = rollout(policy, episode, _PER_BEHAVIOUR * episodes, generator)
     losses, entropies = [], []
     for part in zip(*(value.split(episodes) for value in taken), strict=True):
-        loss, entropy = actor_critic_loss(policy, episode, Rollout(*part), entropy_weight)
+        loss, entropy = actor_critic_loss(policy, episode, AutoShardRollout(*part), entropy_weight)
         gradient_step(policy, optimizer, loss, "policy", _MAX_GRADIENT_NORM)
         losses.append(float(loss.detach()))
         entropies.append(entropy)
@@ -112,7 +112,7 @@ def update(
 
 
 def actor_critic_loss(
-    policy: AutoShardPolicy, episode: Episode, taken: Rollout, entropy_weight: float
+    policy: AutoShardPolicy, episode: Episode, taken: AutoShardRollout, entropy_weight: float
 ) -> tuple[Float[Tensor, ""], float]:
     """The loss of one batch, summed over its steps as the authors do, and the mean entropy of a step in nats."""
     encoded = policy.encode(episode.features)  # [T, L]

@@ -40,7 +40,7 @@ _HEADROOM = 2  # of the largest exchange over a balanced placement's
 
 
 @dataclass(frozen=True, order=True)
-class Topology:
+class ExchangeShape:
     """Equal devices on equal hosts.
 
     Attributes:
@@ -52,7 +52,7 @@ class Topology:
     devices_per_host: int
 
     @classmethod
-    def of(cls, num_devices: int, devices_per_host: int | None, host_devices: int | None) -> "Topology":
+    def of(cls, num_devices: int, devices_per_host: int | None, host_devices: int | None) -> "ExchangeShape":
         """`devices_per_host` of None stands for `host_devices`, the hardware's; if that is None too, one host has all."""
         return cls(num_devices, min(num_devices, devices_per_host or host_devices or num_devices))
 
@@ -139,11 +139,11 @@ class ExchangeModel(nn.Module):
         self.register_load_state_dict_post_hook(lambda module, _: module._learn_points())  # type: ignore[no-untyped-call]
         self._learn_points()
 
-    def topology(self, num_devices: int, devices_per_host: int | None) -> Topology:
+    def topology(self, num_devices: int, devices_per_host: int | None) -> ExchangeShape:
         """The topology of a task on this hardware."""
-        return Topology.of(num_devices, devices_per_host, int(self.host_devices) or None)
+        return ExchangeShape.of(num_devices, devices_per_host, int(self.host_devices) or None)
 
-    def knows(self, shape: Topology) -> bool:
+    def knows(self, shape: ExchangeShape) -> bool:
         """Whether all-to-alls of exactly this topology were measured."""
         return shape in self.curves or bool(len(self._fits_of(shape)))
 
@@ -154,14 +154,14 @@ class ExchangeModel(nn.Module):
         rows = []
         for sample in samples:
             count, times = sample.exchange.num_devices, (sample.forward_ms, sample.backward_ms)
-            shape = Topology.of(count, sample.exchange.devices_per_host, sample.host_devices)
+            shape = ExchangeShape.of(count, sample.exchange.devices_per_host, sample.host_devices)
             leaves = int(sample.exchange.sent_bytes.max()) * (count - 1) / count
             rows.append([count, shape.devices_per_host, leaves, *(float(each.mean()) for each in times)])
         self.points = torch.tensor(rows, dtype=torch.float64).reshape(-1, 5)
         self._learn_points()
 
     def _learn_points(self) -> None:
-        points, shapes = self.points.numpy(), [Topology(*row) for row in self.points[:, :2].long().tolist()]
+        points, shapes = self.points.numpy(), [ExchangeShape(*row) for row in self.points[:, :2].long().tolist()]
         rows = {shape: points[[each == shape for each in shapes]] for shape in dict.fromkeys(shapes)}
         self.law = fit_law(rows)
         self.curves = {shape: _Curve.through(shape, own) for shape, own in rows.items()}
@@ -169,7 +169,7 @@ class ExchangeModel(nn.Module):
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
         self.batch_size = torch.tensor(data.batch_size)
-        rows: dict[Topology, list[float]] = {}
+        rows: dict[ExchangeShape, list[float]] = {}
         for (num_devices, devices_per_host), chosen in data.by_layout().items():
             shape, own = self.topology(num_devices, devices_per_host), dims[chosen, :num_devices]
             if num_devices > 1 and shape not in rows:
@@ -193,7 +193,7 @@ class ExchangeModel(nn.Module):
         """The weights fitted to the placements of the topology with the most of them; 0 if there are none."""
         return self.fits[0, _FIT_WEIGHTS].reshape(2, 4).float() if len(self.fits) else torch.zeros(2, 4)
 
-    def weights_ms(self, shape: Topology, sum_dims: float) -> Float[Tensor, "2 4"]:
+    def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 4"]:
         """Weights of `comm_inputs` for placements of tables of `sum_dims` together.
 
         `sum_dims` of another batch than that of the measured placements count in proportion.
@@ -207,7 +207,7 @@ class ExchangeModel(nn.Module):
         if len(own) and not (is_measured and balanced > _REACH * float(own[0, _FIT_BYTES][1])):
             return own[0, _FIT_WEIGHTS].reshape(2, 4).float()
         if not self.law[:, 1].any():  # without a network between hosts if none was measured
-            shape = Topology(shape.num_devices, shape.num_devices)
+            shape = ExchangeShape(shape.num_devices, shape.num_devices)
         sizes, curve = np.array([1.0, _AHEAD]) * balanced, self.curves.get(shape)
         here, ahead = (law_ms(self.law, shape, sizes) if curve is None else curve.ms(shape, sizes)).T
         slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
@@ -221,11 +221,11 @@ class ExchangeModel(nn.Module):
         """Of a unit of `comm_inputs`."""
         return float(_HUNDRED * VECTOR_BYTES * int(self.batch_size))
 
-    def _fits_of(self, shape: Topology) -> Float[Tensor, "N 12"]:
+    def _fits_of(self, shape: ExchangeShape) -> Float[Tensor, "N 12"]:
         return self.fits[(self.fits[:, 0] == shape.num_devices) & (self.fits[:, 1] == shape.devices_per_host)]
 
 
-def fit_law(points: Mapping[Topology, Array]) -> Array:
+def fit_law(points: Mapping[ExchangeShape, Array]) -> Array:
     """`[2, 2, 4]` weights of `link_inputs`, forward and backward, for the links of a host and the network.
 
     They are not negative, and have the least squared relative error over the rows of `ExchangeModel.points` of each topology.
@@ -256,20 +256,20 @@ class _Curve(NamedTuple):
     ratio: Array
 
     @classmethod
-    def through(cls, shape: Topology, points: Array) -> "_Curve":
+    def through(cls, shape: ExchangeShape, points: Array) -> "_Curve":
         """Through the rows of `ExchangeModel.points` of one topology."""
         points = points[points[:, _BYTES].argsort()]
         law, sizes = fit_law({shape: points}), points[:, _BYTES]
         return cls(law, np.log(sizes), points[:, _TIMES].T / law_ms(law, shape, sizes).clip(min=1e-12))
 
-    def ms(self, shape: Topology, bytes_out: Array) -> Array:
+    def ms(self, shape: ExchangeShape, bytes_out: Array) -> Array:
         """As `law_ms`."""
         ratio = np.stack([np.interp(np.log(bytes_out), self.log_bytes, each) for each in self.ratio])
         found: Array = law_ms(self.law, shape, bytes_out) * ratio
         return found
 
 
-def law_ms(law: Array, shape: Topology, bytes_out: Array) -> Array:
+def law_ms(law: Array, shape: ExchangeShape, bytes_out: Array) -> Array:
     """`[2, N]` milliseconds, forward and backward, of `[N]` bytes that leave a device.
 
     Links of the host and the network run at once, so the slower of them counts.
@@ -279,7 +279,7 @@ def law_ms(law: Array, shape: Topology, bytes_out: Array) -> Array:
     return slowest
 
 
-def link_inputs(shape: Topology, link: int, bytes_out: Array) -> Array:
+def link_inputs(shape: ExchangeShape, link: int, bytes_out: Array) -> Array:
     """`[N, 4]` terms of the host's links (0) or the network (1); 0 without peers there.
 
     A constant, the number of peers, their share of the bytes, and the square root of bytes times peers, since small messages

@@ -39,7 +39,7 @@ from dreamshard.cost_model.compiled import (
     curve_points,
     roofline_law,
 )
-from dreamshard.cost_model.exchanges import Topology
+from dreamshard.cost_model.exchanges import ExchangeShape
 from dreamshard.cost_model.structured import DIMS, StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
@@ -280,10 +280,10 @@ class NetworkCosts(CostModel):
         if kind == COPIES:
             batch_size = self.task.batch_size or int(network.exchanges.batch_size) or DEFAULT_BATCH
             return self._all_to_all_ms(shape, most / (VECTOR_BYTES * batch_size)) * [0, 2]
-        across_ms = self._all_to_all_ms(Topology(-(-num_devices // per_host), 1), most / per_host)
-        return self._all_to_all_ms(Topology(per_host, per_host), most) + across_ms
+        across_ms = self._all_to_all_ms(ExchangeShape(-(-num_devices // per_host), 1), most / per_host)
+        return self._all_to_all_ms(ExchangeShape(per_host, per_host), most) + across_ms
 
-    def _all_to_all_ms(self, shape: Topology, dims: Floats) -> Floats:
+    def _all_to_all_ms(self, shape: ExchangeShape, dims: Floats) -> Floats:
         """`[N, 2]` milliseconds, forward and backward, of all-to-alls of these dims on every device; 0 for none."""
         if shape.num_devices == 1:
             return np.zeros((len(dims), 2))

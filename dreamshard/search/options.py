@@ -75,7 +75,7 @@ class _Ways:
 
 
 @dataclass(frozen=True)
-class Options:
+class ShardingOptions:
     """The `O` options of a task's tables, item by item; tables that are to be together are one item, which is whole.
 
     Attributes:
@@ -91,7 +91,7 @@ class Options:
     menu: Menu
 
     @classmethod
-    def of(cls, task: PlacementTask, model: CostModel, most: int, *, caching: bool = False) -> "Options":
+    def of(cls, task: PlacementTask, model: CostModel, most: int, *, caching: bool = False) -> "ShardingOptions":
         """All options up to a level that any device could hold.
 
         Args:
@@ -117,7 +117,7 @@ class Options:
     @classmethod
     def given(
         cls, task: PlacementTask, model: CostModel, placements: Sequence[Placement]
-    ) -> tuple["Options", list[tuple[Ints, Ints]]]:
+    ) -> tuple["ShardingOptions", list[tuple[Ints, Ints]]]:
         """The ways to shard in some placements, whether a device has room or not, and each one's options and places."""
         limits, whole = PlacementLimits.of(task), TableSharding("table_wise", where=(0,))
         grouped = np.bincount(limits.item) > 1
@@ -148,7 +148,7 @@ class Options:
     @classmethod
     def _made(
         cls, task: PlacementTask, model: CostModel, limits: PlacementLimits, ways: _Ways, *, drop: bool
-    ) -> "Options":
+    ) -> "ShardingOptions":
         """Options with their menu; `drop` those that no device has room for, if an item has others."""
         per_host, item, table = model.devices_per_host, limits.item, limits.first
         dim, rows = task.tables.dim.numpy(), task.tables.rows.numpy()

@@ -22,7 +22,7 @@ from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
 from dreamshard.search.annealing import alone_ms
 from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts, costs_of
-from dreamshard.search.options import WHOLE, Options
+from dreamshard.search.options import WHOLE, ShardingOptions
 from dreamshard.search.packing import packed
 from dreamshard.search.search import default_moves, highest_level, search
 from dreamshard.search.starting import greedy
@@ -178,7 +178,7 @@ class GreedyCostPlacer(OrderedPlacer):
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Packs tables if greedy finds no room; raises NoPlacementError if packing finds none either."""
         costs = NetworkCosts.of(task, self.cost_network, self.normaliser)
-        options, law = Options.of(task, costs, WHOLE), costs.law(spread=False)
+        options, law = ShardingOptions.of(task, costs, WHOLE), costs.law(spread=False)
         found = greedy(options.menu, law, np.argsort(-alone_ms(options.menu, law), kind="stable"))
         if found is None:
             return Placement.whole(packed(task), task.num_devices)

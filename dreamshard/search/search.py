@@ -16,7 +16,7 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_DEVICES, Found, Menu, alone_ms, anneal, priced
 from dreamshard.search.baselines import rule_placements
 from dreamshard.search.costs import CostModel
-from dreamshard.search.options import ALL, COLUMNS, WHOLE, Options
+from dreamshard.search.options import ALL, COLUMNS, WHOLE, ShardingOptions
 from dreamshard.search.packing import no_room, packed, packed_columns
 from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greedy, spread_evenly
 from dreamshard.shards import violation
@@ -61,7 +61,7 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
     law, found = costs.law(spread=most == ALL), None
     for caching in (False, True) if task.constraints.caching else (False,):
         if not found:
-            options = Options.of(task, costs, most, caching=caching)
+            options = ShardingOptions.of(task, costs, most, caching=caching)
             found = _best_starts(task, options, law, most, caching=caching)
     if not found:
         return _packed(task, most)
@@ -120,7 +120,7 @@ def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -
     return found[0]
 
 
-def _split_starts(options: Options, menu: Menu, law: DeviceLaw) -> list[Found]:
+def _split_starts(options: ShardingOptions, menu: Menu, law: DeviceLaw) -> list[Found]:
     """Placements in which no range is wider than some number of columns, and all devices stay within a target.
 
     A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
@@ -142,7 +142,7 @@ def _split_starts(options: Options, menu: Menu, law: DeviceLaw) -> list[Found]:
     return sorted(found, key=_cost)[:_KEPT]
 
 
-def _spread_starts(options: Options, law: DeviceLaw, best: Found, moves: int) -> list[Found]:
+def _spread_starts(options: ShardingOptions, law: DeviceLaw, best: Found, moves: int) -> list[Found]:
     """Placements with tables spread as they would be if devices could be perfectly even, the others searched by columns."""
     menu = options.up_to(ALL)
     chosen: dict[bytes, Spread] = {}
@@ -165,7 +165,9 @@ def _spread_starts(options: Options, law: DeviceLaw, best: Found, moves: int) ->
     return [_improved(own, law, [start], moves)]
 
 
-def _best_starts(task: PlacementTask, options: Options, law: DeviceLaw, most: int, *, caching: bool) -> list[Found]:
+def _best_starts(
+    task: PlacementTask, options: ShardingOptions, law: DeviceLaw, most: int, *, caching: bool
+) -> list[Found]:
     """The cheapest legal start of each origin; none if nothing fits."""
     menu = options.up_to(WHOLE)
     alone = alone_ms(menu, law)

@@ -18,8 +18,8 @@ from storage.store import Store
 from storage.version_names import WRITTEN, VersionReference
 
 MOST_IN_COLUMNS = 150
-"""Tables of a task up to which TorchRec's planner also plans columns: 160 on 8 devices take it 10 s, 200 take it 17 s
-(RESULTS.md, "Sweep"); more devices hardly matter."""
+"""Tables of a task up to which TorchRec's planner also plans columns: 160 on 8 devices take it 10 s, 200 take it 17 s;
+more devices hardly matter."""
 
 _BY_COSTS = (*PARTS, *ON_NETWORK)
 

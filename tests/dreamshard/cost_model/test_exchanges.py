@@ -7,7 +7,7 @@ import torch
 from dreamshard.cost_model import CostData, Normaliser
 from dreamshard.cost_model.exchanges import (
     ExchangeModel,
-    Topology,
+    ExchangeShape,
     designed_exchanges,
     exchanges_for,
     fit_law,
@@ -104,7 +104,7 @@ def test_weights_are_never_negative():
     model = ExchangeModel()
     model.learn_exchanges(exchanges(8, 16, noise=0.3))
     model.batch_size = torch.tensor(BATCH)
-    for shape in (Topology(8, 8), Topology(16, 8), Topology(64, 8)):
+    for shape in (ExchangeShape(8, 8), ExchangeShape(16, 8), ExchangeShape(64, 8)):
         assert all((model.weights_ms(shape, dims) >= 0).all() for dims in (1.0, 100.0, 1e4, 1e6))
 
 
@@ -124,26 +124,32 @@ def test_designed_exchanges_grow_to_what_matters_on_powers_of_two_devices():
 
 
 def test_hosts_of_none_are_the_hardwares_or_one_for_all():
-    assert Topology.of(64, None, 8) == Topology(64, 8)
-    assert Topology.of(64, 4, 8) == Topology(64, 4)
-    assert Topology.of(4, None, 8) == Topology(4, 4)
-    assert Topology.of(64, None, None) == Topology(64, 64)
-    assert Topology(64, 8).peers == (7, 56)
+    assert ExchangeShape.of(64, None, 8) == ExchangeShape(64, 8)
+    assert ExchangeShape.of(64, 4, 8) == ExchangeShape(64, 4)
+    assert ExchangeShape.of(4, None, 8) == ExchangeShape(4, 4)
+    assert ExchangeShape.of(64, None, None) == ExchangeShape(64, 64)
+    assert ExchangeShape(64, 8).peers == (7, 56)
 
 
 def test_a_law_fitted_to_few_devices_holds_for_more():
-    def true_ms(shape: Topology) -> np.ndarray:
+    def true_ms(shape: ExchangeShape) -> np.ndarray:
         return 0.02 + 0.001 * shape.peers[0] + 4e-9 * SIZES * shape.peers[0] / (shape.num_devices - 1)
 
-    def points(shape: Topology) -> np.ndarray:
+    def points(shape: ExchangeShape) -> np.ndarray:
         return np.stack([0 * SIZES, 0 * SIZES, SIZES, true_ms(shape), 2 * true_ms(shape)], axis=1)
 
-    law = fit_law({shape: points(shape) for shape in (Topology(2, 2), Topology(4, 4), Topology(6, 6))})
-    assert law_ms(law, Topology(8, 8), SIZES) == pytest.approx(np.outer([1, 2], true_ms(Topology(8, 8))), rel=0.01)
+    law = fit_law({shape: points(shape) for shape in (ExchangeShape(2, 2), ExchangeShape(4, 4), ExchangeShape(6, 6))})
+    assert law_ms(law, ExchangeShape(8, 8), SIZES) == pytest.approx(
+        np.outer([1, 2], true_ms(ExchangeShape(8, 8))), rel=0.01
+    )
 
 
 def test_the_slower_of_host_and_network_counts():
     law = np.zeros((2, 2, 4))
     law[:, 0, 2], law[:, 1, 2] = 1.0, 10.0
-    for shape, expected in ((Topology(2, 2), 6.0), (Topology(4, 2), 10.0 * 6.0 * 2 / 3), (Topology(101, 100), 5.94)):
+    for shape, expected in (
+        (ExchangeShape(2, 2), 6.0),
+        (ExchangeShape(4, 2), 10.0 * 6.0 * 2 / 3),
+        (ExchangeShape(101, 100), 5.94),
+    ):
         assert law_ms(law, shape, np.array([6.0])) == pytest.approx(expected)

@@ -12,7 +12,7 @@ import torch
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer, annealing
-from dreamshard.search.options import ALL, Options
+from dreamshard.search.options import ALL, ShardingOptions
 from dreamshard.search.starting import greedy
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
@@ -37,7 +37,7 @@ CONSTRAINED = Constraints(
 def test_a_state_after_1000_changes_costs_what_it_costs_from_scratch(kind, constraints):
     task = PlacementTask(pool_of(24), 8, 2**33, devices_per_host=4, constraints=constraints)
     costs = PLACERS[kind]().costs(task)
-    options, law = Options.of(task, costs, ALL), costs.law()
+    options, law = ShardingOptions.of(task, costs, ALL), costs.law()
     menu = options.menu
     start = greedy(menu, law, np.argsort(-annealing.alone_ms(menu, law)))
     state, search = annealing.prepared(menu, law, start)
