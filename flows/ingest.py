@@ -103,7 +103,7 @@ def ingest_workload(
         newest: let stages that name no dataset take this one.
     """
     state = read_source_state(store, workload)
-    notes = sources.notes_on(state.workload)
+    notes = sources.opened_source(state.workload, state.token).notes
     for note in notes:
         announce(note)
     num_new, total = len(state.changed), len(state.names)

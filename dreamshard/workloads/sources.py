@@ -87,6 +87,7 @@ def open_workload(config: WorkloadConfig) -> Workload:
     with _local(found.folder, found.name, *(found.tokens.keys() - {found.name})) as (path, *beside):
         file = reader(path, config.batch_size)
         sizes = beside[0] if beside else file.usual_list
+        notes = () if beside else (_assumed_sizes(found.name, sizes),)
         if sizes is None:
             config = replace(config, dim=config.dim or UNKNOWN_DIM)
             listed = [ModelTable(f"t{t:04}", rows, UNKNOWN_DIM) for t, rows in enumerate(file.least_rows())]
@@ -103,7 +104,23 @@ def open_workload(config: WorkloadConfig) -> Workload:
         return file.lookups(position[table.name], table, samples)
 
     tokens = dict.fromkeys(position, found.token)
-    return listed_workload(config, listed, Recording(file.num_samples, lookups, tokens))
+    return replace(listed_workload(config, listed, Recording(file.num_samples, lookups, tokens)), notes=notes)
+
+
+def _list_of(data_file: str) -> str:
+    """The list of a data file's tables, which may be beside it: of day_0.gz, day_0.tables.csv."""
+    return re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", data_file) + ".tables.csv"
+
+
+def _assumed_sizes(name: str, sizes: Path | None) -> str:
+    """A sentence for people on the sizes of tables that no list beside a data file gives."""
+    if sizes is None:
+        assumed = f"a table has as many rows as its largest index needs, and by default {UNKNOWN_DIM} columns"
+    else:
+        assumed = f"tables have the sizes of the bundled list {sizes.stem}"
+    return (
+        f"no list of tables is beside {name}: {assumed}; to give others, write {_list_of(name)} with name, rows and dim"
+    )
 
 
 def change_token(source: str) -> str:
@@ -147,10 +164,7 @@ def _find(source: str) -> _Found:
         system.invalidate_cache()  # fsspec caches listings, but the source may have changed
         folder, _, name = (f"{address}/" if system.isdir(path) else address).rpartition("/")
         if name:
-            sizes = (
-                re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", path) + ".tables.csv"
-            )  # of day_0.gz: day_0.tables.csv
-            entries = [system.info(file) for file in (path, sizes) if system.isfile(file)]
+            entries = [system.info(file) for file in (path, _list_of(path)) if system.isfile(file)]
         else:
             entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
     tokens = dict(sorted((each["name"].rpartition("/")[2], _token(each)) for each in entries))

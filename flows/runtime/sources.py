@@ -16,11 +16,6 @@ def token_of(workload: WorkloadConfig) -> str:
     return _model(workload).token if is_function(workload.source) else change_token(workload.source)
 
 
-def notes_on(workload: WorkloadConfig) -> tuple[str, ...]:
-    """What of a model was not used, and what was assumed; nothing for other sources."""
-    return _model(workload).notes if is_function(workload.source) else ()
-
-
 @lru_cache(maxsize=1)
 def opened_source(workload: WorkloadConfig, token: str) -> Workload:
     """The source, opened once per process for all of its tables.

@@ -135,8 +135,11 @@ def test_of_several_data_files_the_newest_by_name_is_read(tmp_path):
             (torch.tensor([row]), torch.tensor([0, 1]), torch.ones(1, 1, dtype=torch.int64)), tmp_path / f"d{day}.pt"
         )
     assert found(str(tmp_path))["t0000"][2] == [5]
+    (note,) = open_workload(WorkloadConfig(source=str(tmp_path), batch_size=1)).notes
+    assert ("16 columns" in note, "d10.tables.csv" in note) == (True, True)
     (tmp_path / "d10.tables.csv").write_text("name,rows,dim\nuser,100,32\n")
     assert found(str(tmp_path))["user"] == (100, 32, [5], [0, 1])
+    assert not open_workload(WorkloadConfig(source=str(tmp_path), batch_size=1)).notes
 
 
 @pytest.mark.parametrize("dim", [None, "mixed"])

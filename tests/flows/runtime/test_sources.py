@@ -32,7 +32,7 @@ def test_a_model_is_made_once_until_its_source_is_closed(tmp_path: Path):
     config = WorkloadConfig(source=f"{tmp_path}/sourced_model.py:make_model", batch_size=8, dim=None)
     token = sources.token_of(config)
     assert sources.opened_source(config, token).names == ("user",)
-    assert sources.notes_on(config)
+    assert sources.opened_source(config, token).notes
     import sourced_model
 
     assert sourced_model.calls == 1
