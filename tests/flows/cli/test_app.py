@@ -46,6 +46,7 @@ def test_help_imports_no_torch_and_with_debug_an_error_is_a_traceback(tmp_path):
 
 def test_a_flow_that_fails_is_one_sentence_on_stderr_whatever_prefect_would_log(tmp_path):
     source = outside_pt(tmp_path / "source.pt")
+    (tmp_path / "source.tables.csv").write_text("name,rows,dim\nt0,10,16\n")
     done = alone("ingest", source, "--home", tmp_path, PREFECT_HOME=str(tmp_path / "prefect"))
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("dreamshard: "), done.stderr
