@@ -1,5 +1,6 @@
 """Published rivals, behind the same interface as every other placer, and their names. `_columns` may split tables by columns.
 
+rnn                 `rnn`: the LSTM encoder-decoder of Mirhoseini et al. 2017, trained on costs that it measures
 neuroshard          `neuroshard`, `neuroshard_columns`: the search of Zha et al. 2023, on DreamShard's cost network
 torchrec_planner    `torchrec_planner`, `torchrec_planner_columns`: TorchRec's planner, which measures and learns nothing
 """
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placer import Placer
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
+from dreamshard.rivals.rnn import MEASUREMENTS, Measure, RnnPlacer, train_rnn
 from dreamshard.search import DreamShardPlacer
 
 ON_NETWORK = ("neuroshard", "neuroshard_columns")
@@ -18,11 +20,23 @@ OF_TORCHREC = ("torchrec_planner", "torchrec_planner_columns")
 """TorchRec's planner, which is only there if torchrec is."""
 
 RIVALS = (*ON_NETWORK, *OF_TORCHREC)
-__all__ = ["OF_TORCHREC", "ON_NETWORK", "RIVALS", "installed_rivals", "rival"]
+"""Names of the rivals that learn nothing of their own; `train_rnn` makes the one that measures."""
+
+__all__ = [
+    "MEASUREMENTS",
+    "OF_TORCHREC",
+    "ON_NETWORK",
+    "RIVALS",
+    "Measure",
+    "RnnPlacer",
+    "installed_rivals",
+    "rival",
+    "train_rnn",
+]
 
 
 def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec | None = None) -> Placer:
-    """The rival `name`.
+    """The rival `name`, which learns nothing of its own.
 
     Args:
         placer: whose cost network predicts costs; None if there is none.

@@ -1,0 +1,176 @@
+"""The RNN policy: Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017.
+
+DreamShard's paper compares itself with it (arXiv 2210.02023, section 4.1). An LSTM encoder reads the tables; an LSTM decoder
+with attention over the encoder's outputs emits one device per table, and its input includes the device it chose last. The
+last layer has one output per device, so a trained policy places only on as many devices as it was trained on.
+
+Nothing is predicted: the policy sees the features of the tables, and learns by REINFORCE from what its placements cost on the
+testbed. The reward is minus the square root of the cost, as published. Tables come in descending order of their bytes.
+
+The paper measures thousands of placements of one graph. Here training runs across tasks and measures as many placements as
+a DreamShard training. `docs/as-published.md` lists the other differences.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from dreamshard.cost_model import FEATURES, Normaliser, gradient_step
+from dreamshard.costs import CostSample
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError, OrderedPlacer
+from dreamshard.policy.mdp import legal_devices, masked_entropy, masked_log_softmax, policy_gradient_loss
+from dreamshard.search.packing import packed
+from dreamshard.shards import allowed_devices
+from dreamshard.tasks import PlacementTask
+
+Measure = Callable[[PlacementTask, Placement], CostSample]
+"""Measures a placement, as `Testbed.measure` does."""
+
+MEASUREMENTS = 100
+"""Placements measured in a training unless another number is given."""
+
+_HIDDEN = 64
+_EPISODES = 10  # sampled per update; the last update may have fewer
+_LEARNING_RATE = 1e-2  # of Adam; falls linearly to a twentieth
+_ENTROPY_WEIGHT = 0.001
+_DRAWS_PER_MEASUREMENT = 8  # before too few that fit the devices are an error
+
+
+class EncoderDecoder(nn.Module):
+    """Encoder, attention and decoder for tasks of `num_devices` devices."""
+
+    def __init__(self, num_devices: int) -> None:
+        super().__init__()
+        self.num_devices = num_devices
+        self.encoder = nn.LSTM(len(FEATURES), _HIDDEN, batch_first=True)
+        self.device = nn.Embedding(num_devices + 1, _HIDDEN)  # the last one: nothing chosen yet
+        self.decoder = nn.LSTMCell(2 * _HIDDEN, _HIDDEN)
+        self.attention = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
+        self.score = nn.Linear(2 * _HIDDEN, num_devices)
+
+
+class Sampled(NamedTuple):
+    """`B` sampled placements of one task; `log_prob` and `entropy` are of each choice, in the order of placing."""
+
+    device: Int[Tensor, "B T"]
+    log_prob: Float[Tensor, "B T"]
+    entropy: Float[Tensor, "B T"]
+    fits: Bool[Tensor, " B"]
+
+
+@dataclass(frozen=True)
+class RnnPlacer(OrderedPlacer):
+    """The trained policy; the same task gets the same sample of it.
+
+    Attributes:
+        num_measurements: placements that it measured.
+        seed: of the sample.
+    """
+
+    policy: EncoderDecoder
+    normaliser: Normaliser
+    num_measurements: int
+    seed: int = 0
+    name: str = "rnn"
+
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """Raises NoPlacementError for another number of devices, or if neither policy nor packing finds room."""
+        taken = sample(self.policy, self.normaliser, task, 1, torch.Generator().manual_seed(self.seed))
+        return Placement.whole(taken.device[0] if bool(taken.fits) else packed(task), task.num_devices)
+
+
+def train_rnn(
+    normaliser: Normaliser,
+    tasks: Sequence[PlacementTask],
+    measure: Measure,
+    seed: int,
+    measurements: int = MEASUREMENTS,
+) -> RnnPlacer:
+    """The policy after measuring `measurements` placements of `tasks`.
+
+    Args:
+        normaliser: of the tables' features.
+        tasks: to learn from, all on the same number of devices.
+        measure: called once for each sampled placement that fits the devices by the task's count.
+        seed: of the weights and of everything that is sampled.
+
+    Raises:
+        ValueError: the tasks differ in their number of devices.
+        NoPlacementError: too few sampled placements fit the devices.
+        TrainingDivergedError: the loss is not finite.
+    """
+    counts = sorted({task.num_devices for task in tasks})
+    if len(counts) != 1:
+        raise ValueError(
+            f"rnn has one output per device, so train one for each number of devices; got tasks of {counts}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        policy = EncoderDecoder(counts[0])
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=_LEARNING_RATE)
+    measured = drawn = 0
+    while measured < measurements:
+        optimizer.param_groups[0]["lr"] = _LEARNING_RATE * max(1 - measured / measurements, 0.05)
+        task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
+        taken = sample(policy, normaliser, task, min(_EPISODES, measurements - measured), generator)
+        drawn += len(taken.fits)
+        if drawn > _DRAWS_PER_MEASUREMENT * measurements:
+            raise NoPlacementError(
+                f"only {measured} of {drawn} placements that rnn sampled fit the devices; give the devices more memory"
+            )
+        cost = torch.full((len(taken.fits),), math.inf)
+        for episode in taken.fits.nonzero()[:, 0].tolist():
+            placement = Placement.whole(taken.device[episode], task.num_devices)
+            cost[episode] = measure(task, placement).overall_ms
+        measured += int(taken.fits.sum())
+        known = cost.isfinite()  # a placement that did not fit counts as the most expensive
+        if known.any():
+            root = torch.where(known, cost, cost[known].max()).sqrt()
+            loss = policy_gradient_loss(taken.log_prob, taken.entropy, root, known, _ENTROPY_WEIGHT)
+            gradient_step(policy, optimizer, loss, "RNN's policy", max_norm=1.0)
+    return RnnPlacer(policy, normaliser, measured, seed)
+
+
+def sample(
+    policy: EncoderDecoder, normaliser: Normaliser, task: PlacementTask, count: int, generator: torch.Generator
+) -> Sampled:
+    """Sample `count` placements.
+
+    Raises:
+        NoPlacementError: the policy was trained on another number of devices.
+    """
+    if task.num_devices != policy.num_devices:
+        raise NoPlacementError(
+            f"rnn was trained for {policy.num_devices} devices; train it on tasks with {task.num_devices}"
+        )
+    order = torch.argsort(task.table_bytes, descending=True, stable=True)  # [T]
+    features = normaliser(task.tables)[order][None].expand(count, -1, -1)  # [B, T, F]
+    table_bytes, allowed, room = task.table_bytes[order].tolist(), allowed_devices(task)[order], task.capacity_bytes
+    used_bytes, row = torch.zeros(count, task.num_devices, dtype=torch.int64), torch.arange(count)
+    encoded, (hidden, cell) = policy.encoder(features.clamp(-10, 10))  # [B, T, H]
+    keys, state = policy.attention(encoded), (hidden[0], cell[0])  # [B, T, H], twice [B, H]
+    last = policy.device.weight[-1].expand(count, -1)  # [B, H]
+    devices, log_probs, entropies = [], [], []
+    for t, size in enumerate(table_bytes):
+        state = policy.decoder(torch.cat([encoded[:, t], last], dim=-1), state)
+        weight = torch.softmax((keys @ state[0][:, :, None])[..., 0] / math.sqrt(_HIDDEN), dim=-1)  # [B, T]
+        context = (weight[:, None, :] @ encoded)[:, 0]  # [B, H]
+        legal = torch.from_numpy(legal_devices(used_bytes.numpy(), size, room.numpy(), allowed[t].numpy()))
+        log_p = masked_log_softmax(policy.score(torch.cat([state[0], context], dim=-1)), legal)
+        device = torch.multinomial(log_p.detach().exp(), 1, generator=generator)[:, 0]
+        used_bytes[row, device] += size
+        last = policy.device(device)
+        devices.append(device)
+        log_probs.append(log_p[row, device])
+        entropies.append(masked_entropy(log_p, legal))
+    placed = torch.empty(count, len(order), dtype=torch.int64)
+    placed[:, order] = torch.stack(devices, dim=1)  # in the task's own order
+    fits = (used_bytes <= room).all(dim=1)
+    return Sampled(placed, torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1), fits)
