@@ -17,6 +17,11 @@ class Gain:
     low: float | None
     high: float | None
 
+    def __str__(self) -> str:
+        if self.mean is None or self.low is None or self.high is None:
+            return "did not fit"
+        return f"{100 * self.mean:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
 
 def gain_over(costs: Costs, reference: Costs) -> Gain:
     """Savings of `costs` `[S, T]` of seeds and tasks over `reference` `[S, T]`; infinite if nothing fitted.

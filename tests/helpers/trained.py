@@ -1,9 +1,10 @@
 """Training on a tiny configuration, of any algorithm: its steps, tasks, rounds, and a state that has learned a little."""
 
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -53,6 +54,37 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
 def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]):
     """Improve the policy."""
     return _of(state.config).improve(state, tasks)
+
+
+class Learned(NamedTuple):
+    """A whole training: its state, what it measured, and CPU seconds of learning without measuring."""
+
+    state: TrainingState
+    samples: list[CostSample]
+    cpu_s: float
+
+
+def learn(
+    pool,
+    tasks: Sequence[PlacementTask],
+    config: TrainingConfig,
+    seed: int,
+    testbed,
+    *,
+    exchanges=(),
+    base=None,
+    earlier=(),
+) -> Learned:
+    """All rounds of Algorithm 1 on a testbed, from `base` and its `earlier` samples if they are given."""
+    state, samples, cpu_s = _of(config).start(pool, config, seed, exchanges, base=base), [], -time.process_time()
+    for _ in range(config.iterations):
+        proposed = propose(state, tasks)
+        cpu_s += time.process_time()
+        samples += [testbed.measure(task, placement) for task, placement in proposed]
+        cpu_s -= time.process_time()
+        fit_costs(state, [*earlier, *samples])
+        improve_policy(state, tasks)
+    return Learned(state, samples, cpu_s + time.process_time())
 
 
 def make_placer(state: TrainingState) -> Any:
