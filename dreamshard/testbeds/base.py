@@ -1,16 +1,13 @@
-"""The protocol of all testbeds, their setup and capacity, and timings of shards that are kept."""
+"""The protocol of all testbeds, their setup and capacity."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
-from dreamshard.files import json_digest
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards, violation
-from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import LookupSource
 
@@ -40,50 +37,6 @@ class Capacity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardKey:
-    """Everything that the compute cost of a device's shards depends on; `tables` is a digest of the shards."""
-
-    tables: str
-    hardware: str
-    versions: Mapping[str, str]
-    precision: Precision
-    optimizer: Optimizer
-    batch_size: int
-
-    @property
-    def content(self) -> str:
-        """Sixteen hexadecimal digits that identify the key."""
-        return json_digest(asdict(self), sort_keys=True, default=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardTiming:
-    """The compute cost of one device's shards: medians over the repeats, and the interquartile range of their sum."""
-
-    forward_ms: float
-    backward_ms: float
-    spread_ms: float
-    repeats: int
-    clock: str
-    num_tables: int
-    sum_dim: int
-    memory_bytes: int
-
-
-@runtime_checkable
-class ShardCache(Protocol):
-    """Keeps timings by key; `storage` has one in the lake."""
-
-    def get(self, key: ShardKey) -> ShardTiming | None:
-        """The timing with the most repeats under `key`, or None."""
-        ...
-
-    def put(self, key: ShardKey, costs: ShardTiming) -> None:
-        """Keep a timing; keeping it again changes nothing."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
 class TestbedSetup:
     """How to measure.
 
@@ -95,7 +48,6 @@ class TestbedSetup:
         warmups: passes before the timed ones.
         repeats: timed passes per measurement.
         timeout_s: time limit of a measurement.
-        shard_cache: of `emulated`; None for one that lasts as long as the testbed.
         max_exchange_devices: most devices of an exchange by itself; None for as many as of a task.
     """
 
@@ -106,7 +58,6 @@ class TestbedSetup:
     warmups: int = 3
     repeats: int = 15
     timeout_s: float = 300.0
-    shard_cache: ShardCache | None = None
     max_exchange_devices: int | None = None
 
     @property

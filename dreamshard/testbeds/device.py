@@ -1,7 +1,7 @@
 """One device that runs operators in turn: its clock, its memory, the lookups on it, and its cold caches.
 
-All testbeds that measure share it. Weights stay in one arena and lookups on the device from shard to shard, which makes
-the set-up of a shard cheap. Caches are cold because with warm ones a small shard looks much cheaper than it is in a model.
+All testbeds that measure share it. Memory of weights and lookups stay on the device from shard to shard, which makes the
+set-up of a shard cheap. Caches are cold because with warm ones a small shard looks much cheaper than it is in a model.
 
 Compute on the CPU is timed as the CPU time of one thread, because wall time varies by tens of per cent where processes
 share cores; communication is wall time. On CUDA both are timed by events on the current stream.
@@ -14,18 +14,20 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import psutil
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible
+from dreamshard.placement import Placement
 from dreamshard.tables import parent_name
-from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import DeviceType, Testbed, TestbedSetup
 from dreamshard.workloads import Lookups
 from dreamshard.workloads.lookups import check_indices
 
@@ -35,6 +37,7 @@ FLUSHES = {"cpu": 1, "cuda": 3}
 KEPT_LOOKUP_BYTES = {"cpu": 2**30, "cuda": 2**33}
 INT32_LIMIT = 2**31 - 1
 _ALIGNMENT = 256  # bytes, as CUDA allocates
+_WEIGHT = 0.01  # of filled memory
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 Result = TypeVar("Result")
@@ -50,14 +53,8 @@ class DoesNotFitError(RuntimeError):
         self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Times work on one kind of device.
-
-    Attributes:
-        compute: milliseconds that the device worked.
-        communicate: milliseconds until this rank had sent and received everything.
-    """
+class Clock(NamedTuple):
+    """Times work on one type of device: of operators, and of collectives until this rank sent and received everything."""
 
     name: str
     compute: Timed
@@ -102,41 +99,6 @@ def slowest_spread(timed_ms: Float[Tensor, "R D P"]) -> float:
     return float(quartiles[1] - quartiles[0])
 
 
-class WeightArena:
-    """Memory for the weights of one shard at a time.
-
-    New weights for each placement would take gigabytes to allocate and fill, and fresh zero pages make lookups look cheap
-    (they all map to one page of memory). So operators share this memory, which is filled when it grows.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._memory = torch.empty(0, dtype=torch.uint8, device=device)
-
-    @property
-    def num_bytes(self) -> int:
-        """Allocated bytes, which the next shard may use."""
-        return self._memory.numel()
-
-    def weights(self, num_weights: int, dtype: torch.dtype) -> Shaped[Tensor, " W"]:
-        """`[W]` weights; they share the memory of earlier ones, which must no longer be in use."""
-        num_bytes = num_weights * dtype.itemsize
-        if num_bytes > self._memory.numel():
-            self._memory = torch.empty(0, dtype=torch.uint8, device=self.device)  # free before taking more
-            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
-            self._memory[: num_bytes // 2 * 2].view(torch.float16).fill_(0.01)  # finite in both precisions
-        return self._memory[:num_bytes].view(dtype)
-
-    def divided(self, sizes: Sequence[int]) -> "list[WeightArena]":
-        """Arenas of at least `sizes` bytes side by side in this one's memory, for operators in use together."""
-        aligned = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
-        memory = self.weights(sum(aligned), torch.uint8)
-        parts = [WeightArena(self.device) for _ in sizes]
-        for part, taken in zip(parts, memory.split(aligned), strict=True):
-            part._memory = taken
-        return parts
-
-
 class Device:
     """Runs operators with cold caches, within the device's memory."""
 
@@ -146,7 +108,7 @@ class Device:
         self.setup = setup
         self.device = device
         self.clock = CLOCKS[device.type]
-        self.arena = WeightArena(device)
+        self._weights = torch.empty(0, dtype=torch.uint8, device=device)
         self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
         self._lookups: OrderedDict[tuple[str, int], Lookups] = OrderedDict()
 
@@ -154,11 +116,16 @@ class Device:
         """A table's lookups on the device, the whole batch, from an LRU cache.
 
         Raises:
-            ValueError: lookups are missing or of a table of more rows.
+            ValueError: lookups are missing, of too few samples, or of a table of more rows.
         """
         key = (parent_name(name), rows)  # columns of one table share its lookups
         if key not in self._lookups:
-            lookups = self.setup.lookups(key[0]).first(self.setup.batch_size)
+            lookups, wanted = self.setup.lookups(key[0]).first(self.setup.batch_size), self.setup.batch_size
+            if lookups.batch_size < wanted:
+                raise ValueError(
+                    f"lookups of {lookups.batch_size} samples cannot fill a batch of {wanted}; ingest the workload with a "
+                    "larger batch, or measure with a smaller one"
+                )
             check_indices(lookups.indices, rows, f"table {name}")  # the operator does not
             if self.device.type == "cuda":
                 dtype = torch.int32 if max(rows, len(lookups.indices)) <= INT32_LIMIT else torch.int64
@@ -170,6 +137,20 @@ class Device:
             _, oldest = self._lookups.popitem(last=False)
             kept_bytes -= oldest.indices.nbytes + oldest.offsets.nbytes
         return self._lookups[key]
+
+    def weights(self, sizes: Sequence[int]) -> list[Shaped[Tensor, " N"]]:
+        """Memory of so many bytes for each operator of a shard, side by side; of earlier shards it must no longer be in use.
+
+        New weights for each placement would take gigabytes to allocate and fill, and fresh zero pages make lookups look
+        cheap (they all map to one page of memory). So all shards share this memory, which is filled when it grows.
+        """
+        aligned = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+        if sum(aligned) > len(self._weights):
+            self._weights = self._weights[:0].clone()  # free before taking more
+            self._weights = torch.empty(sum(aligned), dtype=torch.uint8, device=self.device)
+            self._weights.view(torch.float16).fill_(_WEIGHT)  # finite in both precisions
+        parts = self._weights[: sum(aligned)].split(aligned)
+        return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
     def within_memory(self, work: Callable[[], Result], needed_bytes: int) -> Result:
         """Run work that needs this much memory.
@@ -185,11 +166,11 @@ class Device:
         raise DoesNotFitError(needed_bytes, self.free_bytes())
 
     def free_bytes(self) -> int:
-        """Memory for shards: what is free, and the arena."""
+        """Memory for shards: what is free, and what holds weights."""
         if self.device.type == "cuda":
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            return torch.cuda.mem_get_info(self.device)[0] + unused + self.arena.num_bytes
-        return int(psutil.virtual_memory().available) + self.arena.num_bytes
+            return torch.cuda.mem_get_info(self.device)[0] + unused + len(self._weights)
+        return int(psutil.virtual_memory().available) + len(self._weights)
 
     def cold(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
         """The result and milliseconds of computing with cold caches."""
@@ -201,6 +182,34 @@ class Device:
         """Wait for all kernels."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+class DeviceTestbed(Testbed):
+    """A testbed that times operators on devices of one type."""
+
+    setup: TestbedSetup
+    device_type: DeviceType
+
+    def sample(
+        self, task: PlacementTask, placement: Placement, timed: Float[Tensor, "R D 4"] | Infeasible
+    ) -> CostSample:
+        """The sample of a placement, by the milliseconds of each timed pass."""
+        infeasible, repeats = None, len(timed) if isinstance(timed, Tensor) else 0
+        if isinstance(timed, Infeasible):
+            infeasible, timed = timed, torch.zeros(1, task.num_devices, len(PHASES))
+        return CostSample(
+            task=task,
+            placement=placement,
+            costs=DeviceCosts.from_phases(medians(timed).to(torch.float32)),
+            spread_ms=slowest_spread(timed),
+            repeats=repeats,
+            clock=CLOCKS[self.device_type].name,
+            testbed=self.name,
+            hardware=self.hardware,
+            batch_size=self.setup.batch_size,
+            versions=library_versions(),
+            infeasible=infeasible,
+        )
 
 
 def device_model(device_type: str) -> str:

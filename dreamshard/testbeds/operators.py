@@ -21,7 +21,7 @@ from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Sha
 from dreamshard.shards import Shards
 from dreamshard.tables import BYTES_PER_ROW, BYTES_PER_WEIGHT, Optimizer, Precision, parent_name
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.device import INT32_LIMIT, Device, WeightArena
+from dreamshard.testbeds.device import INT32_LIMIT, Device
 from dreamshard.workloads import Lookups
 
 LEARNING_RATE = 0.01
@@ -122,9 +122,8 @@ class RankOperators:
             key = _EXCHANGED[SHARDING_TYPES[kind]], precision_of(task, table), shares[s]
             alike.setdefault(key, []).append(s)
         kinds = sorted(alike.items())
-        arenas = device.arena.divided([self._arena_bytes(*kind, own) for kind, own in kinds])
-        for (kind, own), arena in zip(kinds, arenas, strict=True):
-            self.operators.append(self._built(*kind, own, arena))
+        memory = device.weights([self._weight_bytes(*kind, own) for kind, own in kinds])
+        self.operators = [self._built(*kind, own, part) for (kind, own), part in zip(kinds, memory, strict=True)]
         for operator in self.operators:  # one untimed step proves that memory suffices
             pooled = operator.run()
             pooled.backward(torch.zeros_like(pooled))
@@ -149,31 +148,29 @@ class RankOperators:
         """Milliseconds of the optimizer of data-parallel copies; 0 without any."""
         return 0.0 if self.dense is None else self._device.clock.compute(self.dense.step)[1]
 
-    def _arena_bytes(self, exchanged: str, precision: Precision, cached_share: float, own: list[int]) -> int:
+    def _weight_bytes(self, exchanged: str, precision: Precision, cached_share: float, own: list[int]) -> int:
         if exchanged == "never" or cached_share:
             return 0
         rows, dim = self._shards.tables.rows[own], self._shards.tables.dim[own]
         return int((rows * (dim * BYTES_PER_WEIGHT[precision] + BYTES_PER_ROW[precision])).sum())
 
     def _built(
-        self, exchanged: str, precision: Precision, cached_share: float, own: list[int], arena: WeightArena
+        self, exchanged: str, precision: Precision, cached_share: float, own: list[int], memory: Tensor
     ) -> RankOperator:
         device, tables, is_copy = self._device.device, self._shards.tables, exchanged == "never"
-        lookups = [self._lookups_of(s, is_copy) for s in own]
-        count = sum(len(each.indices) for each in lookups)
-        batch = self._samples.stop - self._samples.start if is_copy else self._device.setup.batch_size
+        joined = join_lookups([self._lookups_of(s, is_copy) for s in own])
         shapes = list(zip(tables.rows[own].tolist(), tables.dim[own].tolist(), strict=True))
-        large = max(int(tables.rows[own].sum()), count) > INT32_LIMIT  # backward numbers the rows of all tables
-        joined = shard_lookups(lookups, batch, torch.int64 if large else INDEX_DTYPE[device.type])
-        joined = Lookups(joined.indices.to(device), joined.offsets.to(device))
+        large = max(int(tables.rows[own].sum()), len(joined.indices)) > INT32_LIMIT  # backward numbers all tables' rows
+        dtype = torch.int64 if large or is_copy else INDEX_DTYPE[device.type]
+        joined = Lookups(joined.indices.to(device, dtype), joined.offsets.to(device, dtype))
         if not is_copy:
-            module = build_operator(shapes, precision, self._task.optimizer, device, arena, cached_share)
+            module = build_operator(shapes, precision, self._task.optimizer, memory, cached_share)
             return RankOperator(own, False, module, joined)
         from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
 
         dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, use_cpu=device.type == "cpu").to(device)
         self.dense = DenseOptimizer(dense.weights, shapes, self._task.optimizer)
-        return RankOperator(own, True, dense, Lookups(joined.indices.long(), joined.offsets.long()))
+        return RankOperator(own, True, dense, joined)
 
     def _lookups_of(self, shard: int, is_copy: bool) -> Lookups:
         tables, table = self._task.tables, int(self._shards.table[shard])
@@ -226,69 +223,47 @@ def build_operator(
     shapes: Sequence[tuple[int, int]],
     precision: Precision,
     optimizer: Optimizer,
-    device: torch.device,
-    arena: WeightArena,
+    memory: Tensor,
     cached_share: float = 0.0,
 ) -> torch.nn.Module:
-    """The fused operator of tables on `device`: takes indices and offsets, returns `[B, sum of dims]` fp32.
+    """The fused operator of tables: takes indices and offsets, returns `[B, sum of dims]` fp32.
 
     Args:
         shapes: rows and dim of each table.
-        arena: memory for weights on the device.
+        memory: bytes of the weights, on the device.
         cached_share: share of the rows that the GPU caches while all are in host memory; 0 for device memory.
     """
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
 
-    on_cpu = device.type == "cpu"
-    location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
-    if cached_share:
-        location = EmbeddingLocation.MANAGED_CACHING
+    on_cpu = memory.device.type == "cpu"
+    place = "MANAGED_CACHING" if cached_share else "HOST" if on_cpu else "DEVICE"
     compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
     exact = "exact_" if optimizer in PLAIN_OPTIMIZERS else ""
     operator: torch.nn.Module = _operator_class()(
-        [(rows, dim, location, compute) for rows, dim in shapes],
+        [(rows, dim, EmbeddingLocation[place], compute) for rows, dim in shapes],
         weights_precision=SparseType(precision),
         output_dtype=SparseType.FP32,
         optimizer=EmbOptimType[f"{exact}{optimizer}".upper()],
         learning_rate=LEARNING_RATE,
         bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
-        device=device,
+        device=memory.device,
         **({"cache_load_factor": cached_share} if cached_share else {}),
     )
     if cached_share:
         operator.weights_uvm.fill_(1)  # type: ignore[operator]  # takes every page of host memory
-        return operator
-    # Scale and bias of a row are in bytes, as the weights of int8 are.
-    weights = arena.weights(
-        sum(rows * (dim + BYTES_PER_ROW[precision]) for rows, dim in shapes), WEIGHT_DTYPE[precision]
-    )
-    if on_cpu:
-        operator.weights_host = torch.nn.Parameter(weights)
+    elif on_cpu:
+        operator.weights_host = torch.nn.Parameter(memory.view(WEIGHT_DTYPE[precision]))
     else:
-        operator.weights_dev = weights
+        operator.weights_dev = memory.view(WEIGHT_DTYPE[precision])
     return operator
 
 
-def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torch.dtype) -> Lookups:
-    """The operator's input: the first `batch_size` samples of each table, table after table, in one type.
-
-    Bag `t * B + b` is sample `b` of table `t`.
-
-    Raises:
-        ValueError: a table has fewer samples.
-    """
-    firsts = [table.first(batch_size) for table in lookups]
-    fewest = min(table.batch_size for table in firsts)
-    if fewest < batch_size:
-        raise ValueError(
-            f"lookups of {fewest} samples cannot fill a batch of {batch_size}; ingest the workload with a larger batch, or "
-            "measure with a smaller one"
-        )
-    lengths = torch.cat([table.offsets.diff() for table in firsts]).long()
-    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    return Lookups(torch.cat([table.indices.to(index_dtype) for table in firsts]), offsets.to(index_dtype))
+def join_lookups(lookups: Sequence[Lookups]) -> Lookups:
+    """The operator's input: samples of each table, table after table; bag `t * B + b` is sample `b` of table `t`."""
+    lengths = torch.cat([table.offsets.diff() for table in lookups]).long()
+    return Lookups(torch.cat([table.indices for table in lookups]), torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """The testbed without a device: a roofline of a named accelerator, for tests, planning and large scale."""
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,10 +60,20 @@ class SimulatedTestbed(Testbed):
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
-        exact = exchange_by_links(exchange, self.spec, testbed=self.name, hardware=self.hardware)
+        exact = 1e3 * all_to_all_s(exchange.sent_bytes.double(), self.spec, exchange.devices_per_host)
         words: list[Any] = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
-        noisy = self._with_noise(torch.stack([exact.forward_ms, exact.backward_ms], dim=1), words)  # [D, 2]
-        return replace(exact, forward_ms=noisy[:, 0], backward_ms=noisy[:, 1])
+        noisy = self._with_noise(torch.stack([exact, exact], dim=1), words)  # [D, 2]
+        return ExchangeSample(
+            exchange=exchange,
+            forward_ms=noisy[:, 0],
+            backward_ms=noisy[:, 1],
+            spread_ms=0.0,
+            repeats=1,
+            clock="model",
+            testbed=self.name,
+            hardware=self.hardware,
+            host_devices=self.spec.devices_per_node,
+        )
 
     def capacity(self, num_devices: int) -> Capacity:
         """See `Testbed`."""
@@ -76,19 +85,3 @@ class SimulatedTestbed(Testbed):
         generator = torch.Generator().manual_seed(seed)
         factors = 1 + self.noise * torch.randn(costs_ms.shape, generator=generator, dtype=costs_ms.dtype)
         return (costs_ms * factors.clamp(min=0)).to(torch.float32)
-
-
-def exchange_by_links(exchange: Exchange, spec: AcceleratorSpec, *, testbed: str, hardware: str) -> ExchangeSample:
-    """An all-to-all that is not measured: `[D]` times over the links of `spec`, without noise, in float64."""
-    comm_ms = 1e3 * all_to_all_s(exchange.sent_bytes.double(), spec, exchange.devices_per_host)
-    return ExchangeSample(
-        exchange=exchange,
-        forward_ms=comm_ms,
-        backward_ms=comm_ms,
-        spread_ms=0.0,
-        repeats=1,
-        clock="model",
-        testbed=testbed,
-        hardware=hardware,
-        host_devices=spec.devices_per_node,
-    )

@@ -27,7 +27,7 @@ def sql(
 
     Args:
         query: Over versions, tables, table_costs, tasks, cost_samples, device_costs, placements, evaluations,
-            evaluated_devices, shard_costs, exchange_samples; `describe VIEW` lists the columns of one.
+            evaluated_devices, exchange_samples; `describe VIEW` lists the columns of one.
         csv: Write CSV to this file instead.
         parquet: Write Parquet to this file instead.
         rows: Rows to print, also with --json; --csv and --parquet give all.

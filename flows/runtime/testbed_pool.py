@@ -20,7 +20,6 @@ from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import Capacity, MeasurementError, Testbed, TestbedSetup
 from dreamshard.workloads import Lookups, LookupSource
 from flows.runtime import launched_ranks, run_locks
-from storage.lake.measured_alone import LakeShardCache
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store
 
@@ -188,7 +187,6 @@ def _setup(
         warmups=measure.warmups,
         repeats=measure.repeats,
         timeout_s=measure.timeout_s,
-        shard_cache=LakeShardCache(store.lake.root),
         max_exchange_devices=max(measure.exchange_devices, default=None),
     )
 

@@ -28,7 +28,6 @@ VIEWS = (
     "tasks",
     "cost_samples",
     "device_costs",
-    "shard_costs",
     "exchange_samples",
     "placements",
     "evaluations",

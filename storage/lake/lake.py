@@ -8,7 +8,6 @@
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
     cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
     sample_buffer/...                                                  samples of an unfinished iteration
-    shard_costs/hardware=.../<key>.<repeats>.parquet                   one row: a shard measured by itself
     exchange_samples/links=.../<content>.parquet                       one row per all-to-all measured by itself
     evaluations/testbed=.../dataset_version=.../<run>.parquet          one row per placer and task
     table_estimates/<training>.<iteration>.parquet                     one row per table of a version's dataset

@@ -1,23 +1,17 @@
-"""Shards and all-to-alls measured by themselves: they serve every training on the same hardware.
+"""All-to-alls measured alone: they serve every training on the same hardware.
 
-    exchange_samples/links=<links>/<content>.parquet       all-to-alls that were measured in a row
-    shard_costs/hardware=<hardware>/<key>.<repeats>.parquet
-
-The key of a shard is the hash of everything that its costs depend on, so a look-up opens at most one file. Writing the same
-costs again changes nothing; measurements with different numbers of repeats are kept side by side.
+exchange_samples/links=<links>/<content>.parquet       all-to-alls that were measured in a row
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 
 import torch
 
 from dreamshard.costs import Exchange, ExchangeSample
-from dreamshard.testbeds.base import ShardKey, ShardTiming
 from storage.filesystem import AnyPath, list_files
 from storage.lake import schemas
-from storage.lake.parquet_files import content_id, hive_folder, read_parquet, read_parquet_files, write_rows
+from storage.lake.parquet_files import content_id, hive_folder, read_parquet_files, write_rows
 from storage.lake.rows import Row, now
 
 _OF_SAMPLE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")
@@ -75,33 +69,3 @@ def _from_row(row: Row) -> ExchangeSample:
         versions=json.loads(row["versions"]),
         **{name: row[name] for name in _OF_SAMPLE},
     )
-
-
-@dataclass(frozen=True)
-class LakeShardCache:
-    """A `ShardCache` in the lake; picklable, so that ranks in other processes can use it.
-
-    Attributes:
-        root: root of the lake.
-    """
-
-    root: AnyPath
-
-    def get(self, key: ShardKey) -> ShardTiming | None:
-        """The costs with the most repeats under `key`; None if there are none."""
-        paths = list_files(self._folder(key), f"{key.content}.*.parquet")
-        if not paths:
-            return None
-        row = read_parquet(max(paths, key=lambda path: int(path.name.split(".")[1]))).to_pylist()[0]
-        return ShardTiming(**{field.name: row[field.name] for field in fields(ShardTiming)})
-
-    def put(self, key: ShardKey, costs: ShardTiming) -> None:
-        """Write the costs, unless some with as many repeats exist."""
-        path = self._folder(key) / f"{key.content}.{costs.repeats:06}.parquet"
-        if not path.exists():
-            versions = json.dumps(dict(key.versions), sort_keys=True)
-            row = asdict(key) | asdict(costs) | {"key": key.content, "versions": versions, "created_at": now()}
-            write_rows(path, [row], schemas.SHARD_COSTS)
-
-    def _folder(self, key: ShardKey) -> AnyPath:
-        return hive_folder(self.root / "shard_costs", hardware=key.hardware)

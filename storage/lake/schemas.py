@@ -178,24 +178,6 @@ TABLE_ESTIMATES = pa.schema(
 )
 """One row per table of a version's dataset: its cost alone on a device, as the version's cost network estimates it."""
 
-SHARD_COSTS = pa.schema(
-    [
-        ("key", _TEXT),  # hash of everything the costs depend on
-        ("tables", _TEXT),  # hash of the shard's tables
-        ("hardware", _TEXT),
-        ("versions", _TEXT),  # JSON object: library to version
-        *_columns(_TEXT, "precision", "optimizer"),
-        ("batch_size", _COUNT),
-        ("num_tables", _INT),
-        *_columns(_COUNT, "sum_dim", "memory_bytes"),
-        *_columns(_MS, "forward_ms", "backward_ms", "spread_ms"),
-        ("repeats", _INT),
-        ("clock", _TEXT),
-        ("created_at", _TIME),
-    ]
-)
-"""One row per shard measured by itself."""
-
 EXCHANGE_SAMPLES = pa.schema(
     [
         *_columns(_TEXT, "exchange_id", "links"),
@@ -219,7 +201,6 @@ DATASETS = {
     "tables": TABLES,
     "tasks": TASKS,
     "cost_samples": MEASUREMENTS,
-    "shard_costs": SHARD_COSTS,
     "exchange_samples": EXCHANGE_SAMPLES,
     "evaluations": EVALUATIONS,
     "table_estimates": TABLE_ESTIMATES,

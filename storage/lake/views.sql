@@ -22,8 +22,6 @@ select * exclude (
 )
 from lake.cost_samples;
 
-create view shard_costs as from lake.shard_costs;
-
 create view exchange_samples as from lake.exchange_samples;
 
 -- A version that was registered after its evaluation was written is found here: `versions` names training and evaluation.
@@ -86,12 +84,6 @@ with described as (
     join described on described.name = measured.single_table
         and described.dataset_version = measured.dataset_version
     where measured.forward_compute_ms is not null
-    union all
-    select described.lookups_file, 'emulated', hardware, precision, optimizer, batch_size, forward_ms, backward_ms
-    from shard_costs
-    join (select distinct lookups_file from described) as described
-        on described.lookups_file = 'lookups/' || shard_costs.tables || '.parquet'
-    where num_tables = 1
 ), measured as (
     select lookups_file, any_value(testbed) as testbed, hardware, precision, optimizer, batch_size,
         median(forward_compute_ms) as forward_compute_ms, median(backward_compute_ms) as backward_compute_ms,

@@ -107,11 +107,6 @@ def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_
     assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).infeasible is None
 
 
-def test_a_source_of_lookups_that_no_rank_can_get_is_refused():
-    with pytest.raises(ValueError, match="cannot be sent to the ranks"):
-        open_cluster(lambda name: EvenLookups(BATCH)(name))
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_cuda_a_rank_per_gpu_measures_with_events():

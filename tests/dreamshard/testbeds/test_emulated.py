@@ -69,28 +69,11 @@ def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
     assert again.costs.forward_compute_ms.tolist() == first.costs.forward_compute_ms.flip(0).tolist()
 
 
-class KeptTimings(dict):
-    """A `ShardCache` in memory."""
-
-    def get(self, key):
-        return super().get(key.content)
-
-    def put(self, key, costs):
-        self[key.content] = costs
-
-
-def test_a_cache_outlives_its_testbed_but_not_a_change_of_what_is_measured(measured):
-    cache, task = KeptTimings(), roomy_task(TABLES)
-    bed_of(shard_cache=cache).measure(task, placement(0, 0, 0))
-    bed_of(shard_cache=cache, target=H100).measure(task, placement(1, 1, 1))
-    assert len(measured) == 1
-    bed_of(shard_cache=cache).measure(replace(task, precision="fp16"), placement(0, 0, 0))
-    bed_of(shard_cache=cache).measure(replace(task, optimizer="rowwise_adagrad"), placement(0, 0, 0))
-    bed_of(shard_cache=cache, batch_size=32).measure(task, placement(0, 0, 0))
-    bed_of(shard_cache=cache, repeats=5).measure(task, placement(0, 0, 0))
-    assert len(measured) == 5
-    bed_of(shard_cache=cache, repeats=4).measure(task, placement(0, 0, 0))
-    assert len(measured) == 5
+def test_what_a_shard_costs_depends_on_its_precision_and_optimizer(measured):
+    bed, task = bed_of(), roomy_task(TABLES)
+    for changes in ({}, {"precision": "fp16"}, {"optimizer": "rowwise_adagrad"}, {"precision_of": {"table-0": "fp16"}}):
+        bed.measure(replace(task, **changes), placement(0, 0, 0))
+    assert len(measured) == 4
 
 
 def test_shards_without_room_are_a_sample_with_the_bytes_asked_and_free(monkeypatch):

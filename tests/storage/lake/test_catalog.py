@@ -12,19 +12,17 @@ from dreamshard.workloads import dataset_version
 from storage.filesystem import list_files, writing
 from storage.lake import catalog, schemas
 from storage.lake.lake import Lake
-from storage.lake.measured_alone import LakeShardCache, write_exchanges
+from storage.lake.measured_alone import write_exchanges
 from storage.lake.parquet_files import write_rows
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
-from tests.storage.lake.test_measured_alone import COSTS, KEY
 
 
 @pytest.fixture
 def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) -> None:
     lake.write_tasks([task], version, "train", "set")
-    LakeShardCache(lake.root).put(KEY, COSTS)
     write_exchanges(lake.root, "abacus", [simulated().measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))])
     append_samples(lake, [sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
     lake.write_evaluation(

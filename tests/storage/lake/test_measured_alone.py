@@ -1,7 +1,6 @@
-"""Shards and all-to-alls that were measured before, in the lake and in SQL; and samples of placements that did not fit."""
+"""All-to-alls that were measured before, in the lake and in SQL; and samples of placements that did not fit."""
 
 import math
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -9,53 +8,12 @@ import torch
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import ShardCache, ShardKey, ShardTiming
-from dreamshard.workloads import dataset_version
 from storage.lake import Lake, catalog
-from storage.lake.measured_alone import LakeShardCache, read_exchanges, write_exchanges
+from storage.lake.measured_alone import read_exchanges, write_exchanges
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
-from tests.helpers.samples import four_tables, make_sample
+from tests.helpers.samples import make_sample
 from tests.helpers.testbeds import simulated
-
-KEY = ShardKey(
-    tables=dataset_version(four_tables()),
-    precision="fp16",
-    optimizer="sgd",
-    hardware="NVIDIA H200/x",
-    versions={"torch": "2.13.0"},
-    batch_size=64,
-)
-COSTS = ShardTiming(
-    forward_ms=1 / 3,
-    backward_ms=2 / 3,
-    spread_ms=0.01,
-    repeats=5,
-    clock="cuda_event",
-    num_tables=4,
-    sum_dim=60,
-    memory_bytes=1,
-)
-
-
-def test_a_shard_comes_back_as_it_was_kept_and_no_other_key_finds_it(lake: Lake):
-    cache = LakeShardCache(lake.root)
-    assert isinstance(cache, ShardCache)
-    assert cache.get(KEY) is None
-    cache.put(KEY, COSTS)
-    cache.put(KEY, replace(COSTS, forward_ms=9.0))
-    assert pickle.loads(pickle.dumps(cache)).get(KEY) == COSTS
-    assert cache.get(replace(KEY, hardware="NVIDIA H100")) is None
-    assert cache.get(replace(KEY, batch_size=65)) is None
-
-
-def test_the_measurement_of_most_repeats_is_read(lake: Lake):
-    cache = LakeShardCache(lake.root)
-    for repeats in (15, 100, 9):
-        cache.put(KEY, replace(COSTS, repeats=repeats))
-    found = cache.get(KEY)
-    assert found is not None
-    assert found.repeats == 100
 
 
 @pytest.fixture
@@ -115,9 +73,6 @@ def test_exchanges_come_back_as_they_were_measured(lake: Lake):
 
 
 def test_what_was_measured_alone_is_a_view(lake: Lake, settings: Settings):
-    LakeShardCache(lake.root).put(KEY, COSTS)
-    rows = catalog.query(settings, "select key, hardware, forward_ms, num_tables from shard_costs")
-    assert rows == [{"key": KEY.content, "hardware": "NVIDIA H200/x", "forward_ms": 1 / 3, "num_tables": 4}]
     write_exchanges(lake.root, "abacus", [measured(8, 16)])
     [row] = catalog.query(
         settings, "select num_devices, devices_per_host, largest_bytes, hardware from exchange_samples"

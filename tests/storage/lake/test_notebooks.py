@@ -17,12 +17,10 @@ from dreamshard.files import atomic
 from dreamshard.task_sets.sampling import TableSplit
 from dreamshard.tasks import PlacementTask
 from storage.lake.lake import Lake
-from storage.lake.measured_alone import LakeShardCache
 from storage.lake.parquet_files import HIVE_COLUMNS, hive_folder, read_parquet_files, write_parquet
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.storage.lake.test_catalog import filled  # noqa: F401
-from tests.storage.lake.test_measured_alone import COSTS, KEY
 
 
 def keys(table: pa.Table) -> list[str]:
@@ -60,7 +58,6 @@ def numbered(lake: Lake, task: PlacementTask, sample: CostSample) -> str:
         [make_evaluation(task, "random", 4.0)], {}, "k", dataset_version=version, testbed="7", hardware="x"
     )
     lake.write_tasks([task], version, "test", "12e5")
-    LakeShardCache(lake.root).put(KEY, COSTS)
     return version
 
 
@@ -76,7 +73,7 @@ def test_every_folder_of_the_lake_opens_in_every_library(lake: Lake, filled: Non
     (lake.root / "tables" / "dataset_version=emptied").mkdir()
     rows = {folder.name: assert_opens_everywhere(folder) for folder in lake.root.iterdir()}
     assert min(rows.values()) > 0
-    assert set(rows) >= {"tables", "tasks", "cost_samples", "evaluations", "shard_costs", "exchange_samples", "halves"}
+    assert set(rows) >= {"tables", "tasks", "cost_samples", "evaluations", "exchange_samples", "halves"}
 
 
 @pytest.mark.parametrize("value", ["a/b=c", "x=y", "~", "100 %"])
