@@ -164,14 +164,16 @@ def measure_and_report(
     model = drawn[0].name if is_fixed_model(drawn) else None
     versions = {name: version.uri for name, version in contestants.versions.items()}
     rows, measured_on = _measured(store, key, contestants, drawn, config, testbed)
+    origins: dict[str, dict[str, Any]] = {name: {"model_version": uri} for name, uri in versions.items()}
+    if contestants.candidate:
+        origins[contestants.candidate] = {"training": facts["training"], "iteration": facts["iteration"]}
     store.lake.write_evaluation(
         rows,
-        versions,
+        origins,
         key,
         dataset_version=dataset,
         testbed=testbed.kind,
         hardware=testbed.identity,
-        candidates={contestants.candidate: (facts["training"], facts["iteration"])} if contestants.candidate else {},
     )
     samples = [sample for training in trainings for sample in store.lake.read_cost_samples(run_key=training)]
     report = make_report(

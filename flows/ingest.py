@@ -9,7 +9,7 @@ from prefect import get_run_logger
 from dreamshard.recipes import Recipe, sized, with_batch_size
 from dreamshard.tables import Tables, concatenate
 from dreamshard.testbeds.base import Capacity
-from dreamshard.workloads import WorkloadConfig, dataset_version, statistics
+from dreamshard.workloads import WorkloadConfig, statistics
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import IngestOptions
@@ -108,8 +108,7 @@ def ingest_workload(
         announce(note)
     num_new, total = len(state.changed), len(state.names)
     tables = _bring_in(store, state)
-    version = dataset_version(tables)
-    store.lake.write_dataset(tables, version, name or workload.source, newest=newest)
+    version = store.lake.write_dataset(tables, name or workload.source, newest=newest)
     if newest:
         report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
     return Ingested(dataset=version, new=num_new, reused=total - num_new, notes=notes)

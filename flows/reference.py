@@ -128,7 +128,7 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
         )
     store.lake.write_evaluation(
         rows,
-        {VERSION: version},
+        {VERSION: {"model_version": version}},
         key,
         dataset_version=used.dataset,
         testbed=testbed.kind,

@@ -18,28 +18,17 @@ import duckdb
 
 from dreamshard.files import atomic
 from storage.filesystem import AnyPath, list_files
-from storage.lake import schemas
+from storage.lake.schemas import DECLARED, datasets
 from storage.settings import Settings
 
-VIEWS = (
-    "versions",
-    "tables",
-    "table_costs",
-    "tasks",
-    "cost_samples",
-    "device_costs",
-    "exchange_samples",
-    "placements",
-    "evaluations",
-    "evaluated_devices",
-)
+_DEFINED = Path(__file__).with_name("views.sql").read_text(encoding="utf-8")
+VIEWS = tuple(re.findall(r"^create view (\w+)", _DEFINED, re.MULTILINE))
 
 _CONFIG: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "python_enable_replacements": False,  # names of views never mean variables of this program
 }
 _HIVE = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
-_DESCRIBE_TABLES = re.compile(r"\s*desc(ribe)?\s+\"?tables\"?\s*;?\s*", re.IGNORECASE)  # DuckDB: which tables there are
 
 
 def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
@@ -71,7 +60,7 @@ def answering(settings: Settings, sql: str) -> Iterator[duckdb.DuckDBPyRelation]
     """
     with connect(settings) as connection:
         try:
-            answer: duckdb.DuckDBPyRelation | None = connection.sql(_DESCRIBE_TABLES.sub("describe main.tables", sql))
+            answer: duckdb.DuckDBPyRelation | None = connection.sql(sql)
             if answer is None:
                 raise ValueError(
                     f"{sql!r} asks for no rows; write a query over the views {', '.join(VIEWS)}, for example "
@@ -102,15 +91,14 @@ def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath) -> None:
     if not isinstance(root, Path):
         connection.register_filesystem(root.fs)
     try:
-        connection.execute("create schema empty; create schema lake")
-        for name, schema in schemas.DATASETS.items():
-            connection.from_arrow(schema.empty_table()).create(f"empty.{name}")
+        connection.execute(f"{DECLARED}; create schema lake")
+        for name in datasets():
             rows = f"from empty.{name}"
             if list_files(root / name, "**/*.parquet"):
                 files = f"{root / name}/**/*.parquet".replace("'", "''")
                 rows += f" union all by name from read_parquet('{files}', {_HIVE})"
             connection.execute(f"create view lake.{name} as {rows}")
-        connection.execute(Path(__file__).with_name("views.sql").read_text(encoding="utf-8"))
+        connection.execute(_DEFINED)
     except duckdb.Error as error:
         raise ValueError(
             f"DuckDB cannot read the lake in {root} ({_reason(error)}); remove the file that it names, and run the stage "

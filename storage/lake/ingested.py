@@ -17,10 +17,9 @@ import pyarrow as pa
 from dreamshard.files import json_digest
 from dreamshard.tables import Tables
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json
-from storage.lake import rows as records
-from storage.lake import schemas
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import content_id, read_parquet, read_parquet_files, write_parquet
+from storage.lake.rows import tables_from_rows, tables_to_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +88,12 @@ def known_tables(lake: Lake, source: str, key: str, fingerprints: Sequence[str])
         for i, fingerprint in enumerate(rows.column("fingerprint").to_pylist())
         if fingerprint in wanted and files[i] in existing
     }
-    kept = rows.take(pa.array(found.values(), pa.int64()))
-    tables = records.tables_from_rows(kept.append_column("position", pa.array(range(len(kept)), pa.int32())))
+    tables = tables_from_rows(rows.take(pa.array(found.values(), pa.int64())))
     return {fingerprint: tables.select([t]) for t, fingerprint in enumerate(found)}
 
 
 def _rows(fingerprints: Sequence[str], tables: Tables) -> pa.Table:
-    rows = records.tables_to_rows(tables, "", "").append_column("fingerprint", pa.array(fingerprints, pa.string()))
-    return rows.select(schemas.INGESTED.names).cast(schemas.INGESTED)
+    return tables_to_rows(tables).append_column("fingerprint", pa.array(fingerprints, pa.string()))
 
 
 def _state(lake: Lake, key: str) -> AnyPath:

@@ -4,7 +4,7 @@
     tables/dataset_version=.../tables.parquet                          one row per table
     tables/_newest.json                                                the dataset that was ingested last
     drifted/dataset_version=.../<content>.parquet                      one row per table derived from one of the dataset's
-    halves/<task set>.parquet                                          which tables were trained on, which held out
+    halves/<task set>.json                                             which tables were trained on, which held out
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
     cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
     sample_buffer/...                                                  samples of an unfinished iteration
@@ -22,10 +22,10 @@ The root may be a bucket. Hosts that write at once corrupt nothing: the same con
 have different names.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -36,9 +36,9 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import TableSplit
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
+from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
 from storage.filesystem import AnyPath, list_files, read_json, write_json
-from storage.lake import rows, schemas
+from storage.lake import rows
 from storage.lake.parquet_files import (
     content_id,
     hive_folder,
@@ -54,8 +54,6 @@ name them, but not to the dataset, whose version is the user's tables."""
 EVALUATION = 0
 """The iteration of a cost sample that an evaluation measured; its `run_key` is the evaluation's key."""
 
-_SPLIT = pa.schema([("name", pa.string()), ("split", pa.string())])  # one row per table; the split is train or test
-
 
 @dataclass(frozen=True)
 class Lake:
@@ -70,13 +68,13 @@ class Lake:
     root: AnyPath
     local: Path
 
-    def write_table_lookups(self, table: WorkloadTable, description: Tables | None = None) -> AnyPath:
+    def write_table_lookups(self, table: WorkloadTable, description: Tables) -> AnyPath:
         """Write the lookups of one table unless they exist; returns the file, which datasets of the same table share.
 
         Args:
-            description: `statistics(table)` if known, to avoid counting twice; its content names the file.
+            description: `statistics(table)`; its content names the file.
         """
-        path = self.root / rows.lookups_file(statistics(table) if description is None else description)
+        path = self.root / rows.lookups_file(description)
         if not path.exists():
             local = path if isinstance(path, Path) else self.local / "lookups" / path.name
             local.parent.mkdir(parents=True, exist_ok=True)
@@ -85,21 +83,16 @@ class Lake:
                 path.fs.put_file(str(local), path.path)  # in one piece; ranks of this host read the local copy
         return path
 
-    def lookup_source(self, version: str, batch_size: int | None = None) -> LookupFiles:
+    def lookup_source(self, version: str) -> LookupFiles:
         """Lookups of the pool of dataset `version` by name; picklable, reads each file on demand.
-
-        Args:
-            batch_size: number of samples to take; None for all.
 
         Raises:
             ValueError: there is no such dataset.
         """
-        dataset = self.pool_rows(version)
-        pairs = zip(dataset.column("name").to_pylist(), dataset.column("lookups_file").to_pylist(), strict=True)
-        root = self.root
-        if isinstance(root, Path):
-            return LookupFiles({name: root / file for name, file in pairs}, batch_size)
-        return LookupFiles({name: str(root / file) for name, file in pairs}, batch_size, self.local / "lookups")
+        pool, is_local = self.pool_rows(version), isinstance(self.root, Path)
+        paths = [self.root / file for file in pool.column("lookups_file").to_pylist()]
+        by_name = dict(zip(pool.column("name").to_pylist(), paths if is_local else map(str, paths), strict=True))
+        return LookupFiles(by_name, copies=None if is_local else self.local / "lookups")
 
     def has_lookups(self, files: Sequence[str]) -> set[str]:
         """Those of the paths below the root, as the column `lookups_file` has them, that exist."""
@@ -108,27 +101,22 @@ class Lake:
         existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
         return existing.intersection(files)
 
-    def write_dataset(self, tables: Tables, version: str, source: str, *, newest: bool = True) -> None:
-        """Write the tables of a dataset; from now on it is the newest, even if it existed.
+    def write_dataset(self, tables: Tables, source: str, *, newest: bool = True) -> str:
+        """Write the tables of a dataset, and return its version; from now on it is the newest, even if it existed.
 
         Args:
             source: origin of the tables, for people.
-            newest: if not, it counts as older than all others, and one that exists stays as it is.
-
-        Raises:
-            ValueError: `version` is not the content hash of `tables`.
+            newest: if not, it never counts as the newest, and one that exists stays as it is.
         """
-        if version != dataset_version(tables):
-            raise ValueError(
-                f"dataset {version!r} is not the version of these {len(tables)} tables ({dataset_version(tables)}), so "
-                "other tables would be read under that name; pass dataset_version(tables)"
-            )
+        version = dataset_version(tables)
         becomes_newest = newest and self.newest_dataset() != version
         if becomes_newest or not self.has_dataset(version):
-            created_at = rows.now() if newest else schemas.LONG_AGO
-            write_parquet(self._dataset_path(version), rows.tables_to_rows(tables, version, source, created_at))
+            created_at = rows.now() if newest else None
+            content = rows.tables_to_rows(tables, source=source, created_at=created_at)
+            write_parquet(self._dataset_path(version), content)
         if becomes_newest:
             write_json(self.root / "tables" / "_newest.json", {"dataset": version})
+        return version
 
     def newest_dataset(self) -> str | None:
         """Version of the dataset that was ingested last, which stages run by hand take; None before the first."""
@@ -150,31 +138,22 @@ class Lake:
         return rows.tables_from_rows(self.pool_rows(version))
 
     def pool_rows(self, version: str) -> pa.Table:
-        """`read_pool` as rows of `schemas.TABLES`, each name once."""
-        own = self._read_dataset_rows(version).sort_by("position")
-        folder = hive_folder(self.root / DRIFTED, dataset_version=version)
-        combined = pa.concat_tables([own, *read_parquet_files(list_files(folder, "*.parquet"))])
+        """`read_pool` as rows with names, statistics and lookups files, each name once."""
+        drifted = list_files(hive_folder(self.root / DRIFTED, dataset_version=version), "*.parquet")
+        combined = pa.concat_tables([self._read_dataset_rows(version), *read_parquet_files(drifted)])
         first = {name: i for i, name in reversed(list(enumerate(combined.column("name").to_pylist())))}
-        kept = combined.take(sorted(first.values()))
-        position = kept.schema.get_field_index("position")
-        return kept.set_column(position, kept.schema.field(position), pa.array(range(len(kept)), pa.int32()))
+        return combined.take(sorted(first.values()))
 
     def write_drifted(self, tables: Tables, version: str) -> None:
         """Add drifted tables, whose lookups are in the lake, to the pool of dataset `version`."""
-        content = rows.tables_to_rows(tables, version, "")
-        name = content_id([list(tables.names), content.column("lookups_file").to_pylist()])
-        path = hive_folder(self.root / DRIFTED, dataset_version=version) / f"{name}.parquet"
+        folder = hive_folder(self.root / DRIFTED, dataset_version=version)
+        path = folder / f"{dataset_version(tables)}.parquet"
         if not path.exists():
-            write_parquet(path, content)
+            write_parquet(path, rows.tables_to_rows(tables))
 
     def dataset_source(self, version: str) -> str:
         """The `source` that the dataset was last written with."""
         return str(self._read_dataset_rows(version).column("source")[0].as_py())
-
-    def dataset_versions(self) -> list[str]:
-        """Versions of all datasets, for messages."""
-        paths = list_files(self.root / "tables", "*/tables.parquet")
-        return [path.parent.name.partition("=")[2] for path in paths]
 
     def write_table_split(self, tasks: str, split: TableSplit) -> None:
         """Write the split that the task set `tasks` was drawn from, unless it exists.
@@ -182,9 +161,7 @@ class Lake:
         It is never removed: a later training must know every table that its placer or an earlier one learned from.
         """
         if not self.has_table_split(tasks):
-            sides = {side: sorted(getattr(split, side)) for side in ("train", "test")}
-            content = [{"name": name, "split": side} for side, names in sides.items() for name in names]
-            write_rows(self._split_path(tasks), content, _SPLIT)
+            write_json(self._split_path(tasks), {"train": sorted(split.train), "test": sorted(split.test)})
 
     def has_table_split(self, tasks: str) -> bool:
         """Whether the split of a task set is known; it is lost if somebody empties the lake."""
@@ -197,14 +174,14 @@ class Lake:
             ValueError: it is not known.
         """
         path = self._split_path(tasks)
-        if not path.exists():
+        try:
+            content = read_json(path)
+        except FileNotFoundError as error:
             raise ValueError(
                 f"{path} is lost, so it is not known which tables were trained on and which were held out; restore it, or "
                 "train from nothing with `dreamshard run --full`"
-            )
-        content = read_parquet(path).to_pylist()
-        sides = (frozenset(row["name"] for row in content if row["split"] == side) for side in ("train", "test"))
-        return TableSplit(*sides)
+            ) from error
+        return TableSplit(frozenset(content["train"]), frozenset(content["test"]))
 
     def write_tasks(
         self,
@@ -218,95 +195,83 @@ class Lake:
 
         Args:
             split: `train`, `test` or `reference`.
-            key: name of this set of tasks; by default the hash of its content.
+            key: name of this set of tasks, which always means the same tasks; by default the hash of its content.
             seed: seed of the draw, for people.
-
-        Raises:
-            ValueError: other tasks exist under that key.
         """
-        task_rows = [rows.task_to_row(task) for task in tasks]
-        task_set = content_id(task_rows) if key is None else key
+        content = [rows.task_to_row(task) for task in tasks]
+        task_set = key or content_id(content)
         path = self._tasks_path(dataset_version, split, task_set)
         if not path.exists():
-            origin: rows.Row = {"dataset_version": dataset_version, "split": split, "task_set": task_set, "seed": seed}
-            origin["created_at"] = rows.now()
-            write_rows(path, [origin | row | {"position": i} for i, row in enumerate(task_rows)], schemas.TASKS)
-        elif read_parquet(path, list(task_rows[0])).to_pylist() != task_rows:
-            raise ValueError(
-                f"{path} holds other tasks than these {len(task_rows)} of the same key {task_set!r}, and a key must "
-                "always mean the same tasks; give them another key"
-            )
+            same = {"dataset_version": dataset_version, "split": split, "task_set": task_set, "seed": seed}
+            origin = same | {"created_at": rows.now()}
+            write_rows(path, "tasks", [origin | row | {"position": i} for i, row in enumerate(content)])
         return task_set
 
     def read_tasks(self, dataset_version: str, split: str, key: str) -> list[PlacementTask]:
         """The tasks of one key, in the order in which they were drawn.
 
         Raises:
-            ValueError: there are none; the message lists the existing keys.
+            ValueError: there are none.
         """
         path = self._tasks_path(dataset_version, split, key)
         if not path.exists():
-            known = [file.stem for file in list_files(path.parent, "*.parquet")]
             raise ValueError(
                 f"there are no {split} tasks {key!r} of dataset {dataset_version}, so there is nothing to place; draw "
-                f"them first, or use one of {known}"
+                "them first"
             )
         pool = self.read_pool(dataset_version)
-        return [rows.task_from_row(row, pool) for row in read_parquet(path).sort_by("position").to_pylist()]
+        return [rows.task_from_row(row, pool) for row in read_parquet(path).to_pylist()]
 
-    def read_cost_samples(self, run_key: str | None = None) -> list[CostSample]:
-        """Measurements ordered by iteration and time; costs are float32 as testbeds return them.
-
-        Args:
-            run_key: training or evaluation to read; None for all.
+    def read_cost_samples(self, run_key: str) -> list[CostSample]:
+        """Measurements of a training or evaluation by iteration and time; costs are float32 as testbeds return them.
 
         Raises:
-            ValueError: a file cannot be read, or a sample's dataset is not in the lake.
+            ValueError: a file cannot be read, or the samples' dataset is not in the lake.
         """
-        run = "*" if run_key is None else quote(run_key, safe="")
-        tables = read_parquet_files(list_files(self.root / "cost_samples", f"*/*/{run}.*.parquet"))
-        found = [row for table in tables for row in table.to_pylist()]
+        files = list_files(self.root / "cost_samples", f"*/*/{quote(run_key, safe='')}.*.parquet")
+        found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
         found.sort(key=lambda row: (row["iteration"], row["created_at"]))
-        samples: list[CostSample] = []
-        for name in sorted({row["dataset_version"] for row in found}):
-            samples += rows.samples_from_rows(
-                [row for row in found if row["dataset_version"] == name], self.read_pool(name)
-            )
-        return samples
+        return rows.samples_from_rows(found, self.read_pool(found[0]["dataset_version"])) if found else []
 
     def write_evaluation(
         self,
         measured: Sequence[EvaluationRow],
-        model_versions: Mapping[str, str],
+        placers: Mapping[str, rows.Row],
         run_key: str,
         *,
         dataset_version: str,
         testbed: str,
         hardware: str,
         split: str = "heldout",
-        candidates: Mapping[str, tuple[str, int]] = MappingProxyType({}),
-    ) -> list[str]:
-        """Write the results of an evaluation in one file, replacing earlier ones; returns the id of each row.
+    ) -> None:
+        """Write the results of an evaluation in one file, replacing earlier ones.
 
         Args:
-            model_versions: version by placer, of the placers that are registered models; a candidate is not one yet.
+            placers: what identifies a placer, by its name: `model_version` of a registered version, or `training` and
+                `iteration` of a candidate, by which the view finds the version once it is registered.
             run_key: the evaluation's key.
             split: `heldout`, or `reference` for the fixed tasks that all versions of a topology place.
-            candidates: training and iteration by placer, by which the view finds the version once it is registered.
         """
-        origin = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
-        origin["split"] = split
-        trained = {
-            placer: {"training": training, "iteration": iteration}
-            for placer, (training, iteration) in candidates.items()
-        }
-        content = [
-            rows.evaluation_to_row(row, model_versions.get(row.placer), origin, trained.get(row.placer))
-            for row in measured
-        ]
+        same = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
+        content = []
+        for each in measured:
+            row = {
+                **same,
+                "split": split,
+                "placer": each.placer,
+                **placers.get(each.placer, {}),
+                "task": each.task.name,
+                "num_devices": each.task.num_devices,
+                "overall_ms": each.overall_ms if math.isfinite(each.overall_ms) else None,
+                "predicted_ms": each.predicted_ms if math.isfinite(each.predicted_ms) else None,
+                "legal": each.legal,
+                "place_ms": each.place_ms,
+                "table_names": list(each.task.tables.names),
+                "placement": each.placement.device.tolist(),
+            }
+            content.append(row | {"evaluation_id": content_id(row), "created_at": rows.now()})
         folder = hive_folder(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
-        write_rows(folder / f"{quote(run_key, safe='')}.parquet", content, schemas.EVALUATIONS)
-        return [row["evaluation_id"] for row in content]
+        write_rows(folder / f"{quote(run_key, safe='')}.parquet", "evaluations", content)
 
     def write_estimates(self, placer: DreamShardPlacer, dataset: str, training: str, iteration: int) -> None:
         """What each table costs alone on a device, by a version's cost network; the view `table_costs` shows it.
@@ -317,12 +282,9 @@ class Lake:
         measured = placer.cost_network.measured_on
         if measured is None or path.exists():
             return
-        tables, setting = self.read_dataset(dataset), measured.setting
-        same: rows.Row = {
-            **{"dataset_version": dataset, "testbed": measured.testbed, "hardware": measured.hardware},
-            **{"precision": setting.precision, "optimizer": setting.optimizer, "batch_size": setting.batch_size},
-            **{"training": training, "iteration": iteration, "created_at": rows.now()},
-        }
+        tables = self.read_dataset(dataset)
+        same = {"dataset_version": dataset, "testbed": measured.testbed, "hardware": measured.hardware}
+        same |= asdict(measured.setting) | {"training": training, "iteration": iteration, "created_at": rows.now()}
         content = [
             {
                 **same,
@@ -333,22 +295,25 @@ class Lake:
             }
             for t, (forward, backward) in enumerate(placer.alone_ms(tables).double().tolist())
         ]
-        write_rows(path, content, schemas.TABLE_ESTIMATES)
+        write_rows(path, "table_estimates", content)
 
     def _dataset_path(self, version: str) -> AnyPath:
         return hive_folder(self.root / "tables", dataset_version=version) / "tables.parquet"
 
     def _split_path(self, tasks: str) -> AnyPath:
-        return self.root / "halves" / f"{tasks}.parquet"
+        return self.root / "halves" / f"{tasks}.json"
 
     def _tasks_path(self, version: str, split: str, key: str) -> AnyPath:
         return hive_folder(self.root / "tasks", dataset_version=version, split=split) / f"{quote(key, safe='')}.parquet"
 
     def _read_dataset_rows(self, version: str) -> pa.Table:
-        path = self._dataset_path(version)
-        if not path.exists():
+        try:
+            return read_parquet(self._dataset_path(version))
+        except FileNotFoundError as error:
+            known = [
+                path.parent.name.partition("=")[2] for path in list_files(self.root / "tables", "*/tables.parquet")
+            ]
             raise ValueError(
-                f"there is no dataset {version!r} in {self.root}, so there are no tables to work on; ingest it, or "
-                f"use one of {self.dataset_versions()}"
-            )
-        return read_parquet(path)
+                f"there is no dataset {version!r} in {self.root}, so there are no tables to work on; ingest it, or use one "
+                f"of {known}"
+            ) from error

@@ -1,7 +1,6 @@
 """Parquet files that appear completely or not at all, and one clear error for a file that cannot be read."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -10,8 +9,9 @@ import pyarrow.parquet as pq
 
 from dreamshard.files import json_digest
 from storage.filesystem import AnyPath, read_files, writing
+from storage.lake.schemas import datasets
 
-HIVE_COLUMNS = ("dataset_version", "split", "testbed", "hardware", "links")
+HIVE_COLUMNS = ("dataset_version", "split", "testbed", "links")
 """Columns that folders are named by; files in them do not hold these."""
 
 _ROWS_PER_GROUP = 122_880  # DuckDB hands one group to a thread: a third faster than with pyarrow's default of a million
@@ -22,18 +22,13 @@ def write_parquet(target: AnyPath, table: pa.Table) -> None:
     table = table.drop_columns([name for name in _hive_values(target) if name in table.column_names])
     with writing(target) as file:
         pq.write_table(
-            table,
-            file,
-            compression="zstd",
-            row_group_size=_ROWS_PER_GROUP,
-            use_dictionary=_texts(table.schema),
-            write_page_checksum=True,
+            table, file, compression="zstd", row_group_size=_ROWS_PER_GROUP, use_dictionary=_texts(table.schema)
         )
 
 
-def write_rows(target: AnyPath, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
-    """`write_parquet` for rows of `schema`; missing columns are null."""
-    write_parquet(target, pa.Table.from_pylist(rows, schema=schema))
+def write_rows(target: AnyPath, dataset: str, rows: list[dict[str, Any]]) -> None:
+    """`write_parquet` for rows of a dataset; missing columns are null."""
+    write_parquet(target, pa.Table.from_pylist(rows, schema=datasets()[dataset]))
 
 
 def read_parquet(source: AnyPath, columns: list[str] | None = None) -> pa.Table:
@@ -60,27 +55,19 @@ def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = N
     Raises:
         ValueError: one cannot be read, or lacks a column; the message names the file.
     """
-    contents: Sequence[Any] = sources
-    if not all(isinstance(source, Path) for source in sources):
-        contents = [None if content is None else pa.BufferReader(content) for content in read_files(sources)]
     tables = []
-    for source, content in zip(sources, contents, strict=True):
+    for source, content in zip(sources, read_files(sources), strict=True):
         if content is None:
             continue
-        of_folders = _hive_values(source)
-        wanted = None if columns is None else [name for name in columns if name not in of_folders]
         try:
-            table = pq.read_table(content, columns=wanted, partitioning=None, page_checksum_verification=True)
-        except FileNotFoundError:
-            continue
-        except (pa.ArrowException, OSError) as error:
+            table = pq.read_table(pa.BufferReader(content))
+            for name, value in _hive_values(source).items():
+                table = table.append_column(name, pa.array([value] * len(table), pa.string()))
+            tables.append(table if columns is None else table.select(columns))
+        except (pa.ArrowException, OSError, KeyError) as error:
             raise ValueError(
                 f"{source} cannot be read as Parquet ({error}); remove it and run the stage that writes it again"
             ) from error
-        for name, value in of_folders.items():
-            if columns is None or name in columns:
-                table = table.append_column(name, pa.array([value] * len(table), pa.string()))
-        tables.append(table)
     return tables
 
 

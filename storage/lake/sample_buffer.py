@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from dreamshard.costs import CostSample
 from storage.filesystem import list_files, remove
 from storage.lake import rows as records
-from storage.lake import schemas
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import content_id, hive_folder, read_parquet_files, write_parquet, write_rows
 
@@ -40,7 +39,7 @@ def collecting(
 
     def save(sample: CostSample) -> None:
         rows = records.sample_to_rows(sample, run_key=run_key, iteration=iteration, dataset_version=dataset_version)
-        write_rows(lake.root / FOLDER / f"{prefix}.{rows[0]['sample_id']}.parquet", rows, schemas.MEASUREMENTS)
+        write_rows(lake.root / FOLDER / f"{prefix}.{rows[0]['sample_id']}.parquet", "cost_samples", rows)
 
     _flush(lake, prefix)
     try:

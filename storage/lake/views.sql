@@ -1,9 +1,9 @@
--- The catalog's views. `lake.NAME` are the rows of a dataset's files, of its columns as `schemas.DATASETS` has them.
+-- The catalog's views. `lake.NAME` are the rows of a dataset's files, of its columns as `datasets.sql` has them.
 
 create view versions as from lake.versions;
 
 -- Tables of reference tasks are nobody's own: they are read by their dataset version only.
-create view tables as from lake.tables where created_at > timestamp '1970-01-01';
+create view tables as from lake.tables where created_at is not null;
 
 create view tasks as from lake.tasks;
 

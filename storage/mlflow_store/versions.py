@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from dreamshard.training.config import ALGORITHMS
-from storage.lake import schemas
 from storage.lake.parquet_files import read_parquet, write_parquet
+from storage.lake.schemas import datasets
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.registry import Version
 from storage.settings import Settings
@@ -30,7 +30,7 @@ def versions(settings: Settings) -> list[dict[str, Any]]:
 
     Returns:
         Of each: its reference, standing (in words), reference_failure (why it has no `reference_cost_ms`, or None), the
-        columns of `schemas.VERSIONS`, and every metric by name.
+        columns of the view `versions`, and every metric by name.
     """
     rows = _rows(settings, [each for algorithm in ALGORITHMS for each in registry.versions(settings.of(algorithm))])
     rows.sort(key=lambda row: row["created_at"], reverse=True)  # stable: of one second, the highest number first
@@ -56,7 +56,7 @@ def version(settings: Settings, name: str) -> dict[str, Any]:
 def write_versions(settings: Settings) -> None:
     """Write the registry to the lake as it is now, after a version or an alias changed; the caller holds its lock."""
     path = settings.lake_root / "versions" / "versions.parquet"
-    table = pa.Table.from_pylist(versions(settings)[::-1], schema=schemas.VERSIONS)
+    table = pa.Table.from_pylist(versions(settings)[::-1], schema=datasets()["versions"])
     if not path.exists() or read_parquet(path) != table:
         write_parquet(path, table)
 
@@ -76,7 +76,7 @@ def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, 
         "reference": version.uri,
         "standing": version.standing,
         "reference_failure": text.get("reference_failure"),
-        **{field.name: _typed(field.type, text.get(field.name)) for field in schemas.VERSIONS},
+        **{field.name: _typed(field.type, text.get(field.name)) for field in datasets()["versions"]},
         "model": version.model,
         "version": version.number,
         "algorithm": version.algorithm,

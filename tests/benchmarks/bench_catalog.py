@@ -13,8 +13,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from storage.lake import catalog, schemas
+from storage.lake import catalog
 from storage.lake.parquet_files import hive_folder, write_parquet
+from storage.lake.schemas import datasets
 from storage.settings import Settings
 from storage.store import open_store
 
@@ -98,7 +99,8 @@ def _measurements(testbed: str, version: str, num_rows: int) -> pa.Table:
     sql = _ROWS.format(part=f"{testbed}-{version}", testbed=testbed, version=version, rows=num_rows)
     with duckdb.connect() as connection:
         made: pa.Table = connection.sql(sql).to_arrow_table()
-    return made.select(schemas.MEASUREMENTS.names).cast(schemas.MEASUREMENTS)
+    schema = datasets()["cost_samples"]
+    return made.select(schema.names).cast(schema)
 
 
 def _row(name: str, settings: Settings, sql: str, bar: float | None) -> dict[str, Any]:

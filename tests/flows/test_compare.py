@@ -11,7 +11,6 @@ from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
-from dreamshard.workloads import dataset_version
 from flows.reports.report_pages import html_page
 from flows.rules import heldout
 from storage.mlflow_store import registration, registry, runs
@@ -46,8 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions 1 and 2, untrained, recorded as trained on the train tables that seeds 0 and 1 draw from 40; 1 is champion."""
     folder = tmp_path_factory.mktemp("compared")
     settings, pool = Settings.from_environment({"DREAMSHARD_HOME": str(folder / "home")}), pool_of(40)
-    dataset = dataset_version(pool)
-    open_store(settings).lake.write_dataset(pool, dataset, "by hand")
+    dataset = open_store(settings).lake.write_dataset(pool, "by hand")
     for seed in (0, 1):
         half, rest = split_tables(pool, torch.Generator().manual_seed(seed))
         open_store(settings).lake.write_table_split(f"tasks{seed}", EMPTY_SPLIT.with_tables(half, rest))

@@ -13,7 +13,7 @@ from prefect.logging import disable_run_logger
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.training.config import Algorithm
-from dreamshard.workloads import dataset_version, open_workload, statistics
+from dreamshard.workloads import open_workload, statistics
 from flows import profile, stages, train
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
@@ -67,11 +67,10 @@ class Home:
         lines = [",".join(map(str, [name, *sizes])) for name, sizes in tables.items()]
         (self.path / "list.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *lines]) + "\n")
         found = list(open_workload(self.config().workload).tables())
-        for table in found:
-            open_store().lake.write_table_lookups(table)
-        pool = concatenate([statistics(table) for table in found])
-        open_store().lake.write_dataset(pool, dataset_version(pool), self.config().workload.source)
-        return dataset_version(pool)
+        described = [statistics(table) for table in found]
+        for table, its in zip(found, described, strict=True):
+            open_store().lake.write_table_lookups(table, its)
+        return open_store().lake.write_dataset(concatenate(described), self.config().workload.source)
 
     def start(self, dataset: str, *, full: bool = False, **other) -> warm_start.Start:
         config = self.config(**other)
@@ -206,7 +205,7 @@ def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
 
 def test_a_lost_table_split_is_an_error_and_a_full_training_draws_another(home: Home):
     split, dataset = home.of(1).made_of.tasks, home.of(2).made_of.dataset
-    path = open_store().settings.lake_root / "halves" / f"{split}.parquet"
+    path = open_store().settings.lake_root / "halves" / f"{split}.json"
     hidden = path.rename(path.with_suffix(".hidden"))
     try:
         with pytest.raises(ValueError, match=r"table split of .* is lost"):

@@ -25,7 +25,7 @@ DATASET = dataset_version(POOL)
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     opened = open_store()
-    opened.lake.write_dataset(POOL, DATASET, "by hand")
+    opened.lake.write_dataset(POOL, "by hand")
     return opened
 
 

@@ -6,9 +6,10 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from dreamshard.costs import CostSample
-from storage.lake import Lake, schemas
+from storage.lake import Lake
 from storage.lake import rows as records
 from storage.lake.sample_buffer import append_measurements
+from storage.lake.schemas import datasets
 
 
 def append_samples(
@@ -19,6 +20,6 @@ def append_samples(
     rows = [records.sample_to_rows(sample, **origin) for sample in samples]
     for testbed in {sample.testbed for sample in samples}:
         own = [row for devices in rows for row in devices if row["testbed"] == testbed]
-        measurements = pa.Table.from_pylist(own, schema=schemas.MEASUREMENTS)
+        measurements = pa.Table.from_pylist(own, schema=datasets()["cost_samples"])
         append_measurements(lake, f"{quote(run_key, safe='')}.{iteration:04}", measurements)
     return [devices[0]["sample_id"] for devices in rows]

@@ -9,7 +9,6 @@ from dreamshard.costs import CostSample
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
-from dreamshard.workloads import dataset_version
 from storage.lake import Lake
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -40,8 +39,7 @@ def tables() -> Tables:
 @pytest.fixture
 def version(lake: Lake, tables: Tables) -> str:
     """The tables' dataset version, in the lake."""
-    lake.write_dataset(tables, dataset_version(tables), "by hand")
-    return dataset_version(tables)
+    return lake.write_dataset(tables, "by hand")
 
 
 @pytest.fixture

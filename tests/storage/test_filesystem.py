@@ -25,24 +25,18 @@ from tests.storage.lake.test_catalog import (  # noqa: F401
 )
 from tests.storage.lake.test_lake import (  # noqa: F401
     test_a_damaged_file_is_named,
-    test_a_key_never_comes_to_mean_other_tasks,
     test_an_evaluation_made_again_takes_the_place_of_the_one_before,
-    test_an_unknown_dataset_names_those_there_are,
     test_datasets_that_share_a_table_share_its_lookups,
     test_samples_come_back_bit_for_bit_in_the_order_of_iterations,
     test_tables_come_back_bit_for_bit_in_their_order,
     test_tasks_come_back_as_they_were_drawn,
-    test_the_dataset_ingested_last_is_the_newest_unless_it_was_only_looked_at,
+    test_the_dataset_ingested_last_is_the_newest_unless_only_looked_at,
     test_the_same_samples_again_add_nothing_even_among_new_ones,
     test_writers_of_one_run_at_the_same_time_lose_nothing,
-    test_writing_the_same_dataset_twice_adds_nothing,
 )
-from tests.storage.lake.test_measured_alone import (  # noqa: F401
-    test_what_was_measured_alone_is_a_view,
-)
+from tests.storage.lake.test_measured_alone import test_exchanges_are_a_view  # noqa: F401
 from tests.storage.lake.test_sample_buffer import (  # noqa: F401
     test_samples_kept_one_by_one_are_one_file_of_the_lake,
-    test_what_was_kept_before_an_error_is_in_the_lake,
 )
 
 

@@ -15,7 +15,7 @@ import torch
 from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
-from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
+from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from storage import retention
 from storage.filesystem import write_json
 from storage.lake import catalog
@@ -48,8 +48,7 @@ def ingest(lake: Lake, name: str) -> str:
         described.append(statistics(known))
         lake.write_table_lookups(known, described[-1])
     tables = concatenate(described)
-    lake.write_dataset(tables, dataset_version(tables), name)
-    return dataset_version(tables)
+    return lake.write_dataset(tables, name)
 
 
 def train(store: Store, name: str, predecessor: str = "") -> str:
@@ -139,10 +138,9 @@ def facts(store: Store, name: str) -> list[object]:
 
 
 def is_readable(store: Store) -> None:
-    """Every view answers, and every sample has its tables."""
+    """Every view answers."""
     for view in catalog.VIEWS:
         catalog.query(store.settings, f"select * from {view}")
-    store.lake.read_cost_samples()
 
 
 def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
@@ -245,8 +243,8 @@ def test_lookups_of_drifted_tables_stay_as_long_as_those_of_their_dataset(tmp_pa
     drifted = WorkloadTable(
         "mine (rows x1.10, lookups x1.00)", 110, 8, Lookups(torch.tensor([7]), torch.tensor([0, 1]))
     )
-    kept = store.lake.write_table_lookups(drifted)
-    stray = store.lake.write_table_lookups(replace(drifted, rows=120))
+    other = replace(drifted, rows=120)
+    kept, stray = (store.lake.write_table_lookups(each, statistics(each)) for each in (drifted, other))
     store.lake.write_drifted(statistics(drifted), version)
     removable = {file.info.path for file in retention.find_removable(store, datetime.now(UTC) + timedelta(days=1))}
     assert stray in removable

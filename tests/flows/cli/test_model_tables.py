@@ -9,7 +9,7 @@ import torch
 torchrec = pytest.importorskip("torchrec")
 
 from dreamshard.torchrec import load_plan  # noqa: E402
-from dreamshard.workloads import call, dataset_version  # noqa: E402
+from dreamshard.workloads import call  # noqa: E402
 from flows.placing.models import read_model  # noqa: E402
 from storage.settings import Settings  # noqa: E402
 from storage.store import open_store  # noqa: E402
@@ -104,8 +104,7 @@ def test_what_a_list_lacks_is_as_ingested_last_before_the_first_champion(place, 
     lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
     (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,101,16,3\n")
     ingested = tables_of([1000, 100], [8, 16], [5.004, 3.0], names=("word", "user"))
-    version = dataset_version(ingested)
-    lake.write_dataset(ingested, version, "listed")
+    version = lake.write_dataset(ingested, "listed")
     of = f"are from data set {version} (listed)"
     assert f"those of 2 of 2 tables {of}" in place("placed_model.py:make_model", *SMALL).stderr
     assert f"those of 1 of 2 tables {of}, the others have its mean reuse" in place("listed.csv", *SMALL).stderr

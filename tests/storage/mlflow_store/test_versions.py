@@ -6,8 +6,9 @@ from dreamshard.costs import MeasuredOn
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
 from storage import notebook
-from storage.lake import catalog, schemas
+from storage.lake import catalog
 from storage.lake.parquet_files import read_parquet
+from storage.lake.schemas import datasets
 from storage.mlflow_store import registration, runs, versions
 from storage.mlflow_store.registry import set_alias
 from storage.store import Store
@@ -61,7 +62,7 @@ def test_the_lake_has_the_registry_as_it_was_when_it_was_written(registered: Sto
     assert path.stat().st_mtime_ns == before
     set_alias(registered.settings, SECOND, "champion", "better")
     versions.write_versions(registered.settings)
-    assert read_parquet(path).schema.names == schemas.VERSIONS.names
+    assert read_parquet(path).schema.names == datasets()["versions"].names
     assert read_parquet(path).column("aliases").to_pylist() == ["previous", "champion"]
 
 
@@ -69,8 +70,9 @@ def test_a_candidate_is_the_version_that_it_became(registered: Store, task: Plac
     where = {"dataset_version": version, "testbed": "simulated", "hardware": "simulated H100"}
     evaluated = [make_evaluation(task, "dreamshard", 4.0), make_evaluation(task, "champion 1", 5.0)]
     write = registered.lake.write_evaluation
-    write(evaluated, {"champion 1": FIRST}, "again", **where, candidates={"dreamshard": ("second", 2)})
-    write(evaluated[:1], {}, "later", **where, candidates={"dreamshard": ("second", 3)})
+    champion = {"champion 1": {"model_version": FIRST}}
+    write(evaluated, champion | {"dreamshard": {"training": "second", "iteration": 2}}, "again", **where)
+    write(evaluated[:1], {"dreamshard": {"training": "second", "iteration": 3}}, "later", **where)
     found = rows(registered, "select run_key, placer, model, model_version from evaluations order by all")
     model = "dreamshard-simulated-h100-2"
     assert [tuple(row.values()) for row in found] == [
