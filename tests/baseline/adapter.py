@@ -25,7 +25,7 @@ from dreamshard.training import TrainingConfig, load_placer, save_placer
 from storage.lake import catalog
 from storage.settings import Settings
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import fit_costs, improve_policy, make_placer, propose, start_training
+from tests.helpers.trained import learn, make_placer
 
 HERE = Path(__file__).parent
 DIMS = ("dim16", "mixed")
@@ -84,12 +84,7 @@ def true_ms(task: PlacementTask, placement: Placement) -> float:
 def trained(pool: Tables, tasks: list[PlacementTask], seed: int) -> DreamShardPlacer:
     """A placer from ten rounds of ten placements measured on the simulated testbed, and exchanges measured alone."""
     exchanges = [simulated().measure_exchange(each) for each in designed_exchanges((4, 8, 128), None, 2**27)]
-    state, samples = start_training(pool, TrainingConfig(), seed, exchanges), []
-    for _ in range(state.config.iterations):
-        samples += [simulated().measure(task, placement) for task, placement in propose(state, tasks)]
-        fit_costs(state, samples)
-        improve_policy(state, tasks)
-    return make_placer(state)
+    return make_placer(learn(pool, tasks, TrainingConfig(), seed, simulated(), exchanges=exchanges).state)
 
 
 def heldout_error(placer: DreamShardPlacer, tasks: list[PlacementTask]) -> float:

@@ -11,8 +11,7 @@ import torch
 from dreamshard.cost_model import CostData, mean_relative_error
 from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.training.config import Algorithm
-from tests.benchmarks.held_out import rank
-from tests.benchmarks.measuring import Row, row, spread, trained
+from tests.benchmarks.measuring import Row, rank, row, spread, trained
 from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, tasks
 from tests.helpers.testbeds import simulated
 

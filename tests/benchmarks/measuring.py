@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from dreamshard.cost_model.exchanges import designed_exchanges
-from dreamshard.costs import CostSample
-from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.costs import ExchangeSample
+from dreamshard.evaluation import rank_correlations
+from dreamshard.testbeds.base import Testbed
 from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import fit_costs, improve_policy, propose, start_training
+from tests.helpers.trained import learn
 from tests.helpers.unseen_testbed import UnseenTestbed
 
 Row = dict[str, Any]
@@ -57,6 +60,11 @@ def spread(values: Sequence[float], factor: float, unit: str) -> str:
     return f"({low}-{high}{' ' + unit if unit else ''}, {len(values)} runs)"
 
 
+def rank(predicted: np.ndarray, measured: np.ndarray, names: Sequence[str]) -> float:
+    """Mean over the names of the rank correlation within each."""
+    return statistics.mean(rank_correlations(predicted, measured, names))
+
+
 def split_note(is_split: bool) -> str:
     """What a row's text says of placements some of which split tables by columns; empty for whole tables."""
     return ", some tables split by columns" if is_split else ""
@@ -85,23 +93,17 @@ def trained(
     config = with_algorithm(config, algorithm)
     designed = designed_exchanges(exchange_devices, None, EXCHANGED_BYTES)
     exchanges = [simulated().measure_exchange(exchange) for exchange in designed]
-    return run(start_training(pools(dims)[0], config, seed, exchanges), dims)[0]
+    return _learned(dims, config, seed, simulated(), exchanges)
 
 
 @cache
 def trained_unseen(dims: Dims, seed: int) -> TrainingState:
     """A state trained on the testbed of `tests/helpers/unseen_testbed.py`; read-only."""
-    return run(start_training(pools(dims)[0], TrainingConfig(), seed), dims, UnseenTestbed(seed))[0]
+    return _learned(dims, TrainingConfig(), seed, UnseenTestbed(seed))
 
 
-def run(
-    state: TrainingState, dims: Dims, testbed: SimulatedTestbed | UnseenTestbed | None = None
-) -> tuple[TrainingState, list[CostSample]]:
-    """Train for all rounds of `state.config`, by default on the simulated testbed; returns the state and its samples."""
-    drawn, testbed = tasks(pools(dims)[0], TRAINED, 50, seed=5), testbed or simulated()
-    samples: list[CostSample] = []
-    for _ in range(state.config.iterations):
-        samples += [testbed.measure(task, placement) for task, placement in propose(state, drawn)]
-        fit_costs(state, samples)
-        improve_policy(state, drawn)
-    return state, samples
+def _learned(
+    dims: Dims, config: TrainingConfig, seed: int, testbed: Testbed, exchanges: Sequence[ExchangeSample] = ()
+) -> TrainingState:
+    pool = pools(dims)[0]
+    return learn(pool, tasks(pool, TRAINED, 50, seed=5), config, seed, testbed, exchanges=exchanges).state
