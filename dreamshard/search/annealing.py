@@ -13,6 +13,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from dreamshard.cost_model.compiled import (
@@ -38,11 +39,10 @@ _EVENNESS = 0.1  # weight of the devices' mean squared cost beside the overall c
 _OVERFULL_WEIGHT = 2.0  # of the start's cost, for a device with twice the tables that it has room for
 _MOST_OVERFULL = 0.05  # of a device's capacity, on the way from one legal placement to another
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
-_BLOCK = 1 << 16  # changes whose random numbers are drawn at once
-_DRAWS = 8  # random numbers of a change
+_NEAR_SWAPS, _SWAPS, _QUICK = 0.3, 0.6, 0.8  # cumulative: swaps with like tables, other swaps, moves to faster devices
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
 _SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
-_OPTION_SHARE = 0.25  # of the changes, where tables have several options
+_OPTION_SHARE = 0.25  # of the changes of a table with several options
 
 
 class Menu(NamedTuple):
@@ -53,11 +53,9 @@ class Menu(NamedTuple):
         last_option: `[T]` the end (exclusive) of those that the search may take.
         spread: `[O]` one of `ON_DEVICES`, `ON_ALL`, `ON_HOST`.
         first_range: `[O+1]` ranges of columns of an option.
-        load: `[R]` row of `loads` of a range's shard on a device.
-        last_load: `[R]` the same of its last block of rows, which may be smaller.
+        load: `[R]` row of `loads` of a range's shard on a device; its last block of rows counts as full.
         blocks: `[R]` devices that have a block of it.
         size: `[R]` bytes of the shard.
-        last_size: `[R]` the same of the last block.
         loads: `[N, L]` by `CostModel.loads`.
         allowed: `[T, D]`.
         first_group: `[T+1]` groups of tables to be kept apart that a table is in.
@@ -73,10 +71,8 @@ class Menu(NamedTuple):
     spread: Ints
     first_range: Ints
     load: Ints
-    last_load: Ints
     blocks: Ints
     size: Ints
-    last_size: Ints
     loads: Floats
     allowed: Mask
     first_group: Ints
@@ -92,16 +88,12 @@ class State(NamedTuple):
 
     Attributes:
         option: `[T]`; -1 for a table that is nowhere yet.
-        place: `[T, K]` device or host of each range.
+        place: `[T, K]` device or host of each range; 0 on all devices, -1 for none.
         sums: `[D, L]`.
         used: `[D]` bytes.
         own_ms: `[D]` see `device_ms`.
         held: `[G, D]` ranges of each group on each device.
-        totals: `[6]` see below.
-        head: `[D]` first range of each device, a number `t * K + r`; -1 for none.
-        after: `[T K]` the next one on the same device.
-        before: `[T K]` the one before.
-        held_ranges: `[D]` ranges on each device.
+        totals: `[7]` see below.
     """
 
     option: Ints
@@ -111,64 +103,55 @@ class State(NamedTuple):
     own_ms: Floats
     held: Ints
     totals: Floats
-    head: Ints
-    after: Ints
-    before: Ints
-    held_ranges: Ints
 
 
-_WIDTH, _SPREAD_MS, _PRICE, _OVERFULL, _SQUARES, _ENERGY = range(6)
-"""All widths, milliseconds of the collectives of spread tables, price, by how much devices are overfull, and what the search
-minimises: the sum of `_uneven`, and the energy."""
+_WIDTH, _SPREAD_MS, _PRICE, _OVERFULL, _SQUARES, _COST, _ENERGY = range(7)
+"""All widths, milliseconds of the collectives of spread tables, price, by how much devices are overfull, squared costs of the
+devices and of their all-to-alls if they were the widest, the overall cost with the price, and what the search minimises."""
 
 
 class Search(NamedTuple):
-    """What a search needs besides: scales, orders of the tables, and room for single changes.
+    """Scales, orders of the tables, and room for single changes.
 
     Attributes:
         reference: cost of the start.
         ms_per_width: of the all-to-all.
-        option_share: of the changes that try another option.
         by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
         row_ms: `[N]` of each row of `loads` on a device of its own.
         leaders: `[2, 3]` the three slowest devices, and the three widest: two change, so one of each stays.
-        buffer: `[2, L]` sums of two changed devices.
-        touched: `[D]` changed devices; `kept_ms` `[D]` their costs before.
-        marks: `[D]`.
-        places: `[K]` of a table with another option; `old_places` `[K]` before.
+        edits: `[E, 4]` table, range, option and place of ranges that a change removes, then of those that it adds.
+        touched: `[D]` changed devices.
+        marks: `[D]` whether a device is one of them.
+        kept_ms: `[D]` their costs before; `kept_sums` `[D, L]` and `kept_totals` their sums and the state's totals.
+        free: `[D]` loads of devices without a table.
     """
 
     reference: float
     ms_per_width: float
-    option_share: float
     by_width: Ints
     rank: Ints
     row_ms: Floats
     leaders: Ints
-    buffer: Floats
+    edits: Ints
     touched: Ints
-    kept_ms: Floats
     marks: Mask
-    places: Ints
-    old_places: Ints
+    kept_ms: Floats
+    kept_sums: Floats
+    kept_totals: Floats
+    free: Floats
 
 
 def empty_state(menu: Menu) -> State:
     """All tables nowhere."""
     num_tables, num_devices = menu.allowed.shape
-    ranges = int(np.diff(menu.first_range).max())
     return State(
         option=np.full(num_tables, -1),
-        place=np.full((num_tables, ranges), -1),
+        place=np.full((num_tables, int(np.diff(menu.first_range).max())), -1),
         sums=np.zeros((num_devices, menu.loads.shape[1])),
         used=np.zeros(num_devices, np.int64),
         own_ms=np.zeros(num_devices),
         held=np.zeros((menu.num_groups, num_devices), np.int64),
-        totals=np.zeros(6),
-        head=np.full(num_devices, -1),
-        after=np.full(num_tables * ranges, -1),
-        before=np.full(num_tables * ranges, -1),
-        held_ranges=np.zeros(num_devices, np.int64),
+        totals=np.zeros(7),
     )
 
 
@@ -179,68 +162,42 @@ def _overfull(menu: Menu, device: int, used: int) -> float:
 
 
 @inlined
-def _add_range(
-    menu: Menu, law: DeviceLaw, state: State, table: int, r: int, option: int, place: int, sign: int
-) -> None:
-    """Put a range of a table on `place`, or with `sign` -1 take it away; costs are left to the caller."""
+def _add_range(menu: Menu, law: DeviceLaw, state: State, edit: Ints | tuple[int, ...], sign: int) -> None:
+    """Put a range of a table on a place, or with `sign` -1 take it away; costs are left to the caller."""
+    table, r, option, place = edit[0], edit[1], edit[2], edit[3]
     number, spread = menu.first_range[option] + r, menu.spread[option]
     first = place if spread == ON_DEVICES else (0 if spread == ON_ALL else place * menu.per_host)
-    for b in range(menu.blocks[number]):
-        device, last = first + b, b == menu.blocks[number] - 1
-        row = menu.last_load[number] if last else menu.load[number]
+    row, size = menu.load[number], sign * menu.size[number]
+    for device in range(first, first + menu.blocks[number]):
         for column in range(menu.loads.shape[1]):
             state.sums[device, column] += sign * menu.loads[row, column]
         before = _overfull(menu, device, state.used[device])
-        state.used[device] += sign * (menu.last_size[number] if last else menu.size[number])
+        state.used[device] += size
         state.totals[_OVERFULL] += _overfull(menu, device, state.used[device]) - before
         state.totals[_WIDTH] += sign * menu.loads[row, law.width]
     if len(menu.price_ms):
-        state.totals[_PRICE] += sign * menu.price_ms[number, place if spread != ON_ALL else 0]
+        state.totals[_PRICE] += sign * menu.price_ms[number, place]
     state.place[table, r] = place if sign > 0 else -1
-    if spread != ON_DEVICES:
-        return
-    for g in range(menu.first_group[table], menu.first_group[table + 1]):
-        state.held[menu.groups[g], place] += sign
-    state.held_ranges[place] += sign
-    slot = table * state.place.shape[1] + r
-    if sign > 0:
-        following, previous = state.head[place], -1
-        state.after[slot], state.before[slot], state.head[place] = following, -1, slot
-        if following >= 0:
-            state.before[following] = slot
-    else:
-        following, previous = state.after[slot], state.before[slot]
-        if following >= 0:
-            state.before[following] = previous
-        if previous >= 0:
-            state.after[previous] = following
-        else:
-            state.head[place] = following
+    state.option[table] = option
+    if spread == ON_DEVICES:
+        for g in range(menu.first_group[table], menu.first_group[table + 1]):
+            state.held[menu.groups[g], place] += sign
 
 
 @jit
 def put(menu: Menu, law: DeviceLaw, state: State, table: int, option: int, places: Ints) -> None:
     """Shard a table that is nowhere yet; costs are left to `settle`."""
     for r in range(menu.first_range[option + 1] - menu.first_range[option]):
-        _add_range(menu, law, state, table, r, option, places[r], 1)
-    state.option[table] = option
-
-
-@jit
-def _take(menu: Menu, law: DeviceLaw, state: State, table: int) -> None:
-    """Take a table from where it is; costs are left to the caller."""
-    option = state.option[table]
-    for r in range(menu.first_range[option + 1] - menu.first_range[option]):
-        _add_range(menu, law, state, table, r, option, state.place[table, r], -1)
-    state.option[table] = -1
+        _add_range(menu, law, state, (table, r, option, places[r]), 1)
 
 
 @jit
 def settle(law: DeviceLaw, state: State) -> None:
-    """Compute what every device costs on its own, and the collectives of spread tables."""
+    """Compute the cost of every device, the collectives of spread tables, and the overall cost."""
     for d in range(len(state.own_ms)):
         state.own_ms[d] = device_ms(law, state.sums[d])
     _settle_traffic(law, state)
+    state.totals[_COST] = state.own_ms.max() + _waits_ms(law, state, state.sums[:, law.width].max())
 
 
 @jit
@@ -253,34 +210,22 @@ def _settle_traffic(law: DeviceLaw, state: State) -> None:
         state.totals[_SPREAD_MS] += curve_ms(law.curves, kind, most)
 
 
-@jit
-def overall_ms(law: DeviceLaw, state: State) -> float:
-    """Cost of the slowest device, and of what all wait for; without the price."""
-    slowest, widest = state.own_ms[0], state.sums[0, law.width]
-    for d in range(1, len(state.own_ms)):
-        slowest = max(slowest, state.own_ms[d])
-        widest = max(widest, state.sums[d, law.width])
-    return slowest + _waits_ms(law, state, widest)
-
-
 @inlined
 def _waits_ms(law: DeviceLaw, state: State, widest: float) -> float:
-    """What all devices wait for, if the widest one is as wide as given."""
+    """What all devices wait for, if the widest one is as wide as given, and the price."""
     waits = law.fixed_ms + law.total_ms * state.totals[_WIDTH] + curve_ms(law.curves, ALL_TO_ALL, widest)
-    return waits + state.totals[_SPREAD_MS]
+    return waits + state.totals[_SPREAD_MS] + state.totals[_PRICE]
 
 
 @inlined
-def may_hold(menu: Menu, state: State, table: int, device: int, leaving: int) -> bool:
-    """Whether a range of the table may be there, memory aside; one of a table `leaving` does not keep it away."""
+def may_hold(menu: Menu, state: State, table: int, device: int) -> bool:
+    """Whether a range of the table may be there, memory aside."""
     if not menu.allowed[table, device]:
         return False
     for g in range(menu.first_group[table], menu.first_group[table + 1]):
         others = state.held[menu.groups[g], device]
         for r in range(state.place.shape[1]):
             others -= state.place[table, r] == device
-        for h in range(menu.first_group[leaving], menu.first_group[leaving + 1]) if leaving >= 0 else range(0):
-            others -= menu.groups[h] == menu.groups[g]
         if others > 0:
             return False
     return True
@@ -293,43 +238,17 @@ def host_allowed(menu: Menu, table: int, host: int) -> bool:
 
 
 @inlined
-def _nth_of(state: State, device: int, part: float) -> int:
-    """A range on a device, by a random number."""
-    slot = state.head[device]
-    for _ in range(int(part * state.held_ranges[device])):
-        slot = state.after[slot]
-    return slot
-
-
-@inlined
-def _quick_device(state: State, first: float, second: float) -> int:
-    """The faster of two random devices."""
-    num_devices = len(state.own_ms)
-    a, b = int(first * num_devices), int(second * num_devices)
-    return a if state.own_ms[a] <= state.own_ms[b] else b
-
-
-@inlined
-def _uneven(search: Search, own_ms: float, width: float) -> float:
-    """What a device adds to the unevenness: its squared cost, and that of its all-to-all if it were the widest."""
-    return own_ms**2 + (search.ms_per_width * width) ** 2
-
-
-@inlined
-def _energy(state: State, search: Search, cost_ms: float, squares: float, overfull: float) -> float:
-    """What the search minimises; `cost_ms` includes the price."""
-    weight = _EVENNESS / (len(state.own_ms) * search.reference)
-    return cost_ms + _OVERFULL_WEIGHT * search.reference * overfull + weight * squares
-
-
-@jit
-def _begin(law: DeviceLaw, state: State, search: Search) -> None:
-    """Compute the energy."""
-    state.totals[_SQUARES] = 0.0
-    for d in range(len(state.own_ms)):
-        state.totals[_SQUARES] += _uneven(search, state.own_ms[d], state.sums[d, law.width])
-    cost_ms = overall_ms(law, state) + state.totals[_PRICE]
-    state.totals[_ENERGY] = _energy(state, search, cost_ms, state.totals[_SQUARES], state.totals[_OVERFULL])
+def _range_on(menu: Menu, state: State, device: int, first: int) -> tuple[int, int]:
+    """A range on a device, of the next table that has one; table -1 if the device has none."""
+    t = first
+    for _ in range(len(state.option)):
+        option = state.option[t]
+        if menu.spread[option] == ON_DEVICES:
+            for r in range(menu.first_range[option + 1] - menu.first_range[option]):
+                if state.place[t, r] == device:
+                    return t, r
+        t = t + 1 if t + 1 < len(state.option) else 0
+    return -1, 0
 
 
 @inlined
@@ -351,176 +270,129 @@ def _find_leaders(law: DeviceLaw, state: State, leaders: Ints) -> None:
                 leaders[kind, at] = d
 
 
-@inlined
-def _exchange(
-    menu: Menu,
-    law: DeviceLaw,
-    state: State,
-    search: Search,
-    slot: int,
-    other: int,
-    device: int,
-    target: int,
-    threshold: float,
-) -> bool:
-    """Move a range from `device` to `target`, and another one back if `other` is not negative, if that pays."""
-    width, column, buffer = state.place.shape[1], law.width, search.buffer
-    table, partner, back = slot // width, -1, -1
-    number = menu.first_range[state.option[table]] + slot % width
-    grown, row, price = menu.size[number], menu.load[number], 0.0
-    if len(menu.price_ms):
-        price = menu.price_ms[number, target] - menu.price_ms[number, device]
-    if other >= 0:
-        partner = other // width
-        other_number = menu.first_range[state.option[partner]] + other % width
-        back = menu.load[other_number]
-        grown -= menu.size[other_number]
-        if len(menu.price_ms):
-            price += menu.price_ms[other_number, device] - menu.price_ms[other_number, target]
-        if not may_hold(menu, state, partner, device, table):
-            return False
-    over_device = _overfull(menu, device, state.used[device] - grown)
-    over_target = _overfull(menu, target, state.used[target] + grown)
-    if over_device > _MOST_OVERFULL or over_target > _MOST_OVERFULL:
-        return False
-    overfull = state.totals[_OVERFULL] + over_device + over_target
-    overfull -= _overfull(menu, device, state.used[device]) + _overfull(menu, target, state.used[target])
-    if not may_hold(menu, state, table, target, partner):
-        return False
-    for c in range(menu.loads.shape[1]):
-        change = menu.loads[row, c] - (menu.loads[back, c] if back >= 0 else 0.0)
-        buffer[0, c] = state.sums[device, c] - change
-        buffer[1, c] = state.sums[target, c] + change
-    slowest, widest = 0.0, max(buffer[0, column], buffer[1, column])
-    for i in range(3):
-        d = search.leaders[0, i]
-        if d >= 0 and d != device and d != target:
-            slowest = state.own_ms[d]
-            break
-    for i in range(3):
-        d = search.leaders[1, i]
-        if d >= 0 and d != device and d != target:
-            widest = max(widest, state.sums[d, column])
-            break
-    waits = _waits_ms(law, state, widest) + state.totals[_PRICE] + price
-    target_ms = device_ms(law, buffer[1])
-    slowest = max(slowest, target_ms)
-    squares = state.totals[_SQUARES] + _uneven(search, target_ms, buffer[1, column])
-    for d in (device, target):
-        squares -= _uneven(search, state.own_ms[d], state.sums[d, column])
-    if _energy(state, search, slowest + waits, squares, overfull) >= threshold:  # whatever the other device costs
-        return False
-    source_ms = device_ms(law, buffer[0])
-    squares += _uneven(search, source_ms, buffer[0, column])
-    energy = _energy(state, search, max(slowest, source_ms) + waits, squares, overfull)
-    if energy >= threshold:
-        return False
-    _add_range(menu, law, state, table, slot % width, state.option[table], device, -1)
-    if other >= 0:
-        _add_range(menu, law, state, partner, other % width, state.option[partner], target, -1)
-        _add_range(menu, law, state, partner, other % width, state.option[partner], device, 1)
-    _add_range(menu, law, state, table, slot % width, state.option[table], target, 1)
-    state.sums[device], state.sums[target] = buffer[0], buffer[1]
-    state.own_ms[device], state.own_ms[target] = source_ms, target_ms
-    state.totals[_SQUARES], state.totals[_ENERGY] = squares, energy
-    return True
-
-
 @jit
-def _reshard(
-    menu: Menu, law: DeviceLaw, state: State, search: Search, table: int, option: int, threshold: float
+def _change(
+    menu: Menu, law: DeviceLaw, state: State, search: Search, removed: int, count: int, threshold: float
 ) -> bool:
-    """Give a table another option, or other places, those of `search`, if that pays."""
-    old, count, column = state.option[table], 0, law.width
-    old_count = menu.first_range[old + 1] - menu.first_range[old]
-    new_count = menu.first_range[option + 1] - menu.first_range[option]
-    touched, kept_ms, is_spread = search.touched, search.kept_ms, False
-    if menu.spread[option] != ON_DEVICES or menu.spread[old] != ON_DEVICES:
-        is_spread, count = True, len(state.own_ms)
-        for d in range(count):
-            touched[d] = d
-    else:
-        for i in range(old_count + new_count):
-            d = state.place[table, i] if i < old_count else search.places[i - old_count]
-            if not search.marks[d]:
-                search.marks[d], touched[count] = True, d
-                count += 1
-    legal, squares = True, state.totals[_SQUARES]
-    search.old_places[:] = state.place[table]
-    spread_ms = state.totals[_SPREAD_MS]
-    for i in range(count):
-        d = touched[i]
-        search.marks[d], kept_ms[i] = False, state.own_ms[d]
-        squares -= _uneven(search, state.own_ms[d], state.sums[d, column])
-    _take(menu, law, state, table)
-    if menu.spread[option] == ON_DEVICES:
-        for r in range(new_count):
-            legal = legal and may_hold(menu, state, table, search.places[r], -1)
-    put(menu, law, state, table, option, search.places)
-    for i in range(count):
-        legal = legal and _overfull(menu, touched[i], state.used[touched[i]]) <= _MOST_OVERFULL
-    if legal:
-        for i in range(count):
-            d = touched[i]
-            state.own_ms[d] = device_ms(law, state.sums[d])
-            squares += _uneven(search, state.own_ms[d], state.sums[d, column])
+    """Make the `count` edits of `search`, the first `removed` of which take ranges away, if the energy stays below."""
+    num_devices, width, scale = len(state.own_ms), law.width, search.ms_per_width
+    edits, marks, touched, n = search.edits, search.marks, search.touched, 0
+    is_spread = False
+    for e in range(count):
+        is_spread = is_spread or menu.spread[edits[e, 2]] != ON_DEVICES
+    search.kept_totals[:] = state.totals
+    squares = state.totals[_SQUARES]
+    for i in range(num_devices if is_spread else count):
+        d = i if is_spread else edits[i, 3]
+        if not marks[d]:
+            marks[d], touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
+            squares -= state.own_ms[d] ** 2 + (scale * state.sums[d, width]) ** 2
+            for c in range(state.sums.shape[1]):
+                search.kept_sums[n, c] = state.sums[d, c]
+            n += 1
+    done, pays = 0, True
+    while pays and done < count:
+        t, option, place = edits[done, 0], edits[done, 2], edits[done, 3]
+        if done >= removed and menu.spread[option] == ON_DEVICES and not may_hold(menu, state, t, place):
+            pays = False
+        else:
+            _add_range(menu, law, state, edits[done], 1 if done >= removed else -1)
+            done += 1
+    for i in range(n):
+        pays = pays and _overfull(menu, touched[i], state.used[touched[i]]) <= _MOST_OVERFULL
+    cost, energy = 0.0, 0.0
+    if pays:
+        slowest, widest = 0.0, 0.0
+        if n <= 2:
+            for i in range(2, -1, -1):
+                slow, wide = search.leaders[0, i], search.leaders[1, i]
+                slowest = state.own_ms[slow] if slow >= 0 and not marks[slow] else slowest
+                widest = state.sums[wide, width] if wide >= 0 and not marks[wide] else widest
+        else:
+            for d in range(num_devices):
+                if not marks[d]:
+                    slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, width])
+        for i in range(n):
+            wide_ms = scale * state.sums[touched[i], width]
+            widest, squares = max(widest, state.sums[touched[i], width]), squares + wide_ms**2
         if is_spread:
             _settle_traffic(law, state)
-        cost_ms = overall_ms(law, state) + state.totals[_PRICE]
-        energy = _energy(state, search, cost_ms, squares, state.totals[_OVERFULL])
-        if energy < threshold:
-            state.totals[_SQUARES], state.totals[_ENERGY] = squares, energy
-            return True
-    _take(menu, law, state, table)
-    put(menu, law, state, table, old, search.old_places)
-    for i in range(count):
-        state.own_ms[touched[i]] = kept_ms[i]
-    state.totals[_SPREAD_MS] = spread_ms
+        waits = _waits_ms(law, state, widest)
+        overfull = _OVERFULL_WEIGHT * search.reference * state.totals[_OVERFULL]
+        evenness = _EVENNESS / (num_devices * search.reference)
+        for i in range(n - 1, -1, -1):
+            d = touched[i]
+            state.own_ms[d] = device_ms(law, state.sums[d])
+            slowest, squares = max(slowest, state.own_ms[d]), squares + state.own_ms[d] ** 2
+            cost = slowest + waits
+            energy = cost + overfull + evenness * squares
+            if energy >= threshold:  # whatever the other devices cost
+                pays = False
+                break
+    for i in range(n):
+        marks[touched[i]] = False
+    if pays:
+        state.totals[_SQUARES], state.totals[_COST], state.totals[_ENERGY] = squares, cost, energy
+        return True
+    for e in range(done - 1, -1, -1):
+        _add_range(menu, law, state, edits[e], -1 if e >= removed else 1)
+    for i in range(n):
+        state.own_ms[touched[i]] = search.kept_ms[i]
+        for c in range(state.sums.shape[1]):
+            state.sums[touched[i], c] = search.kept_sums[i, c]
+    state.totals[:] = search.kept_totals
     return False
 
 
 @jit
 def _choose_places(
-    menu: Menu, law: DeviceLaw, state: State, search: Search, table: int, option: int, draws: Floats
+    menu: Menu,
+    law: DeviceLaw,
+    state: State,
+    search: Search,
+    table: int,
+    option: int,
+    places: Ints,
+    generator: Generator,
 ) -> bool:
-    """Write places of the ranges of an option to `search`; whether the table may be there.
+    """Choose places of the ranges of an option; whether the table may be there.
 
-    On devices, the least loaded without the table, the first of them by a random number; on hosts, the less busy of two and
-    those after it.
+    On devices, the least loaded without the table, the first of them at random half of the time; on hosts, the less busy of
+    two and the hosts after it.
     """
-    num_devices, old = len(state.own_ms), state.option[table]
-    count = menu.first_range[option + 1] - menu.first_range[option]
+    num_devices, old, count = len(state.own_ms), state.option[table], len(places)
     if menu.spread[option] == ON_ALL:
-        search.places[0] = 0
+        places[0] = 0
         return True
     if menu.spread[option] == ON_HOST:
-        hosts, busy = num_devices // menu.per_host, state.sums.shape[1] - 1
-        begin, second, fits = int(draws[6] * hosts), int(draws[7] * hosts), True
+        hosts, busy, fits = num_devices // menu.per_host, state.sums.shape[1] - 1, True
+        begin, second = int(generator.random() * hosts), int(generator.random() * hosts)
         if state.sums[second * menu.per_host, busy] < state.sums[begin * menu.per_host, busy]:
             begin = second
         for k in range(count):
-            search.places[k] = (begin + k) % hosts
-            fits = fits and host_allowed(menu, table, search.places[k])
+            places[k] = (begin + k) % hosts
+            fits = fits and host_allowed(menu, table, places[k])
         return fits
+    free = search.free
+    for d in range(num_devices):
+        free[d] = state.own_ms[d] + search.ms_per_width * state.sums[d, law.width]
+    if menu.spread[old] == ON_DEVICES:
+        for r in range(menu.first_range[old + 1] - menu.first_range[old]):
+            free[state.place[table, r]] -= search.row_ms[menu.load[menu.first_range[old] + r]]
+    if generator.random() < 0.5:
+        free[int(generator.random() * num_devices)] = -np.inf
     for k in range(count):
-        best, least = 0, np.inf
-        if k == 0 and draws[3] < 0.5:
-            best = int(2 * draws[3] * num_devices)
-        else:
-            for d in range(num_devices):
-                if search.marks[d] and num_devices >= count:
-                    continue
-                load = state.own_ms[d] + search.ms_per_width * state.sums[d, law.width]
-                if menu.spread[old] == ON_DEVICES:
-                    for r in range(menu.first_range[old + 1] - menu.first_range[old]):
-                        if state.place[table, r] == d:
-                            load -= search.row_ms[menu.load[menu.first_range[old] + r]]
-                if load < least:
-                    best, least = d, load
-        search.places[k], search.marks[best] = best, True
-    for k in range(count):
-        search.marks[search.places[k]] = False
-    return True
+        places[k] = free.argmin()
+        free[places[k]] = np.inf
+    return count <= num_devices
+
+
+class Found(NamedTuple):
+    """A placement of a menu: `[T]` options, `[T, K]` places and what it costs, price included."""
+
+    option: Ints
+    place: Ints
+    cost_ms: float
 
 
 @jit
@@ -534,86 +406,89 @@ def _anneal(
     law: DeviceLaw,
     state: State,
     search: Search,
-    best_option: Ints,
-    best_place: Ints,
-    best: float,
-    draws: Floats,
+    best: Found,
+    generator: Generator,
+    moves: int,
     temperature: float,
     decay: float,
 ) -> float:
-    """Take or leave one change per row of `draws`; returns the lowest cost seen, whose state is in `best_*`."""
+    """Take or leave so many changes; returns the lowest cost seen, and writes its state to `best`."""
     num_tables, num_devices = menu.allowed.shape
-    width = state.place.shape[1]
+    edits, least = search.edits, best.cost_ms
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
     num_changed, stale = num_tables, True
-    for i in range(len(draws)):
-        u = draws[i]
+    places = np.zeros(state.place.shape[1], np.int64)
+    for _ in range(moves):
         if stale:
             _find_leaders(law, state, search.leaders)
             stale = False
         temperature *= decay
-        threshold = state.totals[_ENERGY] - temperature * search.reference * math.log(max(u[0], 1e-300))
-        source = search.leaders[0, 0] if u[1] < _SLOWEST else (search.leaders[1, 0] if u[1] < _WIDEST else -1)
-        if source >= 0 and state.held_ranges[source] > 0:
-            slot = _nth_of(state, source, u[2])
-            t, r = slot // width, slot % width
-        else:
-            t = int(u[2] * num_tables)
-            r = int(u[3] * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
-        old = state.option[t]
+        threshold = state.totals[_ENERGY] - temperature * math.log(max(generator.random(), 1e-300))
+        t, r, way = -1, 0, generator.random()
+        if way < _WIDEST:
+            leader = search.leaders[0 if way < _SLOWEST else 1, 0]
+            t, r = _range_on(menu, state, leader, int(generator.random() * num_tables))
+        if t < 0:
+            t = int(generator.random() * num_tables)
+            r = int(generator.random() * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
+        old, other, spread = state.option[t], -1, menu.spread[state.option[t]]
         options = menu.last_option[t] - menu.first_option[t]
-        accepted, other = False, -1
-        if options > 1 and (menu.spread[old] != ON_DEVICES or u[4] < search.option_share):
-            new = menu.first_option[t] + int(u[5] * options)
-            if menu.spread[new] != ON_DEVICES or menu.spread[old] != ON_DEVICES:
-                chance = u[4] if menu.spread[old] != ON_DEVICES else u[4] / search.option_share
-                if chance * num_devices > _SPREAD_CHANGES:
+        if spread != ON_DEVICES or (options > 1 and generator.random() < _OPTION_SHARE):
+            new = menu.first_option[t] + int(generator.random() * options)
+            if spread != ON_DEVICES or menu.spread[new] != ON_DEVICES:
+                if generator.random() * num_devices > _SPREAD_CHANGES:
                     continue
             elif new == old:
                 continue
-            if _choose_places(menu, law, state, search, t, new, u):
-                accepted = _reshard(menu, law, state, search, t, new, threshold)
-        elif menu.spread[old] == ON_DEVICES:
-            device, swap = state.place[t, r], u[5] < 0.6
-            if swap and u[4] < 0.5:  # for a table of about the same width and cost
-                position = search.rank[t] + int((2 * u[7] - 1) * (_NEAR + 1))
-                near = search.by_width[min(max(position, 0), num_tables - 1)]
-                if menu.spread[state.option[near]] != ON_DEVICES:
-                    continue
-                other, target = near * width, state.place[near, 0]
-            elif swap:
-                target = int(u[6] * num_devices)
-                if state.held_ranges[target] > 0:
-                    other = _nth_of(state, target, u[7])
-            else:
-                target = _quick_device(state, u[6], u[7]) if u[4] < 0.5 else int(u[6] * num_devices)
-            if target == device or (swap and (other < 0 or other // width == t)):
+            removed = menu.first_range[old + 1] - menu.first_range[old]
+            added = menu.first_range[new + 1] - menu.first_range[new]
+            if not _choose_places(menu, law, state, search, t, new, places[:added], generator):
                 continue
-            accepted = _exchange(menu, law, state, search, t * width + r, other, device, target, threshold)
-        elif menu.spread[old] == ON_HOST and _choose_places(menu, law, state, search, t, old, u):
-            accepted = _reshard(menu, law, state, search, t, old, threshold)
-        if accepted:
+            for k in range(removed):
+                edits[k, 0], edits[k, 1], edits[k, 2], edits[k, 3] = t, k, old, state.place[t, k]
+            for k in range(added):
+                e = removed + k
+                edits[e, 0], edits[e, 1], edits[e, 2], edits[e, 3] = t, k, new, places[k]
+            count = removed + added
+        else:
+            device, second, way = state.place[t, r], 0, generator.random()
+            if way < _NEAR_SWAPS:  # for a table of about the same width and cost
+                position = search.rank[t] + int((2 * generator.random() - 1) * (_NEAR + 1))
+                other = search.by_width[min(max(position, 0), num_tables - 1)]
+                if menu.spread[state.option[other]] != ON_DEVICES:
+                    continue
+                target = state.place[other, 0]
+            else:
+                target = int(generator.random() * num_devices)
+                if way < _SWAPS:
+                    other, second = _range_on(menu, state, target, int(generator.random() * num_tables))
+                    if other < 0:
+                        continue
+                elif way < _QUICK:  # the faster of two devices
+                    rival = int(generator.random() * num_devices)
+                    target = rival if state.own_ms[rival] < state.own_ms[target] else target
+            if target == device or other == t:
+                continue
+            removed, e = (2 if other >= 0 else 1), 0
+            for place, swapped in ((device, target), (target, device)):
+                edits[e, 0], edits[e, 1], edits[e, 2], edits[e, 3] = t, r, old, place
+                if other >= 0:
+                    e += 1
+                    edits[e, 0], edits[e, 1], edits[e, 2], edits[e, 3] = other, second, state.option[other], swapped
+                e += 1
+            count = 2 * removed
+        if _change(menu, law, state, search, removed, count, threshold):
             stale = True
-            for slot in (t * width, other):
-                if slot >= 0 and not is_changed[slot // width]:
-                    is_changed[slot // width], changed[num_changed] = True, slot // width
+            for each in (t, other):
+                if each >= 0 and not is_changed[each]:
+                    is_changed[each], changed[num_changed] = True, each
                     num_changed += 1
-            cost = overall_ms(law, state) + state.totals[_PRICE]
-            if cost < best and _has_room(menu, state):
-                best = cost
-                for j in range(num_changed):
-                    t = changed[j]
-                    best_option[t], best_place[t], is_changed[t] = state.option[t], state.place[t], False
+            if state.totals[_COST] < least and _has_room(menu, state):
+                least = state.totals[_COST]
+                for each in changed[:num_changed]:
+                    best.option[each], best.place[each], is_changed[each] = state.option[each], state.place[each], False
                 num_changed = 0
-    return best
-
-
-class Found(NamedTuple):
-    """A placement of a menu: `[T]` options, `[T, K]` places and what it costs, price included."""
-
-    option: Ints
-    place: Ints
-    cost_ms: float
+    return least
 
 
 def state_of(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> State:
@@ -630,15 +505,15 @@ def _fill(menu: Menu, law: DeviceLaw, state: State, option: Ints, place: Ints) -
     settle(law, state)
 
 
-def found(law: DeviceLaw, state: State) -> Found:
+def found(state: State) -> Found:
     """The placement of a state."""
-    return Found(state.option, state.place, float(overall_ms(law, state) + state.totals[_PRICE]))
+    return Found(state.option, state.place, float(state.totals[_COST]))
 
 
 def priced(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> Found | None:
     """A placement with its cost; None if it is not legal."""
     state = state_of(menu, law, option, place)
-    return found(law, state) if _is_legal(menu, state) else None
+    return found(state) if _is_legal(menu, state) else None
 
 
 @jit
@@ -649,48 +524,44 @@ def _is_legal(menu: Menu, state: State) -> bool:
         option = state.option[t]
         if menu.spread[option] == ON_DEVICES:
             for r in range(menu.first_range[option + 1] - menu.first_range[option]):
-                if not may_hold(menu, state, t, state.place[t, r], -1):
+                if not may_hold(menu, state, t, state.place[t, r]):
                     return False
     return True
 
 
 def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0) -> Found:
     """The best placement that `moves` changes of a legal start visit; never costs more than the start."""
-    generator, best = np.random.default_rng(seed), start.cost_ms
-    option, place = start.option.copy(), start.place.copy()
-    state, search = prepared(menu, law, start)
-    decay = (_COLD / _HOT) ** (1 / max(moves, 1))
-    for first in range(0, moves, _BLOCK):
-        draws = generator.random((min(_BLOCK, moves - first), _DRAWS))
-        temperature = _HOT * decay**first
-        best = _anneal(menu, law, state, search, option, place, best, draws, temperature, decay)
-    return Found(option, place, best)
+    best, (state, search) = Found(start.option.copy(), start.place.copy(), start.cost_ms), prepared(menu, law, start)
+    heat, decay = _HOT * start.cost_ms, (_COLD / _HOT) ** (1 / max(moves, 1))
+    cost_ms = _anneal(menu, law, state, search, best, np.random.default_rng(seed), moves, heat, decay)
+    return best._replace(cost_ms=cost_ms)
 
 
 def prepared(menu: Menu, law: DeviceLaw, start: Found) -> tuple[State, Search]:
     """The state of a start, and what its search needs besides."""
     state, num_devices = state_of(menu, law, start.option, start.place), len(menu.capacity)
-    widest, ranges = float(state.sums[:, law.width].max()), state.place.shape[1]
-    rows = menu.load[menu.first_range[menu.first_option[:-1]]]
+    width, rows = state.sums[:, law.width], menu.load[menu.first_range[menu.first_option[:-1]]]
     row_ms = _alone(law, menu.loads, np.arange(len(menu.loads)))
     by_width = np.lexsort((row_ms[rows], menu.loads[rows, law.width]))
-    has_options = bool((menu.last_option - menu.first_option[:-1] > 1).any())
+    scale = curve_ms(law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9)
     search = Search(
         reference=start.cost_ms,
-        ms_per_width=curve_ms(law.curves, ALL_TO_ALL, widest) / max(widest, 1e-9),
-        option_share=_OPTION_SHARE if has_options else 0.0,
+        ms_per_width=scale,
         by_width=by_width,
         rank=np.argsort(by_width),
         row_ms=row_ms,
         leaders=np.zeros((2, 3), np.int64),
-        buffer=np.zeros((2, menu.loads.shape[1])),
+        edits=np.zeros((2 * state.place.shape[1] + 2, 4), np.int64),
         touched=np.zeros(num_devices, np.int64),
-        kept_ms=np.zeros(num_devices),
         marks=np.zeros(num_devices, np.bool_),
-        places=np.zeros(ranges, np.int64),
-        old_places=np.zeros(ranges, np.int64),
+        kept_ms=np.zeros(num_devices),
+        kept_sums=np.zeros_like(state.sums),
+        kept_totals=np.zeros_like(state.totals),
+        free=np.zeros(num_devices),
     )
-    _begin(law, state, search)
+    squares = float((state.own_ms**2).sum() + ((scale * width) ** 2).sum())
+    energy = state.totals[_COST] + _EVENNESS * squares / (num_devices * start.cost_ms)
+    state.totals[_SQUARES], state.totals[_ENERGY] = squares, energy
     return state, search
 
 

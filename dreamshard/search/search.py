@@ -22,8 +22,6 @@ from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greed
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
-_MOST_LONG = 2  # long searches
-_AGREEMENT = 0.004  # between the best two of them, at which a further one would gain nothing
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
 _MARGINS = (0.5, 0.15, 0.05)  # above perfect balance, within which every device is to stay
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
@@ -34,7 +32,7 @@ _KEPT = 2  # placements with split tables from which the search goes on
 
 def default_moves(task: PlacementTask) -> int:
     """Changes that a search tries at each level."""
-    return 4_000 + 15 * len(task.tables)
+    return 2_000 + 8 * len(task.tables)
 
 
 def highest_level(task: PlacementTask, *, columns: bool = True) -> int:
@@ -109,15 +107,9 @@ def _cost(found: Found) -> float:
 
 
 def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -> Found:
-    """The best of long searches from the best result of short ones; a second one unless the best two agree."""
-    tried = [anneal(menu, law, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else list(starts)
-    start = min(tried, key=_cost)
-    found = [start] if len(starts) > 1 else []
-    for seed in range(1, _MOST_LONG + 1):
-        found = sorted([*found, anneal(menu, law, start, moves, seed)], key=_cost)
-        if len(found) > 1 and found[1].cost_ms <= found[0].cost_ms * (1 + _AGREEMENT):
-            break
-    return found[0]
+    """A long search from the best result of short ones."""
+    tried = [anneal(menu, law, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else starts
+    return anneal(menu, law, min(tried, key=_cost), moves, seed=1)
 
 
 def _split_starts(options: ShardingOptions, menu: Menu, law: DeviceLaw) -> list[Found]:

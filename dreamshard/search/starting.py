@@ -36,6 +36,7 @@ from dreamshard.search.annealing import (
 )
 
 _TRIED = 8  # devices on which greedy tries a table
+_APART = 1e6  # load of a second range of a table on a device
 SWEEPS = 6  # over all tables, in which each may change how it is spread
 _FULL = 0.97  # of all memory, above which spreading tables more costs
 
@@ -51,63 +52,53 @@ ANYTHING = Target(math.inf, math.inf)
 
 
 @jit
-def _fit_on_devices(
-    menu: Menu, law: DeviceLaw, state: State, t: int, option: int, places: Ints, ms_per_width: float, target: Target
-) -> float:
-    """Choose a device for each range of an option; return the largest load of these, or infinity if one has no room.
-
-    Without a target, a range goes where the slowest device and a tenth of its own load are least. With one, loads are shares
-    of the target. Among many devices only the least loaded are tried.
-    """
-    num_devices, columns = len(state.own_ms), menu.loads.shape[1]
-    buffer, tried, loads = np.zeros(columns), np.zeros(_TRIED, np.int64), np.zeros(num_devices)
-    slowest, widest, worst = 0.0, 0.0, 0.0
-    for d in range(num_devices):
-        slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, law.width])
-    first = menu.first_range[option]
-    for k in range(menu.first_range[option + 1] - first):
-        row, size = menu.load[first + k], menu.size[first + k]
-        found = 0
-        for d in range(num_devices):
-            taken = 0
-            for j in range(k):
-                taken += places[j] == d
-            if not may_hold(menu, state, t, d, -1) or state.used[d] + (taken + 1) * size > menu.capacity[d]:
-                continue
-            loads[d] = _load(target, state.own_ms[d], state.sums[d, law.width], ms_per_width) + 1e6 * taken
-            at = found
-            while at > 0 and loads[tried[at - 1]] > loads[d]:
-                if at < _TRIED:
-                    tried[at] = tried[at - 1]
-                at -= 1
-            if at < _TRIED:
-                tried[at] = d
-            found = min(found + 1, _TRIED)
-        best, least, best_load = -1, np.inf, np.inf
-        for n in range(found):
-            d = tried[n]
-            for c in range(columns):
-                buffer[c] = state.sums[d, c] + menu.loads[row, c]
-            own, wide = device_ms(law, buffer), buffer[law.width]
-            load = _load(target, own, wide, ms_per_width)
-            cost = load + 1e6 * (loads[d] >= 1e6)
-            if target.own_ms == np.inf:
-                cost += 10 * (max(slowest, own) + ms_per_width * max(widest, wide))
-            if cost < least:
-                best, least, best_load = d, cost, load
-        if best < 0:
-            return np.inf
-        places[k] = best
-        worst = max(worst, best_load)
-    return worst
-
-
-@jit
 def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> float:
     """What a device costs with the all-to-all of its width; with a target, its share of that."""
     if target.own_ms == np.inf:
         return own_ms + ms_per_width * width
     return max(own_ms / target.own_ms, width / target.width)
+
+
+@jit
+def _fit_on_devices(
+    menu: Menu,
+    law: DeviceLaw,
+    state: State,
+    t: int,
+    option: int,
+    places: Ints,
+    scale: float,
+    target: Target,
+    loads: Floats,
+) -> float:
+    """Choose the device of each range that ends least loaded; return the largest load, infinite if a range has no room.
+
+    Only the devices with the least load before are tried.
+    """
+    worst, after = 0.0, np.zeros(menu.loads.shape[1])
+    for k, number in enumerate(range(menu.first_range[option], menu.first_range[option + 1])):
+        best, least, best_load, size = -1, np.inf, 0.0, menu.size[number]
+        for d in range(len(loads)):
+            taken = 0
+            for j in range(k):
+                taken += places[j] == d
+            fits = may_hold(menu, state, t, d) and state.used[d] + (taken + 1) * size <= menu.capacity[d]
+            load = _load(target, state.own_ms[d], state.sums[d, law.width], scale)
+            loads[d] = load + _APART * taken if fits else np.inf
+        for _ in range(min(_TRIED, len(loads))):
+            d = int(loads.argmin())
+            if loads[d] == np.inf:
+                break
+            apart, loads[d] = _APART * (loads[d] >= _APART), np.inf
+            after[:] = state.sums[d] + menu.loads[menu.load[number]]
+            load = _load(target, device_ms(law, after), after[law.width], scale)
+            if load + apart < least:
+                best, least, best_load = d, load + apart, load
+        if best < 0:
+            return np.inf
+        places[k] = best
+        worst = max(worst, best_load)
+    return worst
 
 
 @jit
@@ -134,31 +125,21 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints) -
 
 
 @jit
-def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, ms_per_width: float, target: Target) -> bool:
-    """Put each table in its first option that has room within the target, or in the one of the least load if none has.
-
-    A table whose first option is on single devices is spread only if it has no room otherwise.
-    """
+def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, scale: float, target: Target) -> bool:
     places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
-    most = np.inf if target.own_ms == np.inf else 1.0
+    loads, most = np.zeros(len(state.own_ms)), np.inf if target.own_ms == np.inf else 1.0
     for t in order:
         chosen, least = -1, np.inf
-        for spread in (False, True):
-            for option in range(menu.first_option[t], menu.last_option[t]):
-                is_spread = menu.spread[option] != ON_DEVICES
-                if is_spread != (spread or menu.spread[menu.first_option[t]] != ON_DEVICES) or (
-                    chosen >= 0 and least <= most
-                ):
-                    continue
-                if is_spread:
-                    worst = 0.0 if _fit_on_hosts(menu, state, t, option, places) else np.inf
-                else:
-                    worst = _fit_on_devices(menu, law, state, t, option, places, ms_per_width, target)
-                if worst < least:
-                    chosen, least = option, worst
-                    kept[:] = places
-            if chosen >= 0:
+        for option in range(menu.first_option[t], menu.last_option[t]):
+            is_spread = menu.spread[option] != ON_DEVICES
+            if chosen >= 0 and (is_spread or least <= most):
                 break
+            if is_spread:
+                worst = 0.0 if _fit_on_hosts(menu, state, t, option, places) else np.inf
+            else:
+                worst = _fit_on_devices(menu, law, state, t, option, places, scale, target, loads)
+            if worst < least:
+                chosen, least, kept[:] = option, worst, places
         if chosen < 0:
             return False
         put(menu, law, state, t, chosen, kept)
@@ -167,15 +148,17 @@ def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, ms_per_width:
         else:
             for k in range(menu.first_range[chosen + 1] - menu.first_range[chosen]):
                 state.own_ms[kept[k]] = device_ms(law, state.sums[kept[k]])
+    settle(law, state)
     return True
 
 
 def greedy(menu: Menu, law: DeviceLaw, order: Ints, target: Target = ANYTHING) -> Found | None:
-    """A legal start: tables in an order, each where it costs least, or within a target; None if one finds no room."""
+    """A legal start: tables in an order, each in its first option within a target, or else in the one of the least load.
+
+    A table is spread over devices only if it has no room otherwise, or its first option is. None if one finds no room.
+    """
     state = empty_state(menu)
-    if not _greedy(menu, law, state, order, ms_per_width(menu, law), target):
-        return None
-    return found(law, state)
+    return found(state) if _greedy(menu, law, state, order, ms_per_width(menu, law), target) else None
 
 
 def ms_per_width(menu: Menu, law: DeviceLaw) -> float:
@@ -207,8 +190,7 @@ def spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target = ANYT
 @jit
 def _even_ms(law: DeviceLaw, total: Floats, num_devices: int, share: Floats) -> tuple[float, float, float]:
     """A device's own cost, its width and the overall cost, if all devices have the same share of `total` `[L]`."""
-    for c in range(len(total)):
-        share[c] = total[c] / num_devices
+    share[:] = total / num_devices
     share[law.tables] = max(share[law.tables], 1.0)
     own, width = device_ms(law, share), share[law.width]
     cost = own + law.fixed_ms + law.total_ms * width * num_devices + curve_ms(law.curves, ALL_TO_ALL, width)
@@ -225,13 +207,11 @@ def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target, swee
     for t in range(len(option)):
         for o in range(menu.first_option[t], menu.last_option[t]) if sweeps else range(option[t], option[t] + 1):
             for r in range(menu.first_range[o], menu.first_range[o + 1]):
-                full, row = menu.blocks[r] - 1, menu.load[r]
-                for c in range(columns):
-                    loads[o, c] += full * menu.loads[row, c] + menu.loads[menu.last_load[r], c]
-                num_bytes[o] += full * menu.size[r] + menu.last_size[r]
+                load = menu.loads[menu.load[r]]
+                loads[o] += menu.blocks[r] * load
+                num_bytes[o] += menu.blocks[r] * menu.size[r]
                 if limit.own_ms < np.inf and menu.spread[o] == ON_DEVICES:
-                    too_slow = device_ms(law, menu.loads[row]) > limit.own_ms
-                    beyond[o] = beyond[o] or too_slow or menu.loads[row, law.width] > limit.width
+                    beyond[o] = beyond[o] or _load(limit, device_ms(law, load), load[law.width], 0.0) > 1
     total, share, used = np.zeros(columns), np.zeros(columns), 0.0
     for t in range(len(option)):
         total += loads[option[t]]
