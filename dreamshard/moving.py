@@ -445,7 +445,7 @@ def _between(
     for price in prices:
         menu = options.menu._replace(price_ms=price * num_bytes)
         legal = [each for each in (priced(menu, law, *own) for own in found) if each is not None]
-        best = anneal(menu, law, min(legal, key=lambda each: each.cost_ms), 2 * default_moves(task))
+        best = anneal(menu, law, min(legal, key=lambda each: each.cost_ms), 4 * default_moves(task))
         found.append((best.option, best.place))
     placements = [options.placement(Found(*each, 0.0), joined=False) for each in found]
     return list(dict.fromkeys(replace(each, devices_per_host=target.devices_per_host) for each in placements))

@@ -71,7 +71,7 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
         if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced(menu, law).cost_ms:
             continue  # not even perfect balance would gain as much
         others = _split_starts(options, menu, law) if level == COLUMNS else _spread_starts(options, law, best, moves)
-        thorough = 2 if gain > 0 else 1  # a little less than the gain asked for is lost altogether
+        thorough = 4 if gain > 0 else 1  # a little less than the gain asked for is lost altogether
         other = _improved(menu, law, [best, *others], thorough * moves)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other

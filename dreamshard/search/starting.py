@@ -37,6 +37,7 @@ from dreamshard.search.annealing import (
 
 _TRIED = 8  # devices on which greedy tries a table
 _APART = 1e6  # load of a second range of a table on a device
+_SLOWEST_COUNTS = 10  # times as much as the device that a table is put on
 SWEEPS = 6  # over all tables, in which each may change how it is spread
 _FULL = 0.97  # of all memory, above which spreading tables more costs
 
@@ -73,9 +74,11 @@ def _fit_on_devices(
 ) -> float:
     """Choose the device of each range that ends least loaded; return the largest load, infinite if a range has no room.
 
-    Only the devices with the least load before are tried.
+    Only the devices with the least load before are tried. Without a target, what the slowest device costs counts more.
     """
-    worst, after = 0.0, np.zeros(menu.loads.shape[1])
+    worst, after, slowest, widest = 0.0, np.zeros(menu.loads.shape[1]), 0.0, 0.0
+    for d in range(len(loads)):
+        slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, law.width])
     for k, number in enumerate(range(menu.first_range[option], menu.first_range[option + 1])):
         best, least, best_load, size = -1, np.inf, 0.0, menu.size[number]
         for d in range(len(loads)):
@@ -91,9 +94,14 @@ def _fit_on_devices(
                 break
             apart, loads[d] = _APART * (loads[d] >= _APART), np.inf
             after[:] = state.sums[d] + menu.loads[menu.load[number]]
-            load = _load(target, device_ms(law, after), after[law.width], scale)
-            if load + apart < least:
-                best, least, best_load = d, load + apart, load
+            own = device_ms(law, after)
+            load = _load(target, own, after[law.width], scale)
+            cost = load + apart
+            if target.own_ms == np.inf:
+                own, width = max(slowest, own), max(widest, after[law.width])
+                cost += _SLOWEST_COUNTS * (own + scale * width)
+            if cost < least:
+                best, least, best_load = d, cost, load
         if best < 0:
             return np.inf
         places[k] = best
