@@ -17,7 +17,6 @@ from flows.runtime.progress import report_progress
 from flows.runtime.retries import measuring_task, retried_task
 from flows.runtime.testbed_pool import answering, measure, shared_testbed
 from flows.stages import open_for, stage
-from storage.lake.measured_alone import read_exchanges, write_exchanges
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry, runs
 from storage.run_records import checkpoints, trainings
@@ -70,14 +69,14 @@ def measure_exchanges(store: Store, key: str) -> int:
                 samples.append(opened.measure_exchange(exchange))
             report_progress("exchange", len(samples), len(missing), f"{exchange.num_devices} devices")
     finally:
-        write_exchanges(store.lake.root, testbed.links, samples)
+        store.lake.write_exchanges(testbed.links, samples)
     get_run_logger().info("measured %d exchanges; %d were in the lake", len(missing), len(known))
     return len(missing)
 
 
 def known_exchanges(store: Store, testbed: TestbedReference) -> list[ExchangeSample]:
     """All-to-alls in the lake, measured on the testbed's links with the present versions of the libraries."""
-    return read_exchanges(store.lake.root, testbed.links, library_versions())
+    return store.lake.read_exchanges(testbed.links, library_versions())
 
 
 @retried_task("start training")
@@ -93,7 +92,6 @@ def start_training(store: Store, key: str) -> int:
         pool, _ = store.lake.read_table_split(training.tasks).divide(store.lake.read_dataset(training.dataset))
         base = None if warm is None else registry.load_placer(warm.version, store.settings)
         state = TRAINING_ALGORITHMS[config.algorithm].start(pool, config, seed, exchanges, base)
-        trainings.begin(store, key)
         checkpoints.save(store, key, iteration_name(0), state, {})
     get_run_logger().info("training %s starts %s; its last iteration is %d", key, training.start, last or 0)
     return last or 0
@@ -115,15 +113,12 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
     proposals = TRAINING_ALGORITHMS[state.config.algorithm].propose(state, drawn)
     costs: list[float] = []
-    with (
-        collecting(store.lake, key, iteration, training.dataset) as keep,
-        trainings.timed(store, key) as add_duration,
-    ):
+    with collecting(store.lake, key, iteration, training.dataset) as keep:
         known = measured_samples(store, key)
         for placed, placement in proposals:
             identity = sample_identity(placed.name, placement.device.tolist())
             if identity not in known:
-                known[identity] = measure(store, testbed, placed, placement, add_duration)
+                known[identity] = measure(store, testbed, placed, placement)
                 keep(known[identity])
             costs.append(known[identity].overall_ms)
             report_progress("measure", len(costs), len(proposals), placed.name)

@@ -106,7 +106,7 @@ def decide_standing(store: Store, run: str, uri: str, evaluation: str, *, tryout
         "topology": str(version.made_of.topology),
         "reason": decision.reason,
         "note": "; ".join(filter(None, (place.note, _among(version), _beside_plan_in_use(report)))),
-        "effort": trainings.effort(store, training).sentence,
+        "effort": trainings.effort_sentence(store, training),
         "testbed": report.hardware,
         "measured_on": report.measured_on,
         "prediction_error": report.placer(report.candidate).predicted_mape,

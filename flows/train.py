@@ -58,7 +58,7 @@ def train_placer(store: Store, run: str, key: str) -> int:
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
             runs.log_metrics(store.settings, run, figures, iteration)
-    runs.log_params(store.settings, run, trainings.effort(store, key).parameters)
+    runs.log_params(store.settings, run, trainings.effort(store, key))
     return iterations
 
 
@@ -71,9 +71,8 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     state, known = checkpoints.load(store, key, "measured"), measured_samples(store, key)
     drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(store, key, i)]
     earlier = trainings.earlier_samples(store, key)
-    with trainings.timed(store, key):
-        samples = [*earlier, *(known[sample_identity(*each)] for each in drawn)]
-        fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
+    samples = [*earlier, *(known[sample_identity(*each)] for each in drawn)]
+    fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
     values = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
     figures = {name: value for name, value in values.items() if value is not None}
     checkpoints.save(store, key, "fitted", state, checkpoints.figures(store, key, "measured") | figures)
@@ -85,9 +84,8 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
 def improve_policy(store: Store, key: str, iteration: int) -> Metrics:
     """Cost network -> policy, without hardware; ends the iteration with its checkpoint and returns its figures."""
     training, state = trainings.read(store, key), checkpoints.load(store, key, "fitted")
-    with trainings.timed(store, key):
-        drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
-        update = TRAINING_ALGORITHMS[state.config.algorithm].improve(state, drawn)
+    drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+    update = TRAINING_ALGORITHMS[state.config.algorithm].improve(state, drawn)
     own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
     figures = checkpoints.figures(store, key, "fitted") | own
     checkpoints.save(store, key, iteration_name(iteration), state, figures)

@@ -9,8 +9,8 @@ import json
 import os
 import re
 import socket
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-import fsspec
 from upath import UPath
 
 from dreamshard.files import atomic
@@ -28,16 +27,9 @@ AnyPath = Path | UPath
 """A file or folder; both kinds have `/`, `name`, `parent`, `exists`, `read_bytes` and `read_text`."""
 
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created")  # names of the time in file systems
-
-_STORE_ERRORS = {
-    "botocore.exceptions": ("BotoCoreError", "ClientError"),
-    "google.auth.exceptions": ("GoogleAuthError",),
-    "azure.core.exceptions": ("AzureError",),
-    "aiohttp": ("ClientError",),
-}
-"""Of the libraries behind fsspec, none of which needs to be installed."""
+_STORES = ("botocore", "google", "azure", "aiohttp")  # packages behind fsspec, some of whose errors are no `OSError`
+_CONNECTIONS = 16
 _PERMANENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +52,12 @@ def parse_address(address: str, setting: str) -> AnyPath:
         local = unquote(urlsplit(address).path) if scheme else address
         return Path(local).expanduser().absolute()
     try:
-        fsspec.get_filesystem_class(scheme)
+        return _connect(address, os.getpid())
     except (ImportError, ValueError) as error:
-        other = f"{error}, or name a folder or an s3:// address"
-        advice = "pip install 'dreamshard[s3]'" if scheme in ("s3", "s3a") else other
         raise ValueError(
-            f"{setting} is {address!r}, and nothing that is installed here reads {scheme}://, so nothing could be "
-            f"kept; {advice}"
+            f"{setting} is {address!r}, which nothing that is installed here reads ({error}); for s3:// `pip install "
+            "'dreamshard[s3]'`, or name a folder"
         ) from error
-    return _connect(address, os.getpid())
 
 
 @cache
@@ -79,24 +68,12 @@ def _connect(address: str, _process: int) -> UPath:
     return folder
 
 
-def failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
-    """Errors of a disk or a store that is unreachable or denies access, and `others`, for an `except`.
-
-    Call it in the `except` clause itself: the library that raised may only just have been loaded.
-    """
-    loaded = [(sys.modules[module], names) for module, names in _STORE_ERRORS.items() if module in sys.modules]
-    return (*others, OSError, *(getattr(module, name) for module, names in loaded for name in names))
-
-
 def may_pass(error: object) -> bool:
     """Whether a disk, a network or a store raised an error that a retry may avoid."""
-    if isinstance(error, OSError) or not isinstance(error, failures()):
-        return isinstance(error, OSError) and not isinstance(error, _PERMANENT)
-    response = getattr(error, "response", None)  # of botocore's `ClientError`
-    if isinstance(response, Mapping):
-        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        return status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
-    return "Credential" not in type(error).__name__
+    if isinstance(error, OSError):
+        return not isinstance(error, _PERMANENT)
+    kind = type(error)
+    return kind.__module__.partition(".")[0] in _STORES and "Credential" not in kind.__name__
 
 
 @cache
@@ -111,7 +88,7 @@ def check_writable(folder: AnyPath, setting: str) -> None:
         with writing(probe) as file:
             file.write(b"")
         remove([probe])
-    except failures() as error:
+    except Exception as error:  # every store has errors of its own
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
             f"{folder} cannot be written ({reason}), so nothing could be kept; create it (a bucket must exist), check "
@@ -148,17 +125,9 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
 
 
 def read_files(paths: Sequence[AnyPath]) -> list[bytes | None]:
-    """The content of each file, None where it does not exist (any more); remote files are fetched in parallel."""
-    remote = [path for path in paths if isinstance(path, UPath)]
-    if not remote:
-        return [_read_local(path) for path in paths]
-    fs = remote[0].fs
-    fetched = fs.cat([path.path for path in remote], on_error="return")
-    contents = [fetched[path.path] for path in remote]
-    for content in contents:
-        if isinstance(content, BaseException) and not isinstance(content, FileNotFoundError):
-            raise content
-    return [content if isinstance(content, bytes) else None for content in contents]
+    """The content of each file, None if it does not exist (any more), fetched in parallel."""
+    with ThreadPoolExecutor(_CONNECTIONS) as threads:
+        return list(threads.map(_content, paths))
 
 
 @contextmanager
@@ -213,8 +182,7 @@ def _modification_time(info: dict[str, Any]) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _read_local(path: AnyPath) -> bytes | None:
-    try:
+def _content(path: AnyPath) -> bytes | None:
+    with suppress(FileNotFoundError):
         return path.read_bytes()
-    except FileNotFoundError:
-        return None
+    return None

@@ -129,7 +129,7 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
         runs.log_metrics(settings, run, figures, step)
     made_of, placer = trainings.read(store, training), checkpoints.placer(store, training, iteration, budget_ms)
     measured = placer.cost_network.measured_on
-    runs.log_params(settings, run, trainings.effort(store, training).parameters)
+    runs.log_params(settings, run, trainings.effort(store, training))
     libraries = {} if measured is None else {"libraries": ", ".join(map(" ".join, measured.versions.items()))}
     parameters = facts(store, training, made_of, iteration) | {"tasks": report.tasks} | libraries
     runs.log_params(settings, run, parameters)
@@ -214,9 +214,7 @@ def version_name(version: str, made_of: Training, table_diff: str) -> str:
 
 
 def facts(store: Store, key: str, made_of: Training, iterations: int) -> dict[str, str]:
-    """What tells a version from others: parameters of its run, which MLflow compares; empty if there is nothing to state.
-
-    `testbed` and `seed` are the recipe's.
+    """Parameters of a version's run besides the recipe's, which MLflow compares; empty if there is nothing to state.
 
     Args:
         key: of the training.
@@ -227,25 +225,16 @@ def facts(store: Store, key: str, made_of: Training, iterations: int) -> dict[st
         before = next((version for version in others if version.uri == made_of.warm.version), None)
     else:
         before = next((version for version in others if version.made_of.source == made_of.source), None)
-    tables, tasks = store.lake.read_dataset(made_of.dataset), made_of.recipe.tasks
+    tables = store.lake.read_dataset(made_of.dataset)
     is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
     earlier = store.lake.read_dataset(before.made_of.dataset) if before is not None and is_known else None
     return {
         "hardware": made_of.testbed.identity,
-        "devices": str(tasks.num_devices),
-        "precision": tasks.precision,
-        "optimizer": tasks.optimizer,
-        "devices_per_host": str(tasks.devices_per_host or ""),
-        "tables_per_task": "all" if made_of.is_fixed else str(tasks.tables_per_task),
         "batch_size": str(made_of.testbed.batch_size),
-        "algorithm": made_of.recipe.training.algorithm,
-        "source": made_of.source,
         "dataset": made_of.dataset,
         "tables": str(len(tables)),
         "table_diff": diff_label(diff_datasets(earlier, tables)),
         "table_diff_from": before.uri if before is not None else "",
-        "mode": "fixed" if made_of.is_fixed else "pool",
-        "memory_gb": f"{tasks.memory_bytes / 2**30:.4g}",
         "iterations": str(iterations),
         "warm_from": str(number_of(made_of.warm.version)) if made_of.warm else "",
     }

@@ -4,8 +4,7 @@ Ranks take seconds to start: they start with the first measurement and end with 
 `TestbedReference`, never the testbed itself.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
@@ -130,27 +129,15 @@ def measurement_lock(reference: TestbedReference) -> AbstractContextManager[None
     return nullcontext() if reference.kind == SIMULATED else run_locks.measuring()
 
 
-def measure(
-    store: Store,
-    reference: TestbedReference,
-    task: PlacementTask,
-    placement: Placement,
-    on_duration: Callable[[float], None] = lambda _seconds: None,
-) -> CostSample:
+def measure(store: Store, reference: TestbedReference, task: PlacementTask, placement: Placement) -> CostSample:
     """Measure one placement, or fail within a time limit, which a custom testbed may not keep itself.
-
-    Args:
-        on_duration: called with the seconds that the measurement took, without the time spent waiting for the lock.
 
     Raises:
         MeasurementError: a rank died, or no answer came within the time limit; the testbed is closed.
     """
     what = f"{task.name} ({len(task.tables)} tables on {task.num_devices} devices)"
     with answering(store, reference, what) as testbed:
-        start = time.perf_counter()
-        sample = testbed.measure(task, placement)
-        on_duration(time.perf_counter() - start)
-    return sample
+        return testbed.measure(task, placement)
 
 
 @contextmanager

@@ -3,12 +3,13 @@
     lookups/<content>.parquet                                          one table's batch, shared by datasets
     tables/dataset_version=.../tables.parquet                          one row per table
     tables/_newest.json                                                the dataset that was ingested last
-    drifted/dataset_version=.../<content>.parquet                      one row per table derived from one of the dataset's
+    drifted/dataset_version=.../<content>.parquet                      one row per table derived from one of the dataset's:
+                                                                       in its pool, which tasks use, but not in its version
     halves/<task set>.json                                             which tables were trained on, which held out
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
     cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
     sample_buffer/...                                                  samples of an unfinished iteration
-    exchange_samples/links=.../<content>.parquet                       one row per all-to-all measured by itself
+    exchange_samples/links=.../<content>.parquet                       one row per all-to-all measured alone
     evaluations/testbed=.../dataset_version=.../<run>.parquet          one row per placer and task
     table_estimates/<training>.<iteration>.parquet                     one row per table of a version's dataset
 
@@ -30,7 +31,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from dreamshard.costs import CostSample
+from dreamshard.costs import CostSample, ExchangeSample
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
@@ -48,9 +49,6 @@ from storage.lake.parquet_files import (
     write_rows,
 )
 
-DRIFTED = "drifted"
-"""Folder of tables derived from those of a dataset as if they had drifted. They belong to the dataset's pool, in which tasks
-name them, but not to the dataset, whose version is the user's tables."""
 EVALUATION = 0
 """The iteration of a cost sample that an evaluation measured; its `run_key` is the evaluation's key."""
 
@@ -139,14 +137,14 @@ class Lake:
 
     def pool_rows(self, version: str) -> pa.Table:
         """`read_pool` as rows with names, statistics and lookups files, each name once."""
-        drifted = list_files(hive_folder(self.root / DRIFTED, dataset_version=version), "*.parquet")
+        drifted = list_files(hive_folder(self.root / "drifted", dataset_version=version), "*.parquet")
         combined = pa.concat_tables([self._read_dataset_rows(version), *read_parquet_files(drifted)])
         first = {name: i for i, name in reversed(list(enumerate(combined.column("name").to_pylist())))}
         return combined.take(sorted(first.values()))
 
     def write_drifted(self, tables: Tables, version: str) -> None:
         """Add drifted tables, whose lookups are in the lake, to the pool of dataset `version`."""
-        folder = hive_folder(self.root / DRIFTED, dataset_version=version)
+        folder = hive_folder(self.root / "drifted", dataset_version=version)
         path = folder / f"{dataset_version(tables)}.parquet"
         if not path.exists():
             write_parquet(path, rows.tables_to_rows(tables))
@@ -232,6 +230,24 @@ class Lake:
         found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
         found.sort(key=lambda row: (row["iteration"], row["created_at"]))
         return rows.samples_from_rows(found, self.read_pool(found[0]["dataset_version"])) if found else []
+
+    def write_exchanges(self, links: str, samples: Sequence[ExchangeSample]) -> None:
+        """Write all-to-alls measured alone, which serve every training on these links.
+
+        Args:
+            links: what connects the devices, whatever their number.
+        """
+        content = [rows.exchange_to_row(sample) for sample in samples]
+        if content:
+            path = hive_folder(self.root / "exchange_samples", links=links) / f"{content_id(content)}.parquet"
+            write_rows(path, "exchange_samples", [row | {"created_at": rows.now()} for row in content])
+
+    def read_exchanges(self, links: str, versions: Mapping[str, str]) -> list[ExchangeSample]:
+        """The all-to-alls of these links, oldest first, without those of other library versions than `versions`."""
+        files = list_files(hive_folder(self.root / "exchange_samples", links=links), "*.parquet")
+        found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
+        samples = [rows.exchange_from_row(row) for row in sorted(found, key=lambda row: row["created_at"])]
+        return [sample for sample in samples if sample.versions.items() <= versions.items()]
 
     def write_evaluation(
         self,

@@ -19,7 +19,7 @@ _ROWS_PER_GROUP = 122_880  # DuckDB hands one group to a thread: a third faster 
 
 def write_parquet(target: AnyPath, table: pa.Table) -> None:
     """Write `table`, without the columns of its Hive folders, to `target`, which appears completely or not at all."""
-    table = table.drop_columns([name for name in _hive_values(target) if name in table.column_names])
+    table = table.drop_columns([name for name in hive_values(target) if name in table.column_names])
     with writing(target) as file:
         pq.write_table(
             table, file, compression="zstd", row_group_size=_ROWS_PER_GROUP, use_dictionary=_texts(table.schema)
@@ -61,7 +61,7 @@ def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = N
             continue
         try:
             table = pq.read_table(pa.BufferReader(content))
-            for name, value in _hive_values(source).items():
+            for name, value in hive_values(source).items():
                 table = table.append_column(name, pa.array([value] * len(table), pa.string()))
             tables.append(table if columns is None else table.select(columns))
         except (pa.ArrowException, OSError, KeyError) as error:
@@ -82,7 +82,7 @@ def hive_folder(root: AnyPath, **values: str) -> AnyPath:
     return root.joinpath(*(f"{name}={quote(value, safe='')}" for name, value in values.items()))
 
 
-def _hive_values(file: AnyPath) -> dict[str, str]:
+def hive_values(file: AnyPath) -> dict[str, str]:
     """The columns that the folders of a file are named by."""
     pairs = (part.partition("=") for part in file.parts[:-1])
     return {name: unquote(value) for name, _, value in pairs if name in HIVE_COLUMNS}

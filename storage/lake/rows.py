@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible
+from dreamshard.costs import PHASES, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables
@@ -25,6 +25,8 @@ _PHASES = [f"{phase}_ms" for phase in PHASES]
 _OF_TABLES = ("rows", "dim", "pooling_factor", "lookups", "unique_rows")
 _OF_TASK = ("num_devices", "devices_per_host", "precision", "optimizer")
 _OF_SAMPLE = ("testbed", "hardware", "clock", "batch_size", "repeats")
+_OF_EXCHANGE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")
+_OF_DEVICES = ("forward_ms", "backward_ms")
 
 
 def now() -> datetime:
@@ -126,6 +128,32 @@ def samples_from_rows(rows: Iterable[Row], pool: Tables) -> list[CostSample]:
     for row in rows:
         devices[row["sample_id"]].setdefault(row["device"], row)
     return [_sample([row for _, row in sorted(by_device.items())], pool) for by_device in devices.values()]
+
+
+def exchange_to_row(sample: ExchangeSample) -> Row:
+    """One row per all-to-all."""
+    exchange = sample.exchange
+    return {
+        **{name: getattr(sample, name) for name in _OF_EXCHANGE},
+        **{name: getattr(sample, name).tolist() for name in _OF_DEVICES},
+        **{f"slowest_{name}": float(getattr(sample, name).max()) for name in _OF_DEVICES},
+        "versions": json.dumps(dict(sample.versions), sort_keys=True),
+        "num_devices": exchange.num_devices,
+        "devices_per_host": exchange.devices_per_host,
+        "largest_bytes": int(exchange.sent_bytes.max()),
+        "sent_bytes": exchange.sent_bytes.tolist(),
+    }
+
+
+def exchange_from_row(row: Row) -> ExchangeSample:
+    """The sample of a row."""
+    return ExchangeSample(
+        exchange=Exchange(sent_bytes=torch.tensor(row["sent_bytes"]), devices_per_host=row["devices_per_host"]),
+        forward_ms=torch.tensor(row["forward_ms"]),
+        backward_ms=torch.tensor(row["backward_ms"]),
+        versions=json.loads(row["versions"]),
+        **{name: row[name] for name in _OF_EXCHANGE},
+    )
 
 
 def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:

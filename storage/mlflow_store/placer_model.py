@@ -34,25 +34,20 @@ _PRECISIONS, _OPTIMIZERS = (
 
 
 class RequestedTable(BaseModel, extra="forbid"):
-    """One table of a request; missing fields take the mean of the training tables.
+    """One table of a request, as `dreamshard.workloads.ModelTable` checks it.
 
     Attributes:
-        name: unique in the request.
-        rows: hash size, at least 1.
-        dim: embedding dimension, a multiple of 4.
-        pooling_factor: mean lookups per sample.
-        lookups: number of lookups in a batch.
-        unique_rows: number of distinct rows looked up in a batch.
+        lookups: number of lookups in a batch; this, `unique_rows` and `bins` are those of the training tables if missing.
         bins: 17 shares of the distinct rows by access count.
     """
 
     name: str
-    rows: int = Field(ge=1, le=2**36)  # with the limits below the bytes of all tables stay below 2^63
-    dim: int = Field(ge=4, le=2**12, multiple_of=4)
-    pooling_factor: float = Field(ge=0, le=1e6, allow_inf_nan=False)
-    lookups: int | None = Field(None, ge=0, le=2**40)
-    unique_rows: int | None = Field(None, ge=0, le=2**36)
-    bins: list[float] | None = Field(None, min_length=17, max_length=17)
+    rows: int
+    dim: int
+    pooling_factor: float
+    lookups: int | None = None
+    unique_rows: int | None = None
+    bins: list[float] | None = None
 
 
 class PlacementRequest(BaseModel, extra="forbid"):

@@ -18,14 +18,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import mlflow.artifacts
-from mlflow.exceptions import MlflowException
 
 from dreamshard import training
 from dreamshard.costs import MeasuredOn
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainedPlacer
 from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
-from storage.filesystem import failures
 from storage.mlflow_store.runs import client
 from storage.run_records.trainings import Topology, Training
 from storage.settings import Settings
@@ -284,7 +282,7 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
             folder = mlflow.artifacts.download_artifacts(
                 f"{version.uri}/artifacts/placer", dst_path=scratch, tracking_uri=server, registry_uri=server
             )
-        except failures(MlflowException) as error:
+        except Exception as error:  # every store has errors of its own
             raise ValueError(
                 f"the files of {version.uri} cannot be read ({error}); restore {version.model_id}, or use another version"
             ) from error

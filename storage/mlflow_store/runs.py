@@ -35,7 +35,6 @@ CHAIN_KEY = "dreamshard.chain"
 STAGE = "dreamshard.stage"
 DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
-_BATCH = 100  # parameters, or runs, that MLflow accepts at once
 _LONGEST = 5000  # characters of a tag
 _TRIES = 3
 
@@ -131,9 +130,7 @@ def _open(settings: Settings, name: str, labels: Mapping[str, str], tags: Mappin
         try:
             yield str(run.info.run_id)
         except BaseException as error:
-            mlflow.set_tag(
-                DESCRIPTION, (error_sentence(error) if isinstance(error, Exception) else "interrupted")[:_LONGEST]
-            )
+            mlflow.set_tag(DESCRIPTION, error_sentence(error)[:_LONGEST])
             if not isinstance(error, Exception):
                 mlflow.end_run("KILLED")
             raise
@@ -151,8 +148,8 @@ def end_killed(settings: Settings, key: str, why: str) -> None:
     experiment = tracking.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return
-    running = [run.info.run_id for run in tracking.search_runs([experiment.experiment_id], "status = 'RUNNING'")]
-    found = {run: tracking.get_run(run).data.tags for run in running}
+    running = tracking.search_runs([experiment.experiment_id], "status = 'RUNNING'")
+    found = {run.info.run_id: run.data.tags for run in running}
     chains = {run for run, own in found.items() if own.get(CHAIN_KEY) == key}
     for run, own in found.items():
         if run in chains or own.get(_PARENT) in chains:
@@ -163,9 +160,7 @@ def end_killed(settings: Settings, key: str, why: str) -> None:
 def log_params(settings: Settings, run: str, params: Mapping[str, Any]) -> None:
     """Log parameters, nested ones as `outer.inner`; those that the run has keep their value."""
     known = client(settings).get_run(run).data.params
-    flat = [(name, value) for name, value in _flatten(params) if name not in known]
-    for start in range(0, len(flat), _BATCH):
-        mlflow.log_params(dict(flat[start : start + _BATCH]), run_id=run)
+    mlflow.log_params({name: value for name, value in _flatten(params) if name not in known}, run_id=run)
 
 
 def log_metrics(
@@ -229,12 +224,12 @@ def log_input(
 
 def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dict[str, str], dict[str, float]]]:
     """Tags and parameters, and newest metrics, by run."""
-    found = {}
-    for start in range(0, len(runs), _BATCH):
-        wanted = ", ".join(f"'{run}'" for run in runs[start : start + _BATCH])
-        for run in client(settings).search_runs([experiment_id(settings)], f"attributes.run_id IN ({wanted})"):
-            found[run.info.run_id] = ({**run.data.tags, **run.data.params}, run.data.metrics)
-    return found
+    if not runs:
+        return {}
+    client(settings)
+    wanted = ", ".join(f"'{run}'" for run in runs)
+    found = mlflow.search_runs([experiment_id(settings)], f"attributes.run_id IN ({wanted})", output_format="list")
+    return {run.info.run_id: ({**run.data.tags, **run.data.params}, run.data.metrics) for run in found}
 
 
 def run_address(settings: Settings, run: str) -> str:

@@ -1,4 +1,4 @@
-"""Versions side by side, from tags of versions and parameters and metrics of their runs; also as rows of the lake.
+"""Versions side by side, from their trainings and tags and the metrics of their runs; also as rows of the lake.
 
 `<lake>/versions/versions.parquet` holds the registry as a command or flow last changed it, for the view `versions`.
 """
@@ -14,15 +14,7 @@ from storage.lake.schemas import datasets
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.registry import Version
 from storage.settings import Settings
-
-_METRICS = {
-    **{name: name for name in ("reference_cost_ms", "eval_overall_ms", "eval_place_ms")},
-    "prediction_error": "eval_predicted_mape",
-    "gain_over_random": "eval_gain_over_random",
-    **{f"gain_over_best_baseline{end}": f"eval_gain_over_best_baseline{end}" for end in ("", "_low", "_high")},
-    **{f"gain_over_champion{end}": f"gain_over_champion{end}" for end in ("", "_low", "_high")},
-}
-"""Column -> metric of the version's run."""
+from storage.version_names import number_of
 
 
 def versions(settings: Settings) -> list[dict[str, Any]]:
@@ -67,39 +59,46 @@ def _rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
 
 
 def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, float]) -> dict[str, Any]:
-    text, topology = {**params, **version.tags}, version.made_of.topology
+    text, made_of = {**params, **version.tags}, version.made_of
+    tasks = made_of.recipe.tasks
     metrics = {name: value for name, value in run_metrics.items() if "/" not in name}
-    for tasks in (text[name] for name in ("compared_tasks", "tasks") if name in text):
-        prefix = runs.of_tasks(tasks)
+    for key in (text[name] for name in ("compared_tasks", "tasks") if name in text):
+        prefix = runs.of_tasks(key)
         metrics |= {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
+    columns: dict[str, Any] = {}
+    for field in datasets()["versions"]:
+        value = text.get(field.name) or None
+        if pa.types.is_floating(field.type):
+            columns[field.name] = metrics.get(field.name, metrics.get(f"eval_{field.name}"))
+        else:
+            columns[field.name] = int(value) if value and pa.types.is_integer(field.type) else value
     return {
         "reference": version.uri,
         "standing": version.standing,
         "reference_failure": text.get("reference_failure"),
-        **{field.name: _typed(field.type, text.get(field.name)) for field in datasets()["versions"]},
+        **columns,
         "model": version.model,
         "version": version.number,
         "algorithm": version.algorithm,
         "is_default": version.is_default,
         "aliases": ", ".join(version.aliases),
         "created_at": version.created.replace(microsecond=0),
-        "dataset_version": text.get("dataset"),
-        "testbed": topology.testbed,
-        "hardware": topology.hardware,
-        "devices": topology.num_devices,
-        "devices_per_host": topology.devices_per_host,
+        "source": made_of.source,
+        "dataset_version": made_of.dataset,
+        "mode": tasks.mode,
+        "tables_per_task": "all" if made_of.is_fixed else str(tasks.tables_per_task),
+        "testbed": made_of.testbed.kind,
+        "hardware": made_of.testbed.identity,
+        "devices": tasks.num_devices,
+        "devices_per_host": tasks.devices_per_host,
+        "memory_gb": round(tasks.memory_bytes / 2**30, 3),
+        "precision": tasks.precision,
+        "optimizer": tasks.optimizer,
+        "batch_size": made_of.testbed.batch_size,
+        "recipe": made_of.recipe.name,
+        "seed": made_of.testbed.seed,
+        "warm_from": number_of(made_of.warm.version) if made_of.warm else None,
         "mlflow_run": version.run,
         **dict(sorted(metrics.items())),
-        **{column: metrics.get(metric) for column, metric in _METRICS.items()},
+        "prediction_error": metrics.get("eval_predicted_mape"),
     }
-
-
-def _typed(kind: pa.DataType, text: str | None) -> Any:
-    """A tag or parameter as a column has it: None if there is none, or if it is no number (`tables_per_task: all`)."""
-    if not text:
-        return None
-    if pa.types.is_integer(kind):
-        return int(text) if text.isdigit() else None
-    if pa.types.is_floating(kind):
-        return float(text)
-    return text if kind == pa.string() else None

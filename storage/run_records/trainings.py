@@ -1,15 +1,10 @@
-"""What a training is made of, and its effort: two JSON files beside its checkpoints. Stages pass its key.
+"""What a training is made of: recipe, dataset, tasks, testbed, warm start. Stages pass its key.
 
-<store>/checkpoints/<key>/training.json    recipe, dataset, tasks, testbed, warm start; also a tag of its versions
-<store>/checkpoints/<key>/effort.json      number of earlier samples, seconds of learning and of each measurement
+It is `<store>/checkpoints/<key>/training.json`, and a tag of its versions.
 """
 
 import re
-import statistics
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +15,7 @@ from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.testbeds.device import library_versions
 from dreamshard.training import TrainingConfig
 from dreamshard.training.config import Algorithm
-from storage.filesystem import AnyPath, read_json, write_json, writing
+from storage.filesystem import writing
 from storage.store import Store
 from storage.version_names import in_words
 
@@ -171,47 +166,6 @@ class Training:
 _JSON = TypeAdapter(Training)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """Measured effort of a training.
-
-    Attributes:
-        warm_from: version that it started from; None if it started from nothing.
-        measurements_made: placements that the training measured itself.
-        measurements_reused: earlier cost samples that the cost network was fitted to.
-        measurements_known: earlier cost samples in the lake, including those of other library versions.
-        measurements_saved: measurements fewer than in a training from nothing.
-        training_minutes: time for measuring and learning.
-        minutes_saved: time of as many measurements of the earlier training; None if it is not known.
-    """
-
-    warm_from: str | None
-    measurements_made: int
-    measurements_reused: int
-    measurements_known: int
-    measurements_saved: int
-    training_minutes: float
-    minutes_saved: float | None
-
-    @property
-    def sentence(self) -> str:
-        """The figures in words."""
-        made, saved = self.measurements_made, self.measurements_saved
-        if self.warm_from is None:
-            return f"from nothing: {made} measurements, {_minutes(self.training_minutes)}"
-        minutes = "" if self.minutes_saved is None else f" and {_minutes(self.minutes_saved)}"
-        return (
-            f"warm from {in_words(self.warm_from)}: {self.measurements_reused} of {self.measurements_known} cost samples "
-            f"re-used, {saved} of {saved + made} measurements{minutes} saved"
-        )
-
-    @property
-    def parameters(self) -> dict[str, str]:
-        """The figures as parameters of a run."""
-        known = {name: value for name, value in asdict(self).items() if name != "warm_from" and value is not None}
-        return {name: f"{value:.2f}" if isinstance(value, float) else str(value) for name, value in known.items()}
-
-
 def write(store: Store, key: str, training: Training) -> None:
     """Keep what a training is made of."""
     with writing(store.checkpoints / key / RECORD) as file:
@@ -223,75 +177,31 @@ def read(store: Store, key: str) -> Training:
     return Training.from_json((store.checkpoints / key / RECORD).read_bytes())
 
 
-def begin(store: Store, key: str) -> None:
-    """Record the number of earlier samples that a training has."""
-    samples, available = samples_of(store, read(store, key).warm)
-    record = {"samples_reused": len(samples), "samples_available": available}
-    write_json(_effort(store, key), record | {"training_s": 0.0, "measurement_s": []})
-
-
-def samples_of(store: Store, warm: Warm | None) -> tuple[list[CostSample], int]:
-    """Samples measured for the placer to start from and its predecessors, and their number with other library versions.
+def earlier_samples(store: Store, key: str) -> list[CostSample]:
+    """Samples measured for the placer that a training starts from and its predecessors; it is fitted to them too.
 
     Tables that have changed since are in the samples as they were measured, which stays true for a table of that size and
     use. Samples of other versions of torch or fbgemm are left out.
     """
-    now, trainings = library_versions(), warm.trainings if warm else ()
-    samples = [sample for training in trainings for sample in store.lake.read_cost_samples(run_key=training)]
-    return [sample for sample in samples if sample.versions.items() <= now.items()], len(samples)
+    now, warm = library_versions(), read(store, key).warm
+    samples = [sample for each in (warm.trainings if warm else ()) for sample in store.lake.read_cost_samples(each)]
+    return [sample for sample in samples if sample.versions.items() <= now.items()]
 
 
-def earlier_samples(store: Store, key: str) -> list[CostSample]:
-    """The samples, measured for earlier placers, that this training is fitted to.
-
-    Raises:
-        ValueError: their number has changed since the training began.
-    """
-    record, (samples, _) = read_json(_effort(store, key)), samples_of(store, read(store, key).warm)
-    if len(samples) != record["samples_reused"]:
-        raise ValueError(
-            f"training {key} began with {record['samples_reused']} earlier cost samples, but the lake now has "
-            f"{len(samples)} of them, so resuming it would give another placer; start again with --full"
-        )
-    return samples
+def effort(store: Store, key: str) -> dict[str, int]:
+    """Placements that a training measured, earlier samples that it re-used, and measurements fewer than from nothing."""
+    training, made = read(store, key), len(store.lake.read_cost_samples(key))
+    return {
+        "measurements_made": made,
+        "measurements_reused": len(earlier_samples(store, key)),
+        "measurements_saved": max(0, training.recipe.training.measurements - made) if training.warm else 0,
+    }
 
 
-def effort(store: Store, key: str) -> Effort:
-    """The effort of a training so far."""
-    record, training = read_json(_effort(store, key)), read(store, key)
-    made = len(store.lake.read_cost_samples(run_key=key))
-    saved, seconds = 0, list[float]()
-    if training.warm:
-        saved = max(0, training.recipe.training.measurements - made)
-        before = _effort(store, training.warm.training)
-        seconds = read_json(before)["measurement_s"] if before.exists() else []
-    return Effort(
-        warm_from=training.warm.version if training.warm else None,
-        measurements_made=made,
-        measurements_reused=record["samples_reused"],
-        measurements_known=record["samples_available"],
-        measurements_saved=saved,
-        training_minutes=record["training_s"] / 60,
-        minutes_saved=saved * statistics.median(seconds) / 60 if seconds else None,
-    )
-
-
-@contextmanager
-def timed(store: Store, key: str) -> Iterator[Callable[[float], None]]:
-    """Add the time of the block to the training's; yields a function that records the seconds of one measurement."""
-    start, seconds = time.perf_counter(), list[float]()
-    try:
-        yield seconds.append
-    finally:
-        record = read_json(_effort(store, key))
-        record["training_s"] += time.perf_counter() - start
-        record["measurement_s"] += seconds
-        write_json(_effort(store, key), record)
-
-
-def _effort(store: Store, key: str) -> AnyPath:
-    return store.checkpoints / key / "effort.json"
-
-
-def _minutes(value: float) -> str:
-    return f"{60 * value:.0f} s" if value < 1 else f"{value:.1f} minutes"
+def effort_sentence(store: Store, key: str) -> str:
+    """The effort of a training for people."""
+    made, reused, saved = effort(store, key).values()
+    warm = read(store, key).warm
+    if warm is None:
+        return f"from nothing: {made} measurements"
+    return f"warm from {in_words(warm.version)}: {reused} cost samples re-used, {saved} of {saved + made} measurements saved"

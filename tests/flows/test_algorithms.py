@@ -51,7 +51,10 @@ def test_each_algorithm_has_its_champion(home: Path, settings: Settings, shared_
     assert registry.champion(settings).uri == OURS
     assert registry.champion(settings.of("autoshard")).uri == AUTOSHARD
     assert registry.find(settings, AUTOSHARD).tags["name"] == "v1 meta-dlrm-2021, from nothing"
-    assert runs.client(settings).get_run(registry.find(settings, AUTOSHARD).run).data.params["algorithm"] == "autoshard"
+    assert (
+        runs.client(settings).get_run(registry.find(settings, AUTOSHARD).run).data.params["training.algorithm"]
+        == "autoshard"
+    )
     shown = shared_dreamshard("models", home=home).stdout
     assert "autoshard-simulated-rtx2080ti-2 version 1 (`champion` with --algorithm autoshard)" in shown
     query = "select algorithm, version from versions order by 1"

@@ -167,7 +167,7 @@ def test_mlflows_comparison_shows_what_differs_and_what_the_versions_are_made_of
     first, second = (tracking.get_run(registry.find(model.settings, version).run) for version in "12")
     differing = {name for name, value in second.data.params.items() if first.data.params.get(name) != value}
     assert differing >= {"table_diff", "warm_from", "dataset"}
-    wanted = {"source", "hardware", "devices", "memory_gb", "tables_per_task", "mode", "batch_size", "iterations"}
+    wanted = {"workload.source", "hardware", "tasks.num_devices", "tasks.memory_bytes", "tasks.mode", "iterations"}
     assert wanted <= first.data.params.keys()
     assert (second.data.params["table_diff"], second.data.params["warm_from"]) == ("+1 -1 ~25", "1")
     inputs = {entry.dataset.digest for entry in second.inputs.dataset_inputs}

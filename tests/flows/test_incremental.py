@@ -142,8 +142,8 @@ def test_a_published_algorithm_goes_on_from_its_own_champion_and_no_other_from_t
     for tables in (BEFORE, changed()):
         own.register(own.train(own.dataset(tables)))
     one = own.version(1)
-    effort = trainings.effort(open_store(), own.of(2).training)
-    assert effort.sentence.startswith(f"warm from {in_words(one)}: 5 of 5 cost samples re-used, 0 of ")
+    effort = trainings.effort_sentence(open_store(), own.of(2).training)
+    assert effort.startswith(f"warm from {in_words(one)}: 5 cost samples re-used, 0 of ")
     champion, warm = own.placer(one), checkpoints.load(open_store(), own.of(2).training, "iteration_00")
     for kind in ("cost_network", "policy"):
         kept = getattr(warm, kind).state_dict()

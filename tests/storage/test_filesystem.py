@@ -20,6 +20,7 @@ from tests.helpers.lake import append_samples
 from tests.storage.lake.test_catalog import (  # noqa: F401
     filled,
     test_a_damaged_file_of_the_lake_is_named_in_one_sentence,
+    test_a_query_of_one_testbed_opens_only_its_files,
     test_a_sample_is_one_row_and_each_of_its_devices_is_one,
     test_placements_name_the_device_of_every_table,
 )
@@ -27,6 +28,7 @@ from tests.storage.lake.test_lake import (  # noqa: F401
     test_a_damaged_file_is_named,
     test_an_evaluation_made_again_takes_the_place_of_the_one_before,
     test_datasets_that_share_a_table_share_its_lookups,
+    test_exchanges_come_back_as_they_were_measured,
     test_samples_come_back_bit_for_bit_in_the_order_of_iterations,
     test_tables_come_back_bit_for_bit_in_their_order,
     test_tasks_come_back_as_they_were_drawn,
@@ -34,7 +36,6 @@ from tests.storage.lake.test_lake import (  # noqa: F401
     test_the_same_samples_again_add_nothing_even_among_new_ones,
     test_writers_of_one_run_at_the_same_time_lose_nothing,
 )
-from tests.storage.lake.test_measured_alone import test_exchanges_are_a_view  # noqa: F401
 from tests.storage.lake.test_sample_buffer import (  # noqa: F401
     test_samples_kept_one_by_one_are_one_file_of_the_lake,
 )
@@ -60,11 +61,6 @@ def test_nothing_of_the_lake_lies_in_the_home(lake: Lake, settings: Settings, sa
     assert kept == [".json", ".parquet", ".parquet"]
     assert not list(settings.home.rglob("*.parquet"))
     assert settings.artifact_root == f"{settings.store_root}/mlartifacts"
-
-
-def test_a_query_of_one_testbed_opens_only_its_files_elsewhere_too(settings: Settings, filled: None):  # noqa: F811
-    plan = catalog.query(settings, "explain analyze select overall_ms from cost_samples where testbed = 'cluster'")
-    assert "Scanning Files: 1/2" in plan[0]["explain_value"]
 
 
 @on_s3

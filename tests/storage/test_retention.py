@@ -57,22 +57,16 @@ def train(store: Store, name: str, predecessor: str = "") -> str:
     version = ingest(lake, name)
     task = PlacementTask(lake.read_dataset(version), 2, 10**6, name="train-000")
     lake.write_tasks([task], version, "train", key(f"tasks of {name}"))
-    folder = store.checkpoints / training
-    for iteration in range(ITERATIONS + 1):
-        write_json(folder / f"iteration_{iteration:02}.json", {"measured_cost_ms": 1.0})
-        write_json(folder / f"iteration_{iteration:02}.proposals.json", [])
-        write_json(folder / f"iteration_{iteration:02}.zip", "a state")
-        if iteration:
-            sample = make_sample(task, [0, 1], ms=float(iteration))
-            append_samples(lake, [sample], training, iteration, version)
+    for iteration in range(1, ITERATIONS + 1):
+        for end in ("json", "proposals.json", "zip"):
+            write_json(store.checkpoints / training / f"iteration_{iteration:02}.{end}", [])
+        append_samples(lake, [make_sample(task, [0, 1], ms=float(iteration))], training, iteration, version)
     run = key(predecessor)
     warm = Warm(version="1", training=run, iteration=3, trainings=(run,)) if predecessor else None
     trainings.write(store, training, training_of(warm=warm))
-    trainings.begin(store, training)
     append_samples(lake, [make_sample(task, [1, 0])], evaluation, EVALUATION, version)
-    lake.write_evaluation(
-        [make_evaluation(task, "dreamshard", 1.5)], {}, evaluation, dataset_version=version, testbed="t", hardware="h"
-    )
+    where = {"dataset_version": version, "testbed": "t", "hardware": "h"}
+    lake.write_evaluation([make_evaluation(task, "dreamshard", 1.5)], {}, evaluation, **where)
     write_json(store.evaluations / f"{evaluation}.json", {"key": evaluation, "training": training})
     write_json(store.evaluations / "newest" / f"{training}.json", {"key": evaluation})
     return version
@@ -81,15 +75,8 @@ def train(store: Store, name: str, predecessor: str = "") -> str:
 @pytest.fixture
 def store(mlflow_settings: Settings, placer: TrainedPlacer) -> Store:
     """Six trainings; the third is version 1, which went on from the second."""
-    for name, predecessor in [
-        ("first", ""),
-        ("second", ""),
-        ("third", "second"),
-        ("fourth", ""),
-        ("fifth", ""),
-        ("last", ""),
-    ]:
-        version = train(Store(mlflow_settings), name, predecessor)
+    for name in ("first", "second", "third", "fourth", "fifth", "last"):
+        version = train(Store(mlflow_settings), name, "second" if name == "third" else "")
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.chain(mlflow_settings, "retrain") as run:
@@ -109,110 +96,89 @@ def age(paths: Sequence[Path]) -> None:
         os.utime(path, (then, then))
 
 
-def digest(store: Store) -> str:
-    content = [(str(path), path.read_bytes(), path.stat().st_mtime_ns) for path in shared_files(store)]
-    return hashlib.sha256(repr(content).encode()).hexdigest()
-
-
-def cutoff() -> datetime:
-    return datetime.now(UTC) - timedelta(days=90)
-
-
-def facts(store: Store, name: str) -> list[object]:
+def facts(store: Store, name: str) -> tuple[list, ...]:
     """What is known of a training, its evaluation and its tables."""
     lake, training, evaluation = store.lake, key(name), key(f"evaluation of {name}")
-    samples = [sample.overall_ms for run in (training, evaluation) for sample in lake.read_cost_samples(run_key=run)]
+    samples = [sample.overall_ms for run in (training, evaluation) for sample in lake.read_cost_samples(run)]
     rows = catalog.query(store.settings, f"select placer, overall_ms from evaluations where run_key = '{evaluation}'")
-    states = sorted(path.name for path in Path(str(store.checkpoints / training)).glob("*"))
-    reports = [
-        (store.evaluations / f"{evaluation}.json").exists(),
-        (store.evaluations / "newest" / f"{training}.json").exists(),
-    ]
-    (version,) = {
-        row["dataset_version"]
-        for row in catalog.query(store.settings, f"select dataset_version from tables where name = '{name}'")
-    }
+    states = sorted(path.name for path in (store.checkpoints / training).glob("*"))
+    reports = [(store.evaluations / path).exists() for path in (f"{evaluation}.json", f"newest/{training}.json")]
+    sql = f"select distinct dataset_version as version from tables where name = '{name}'"
+    (version,) = (row["version"] for row in catalog.query(store.settings, sql))
     source = lake.lookup_source(version)
     looked_up = [source(table).indices.tolist() for table in lake.read_dataset(version).names]
-    return [samples, rows, states, reports, looked_up]
+    return samples, rows, states, reports, looked_up
 
 
-def is_readable(store: Store) -> None:
-    """Every view answers."""
-    for view in catalog.VIEWS:
-        catalog.query(store.settings, f"select * from {view}")
+def removable(store: Store) -> list[retention.StoredFile]:
+    """Files that may go, as of 90 days ago."""
+    return retention.find_removable(store, datetime.now(UTC) - timedelta(days=90))
 
 
 def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     age(list(shared_files(store)))
-    names = ("second", "third", "last")
-    before = {name: facts(store, name) for name in names}
-    removals = retention.find_removable(store, cutoff())
-    retention.remove_files(removals)
+    before = {name: facts(store, name) for name in ("second", "third", "last")}
+    retention.remove_files(removable(store))
     assert facts(store, "third") == before["third"], "the version"
     assert facts(store, "second")[0][:ITERATIONS] == before["second"][0][:ITERATIONS], "what the version went on from"
     assert facts(store, "last")[4] == before["last"][4], "the tables ingested last"
     assert registry.load_placer("1", store.settings).name == "dreamshard"
-    is_readable(store)
-    left = {path.name for path in Path(str(store.checkpoints)).iterdir()}
+    left = {path.name for path in store.checkpoints.iterdir()}
     assert left == {key("second"), key("third")}
     assert len(store.lake.read_cost_samples(run_key=key("first"))) == 0
     with pytest.raises(ValueError, match="ingest the workload again"):
         facts(store, "first")
-    assert retention.find_removable(store, cutoff()) == []
+    assert removable(store) == []
+    for view in catalog.VIEWS:
+        catalog.query(store.settings, f"select * from {view}")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_whatever_is_old_versions_and_what_is_young_lose_nothing(store: Store, seed: int):
     chance, everything = random.Random(seed), list(shared_files(store))
     age([path for path in everything if chance.random() < 0.97])
     young = {path for path in everything if path.stat().st_mtime > time.time() - 3600}
     before = {name: facts(store, name) for name in ("second", "third")}
-    retention.remove_files(retention.find_removable(store, cutoff()))
-    is_readable(store)
+    retention.remove_files(removable(store))
     assert facts(store, "third") == before["third"]
     assert facts(store, "second")[2] == before["second"][2]
     assert all(path.is_file() for path in young)
 
 
-def test_a_plan_changes_nothing_and_counts_what_it_found(store: Store):
+def test_a_plan_removes_nothing_and_counts_what_it_found(store: Store):
     age(list(shared_files(store)))
-    before = digest(store)
-    removals = retention.find_removable(store, cutoff())
-    assert digest(store) == before
-    table = {row["kind"]: row for row in retention.totals(removals)}
-    assert table["checkpoints"]["files"] == 4 * (3 * (ITERATIONS + 1) + 2)  # first, fourth, fifth and last
+    before, removals = list(shared_files(store)), removable(store)
+    table = {row["kind"]: row for row in retention.prune(store, older_than_days=90, delete=False)}
+    assert list(shared_files(store)) == before
+    assert table["checkpoints"]["files"] == 4 * (3 * ITERATIONS + 1)  # first, fourth, fifth and last
     assert table["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
     assert table["all"]["bytes"] == sum(each.info.path.stat().st_size for each in removals)
 
 
 def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):
     age(list(shared_files(store)))
-    (Path(str(store.checkpoints)) / key("fourth") / "measured.json").write_text("{}")
+    (store.checkpoints / key("fourth") / "measured.json").write_text("{}")
     before = facts(store, "fourth")
-    removals = retention.find_removable(store, cutoff())
-    retention.remove_files(removals)
+    retention.remove_files(removable(store))
     after = facts(store, "fourth")
     assert (after[0][:ITERATIONS], after[2], after[4]) == (before[0][:ITERATIONS], before[2], before[4])
 
 
-def test_what_killed_writers_left_goes_by_its_age(store: Store):
-    lake = store.lake
-    old, young = (Path(str(store.lake.root)) / "lookups" / f"{name}.parquet.1.1.tmp" for name in ("old", "young"))
-    for path in (old, young):
+def test_leftovers_of_killed_writers_and_results_go_by_age(store: Store):
+    lake, results = store.lake, store.settings.home / RESULTS
+    results.mkdir()
+    old, young = ([lake.root / f"lookups/.{name}.parquet.1.1.tmp", results / name] for name in ("old", "young"))
+    for path in (*old, *young):
         path.write_bytes(b"half")
     version = lake.newest_dataset()
     task = lake.read_tasks(version, "train", key("tasks of last"))[0]
-    kept = collecting(lake, key("last"), 9, version)
-    keep = kept.__enter__()
-    keep(make_sample(task, [1, 1]))
-    age([old, *Path(str(store.lake.root)).glob("sample_buffer/**/*.parquet")])
-    removals = retention.find_removable(store, cutoff())
-    assert [(each.kind, each.info.path.name) for each in removals if each.kind == "unfinished"] == [
-        ("unfinished", old.name)
-    ]
-    assert [each.run for each in removals if each.kind == "sample buffer"] == [key("last")]
-    kept.__exit__(None, None, None)
+    with collecting(lake, key("last"), 9, version) as keep:
+        keep(make_sample(task, [1, 1]))
+        buffered = list((lake.root / "sample_buffer").glob("*"))
+        age([*old, *buffered])
+        removals = removable(store)
+    assert [each.info.path for each in removals] == [*buffered, *old]
+    assert [each.kind for each in removals] == ["sample buffer", "unfinished", "results of runs"]
 
 
 def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: Store, tmp_path: Path):
@@ -220,11 +186,9 @@ def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: St
     shared = str(store.settings.home)
     visitor = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": shared})
     with pytest.raises(ValueError, match=r"does not know which versions others have registered.*MLFLOW_TRACKING_URI"):
-        retention.find_removable(open_store(visitor), cutoff())
+        removable(open_store(visitor))
     member = Store(replace(visitor, tracking_uri=store.settings.tracking_uri))
-    assert {each.run for each in retention.find_removable(member, cutoff())} == {
-        each.run for each in retention.find_removable(store, cutoff())
-    }
+    assert {each.run for each in removable(member)} == {each.run for each in removable(store)}
 
 
 def test_old_comparisons_go_unless_a_version_names_them(store: Store):
@@ -233,32 +197,17 @@ def test_old_comparisons_go_unless_a_version_names_them(store: Store):
         write_json(path, {"key": path.stem})
     registry.tag(store.settings, "1", {"comparison": key("named")})
     age(paths)
-    retention.remove_files(retention.find_removable(store, cutoff()))
+    retention.remove_files(removable(store))
     assert [path.exists() for path in paths] == [True, False]
 
 
 def test_lookups_of_drifted_tables_stay_as_long_as_those_of_their_dataset(tmp_path):
     store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)}))
     version = ingest(store.lake, "mine")
-    drifted = WorkloadTable(
-        "mine (rows x1.10, lookups x1.00)", 110, 8, Lookups(torch.tensor([7]), torch.tensor([0, 1]))
-    )
+    drifted = WorkloadTable("mine (rows x1.10)", 110, 8, Lookups(torch.tensor([7]), torch.tensor([0, 1])))
     other = replace(drifted, rows=120)
     kept, stray = (store.lake.write_table_lookups(each, statistics(each)) for each in (drifted, other))
     store.lake.write_drifted(statistics(drifted), version)
-    removable = {file.info.path for file in retention.find_removable(store, datetime.now(UTC) + timedelta(days=1))}
-    assert stray in removable
-    assert kept not in removable
-
-
-def test_results_of_flow_runs_go_by_their_age(store: Store):
-    results = store.settings.home / RESULTS
-    results.mkdir()
-    old, young = (results / name for name in ("old", "young"))
-    for path in (old, young):
-        path.write_text("{}")
-    age([old])
-    removals = retention.find_removable(store, cutoff())
-    assert [(each.kind, each.info.path.name) for each in removals] == [("results of runs", "old")]
-    retention.remove_files(removals)
-    assert list(results.iterdir()) == [young]
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    found = {file.info.path for file in retention.find_removable(store, tomorrow)}
+    assert (stray in found, kept in found) == (True, False)

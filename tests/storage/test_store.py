@@ -14,20 +14,16 @@ def opened(**environ: str) -> Store:
 
 def test_opening_a_store_creates_the_folders_of_its_home(tmp_path: Path):
     store = opened(DREAMSHARD_HOME=str(tmp_path / "deep" / "home"))
-    assert store.lake.root.is_dir()
-    assert store.checkpoints.is_dir()
-    assert (store.settings.home / "prefect").is_dir()
+    assert all(folder.is_dir() for folder in (store.lake.root, store.checkpoints, store.settings.home / "prefect"))
 
 
-def test_a_store_of_its_own_holds_what_a_team_shares_and_the_home_the_rest(tmp_path: Path):
+def test_a_shared_store_holds_all_but_the_homes_own(tmp_path: Path):
     store = opened(DREAMSHARD_HOME=str(tmp_path / "home"), DREAMSHARD_STORE="memory://team/a b")
-    shared = (store.lake.root, store.checkpoints, store.evaluations)
-    assert [str(folder) for folder in shared] == [
-        f"memory://team/a b/{name}" for name in ("lake", "checkpoints", "evaluations")
-    ]
-    assert store.settings.artifact_root == "memory://team/a b/mlartifacts"
+    shared = (store.lake.root, store.checkpoints, store.evaluations, store.settings.artifact_root)
+    names = ("lake", "checkpoints", "evaluations", "mlartifacts")
+    assert list(map(str, shared)) == [f"memory://team/a b/{name}" for name in names]
     assert store.settings.catalog_path == tmp_path / "home" / "catalog.duckdb"
-    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["prefect"]
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["prefect"]
 
 
 @pytest.mark.parametrize("below", ["", "home"])
@@ -46,17 +42,14 @@ def test_a_home_that_may_only_be_read_opens_for_those_who_only_read(tmp_path: Pa
             open_store(settings)
 
 
-def test_a_folder_that_cannot_be_shared_is_one_clear_error(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"/proc/dreamshard cannot be written .*point DREAMSHARD_STORE elsewhere"):
-        opened(DREAMSHARD_HOME=str(tmp_path), DREAMSHARD_STORE="file:///proc/dreamshard")
-
-
-def test_a_bucket_that_is_not_there_is_one_clear_error(
-    tmp_path: Path, s3_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("file:///proc/dreamshard", "dreamshard"), ("s3://nobody/x", r".*bucket.*\).*credentials and the endpoint")],
+)
+def test_a_store_that_cannot_be_written_is_one_clear_error(
+    tmp_path: Path, s3_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, address: str, reason: str
 ):
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(
-        ValueError, match=r"s3://nobody/x cannot be written \(.*bucket.*\).*credentials and the endpoint"
-    ):
-        opened(DREAMSHARD_HOME=str(tmp_path), DREAMSHARD_STORE="s3://nobody/x")
+    with pytest.raises(ValueError, match=rf"{reason}.*point DREAMSHARD_STORE elsewhere"):
+        opened(DREAMSHARD_HOME=str(tmp_path), DREAMSHARD_STORE=address)

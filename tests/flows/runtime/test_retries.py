@@ -36,7 +36,6 @@ def answered(status: int) -> ClientError:
         (STORE_IS_DOWN, None, True),
         (ValueError("s3://team/tables cannot be read"), STORE_IS_DOWN, True),
         (answered(503), None, True),
-        (answered(404), None, False),
         (NoCredentialsError(), None, False),
         (httpx.ConnectError("Prefect's server is away"), None, True),
         (ValueError("there is no version '7'"), None, False),

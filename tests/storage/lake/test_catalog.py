@@ -11,7 +11,6 @@ from dreamshard.tasks import PlacementTask
 from storage.filesystem import list_files, writing
 from storage.lake import catalog
 from storage.lake.lake import Lake
-from storage.lake.measured_alone import write_exchanges
 from storage.lake.parquet_files import write_rows
 from storage.lake.schemas import datasets
 from storage.settings import Settings
@@ -30,7 +29,7 @@ def found(settings: Settings, sql: str) -> list[tuple]:
 @pytest.fixture
 def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) -> None:
     lake.write_tasks([task], version, "train", "set")
-    write_exchanges(lake.root, "abacus", [simulated().measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))])
+    lake.write_exchanges("abacus", [simulated().measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))])
     append_samples(lake, [sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
     lake.write_evaluation([make_evaluation(task, "random", 4.0)], {}, "key", dataset_version=version, **WHERE)
     write_rows(lake.root / "versions" / "versions.parquet", "versions", [{"version": 1}])

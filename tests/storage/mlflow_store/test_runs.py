@@ -1,7 +1,12 @@
 import json
 import math
 import os
+import sqlite3
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from threading import Barrier
 
 import pandas as pd
@@ -35,18 +40,22 @@ def test_stages_are_children_of_their_chain(mlflow_settings: Settings):
     assert logged == {"seed": "3", "tasks.num_devices": "2"}
 
 
-@pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
-def test_nothing_stays_running_after_a_failure(mlflow_settings: Settings, error: type[BaseException], status: str):
-    def fail():
-        with (
-            runs.chain(mlflow_settings, "retrain") as parent,
-            runs.stage(mlflow_settings, parent, "ingest"),
-        ):
-            raise error
-
-    with pytest.raises(error):
-        fail()
+@pytest.mark.parametrize(
+    ("error", "status", "why"),
+    [
+        (ValueError("no tables.csv,\n so give another"), "FAILED", "no tables.csv, so give another"),
+        (KeyboardInterrupt(), "KILLED", "KeyboardInterrupt"),
+    ],
+)
+def test_a_failed_run_says_why_and_nothing_stays_running(mlflow_settings: Settings, error, status: str, why: str):
+    with (
+        pytest.raises(type(error)),
+        runs.chain(mlflow_settings, "retrain") as parent,
+        runs.stage(mlflow_settings, parent, "ingest"),
+    ):
+        raise error
     assert statuses(mlflow_settings) == {"retrain": status, "ingest": status}
+    assert runs.client(mlflow_settings).get_run(parent).data.tags["mlflow.note.content"] == why
 
 
 def test_a_chain_that_was_killed_goes_on_in_its_runs(mlflow_settings: Settings):
@@ -65,18 +74,14 @@ def test_a_chain_that_was_killed_goes_on_in_its_runs(mlflow_settings: Settings):
             assert new != parent
 
 
-def test_what_is_not_a_number_is_not_logged(mlflow_settings: Settings):
-    with runs.chain(mlflow_settings, "evaluate") as run:
-        runs.log_metrics(mlflow_settings, run, {"a": math.nan, "b": -math.inf, "c": None, "d": 1.0})
-    assert runs.client(mlflow_settings).get_run(run).data.metrics == {"d": 1.0}
-
-
-def test_a_table_lies_with_the_run_once(mlflow_settings: Settings):
+def test_a_run_has_its_table_once_and_only_numbers_as_metrics(mlflow_settings: Settings):
     rows = [{"placer": "random", "overall_ms": 3.0}, {"placer": "dreamshard", "overall_ms": 2.0}]
     with runs.chain(mlflow_settings, "evaluate") as run:
+        runs.log_metrics(mlflow_settings, run, {"a": math.nan, "b": -math.inf, "c": None, "d": 1.0})
         for _ in range(2):
             runs.log_table(mlflow_settings, run, rows)
     tracking = runs.client(mlflow_settings)
+    assert tracking.get_run(run).data.metrics == {"d": 1.0}
     table = json.loads((mlflow_settings.home / tracking.download_artifacts(run, "tables/evaluation.json")).read_text())
     assert table == {"columns": ["placer", "overall_ms"], "data": [["random", 3.0], ["dreamshard", 2.0]]}
 
@@ -101,18 +106,6 @@ def test_runs_that_bring_the_same_dataset_at_once_all_have_it_as_an_input(mlflow
     assert "rows" in dataset.schema
 
 
-def test_a_failed_run_says_why(mlflow_settings: Settings):
-    def fail():
-        with runs.chain(mlflow_settings, "retrain"):
-            raise ValueError("there is no tables.csv,\n so nothing can be read; give another")
-
-    with pytest.raises(ValueError, match="tables"):
-        fail()
-    tracking = runs.client(mlflow_settings)
-    (run,) = tracking.search_runs([tracking.get_experiment_by_name(EXPERIMENT).experiment_id])
-    assert run.data.tags["mlflow.note.content"] == "there is no tables.csv, so nothing can be read; give another"
-
-
 def test_what_a_cancelled_flow_left_open_is_killed_with_its_stages(mlflow_settings: Settings):
     cancelled = runs.chain(mlflow_settings, "retrain", key="cancelled")
     stage = runs.stage(mlflow_settings, cancelled.__enter__(), "train")
@@ -120,3 +113,19 @@ def test_what_a_cancelled_flow_left_open_is_killed_with_its_stages(mlflow_settin
     with runs.chain(mlflow_settings, "other", key="other"):
         runs.end_killed(mlflow_settings, "cancelled", "retrain was Cancelled")
         assert statuses(mlflow_settings) == {"retrain": "KILLED", "train": "KILLED", "other": "RUNNING"}
+
+
+OPEN_AND_RUN = """
+import sys
+from storage.mlflow_store import runs
+from storage.settings import Settings
+with runs.chain(Settings.from_environment({"DREAMSHARD_HOME": sys.argv[1]}), "retrain"):
+    pass
+"""
+
+
+def test_processes_that_open_a_new_home_at_once_all_keep_their_runs(tmp_path: Path):
+    processes = [subprocess.Popen([sys.executable, "-c", OPEN_AND_RUN, str(tmp_path)]) for _ in range(2)]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as opened:
+        assert opened.execute("select count(*) from runs where status = 'FINISHED'").fetchone()[0] == 2

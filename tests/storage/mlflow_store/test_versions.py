@@ -7,32 +7,37 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
 from storage import notebook
 from storage.lake import catalog
-from storage.lake.parquet_files import read_parquet
-from storage.lake.schemas import datasets
 from storage.mlflow_store import registration, runs, versions
 from storage.mlflow_store.registry import set_alias
+from storage.run_records.trainings import Warm
 from storage.store import Store
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
 
-MADE_OF = training_of(hardware="simulated H100")
 FIRST, SECOND = (f"models:/dreamshard-simulated-h100-2/{number}" for number in (1, 2))
+MADE_OF = {
+    "first": training_of(hardware="simulated H100"),
+    "second": training_of(
+        hardware="simulated H100",
+        mode="fixed",
+        memory_bytes=2**29,
+        warm=Warm(version=FIRST, training="first", iteration=2, trainings=("first",)),
+    ),
+}
 
 
 @pytest.fixture
 def registered(mlflow_settings, placer: TrainedPlacer, version: str, task: PlacementTask) -> Store:
-    """Version 1 of training `first`, the champion, and version 2 of training `second`, which says more about itself."""
-    said = {"source": "tables.csv", "tables": "4", "warm_from": "1", "memory_gb": "0.5", "tables_per_task": "all"}
-    for training, parameters in (("first", {}), ("second", said)):
+    """Version 1 of training `first`, the champion, and version 2 of training `second`."""
+    for training, made_of in MADE_OF.items():
         with runs.chain(mlflow_settings, "retrain") as run:
-            runs.log_params(mlflow_settings, run, {"tasks": training, "iterations": 2, **parameters})
+            runs.log_params(mlflow_settings, run, {"tasks": training, "iterations": 2, "tables": 4})
             runs.log_metrics(mlflow_settings, run, {"eval_overall_ms": 3.0}, tasks=training)
             runs.log_metrics(mlflow_settings, run, {"eval_overall_ms": 9.0}, tasks="other")
             tags = {"training": training, "evaluation": "of it", "dataset": version, "iteration": 2}
-            registration.register_placer(
-                mlflow_settings, placer, run, MADE_OF, metrics={"gain_over_champion": 0.25}, tags=tags
-            )
+            gain = {"gain_over_champion": 0.25}
+            registration.register_placer(mlflow_settings, placer, run, made_of, metrics=gain, tags=tags)
     set_alias(mlflow_settings, FIRST, "champion", "the first")
     return Store(mlflow_settings)
 
@@ -49,21 +54,18 @@ def test_versions_are_rows_that_say_what_they_are(registered: Store):
     assert (second["source"], second["tables"], second["warm_from"], second["memory_gb"]) == ("tables.csv", 4, 1, 0.5)
     assert (second["tables_per_task"], second["iterations"], second["eval_overall_ms"]) == ("all", 2, 3.0)
     assert (second["gain_over_champion"], second["aliases"]) == (0.25, "")
-    assert registered.settings.home.exists()
     assert notebook.view("versions", registered.settings.home)["version"].tolist() == [1, 2]
 
 
 def test_the_lake_has_the_registry_as_it_was_when_it_was_written(registered: Store):
     assert catalog.query(registered.settings, "from versions") == []
-    versions.write_versions(registered.settings)
-    (path,) = (registered.settings.lake_root / "versions").iterdir()
+    path, sql = registered.settings.lake_root / "versions" / "versions.parquet", "from versions order by version"
+    assert [row["aliases"] for row in rows(registered, sql)] == ["champion", ""]
     before = path.stat().st_mtime_ns
     versions.write_versions(registered.settings)
     assert path.stat().st_mtime_ns == before
     set_alias(registered.settings, SECOND, "champion", "better")
-    versions.write_versions(registered.settings)
-    assert read_parquet(path).schema.names == datasets()["versions"].names
-    assert read_parquet(path).column("aliases").to_pylist() == ["previous", "champion"]
+    assert [row["aliases"] for row in rows(registered, sql)] == ["previous", "champion"]
 
 
 def test_a_candidate_is_the_version_that_it_became(registered: Store, task: PlacementTask, version: str):
