@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, reading, yaml_content
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, reading
 from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_DEVICE, SHARDING_TYPES, ShardingType, most_ranges
-from dreamshard.tables import DIM_MULTIPLE
+from dreamshard.tables import DIM_MULTIPLE, Tables, parent_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +34,14 @@ class Constraints:
         sharding_types: ways to shard that tables may take.
         sharding_types_of: the same for single tables, instead.
         caching: whether tables may be in host memory with a cache on the device if device memory is too small.
-        cached_share_of: share of the rows to cache of single tables, which must be in host memory.
-        never_cached: tables that must be in device memory, although `caching` allows the others to be in host memory.
+        cached_share_of: share of the rows to cache of single tables, which must be in host memory; 0 for a table that must
+            be in device memory.
         narrowest_columns_of: the fewest columns of a shard of single tables.
         pinned: the devices that may hold a table; a table pinned to one device is whole there.
-        excluded: devices that may not hold a table.
-        excluded_devices: devices that hold no table at all; data-parallel and row-wise need all devices, so they are out.
         together: groups of tables, each whole, that share a device.
         apart: groups of tables of which no two share a device.
-        memory_bytes_of: room for tables on single devices, instead of the task's.
+        memory_bytes_of: room for tables on single devices, instead of the task's. A device of 0 bytes holds no table, so
+            data-parallel and row-wise are out.
         reserve_bytes: of each device's room, kept free for dense parameters and activations.
     """
 
@@ -49,11 +49,8 @@ class Constraints:
     sharding_types_of: Mapping[str, tuple[ShardingType, ...]] = field(default_factory=dict)
     caching: bool = False
     cached_share_of: Mapping[str, float] = field(default_factory=dict)
-    never_cached: frozenset[str] = frozenset()
     narrowest_columns_of: Mapping[str, int] = field(default_factory=dict)
     pinned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    excluded: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    excluded_devices: tuple[int, ...] = ()
     together: tuple[frozenset[str], ...] = ()
     apart: tuple[frozenset[str], ...] = ()
     memory_bytes_of: Mapping[int, int] = field(default_factory=dict)
@@ -65,41 +62,25 @@ class Constraints:
                 raise ValueError(
                     f"{list(types)} are not ways to shard a table; choose from {', '.join(SHARDING_TYPES)}"
                 )
-        if both := sorted(self.never_cached & set(self.cached_share_of)):
-            raise ValueError(f"tables {both[:5]} are to be cached and never to be cached; drop one")
 
     def may_be_cached(self, table: str) -> bool:
         """Whether a table may be in host memory."""
-        return table in self.cached_share_of or (self.caching and table not in self.never_cached)
+        return bool(self.cached_share_of.get(table, self.caching))
 
     def sharding_types_for(self, table: str) -> tuple[ShardingType, ...]:
         """Ways to shard that a table may take."""
         return self.sharding_types_of.get(table, self.sharding_types)
 
-    def devices_for(self, table: str, num_devices: int) -> frozenset[int]:
-        """Devices that may hold a table."""
-        devices = set(self.pinned.get(table, range(num_devices)))
-        return frozenset(devices - set(self.excluded.get(table, ())) - set(self.excluded_devices))
-
     def renumbered(self, number: Sequence[int]) -> "Constraints":
         """The same with device `d` called `number[d]`."""
-
-        def renamed(devices: Sequence[int]) -> tuple[int, ...]:
-            return tuple(sorted(number[device] for device in devices))
-
-        return replace(
-            self,
-            pinned={table: renamed(devices) for table, devices in self.pinned.items()},
-            excluded={table: renamed(devices) for table, devices in self.excluded.items()},
-            excluded_devices=renamed(self.excluded_devices),
-            memory_bytes_of={number[device]: room for device, room in self.memory_bytes_of.items()},
-        )
+        pinned = {table: tuple(sorted(number[d] for d in devices)) for table, devices in self.pinned.items()}
+        rooms = {number[device]: room for device, room in self.memory_bytes_of.items()}
+        return replace(self, pinned=pinned, memory_bytes_of=rooms)
 
     def tables_named(self) -> frozenset[str]:
         """Every table that a constraint names."""
-        groups = frozenset().union(*self.together, *self.apart)
-        by_table = (self.sharding_types_of, self.cached_share_of, self.narrowest_columns_of, self.pinned, self.excluded)
-        return groups.union(self.never_cached, *by_table)
+        by_table = (self.sharding_types_of, self.cached_share_of, self.narrowest_columns_of, self.pinned)
+        return frozenset().union(*self.together, *self.apart, *by_table)
 
     @property
     def all_sharding_types(self) -> frozenset[ShardingType]:
@@ -109,15 +90,11 @@ class Constraints:
     @property
     def places_freely(self) -> bool:
         """Whether tables may go to any device that has room, and all devices have the same."""
-        places = (self.pinned, self.excluded, self.excluded_devices, self.together, self.apart, self.memory_bytes_of)
-        return not any(places) and not self.reserve_bytes
+        return not any((self.pinned, self.together, self.apart, self.memory_bytes_of, self.reserve_bytes))
 
-    def contradiction(self, tables: Sequence[str], num_devices: int, dims: Mapping[str, int] | None = None) -> str:
-        """Why no placement meets the constraints, whatever the memory, in one sentence; empty if nothing speaks against it.
-
-        `tables` are not column shards; `dims` are columns of those that may be split.
-        """
-        return next(_contradictions(self, tables, num_devices, dims or {}), "")
+    def contradiction(self, tables: Tables, room: Sequence[int]) -> str:
+        """Why no placement meets the constraints, in one sentence, or empty; `room` is `[D]` bytes for tables."""
+        return next(_contradictions(self, tables, room), "")
 
 
 UNCONSTRAINED = Constraints()
@@ -127,55 +104,45 @@ ANY_SHARDING = Constraints(sharding_types=SHARDING_TYPES)
 """Every way to shard, in device memory."""
 
 
-def _contradictions(
-    constraints: Constraints, tables: Sequence[str], num_devices: int, dims: Mapping[str, int]
-) -> Iterator[str]:
-    named = {
-        "excluded devices": constraints.excluded_devices,
-        "memory of single devices": tuple(constraints.memory_bytes_of),
-        **{f"the pin of table {name!r}": devices for name, devices in constraints.pinned.items()},
-        **{f"the devices that table {name!r} may not use": devices for name, devices in constraints.excluded.items()},
-    }
-    for what, own in named.items():
-        for device in set(own) - set(range(num_devices)):
-            yield f"{what}: there is no device {device}, only devices 0..{num_devices - 1}"
-    if len(set(constraints.excluded_devices)) == num_devices:
-        yield f"all {num_devices} devices are excluded, so no table has a place"
-    allowed = {name: constraints.devices_for(name, num_devices) for name in dict.fromkeys(tables)}
-    for name, devices in allowed.items():
-        types = constraints.sharding_types_for(name)
-        ways = " or ".join(types)
+def _contradictions(constraints: Constraints, tables: Tables, room: Sequence[int]) -> Iterator[str]:
+    usable = {device for device, size in enumerate(room) if size > 0}
+    if not usable:
+        yield f"none of the {len(room)} devices has room for tables"
+    allowed: dict[str, set[int]] = {}
+    for name, dim in zip(tables.names, tables.dim.tolist(), strict=True):
+        table = parent_name(name)
+        types, narrowest = constraints.sharding_types_for(table), constraints.narrowest_columns_of.get(table, 0)
+        devices = allowed[table] = usable.intersection(constraints.pinned.get(table, usable))
+        reason = ""
         if not devices:
-            pins = sorted(constraints.pinned.get(name, range(num_devices)))
-            yield f"table {name!r} is pinned to devices {pins}, but all of them are excluded"
-        if len(devices) < num_devices and set(types) <= set(ON_EVERY_DEVICE):
-            yield f"table {name!r} may only be sharded {ways}, which needs all {num_devices} devices, not {len(devices)}"
-        if len(devices) == 1 < num_devices and not set(types) & set(ON_ONE_DEVICE):
-            yield f"table {name!r} may use one device only, but may only be sharded {ways}"
-        narrowest = constraints.narrowest_columns_of.get(name, 0)
-        if name in dims and set(types) == {"column_wise"} and most_ranges(dims[name], narrowest) < 2:
-            yield (
-                f"table {name!r} may only be sharded column_wise, but its {dims[name]} columns do not make two shards of at "
-                f"least {max(narrowest, DIM_MULTIPLE)}, a multiple of {DIM_MULTIPLE}; allow table_wise for it"
+            yield f"table {table!r} may only be on devices {constraints.pinned[table]}, and none of them can hold tables"
+        if len(devices) < len(room) and set(types) <= set(ON_EVERY_DEVICE):
+            reason = f"which needs all {len(room)} devices, not {len(devices)}"
+        elif len(devices) == 1 < len(room) and not set(types) & set(ON_ONE_DEVICE):
+            reason = "but may use one device only"
+        elif name == table and set(types) == {"column_wise"} and most_ranges(dim, narrowest) < 2:
+            least = max(narrowest, DIM_MULTIPLE)
+            reason = (
+                f"but its {dim} columns do not make two shards of a multiple of {DIM_MULTIPLE} and at least {least}"
             )
-    for group, is_apart in (
-        *((each, False) for each in constraints.together),
-        *((each, True) for each in constraints.apart),
-    ):
+        if reason:
+            yield f"table {table!r} may only be sharded {' or '.join(types)}, {reason}; allow another way"
+    for group in constraints.together:
         present = sorted(group & allowed.keys())
-        common = [allowed[name] for name in present] or [frozenset[int]()]
-        if is_apart and len(frozenset().union(*common)) < len(present):
-            yield f"tables {present} are to be on devices of their own, but have fewer devices than that"
-        if not is_apart and len(present) > 1 and not frozenset.intersection(*common):
-            yield f"tables {present} are to share a device, but there is none that all of them may use"
-        if is_apart and any(len(group & other & allowed.keys()) > 1 for other in constraints.together):
-            yield f"tables {present} are to be apart, but some of them also to share a device"
         split = [name for name in present if "table_wise" not in constraints.sharding_types_for(name)]
-        if not is_apart and len(present) > 1 and split:
+        if len(present) > 1 and split:
             yield f"tables {present} are to share a device, whole, but {split} may not be table_wise"
+        if len(present) > 1 and not set.intersection(*(allowed[name] for name in present)):
+            yield f"tables {present} are to share a device, but there is none that all of them may use"
+    for group in constraints.apart:
+        present = sorted(group & allowed.keys())
+        if len(set().union(*(allowed[name] for name in present))) < len(present):
+            yield f"tables {present} are to be on devices of their own, but have fewer devices than that"
+        if any(len(other.intersection(present)) > 1 for other in constraints.together):
+            yield f"tables {present} are to be apart, but some of them also to share a device"
 
 
-_PROBLEM, _ADVICE = "is neither YAML nor JSON", "so the placement would ignore it; correct it"
+_ADVICE = "so the placement would ignore it; correct it"
 _DEFAULT = "default"  # in `sharding_types`: of tables that are not named
 
 
@@ -200,75 +167,86 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-_Devices = Annotated[
-    list[StrictInt], BeforeValidator(_listed), Field(min_length=1), AfterValidator(lambda v: tuple(sorted(set(v))))
+_Devices = Annotated[set[StrictInt], BeforeValidator(_listed), Field(min_length=1)]
+_Groups = tuple[Annotated[frozenset[str], Field(min_length=2)], ...]
+_Gib = Annotated[float, Field(ge=0, le=MOST_MEMORY_GB)]
+_Ways = Annotated[
+    tuple[ShardingType, ...], BeforeValidator(lambda value: parse_sharding(",".join(map(str, _listed(value)))))
 ]
-_Groups = Annotated[list[Annotated[frozenset[str], Field(min_length=2)]], AfterValidator(tuple)]
-_Bytes = Annotated[float, Field(ge=0, le=MOST_MEMORY_GB), AfterValidator(lambda gib: round(gib * 2**30))]
-_Ways = Annotated[list[str], BeforeValidator(_listed), AfterValidator(lambda names: parse_sharding(",".join(names)))]
+_Rooms = BeforeValidator(lambda value: dict(enumerate(value)) if isinstance(value, list) else value)
+_OfTables = BeforeValidator(lambda value: value if isinstance(value, dict) else {_DEFAULT: value})
 
 
 class _File(BaseModel):
-    """The content of a file: the fields of `Constraints` under the file's keys."""
+    """The content of a file."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
-    pinned: dict[str, _Devices] = Field({}, alias="pin")
-    excluded: dict[str, _Devices] = Field({}, alias="exclude")
-    excluded_devices: _Devices = Field([], alias="exclude_devices")
-    together: _Groups = []
-    apart: _Groups = []
-    memory_bytes_of: Annotated[
-        dict[int, _Bytes], BeforeValidator(lambda value: dict(enumerate(value)) if isinstance(value, list) else value)
-    ] = Field({}, alias="memory_gb")
-    reserve_bytes: _Bytes = Field(0, alias="reserve_gb")
-    sharding_types: Annotated[
-        dict[str, _Ways], BeforeValidator(lambda value: value if isinstance(value, dict) else {_DEFAULT: value})
-    ] = {}
-    narrowest_columns_of: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = Field({}, alias="narrowest_columns")
-    cache: bool | dict[str, Annotated[float, Field(gt=0, le=1)]] = False
-
-    def given(self) -> dict[str, Any]:
-        """The fields of `Constraints` that the file gives."""
-        found = {name: getattr(self, name) for name in self.model_fields_set}
-        if "sharding_types" in found:
-            found["sharding_types_of"] = found.pop("sharding_types")
-            if _DEFAULT in found["sharding_types_of"]:
-                found["sharding_types"] = found["sharding_types_of"].pop(_DEFAULT)
-        if "cache" in found:
-            found["caching" if isinstance(self.cache, bool) else "cached_share_of"] = found.pop("cache")
-        return found
+    pin: dict[str, _Devices] = {}
+    exclude: dict[str, _Devices] = {}
+    exclude_devices: _Devices = set()
+    together: _Groups = ()
+    apart: _Groups = ()
+    memory_gb: Annotated[dict[int, _Gib], _Rooms] = {}
+    reserve_gb: _Gib = 0
+    sharding_types: Annotated[dict[str, _Ways], _OfTables] = {}
+    narrowest_columns: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = {}
+    cache: bool | dict[str, Annotated[float, Field(ge=0, le=1)]] = False
 
 
 def parse_constraints(
-    source: str | Path, tables: Collection[str], num_devices: int, base: Constraints = UNCONSTRAINED
+    source: str | Path,
+    tables: Collection[str],
+    num_devices: int,
+    sharding_types: tuple[ShardingType, ...] = ON_ONE_DEVICE,
 ) -> Constraints:
     """The constraints of a `.yaml`, `.yml` or `.json` file, or of its text; `PlacementTask` finds contradictions in them.
 
     Args:
         source: a path, or the text.
         tables: names that the constraints may use.
-        num_devices: `D`.
-        base: constraints that hold where the source says nothing.
+        sharding_types: ways to shard if the source names no default.
 
     Raises:
-        ValueError: there is no such file, or it is wrong or names a table that does not exist.
+        ValueError: there is no such file, or it is wrong or names a table or a device that does not exist.
     """
     name = str(source) if isinstance(source, Path) else "the constraints"
     if isinstance(source, Path) and not source.is_file():
         raise ValueError(f"there is no file of constraints {source}; check the path")
     text = source.read_bytes() if isinstance(source, Path) else source
-    content = yaml_content(text, name, _PROBLEM, _ADVICE) or {}  # JSON is YAML
+    with reading(name, "is neither YAML nor JSON", _ADVICE):
+        content = yaml.safe_load(text) or {}  # JSON is YAML
     if not isinstance(content, dict):
         raise ValueError(f"{name} holds no constraints; give one per line, for example `reserve_gb: 8`")
     with reading(name, "is wrong", _ADVICE):
         file = _File.model_validate(content)
-    if isinstance(content.get("memory_gb"), list) and len(file.memory_bytes_of) != num_devices:
+    if isinstance(content.get("memory_gb"), list) and len(file.memory_gb) != num_devices:
         raise ValueError(
-            f"{name} gives memory_gb for {len(file.memory_bytes_of)} devices; give one size for each of {num_devices}"
+            f"{name} gives memory_gb for {len(file.memory_gb)} devices; give one size for each of {num_devices}"
         )
-    constraints = replace(base, **file.given())
-    for table in sorted(constraints.tables_named() - base.tables_named() - set(tables)):
+    types, every = dict(file.sharding_types), set(range(num_devices))
+    constraints = Constraints(
+        sharding_types=types.pop(_DEFAULT, sharding_types),
+        sharding_types_of=types,
+        caching=file.cache is True,
+        cached_share_of=file.cache if isinstance(file.cache, dict) else {},
+        narrowest_columns_of=file.narrowest_columns,
+        pinned={
+            table: tuple(sorted(file.pin.get(table, every) - file.exclude.get(table, set())))
+            for table in file.pin | file.exclude
+        },
+        together=file.together,
+        apart=file.apart,
+        memory_bytes_of={device: round(gib * 2**30) for device, gib in file.memory_gb.items()}
+        | dict.fromkeys(file.exclude_devices, 0),
+        reserve_bytes=round(file.reserve_gb * 2**30),
+    )
+    named = constraints.memory_bytes_of.keys() | set().union(*file.pin.values(), *file.exclude.values())
+    if unknown := sorted(named - every):
+        raise ValueError(
+            f"{name} names devices {unknown}, but there are only devices 0..{num_devices - 1}; correct them"
+        )
+    for table in sorted(constraints.tables_named() - set(tables)):
         close = difflib.get_close_matches(table, list(tables), n=1)
         meant = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(f"{name} names a table {brief(table)}, but there is none{meant}; correct the name")

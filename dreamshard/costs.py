@@ -4,17 +4,16 @@ A training step has four phases on every device: look rows up (forward compute),
 communication), exchange their gradients (backward communication), and update rows (backward compute).
 """
 
-import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dreamshard.placement import Placement
@@ -40,31 +39,20 @@ def is_simulated(hardware: str) -> bool:
 def is_named(name: str, hardware: str) -> bool:
     """Whether a hardware's description names a preset: `rtx2080ti` is in `NVIDIA GeForce RTX 2080 Ti x2, 2 ranks`.
 
-    Each word of the name is in the description, where it may be several words. The links of an emulated testbed do not count,
-    only the device that it measured.
+    Each word of the name is in the description, maybe as several words. Links of an emulated testbed do not count.
     """
     if is_simulated(hardware):
         return hardware.partition(" ")[2] == name
-    words = _words(hardware.partition(" for each device")[0])
-    pairs = combinations(range(len(words) + 1), 2)
-    spans = {"".join(words[first:last]) for first, last in pairs}
-    return all(word in spans for word in _words(name))
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower())
+    described, words = (
+        re.findall(r"[a-z0-9]+", text.lower()) for text in (hardware.partition(" for each device")[0], name)
+    )
+    spans = {"".join(described[first:last]) for first, last in combinations(range(len(described) + 1), 2)}
+    return spans.issuperset(words)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceCosts:
-    """Milliseconds per phase and device; `...` is any batch of placements.
-
-    Attributes:
-        forward_compute_ms: `[..., D]` fused lookup and pooling.
-        forward_comm_ms: `[..., D]` all-to-all of the pooled vectors.
-        backward_comm_ms: `[..., D]` all-to-all of their gradients.
-        backward_compute_ms: `[..., D]` fused gradient and optimizer.
-    """
+    """Milliseconds per phase and device, `[..., D]`; `...` is any batch of placements."""
 
     forward_compute_ms: Float[Tensor, "*B D"]
     forward_comm_ms: Float[Tensor, "*B D"]
@@ -106,9 +94,8 @@ class Measurement:
         spread_ms: interquartile range of the slowest device's sum over the repeats; 0 if the testbed is deterministic.
         repeats: timed passes behind each median.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
-        testbed: e.g. `cluster`.
         hardware: e.g. `Intel Xeon x2`; starts with `simulated` if computed.
-        versions: library name to version.
+        versions: of libraries, by name.
     """
 
     spread_ms: float
@@ -157,7 +144,7 @@ class CostSample(Measurement):
             return self
         shards = Shards.of(self.task, self.placement)
         placement = Placement.whole(shards.device, shards.num_devices)
-        return replace(self, task=shards.as_task(self.task), placement=placement)
+        return replace(self, task=shards.as_task(), placement=placement)
 
 
 def feasible(samples: Iterable[CostSample]) -> list[CostSample]:
@@ -170,19 +157,12 @@ class Exchange:
     """An all-to-all to be measured without any table.
 
     Attributes:
-        sent_bytes: `[D]` what each device sends in all; each device, itself too, gets a `D`-th of it.
-        devices_per_host: devices that share a host; None for as many as the hardware has.
+        sent_bytes: `[D]` that each device sends; each device, itself too, gets a `D`-th of it.
+        devices_per_host: None for as many as the hardware has.
     """
 
     sent_bytes: Int[Tensor, " D"]
     devices_per_host: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.num_devices < 2 or not (self.sent_bytes > 0).any():
-            raise ValueError(
-                f"an all-to-all of {self.sent_bytes.tolist()} bytes moves nothing; give at least two devices, one of which "
-                "sends something"
-            )
 
     @property
     def num_devices(self) -> int:
@@ -207,47 +187,37 @@ class ExchangeSample(Measurement):
     host_devices: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepSetting:
+class StepSetting(BaseModel):
     """What a training step's cost depends on besides tables, placement and hardware."""
+
+    model_config = ConfigDict(frozen=True)
 
     precision: Precision
     optimizer: Optimizer
     batch_size: Annotated[int, Field(gt=0)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasuredOn(StepSetting):
     """What the costs behind a prediction were measured on.
 
     Attributes:
-        testbed: name of the testbed, e.g. `cluster`; `preset` for published figures without any measurement.
-        hardware: as in `Measurement`.
+        testbed: its name, e.g. `cluster`; `preset` for published figures without any measurement.
         num_devices: of the newest measurement.
         devices_per_host: devices that shared a host; None for as many as the hardware has.
-        versions: library name to version; empty where nothing ran.
     """
 
     testbed: str
     hardware: str
     num_devices: int
     devices_per_host: int | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = {}
 
     @classmethod
     def of(cls, sample: CostSample) -> "MeasuredOn":
         """What a sample was measured on."""
-        task = sample.task
-        return cls(
-            testbed=sample.testbed,
-            hardware=sample.hardware,
-            num_devices=task.num_devices,
-            devices_per_host=task.devices_per_host,
-            precision=task.precision,
-            optimizer=task.optimizer,
-            batch_size=sample.batch_size,
-            versions=sample.versions,
-        )
+        task, names = sample.task, ("num_devices", "devices_per_host", "precision", "optimizer")
+        own = {name: getattr(sample, name) for name in ("testbed", "hardware", "batch_size", "versions")}
+        return cls(**own, **{name: getattr(task, name) for name in names})
 
     @property
     def setting(self) -> StepSetting:
@@ -258,15 +228,6 @@ class MeasuredOn(StepSetting):
         hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""
         step = f"{self.precision}, {self.optimizer}, batch {self.batch_size}"
         return f"{self.hardware} ({self.num_devices} devices{hosts}, {step})"
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON holds them."""
-        return asdict(self) | {"versions": dict(self.versions)}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "MeasuredOn":
-        """Read the result of `to_json`; raises a ValueError if a field is missing or wrong."""
-        return TypeAdapter(cls).validate_json(json.dumps(dict(content)), strict=True)
 
     def shares_hosts_as(self, task: PlacementTask) -> bool:
         """Whether as many devices were measured as the task has, with as many on a host, if the task says how many."""
@@ -295,34 +256,3 @@ class MeasuredOn(StepSetting):
             "batch_size": self.batch_size != (task.batch_size or self.batch_size),
         }
         return [name for name, other in is_other.items() if other]
-
-
-def warning(
-    measured: MeasuredOn | None, task: PlacementTask, hardware: str | None, differs: Sequence[Difference]
-) -> str:
-    """One sentence on the differences between a plan and its costs, and what to do; empty without any.
-
-    Args:
-        measured: None if the placer's files do not say.
-        task: that was placed.
-        hardware: that it is for; None if that is not said.
-        differs: from `MeasuredOn.differences`.
-    """
-    if not differs:
-        return ""
-    testbed = f"simulated:{hardware}" if hardware else None
-    if hardware is None and measured is not None and is_simulated(measured.hardware):
-        testbed = measured.hardware.replace(" ", ":", 1)
-    options = {"testbed": testbed, "devices": task.num_devices, "devices-per-host": task.devices_per_host}
-    options["batch-size"] = task.batch_size
-    given = "".join(f" --{name} {value}" for name, value in options.items() if value)
-    training = f"train a version: `dreamshard run --source TABLES{given}` (on the machine itself without --testbed)"
-    if measured is None:
-        return f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; {training}"
-    if "hardware" in differs:
-        return (
-            f"the costs are of {measured}, not of {hardware}, so a rule of thumb may be better there; leave --placer out, "
-            f"which picks costs of {hardware}, or {training}"
-        )
-    names = ", ".join(name.replace("num_", "number of ").replace("_", " ") for name in differs)
-    return f"the costs are of {measured}, so they are estimates for another {names}; {training}"

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,7 +21,7 @@ from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement, int], CostSample]
-"""Measures a placement in a round, counted from 0: a testbed that draws its noise must draw anew in each."""
+"""Measures a placement in a round, counted from 0: a testbed that draws its noise draws it again in each."""
 
 Over = Literal["tasks", "variants", "repeats"]
 """An interval is over held-out tasks, drifted variants of one model, or repeated measurements of one task."""
@@ -32,10 +33,9 @@ class EvaluationRow:
 
     Attributes:
         task: in whole tables; if the placer split some by columns, their shards are tables here.
-        overall_ms: slowest device's sum, mean over the repeats; infinite if a shard did not fit.
-        repeats_ms: of each repeat; repeat `r` of all placers was measured in the same round.
+        repeats_ms: slowest device's sum in each repeat, infinite if a shard did not fit; repeat `r` of all placers was
+            measured in the same round.
         predicted_ms: by the candidate's cost network; NaN if nothing predicts it.
-        legal: whether the placement fit the devices when it was measured.
         place_ms: time to find the placement.
         costs: `[D]` of the first repeat.
     """
@@ -43,12 +43,20 @@ class EvaluationRow:
     placer: str
     task: PlacementTask
     placement: Placement
-    overall_ms: float
+    repeats_ms: tuple[float, ...]
     predicted_ms: float
-    legal: bool
     place_ms: float
     costs: DeviceCosts
-    repeats_ms: tuple[float, ...] = ()
+
+    @property
+    def overall_ms(self) -> float:
+        """Mean over the repeats."""
+        return sum(self.repeats_ms) / len(self.repeats_ms)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the placement fitted the devices when it was measured."""
+        return math.isfinite(self.overall_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +65,9 @@ class PairedComparison:
 
     Attributes:
         fits: whether every placement of the placer fitted its devices when measured.
-        mean_gain: mean of `1 - cost / reference's cost`; above zero where it is cheaper. None where a placement of either did
-            not fit.
+        mean_gain: mean of `1 - cost / reference's cost`, above zero if cheaper; None if a placement of either did not fit.
         low: lower end of the 95 % interval of that mean (Student's t, paired); None without a mean, for a single task or
-            round, and where every repeat measured the same.
+            round, or if every repeat measured the same.
         high: upper end.
         num_tasks: distinct tasks compared: tasks of the same tables count once.
         over: what the interval is over.
@@ -79,7 +86,7 @@ class PairedComparison:
 
     @property
     def is_positive(self) -> bool:
-        """Whether the placer is cheaper on the mean or as cheap, or fits where the reference does not."""
+        """Whether the placer is cheaper on average or as cheap, or fits where the reference does not."""
         return self.fits if self.mean_gain is None else self.mean_gain >= 0
 
     @property
@@ -103,11 +110,7 @@ def evaluate(
     placers agree on is measured for each of them.
 
     Args:
-        placers: by name.
-        tasks: held out.
-        measure: one placement, as a testbed does.
         predict: costs of a placement; None if nothing predicts them.
-        repeats: measurements of each placement.
         seed: of the order of measuring.
 
     Raises:
@@ -134,14 +137,12 @@ def evaluate(
         rows.append(
             EvaluationRow(
                 placer=name,
-                task=shards.as_task(tasks[i]),
+                task=shards.as_task(),
                 placement=Placement.whole(shards.device, shards.num_devices),
-                overall_ms=sum(sample.overall_ms for sample in own) / repeats,
+                repeats_ms=tuple(sample.overall_ms for sample in own),
                 predicted_ms=float(predict(tasks[i], placement).overall_ms()) if predict else math.nan,
-                legal=all(sample.infeasible is None for sample in own),
                 place_ms=place_ms,
                 costs=own[0].costs,
-                repeats_ms=tuple(sample.overall_ms for sample in own),
             )
         )
     return rows
@@ -155,9 +156,6 @@ def paired_comparison(
     Tasks of the same tables are one task, whose gain is the mean of theirs.
 
     Args:
-        rows: of an evaluation.
-        placer: compared with `reference`.
-        reference: its name.
         over: tasks or variants to pair by task; repeats to pair by round, which takes rows of one task.
 
     Raises:
@@ -169,30 +167,30 @@ def paired_comparison(
         raise ValueError(f"{placer!r} and {reference!r} have no task in common; evaluate both on the same tasks")
     if over == "repeats" and len(pairs) > 1:
         raise ValueError(f"repeats of {len(pairs)} tasks cannot be paired by round; compare one task at a time")
-    fits, other_fits = (all(math.isfinite(pair[side].overall_ms) for pair in pairs) for side in (0, 1))
-    gains: dict[frozenset[str], list[float]] = {}
-    for row, beside in pairs:
-        gains.setdefault(row.task.whole_tables, []).append(1 - row.overall_ms / beside.overall_ms if fits else 0.0)
-    comparison = PairedComparison(fits=fits, num_tasks=len(gains), over=over)
+    found = PairedComparison(
+        fits=all(row.fits for row, _ in pairs),
+        num_tasks=len({row.task.whole_tables for row, _ in pairs}),
+        over=over,
+        num_repeats=len(pairs[0][0].repeats_ms) if over == "repeats" else None,
+    )
+    if not all(row.fits for pair in pairs for row in pair):
+        return found
     if over == "repeats":
-        comparison = replace(comparison, num_repeats=len(pairs[0][0].repeats_ms))
-    if not fits or not other_fits:
-        return comparison
-    if over != "repeats":
-        return _with_gains(comparison, [sum(same) / len(same) for same in gains.values()])
-    if len({placement_identity(row.task, row.placement) for row in pairs[0]}) == 1:
-        return replace(comparison, mean_gain=0.0, is_same_placement=True)
-    by_round = [1 - a / b for a, b in zip(*(row.repeats_ms for row in pairs[0]), strict=True)]
-    is_repeatable = all(len(set(row.repeats_ms)) == 1 for row in pairs[0])  # repeating showed nothing
-    return _with_gains(comparison, by_round[:1] if is_repeatable else by_round)
-
-
-def _with_gains(comparison: PairedComparison, gains: Sequence[float]) -> PairedComparison:
+        if len({placement_identity(row.task, row.placement) for row in pairs[0]}) == 1:
+            return replace(found, mean_gain=0.0, is_same_placement=True)
+        gains = [1 - a / b for a, b in zip(*(row.repeats_ms for row in pairs[0]), strict=True)]
+        if all(len(set(row.repeats_ms)) == 1 for row in pairs[0]):  # repeating showed nothing
+            gains = gains[:1]
+    else:
+        of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
+        for row, reference_row in pairs:
+            of_tables[row.task.whole_tables].append(1 - row.overall_ms / reference_row.overall_ms)
+        gains = [sum(same) / len(same) for same in of_tables.values()]
     mean = sum(gains) / len(gains)
     if len(gains) == 1:
-        return replace(comparison, mean_gain=mean)
-    low, high = mean + scipy.stats.sem(gains) * np.array(scipy.stats.t.interval(0.95, len(gains) - 1))
-    return replace(comparison, mean_gain=mean, low=float(low), high=float(high))
+        return replace(found, mean_gain=mean)
+    margin = float(scipy.stats.t.ppf(0.975, len(gains) - 1) * scipy.stats.sem(gains))
+    return replace(found, mean_gain=mean, low=mean - margin, high=mean + margin)
 
 
 def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:
@@ -221,23 +219,21 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
     A placement that several placers share counts once. One that did not fit does not count.
 
     Returns:
-        Both are NaN where nothing counts.
+        Both are NaN if nothing counts.
     """
-    measurable = [row for row in rows if math.isfinite(row.overall_ms)]
-    by_placement = {(row.task.name, row.task.tables.names, *row.placement.device.tolist()): row for row in measurable}
-    distinct = list(by_placement.values())
-    predicted = np.array([row.predicted_ms for row in distinct])
-    measured = np.array([row.overall_ms for row in distinct])
-    ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct])
+    distinct = {(row.task.name, row.task.tables.names, *row.placement.device.tolist()): row for row in rows if row.fits}
+    predicted = np.array([row.predicted_ms for row in distinct.values()])
+    measured = np.array([row.overall_ms for row in distinct.values()])
+    ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct.values()])
     defined = [rank for rank in ranks if not math.isnan(rank)]
     return mean_relative_error(predicted, measured), sum(defined) / len(defined) if defined else math.nan
 
 
 def rank_correlations(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> list[float]:
     """Spearman's among the values of each name that has at least 3, since ranks of fewer mean little; NaN for constants."""
-    groups: dict[Hashable, list[int]] = {}
+    groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, name in enumerate(names):
-        groups.setdefault(name, []).append(index)
+        groups[name].append(index)
     found = []
     for group in groups.values():
         sides = np.asarray(predicted)[group], np.asarray(measured)[group]

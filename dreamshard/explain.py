@@ -189,7 +189,7 @@ def _others(
     for kind in constraints.sharding_types_for(name) if sharding.cached_share is None else ():
         columns: Columns = ()
         if kind in SPLIT_BY_COLUMNS:
-            parts = min(2, most_ranges(dim, constraints.narrowest_columns_of.get(name, 0)))
+            parts = int(min(2, most_ranges(dim, constraints.narrowest_columns_of.get(name, 0))))
             columns = even_columns(dim, parts) if parts > 1 else ()
         places = hosts if kind in ON_ONE_HOST else devices
         count = 0 if kind in ON_EVERY_DEVICE else max(len(columns), 1)

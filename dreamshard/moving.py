@@ -41,15 +41,15 @@ class InUse:
     """The plan in use as a placement of today's tables, as far as it has them.
 
     Attributes:
-        task: the tables that are there already, as they are, on the devices of the plan in use, without constraints.
-        number: `[T']` numbers of these tables among today's.
+        today: today's tables on the devices of the plan in use, without constraints.
+        number: `[T']` numbers of the tables among them that are there already, as they are.
         placement: of these tables.
         new: tables that the plan in use does not have.
         changed: tables that have other rows or columns in it, and are loaded again.
         removed: tables that only the plan in use has.
     """
 
-    task: PlacementTask
+    today: PlacementTask
     number: Int[Tensor, " T"]
     placement: Placement
     new: tuple[str, ...]
@@ -80,28 +80,32 @@ class InUse:
                 f"the plan in use has other sizes of all tables that it shares with these ({', '.join(changed[:5])}); place "
                 "them without it"
             )
-        kept = replace(
+        today = replace(
             task,
-            tables=task.tables.select(same),
             num_devices=plan.num_devices,
             memory_bytes=2**62,
             constraints=UNCONSTRAINED,
             devices_per_host=plan.devices_per_host or task.devices_per_host,
         )
         return cls(
-            task=kept,
+            today=today,
             number=torch.tensor(same),
-            placement=plan.placement(kept.tables),
+            placement=plan.placement(task.tables.select(same)),
             new=tuple(new),
             changed=tuple(changed),
             removed=tuple(sorted(plan.tables.keys() - set(task.tables.names))),
         )
 
     @property
+    def task(self) -> PlacementTask:
+        """Of the tables that are there already."""
+        return replace(self.today, tables=self.today.tables.select(self.number))
+
+    @property
     def shards(self) -> Shards:
         """Its shards, by today's numbers of their tables."""
-        shards = Shards.of(self.task, self.placement)
-        return replace(shards, table=self.number[shards.table])
+        shardings = zip(self.number.tolist(), self.placement.tables, strict=True)
+        return Shards.of_tables(self.today, shardings, self.placement.devices_per_host)[0]
 
     @property
     def loaded(self) -> tuple[str, ...]:
@@ -161,15 +165,7 @@ def _overlaps(task: PlacementTask, new: Shards, old: Shards) -> _Overlaps:
     )
     some = (rows[:, 0] < rows[:, 1]) & (columns[:, 0] < columns[:, 1])
     i, j, rows, columns = i[some], j[some], rows[some], columns[some]
-    return _Overlaps(i, j, rows, columns, _part_bytes(task, new.table[i], rows, columns))
-
-
-def _part_bytes(
-    task: PlacementTask, table: Int[Tensor, " P"], rows: Int[Tensor, "P 2"], columns: Int[Tensor, "P 2"]
-) -> Int[Tensor, " P"]:
-    """Weights and state of parts of tables, wherever they are."""
-    per_weight = task.weight_bytes[table] + task.element_state_bytes
-    return (rows[:, 1] - rows[:, 0]) * ((columns[:, 1] - columns[:, 0]) * per_weight + task.row_bytes[table])
+    return _Overlaps(i, j, rows, columns, task.stored_bytes(new.table[i], rows, columns))
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
@@ -187,7 +183,7 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
     known = torch.zeros(len(task.tables), dtype=torch.bool)
     known[before.table] = True
     loaded = (~known[after.table]).nonzero().flatten()
-    all_bytes = _part_bytes(task, after.table, after.rows, after.columns)
+    all_bytes = task.stored_bytes(after.table, after.rows, after.columns)
     parts = [*zip(*(each.tolist() for each in found), strict=True)]
     parts += [(i, None, after.rows[i].tolist(), after.columns[i].tolist(), int(all_bytes[i])) for i in loaded.tolist()]
     result = []

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.tables import DIM_MULTIPLE, padded_dim
+from dreamshard.tables import DIM_MULTIPLE
 
 ShardingType = Literal["table_wise", "column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel"]
 SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
@@ -151,12 +152,7 @@ class Placement:
     @property
     def is_whole(self) -> bool:
         """Whether every table is whole, in the memory of one device."""
-        return self.is_by_columns and self.sharding_types <= {"table_wise"}
-
-    @property
-    def is_by_columns(self) -> bool:
-        """Whether every table is whole or split by columns, in device memory."""
-        return all(each.is_by_columns for each in self.tables)
+        return all(each.is_by_columns and not each.columns for each in self.tables)
 
     @property
     def num_hosts(self) -> int:
@@ -180,19 +176,18 @@ class Placement:
 
 
 def even_columns(dim: int, parts: int) -> Columns:
-    """About equally wide ranges of columns, each of a multiple of `DIM_MULTIPLE`."""
+    """About equally wide ranges of columns, each of a multiple of `DIM_MULTIPLE`; at most `most_ranges`."""
     units = dim // DIM_MULTIPLE
-    if not 1 <= parts <= max(units, 1):
-        raise ValueError(
-            f"{dim} columns do not make {parts} ranges of a multiple of {DIM_MULTIPLE}; ask for 1 to {max(units, 1)}"
-        )
     ends = [DIM_MULTIPLE * (units * part // parts) for part in range(parts)] + [dim]
     return tuple(pairwise(ends))
 
 
-def most_ranges(dim: int, narrowest: int = 1) -> int:
-    """The most ranges of `even_columns` of at least `narrowest` columns each; a whole table is always one."""
-    return max(dim // max(padded_dim(narrowest), DIM_MULTIPLE), 1)
+def most_ranges(dim: Any, narrowest: Any = 1) -> Any:
+    """The most ranges of `even_columns` of at least `narrowest` columns each; a whole table is always one.
+
+    For integers and for arrays of them.
+    """
+    return np.maximum(dim // np.maximum(-(-narrowest // DIM_MULTIPLE) * DIM_MULTIPLE, DIM_MULTIPLE), 1)
 
 
 def row_blocks(rows: int, parts: int) -> list[tuple[int, int]]:

@@ -1,12 +1,12 @@
 """A placement as a file: `dreamshard place` writes it; a trainer or a later `--current` reads it.
 
-A plan says how each table is sharded, and its size when the plan was made, so it is complete without the task. A file of
-thousands of tables on hundreds of devices stays small, because blocks of rows and copies follow from the way to shard.
+A plan says how each table is sharded, and its size, so it is complete without the task. It stays small, because blocks of
+rows and copies follow from the way to shard.
 """
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,16 +15,12 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn, warning
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, json_content, reading
-from dreamshard.files.text import shown
+from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn, is_simulated
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables, columns_of
 from dreamshard.tasks import PlacementTask
-
-_PROBLEM = "is not a plan"
-_ADVICE = "so it cannot be used; give the JSON that `dreamshard place` writes"
 
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
 Count = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
@@ -109,24 +105,22 @@ class Plan(BaseModel):
         return text.getvalue()
 
     def placement(self, tables: Tables) -> Placement:
-        """This plan for `tables`; a ValueError says which it lacks or has in another size."""
-        differences = []
+        """This plan for `tables`; a ValueError names the first that it lacks or has in another size."""
         for name, *size in zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True):
             own = self.tables.get(name)
             if own is None or [own.rows, own.dim] != size:
                 held = "missing" if own is None else f"{own.rows} x {own.dim}"
-                differences.append(f"{name!r} of {size[0]} x {size[1]} is {held} in the plan")
-        if differences:
-            raise ValueError(f"the plan was not made for these tables: {shown(differences)}; plan again")
+                raise ValueError(
+                    f"the plan was not made for these tables: {name!r} of {size[0]} x {size[1]} is {held} in it; plan again"
+                )
         shardings = tuple(self.tables[name].sharding for name in tables.names)
         return Placement(shardings, self.num_devices, self.devices_per_host or self.num_devices)
 
 
 def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
     """Read the text of a PLAN.json; `source` names it in errors."""
-    content = json_content(text, source, _PROBLEM, _ADVICE)
-    with reading(source, _PROBLEM, _ADVICE):
-        return Plan.model_validate(content)
+    with reading(source, "is not a plan", "so it cannot be used; give the JSON that `dreamshard place` writes"):
+        return Plan.model_validate_json(text)
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -136,55 +130,75 @@ def read_plan(path: str | Path) -> Plan:
     return parse_plan(Path(path).read_bytes(), str(path))
 
 
-def make_plan(task: PlacementTask, placement: Placement, placer: str, costs: DeviceCosts | None = None) -> Plan:
-    """The plan for `placement` of `task`; `costs` holds `[D]` predicted milliseconds per phase."""
-    shards = Shards.of(task, placement)
+def make_plan(
+    task: PlacementTask,
+    placement: Placement,
+    placer: str,
+    costs: DeviceCosts | None = None,
+    *,
+    costs_of: MeasuredOn | None = None,
+    hardware: str | None = None,
+    called: str | None = None,
+    knows_topology: bool = False,
+) -> Plan:
+    """The plan for `placement` of `task`, with a warning if its costs are of something else than the task.
+
+    Args:
+        placer: its name.
+        costs: `[D]` predicted milliseconds per phase.
+        costs_of: what they were measured on; None if that is unknown.
+        hardware: name of the hardware that the plan is for; None if that is not said.
+        called: the user's name of that hardware, e.g. a file's path.
+        knows_topology: as in `MeasuredOn.differences`.
+    """
+    shards, tables = Shards.of(task, placement), task.tables
     counts = torch.bincount(shards.device, minlength=task.num_devices).tolist()
     devices: list[dict[str, int | float]] = [
         {"memory_bytes": num_bytes, "tables": count}
         for num_bytes, count in zip(shards.memory_bytes().tolist(), counts, strict=True)
     ]
+    overall_ms, differs = None, []
     if costs is not None:
-        for d, phases in enumerate(costs.phases_ms().tolist()):
-            devices[d] |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
-    overall_ms = None if costs is None else round(float(costs.overall_ms()), 4)
-    tables, on_hosts = task.tables, placement.sharding_types & set(ON_ONE_HOST)
-    sizes = zip(tables.rows.tolist(), tables.dim.tolist(), placement.tables, strict=True)
-    planned = [PlannedTable(**vars(sharding), rows=rows, dim=dim) for rows, dim, sharding in sizes]
+        overall_ms = round(float(costs.overall_ms()), 4)
+        for device, phases in zip(devices, costs.phases_ms().tolist(), strict=True):
+            device |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
+        if costs_of is not None:
+            differs = costs_of.differences(task, hardware, knows_topology=knows_topology)
+        elif hardware:
+            differs = ["hardware"]
+    sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), placement.tables, strict=True)
     return Plan(
         num_devices=task.num_devices,
-        devices_per_host=placement.devices_per_host if on_hosts else None,
+        devices_per_host=placement.devices_per_host if placement.sharding_types & set(ON_ONE_HOST) else None,
         placer=placer,
         predicted=Predicted(overall_ms=overall_ms, devices=tuple(devices)),
-        tables=dict(zip(tables.names, planned, strict=True)),
+        costs_of=costs_of,
+        differs_in=tuple(differs),
+        warning=_warning(task, costs_of, called or hardware, differs) if differs else "",
+        tables={name: PlannedTable(**vars(own), rows=rows, dim=dim) for name, rows, dim, own in sizes},
     )
 
 
-def with_origin(
-    plan: Plan,
-    task: PlacementTask,
-    costs_of: MeasuredOn | None,
-    *,
-    hardware: str | None = None,
-    called: str | None = None,
-    knows_topology: bool = False,
-) -> Plan:
-    """The plan with what its costs are of, and a warning if the task asks for something else.
-
-    Args:
-        plan: whose costs are predicted.
-        task: that it places.
-        costs_of: None if the placer's files do not say.
-        hardware: name of the hardware that the plan is for; None if that is not said.
-        called: how the user calls that hardware, e.g. a file's path.
-        knows_topology: as in `MeasuredOn.differences`.
-    """
-    if costs_of is None:
-        differs: list[Difference] = ["hardware"] if hardware else []
-    else:
-        differs = costs_of.differences(task, hardware, knows_topology=knows_topology)
-    text = warning(costs_of, task, called or hardware, differs)
-    return plan.model_copy(update={"costs_of": costs_of, "differs_in": tuple(differs), "warning": text})
+def _warning(
+    task: PlacementTask, measured: MeasuredOn | None, hardware: str | None, differs: Sequence[Difference]
+) -> str:
+    """One sentence on the differences between a plan and its costs, and what to do."""
+    testbed = f"simulated:{hardware}" if hardware else None
+    if hardware is None and measured is not None and is_simulated(measured.hardware):
+        testbed = measured.hardware.replace(" ", ":", 1)
+    options = {"testbed": testbed, "devices": task.num_devices, "devices-per-host": task.devices_per_host}
+    options["batch-size"] = task.batch_size
+    given = "".join(f" --{name} {value}" for name, value in options.items() if value)
+    training = f"train a version: `dreamshard run --source TABLES{given}` (on the machine itself without --testbed)"
+    if measured is None:
+        return f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; {training}"
+    if "hardware" in differs:
+        return (
+            f"the costs are of {measured}, not of {hardware}, so a rule of thumb may be better there; leave --placer out, "
+            f"which picks costs of {hardware}, or {training}"
+        )
+    names = ", ".join(name.replace("num_", "number of ").replace("_", " ") for name in differs)
+    return f"the costs are of {measured}, so they are estimates for another {names}; {training}"
 
 
 @dataclass(frozen=True)
@@ -203,13 +217,13 @@ class CurrentPlan:
 
     def _sharding_of(self, name: str, dim: int) -> TableSharding:
         """Of a table, or of some columns of one that are a table of their own."""
-        own = self.plan.tables.get(name)
-        if own is not None and own.dim == dim:
-            return own.sharding
         table, first = columns_of(name)
-        own, ends, where = self.plan.tables.get(table), [0], []
-        for (start, end), device in zip(own.ranges(own.dim), own.where, strict=False) if own else ():
-            if max(start, first) < min(end, first + dim):
+        own = self.plan.tables.get(name) or self.plan.tables.get(table)
+        if own is not None and (own.dim, 0) == (dim, first):
+            return own.sharding
+        ends, where = [0], []
+        for (_, end), device in zip(own.ranges(own.dim), own.where, strict=False) if own else ():
+            if first + ends[-1] < min(end, first + dim):
                 ends.append(min(end - first, dim))
                 where.append(device)
         if ends[-1] != dim:

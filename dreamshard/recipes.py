@@ -1,7 +1,6 @@
 """Recipes: complete configurations of the chain, by name, and the sizes that follow from tables and testbed.
 
-A recipe has sizes for its own tables. For other tables they are derived here, except those that a person gave. The docstring
-of each part's config explains its fields.
+A recipe has sizes for its own tables. For other tables they are derived here, except sizes that a person gave.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,11 +27,11 @@ _EIGHTH_OF_GIB = 2**27  # machines of one kind differ by less, and should draw t
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureConfig:
-    """How a testbed measures one placement, or one all-to-all by itself.
+    """How a testbed measures one placement, or one all-to-all alone.
 
     Attributes:
-        exchange_devices: further numbers of devices whose all-to-alls are measured by themselves, besides those up to the
-            tasks' own, so that the placer serves as many devices.
+        exchange_devices: further numbers of devices whose all-to-alls are measured alone, besides those up to the tasks'
+            own, so that the placer serves as many devices.
     """
 
     warmups: int = 3
@@ -46,10 +45,10 @@ class EvaluationConfig:
     """How placers are compared on the test tasks.
 
     Attributes:
-        repeats: measurements of each placement, interleaved with those of the others.
+        repeats: measurements of each placement, interleaved with the others.
         model_repeats: the same for a fixed model; they are what its interval is over.
         variant_repeats: the same for each variant of it.
-        budget_ms: work of the search: as much as an idle core does in this time; None for work that grows with the task.
+        budget_ms: work of the search, as in `Placer.place`.
         rivals: whether to include the published rivals, one of which learns first, by measuring.
     """
 
@@ -119,11 +118,7 @@ RECIPES = {
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe called `name`.
-
-    Raises:
-        ValueError: there is no such recipe; the message lists all recipes.
-    """
+    """The recipe called `name`; a ValueError lists all if there is none."""
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}; choose one of {sorted(RECIPES)}")
     return RECIPES[name]
@@ -161,11 +156,7 @@ def with_batch_size(recipe: Recipe) -> Recipe:
 
 
 def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, str]:
-    """The recipe with its mode and all sizes, and a sentence that gives them.
-
-    Args:
-        tables: all tables of the source.
-        capacity: of the testbed's devices.
+    """The recipe with its mode and all sizes for a source's tables, and a sentence that gives them.
 
     Raises:
         ValueError: as much memory is to be kept free as there is.
@@ -173,19 +164,16 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
     tasks, count, worth = recipe.tasks, len(tables), recipe.tasks.tables_per_task
     if "tables_per_task" in recipe.derived:
         worth = max(worth, _TABLES_PER_DEVICE * tasks.num_devices)
-    fits_twice = count >= 2 * worth
-    mode = tasks.mode if tasks.mode != "auto" else "pool" if fits_twice else "fixed"
-    why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth"
-    asked = why if tasks.mode == "auto" else "as asked"
+    is_auto, fits_twice = tasks.mode == "auto", count >= 2 * worth
+    mode = ("pool" if fits_twice else "fixed") if is_auto else tasks.mode
+    why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth" if is_auto else "as asked"
     if mode == "fixed":
-        per_task = count
-        what = (
-            f"a fixed model ({asked}): all {count} tables are trained on; placements and drifted variants are held out"
-        )
+        worth = count
+        what = f"a fixed model ({why}): all {count} tables are trained on; placements and drifted variants are held out"
     else:
-        per_task = max(1, min(worth, count // 2)) if "tables_per_task" in recipe.derived else worth
-        other = f"; if they are one model, --mode fixed learns all {count}" if tasks.mode == "auto" else ""
-        what = f"a pool ({asked} of {per_task}): half of the tables are held out{other}"
+        worth = max(1, min(worth, count // 2)) if "tables_per_task" in recipe.derived else worth
+        other = f"; if they are one model, --mode fixed learns all {count}" if is_auto else ""
+        what = f"a pool ({why} of {worth}): half of the tables are held out{other}"
     memory_bytes, origin = tasks.memory_bytes, "as given"
     if "memory_bytes" in recipe.derived:
         origin = "the recipe's, since the testbed states no memory_bytes"
@@ -199,9 +187,9 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
             "room for tables; reserve less, or give devices more memory"
         )
     memory_bytes -= tasks.reserve_bytes
-    tasks = replace(tasks, mode=mode, tables_per_task=per_task, memory_bytes=memory_bytes, reserve_bytes=0)
+    tasks = replace(tasks, mode=mode, tables_per_task=worth, memory_bytes=memory_bytes, reserve_bytes=0)
     sentence = (
-        f"learning {what}. Tasks: {per_task} tables on {tasks.num_devices} devices of {gib(memory_bytes)} ({origin}), "
+        f"learning {what}. Tasks: {worth} tables on {tasks.num_devices} devices of {gib(memory_bytes)} ({origin}), "
         f"batches of {batch_size_of(tables)} samples."
     )
     return replace(recipe, tasks=tasks), sentence

@@ -108,7 +108,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             task = self.task(model, module, sharders)
             placement = self.placer.place(task, self.budget_ms)
         except NoPlacementError as error:
-            raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
+            raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
         self._check(task, placement)
         logger.info(
             "dreamshard: %d tables on %d ranks by %s in %.0f ms: %s",
@@ -176,8 +176,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         room = self._room(model, module, sharders)
         unequal = {rank: own_room for rank, own_room in enumerate(room) if own_room != max(room)}
         own = replace(own, memory_bytes_of=unequal | dict(own.memory_bytes_of))
-        if reason := own.contradiction(model.tables.names, len(room)):
-            raise NoPlacementError(f"the constraints cannot be met: {reason}; change one of them")
         try:
             return model.task(
                 len(room),
@@ -187,7 +185,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 constraints=own,
             )
         except ValueError as error:
-            raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
+            raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
 
     def _room(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> list[int]:
         """Bytes for tables on each device: without the reservation, and each rank's pooled vectors and their gradients."""

@@ -1,8 +1,10 @@
 """A placement expanded into its shards: what devices store and look up, what collectives carry, and whether it is legal."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,41 +25,29 @@ from dreamshard.tasks import UNCACHED_ROW_BYTES, PlacementTask
 CACHED_ROW_BYTES = 16  # of fbgemm's cache beside a cached row: its index and its time of use, int64 each
 GRADIENT_BYTES = 4  # per weight of a data-parallel table: its gradient is dense and fp32
 
-_KIND = {kind: i for i, kind in enumerate(SHARDING_TYPES)}
-
 
 @dataclass(frozen=True)
 class Shards:
-    """Shards of a task's tables, `S` of them, each as a table of its own on its device.
-
-    A block of rows has its share of the table's lookups; a data-parallel copy looks up its device's samples only.
+    """Shards of a task's tables, `S` of them, which need not make up a placement.
 
     Attributes:
-        tables: `[S]` as each device sees them; a column shard is called `name[start:end]`.
+        task: whose tables they are of.
         table: `[S]` number of the task's table.
         device: `[S]`.
         sharding_type: `[S]` positions in `SHARDING_TYPES`.
         rows: `[S, 2]` first and last (exclusive) row.
         columns: `[S, 2]` first and last (exclusive) column.
-        batch_share: `[S]` share of the batch's samples whose lookups the shard gets: 1, or `1 / D` of a data-parallel copy.
-        cached_share: `[S]` share of the rows in device memory: 1, or less for a table in host memory.
-        device_bytes: `[S]` of device memory.
-        host_bytes: `[S]` of host memory.
-        num_devices: `D`.
+        cached_share: `[S]` share of the rows that the device caches of a table in host memory; NaN in device memory.
         devices_per_host: as in `Placement`.
     """
 
-    tables: Tables
+    task: PlacementTask
     table: Int[Tensor, " S"]
     device: Int[Tensor, " S"]
     sharding_type: Int[Tensor, " S"]
     rows: Int[Tensor, "S 2"]
     columns: Int[Tensor, "S 2"]
-    batch_share: Float[Tensor, " S"]
     cached_share: Float[Tensor, " S"]
-    device_bytes: Int[Tensor, " S"]
-    host_bytes: Int[Tensor, " S"]
-    num_devices: int
     devices_per_host: int
 
     @classmethod
@@ -75,20 +65,14 @@ class Shards:
 
         A table may occur more than once.
         """
-        dims = task.tables.dim.tolist()
+        dims, kinds = task.tables.dim.tolist(), {kind: i for i, kind in enumerate(SHARDING_TYPES)}
         ranges = [
-            (
-                t,
-                _KIND[each.sharding_type],
-                *columns,
-                place,
-                math.nan if each.cached_share is None else each.cached_share,
-            )
+            (t, kinds[each.sharding_type], *columns, place, each.cached_share or math.nan)
             for t, each in shardings
             for columns, place in zip(each.ranges(dims[t]), each.where or (0,), strict=True)
         ]
-        fields = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 6)  # [R, 6]
-        table, kind, start, end, place = fields[:, :5].long().T
+        by_range = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 6).T  # [6, R]
+        table, kind, start, end, place = by_range[:5].long()
         on_host, copied = _is_any(kind, *ON_ONE_HOST), _is_any(kind, "data_parallel")
         size = torch.where(on_host, devices_per_host, task.num_devices)
         counts = torch.where(_is_any(kind, *ON_ONE_DEVICE), 1, size)  # [R] shards of each range
@@ -101,66 +85,80 @@ class Shards:
         device = torch.where(on_host, place * devices_per_host, place)[own] + part
         held = first < last  # a table of few rows leaves some devices without any
         own = own[held]
-        shards = cls.made(
-            task,
-            table=table[own],
-            device=device[held],
-            sharding_type=kind[own],
-            rows=torch.stack([first[held], last[held]], dim=1),
-            columns=torch.stack([start[own], end[own]], dim=1),
-            cached_share=fields[own, 5],
-            devices_per_host=devices_per_host,
-        )
+        ends = torch.stack([first, last], dim=1)[held], torch.stack([start, end], dim=1)[own]
+        shards = cls(task, table[own], device[held], kind[own], *ends, by_range[5, own], devices_per_host)
         return shards, own
 
-    @classmethod
-    def made(
-        cls,
-        task: PlacementTask,
-        *,
-        table: Int[Tensor, " S"],
-        device: Int[Tensor, " S"],
-        sharding_type: Int[Tensor, " S"],
-        rows: Int[Tensor, "S 2"],
-        columns: Int[Tensor, "S 2"],
-        cached_share: Float[Tensor, " S"],
-        devices_per_host: int,
-    ) -> "Shards":
-        """Shards from their fields as above, which need not make up a placement; `cached_share` is NaN in device memory."""
-        is_copy = _is_any(sharding_type, "data_parallel")
-        batch_share = torch.where(is_copy, 1.0 / task.num_devices, 1.0)
-        in_host, share = cached_share.isfinite(), cached_share.float().nan_to_num(1.0)
-        tables = _as_tables(task.tables, table, device, rows, columns, batch_share)
-        per_weight = task.weight_bytes[table] + task.element_state_bytes
-        stored = tables.rows * (tables.dim * per_weight + task.row_bytes[table])
-        per_row = tables.dim * task.weight_bytes[table] + CACHED_ROW_BYTES
-        in_cache = (tables.rows * share).ceil().long() * per_row + tables.rows * UNCACHED_ROW_BYTES
-        gradient = torch.where(is_copy, tables.rows * tables.dim * GRADIENT_BYTES, 0)
-        return cls(
-            tables=tables,
-            table=table,
-            device=device,
-            sharding_type=sharding_type,
-            rows=rows,
-            columns=columns,
-            batch_share=batch_share,
-            cached_share=share,
-            device_bytes=torch.where(in_host, in_cache, stored + gradient),
-            host_bytes=torch.where(in_host, stored, 0),
-            num_devices=task.num_devices,
-            devices_per_host=devices_per_host,
-        )
+    @property
+    def num_devices(self) -> int:
+        """`D`."""
+        return self.task.num_devices
 
-    def as_task(self, task: PlacementTask) -> PlacementTask:
+    @cached_property
+    def tables(self) -> Tables:
+        """Each shard as a table of its device, with its rows, columns and lookups; a column shard is `name[start:end]`.
+
+        A block of rows has its share of the table's lookups.
+        """
+        tables, whole = self.task.tables, self.task.tables.columns(self.table)
+        held, dim = torch.diff(self.rows)[:, 0], torch.diff(self.columns)[:, 0]
+        is_part, is_spread = dim != whole["dim"], (held != whole["rows"]) | (self.batch_share < 1)
+        if torch.equal(self.table, torch.arange(len(tables))) and not (is_part | is_spread).any():
+            return tables
+        names = [tables.names[t] for t in self.table.tolist()]
+        for i in is_part.nonzero().flatten().tolist():
+            names[i] = shard_name(names[i], *self.columns[i].tolist())
+        for i in is_spread.nonzero().flatten().tolist():
+            names[i] += f" on device {int(self.device[i])}"
+        if len(set(names)) < len(names):
+            names = [f"{name} {i}" for i, name in enumerate(names)]
+        row_share = held / whole["rows"]  # [S]
+        lookups, unique_rows = (
+            (whole[name] * row_share.double() * share).round().long()
+            for name, share in (("lookups", self.batch_share.double()), ("unique_rows", 1.0))
+        )
+        unique_rows = torch.minimum(unique_rows, torch.minimum(held, lookups))
+        pooling_factor = (whole["pooling_factor"] * row_share).to(whole["pooling_factor"].dtype)
+        return Tables(tuple(names), held, dim, pooling_factor, whole["bins"], lookups, unique_rows)
+
+    @property
+    def batch_share(self) -> Float[Tensor, " S"]:
+        """`[S]` share of the batch's samples whose lookups a shard gets: 1, or `1 / D` of a data-parallel copy."""
+        return torch.where(self.is_any("data_parallel"), 1.0 / self.num_devices, 1.0)
+
+    @property
+    def resident_share(self) -> Float[Tensor, " S"]:
+        """`[S]` share of the rows in device memory: 1, or less for a table in host memory."""
+        return self.cached_share.float().nan_to_num(1.0)
+
+    @property
+    def in_host(self) -> Bool[Tensor, " S"]:
+        """`[S]` whether a shard is in host memory."""
+        return self.cached_share.isfinite()
+
+    @cached_property
+    def device_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` device memory of each shard."""
+        rows, dim = self.tables.rows, self.tables.dim
+        per_row = dim * self.task.weight_bytes[self.table] + CACHED_ROW_BYTES
+        in_cache = (rows * self.resident_share).ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
+        gradient = self.is_any("data_parallel") * rows * dim * GRADIENT_BYTES
+        stored = self.task.stored_bytes(self.table, self.rows, self.columns)
+        return torch.where(self.in_host, in_cache, stored + gradient)
+
+    @property
+    def host_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` host memory of each shard."""
+        return self.task.stored_bytes(self.table, self.rows, self.columns) * self.in_host
+
+    def as_task(self) -> PlacementTask:
         """The task with these shards as its tables."""
-        return task if self.tables is task.tables else replace(task, tables=self.tables)
+        return self.task if self.tables is self.task.tables else replace(self.task, tables=self.tables)
 
     def on(self, device: int) -> "Shards":
         """The shards of one device."""
-        own = (self.device == device).nonzero().flatten()
-        same = ("tables", "num_devices", "devices_per_host")
-        columns = {field.name: getattr(self, field.name)[own] for field in fields(self) if field.name not in same}
-        return replace(self, tables=self.tables.select(own), **columns)
+        own, columns = self.device == device, [field.name for field in fields(self)[1:-1]]
+        return replace(self, **{name: getattr(self, name)[own] for name in columns})
 
     def require_hosts_of(self, devices_per_host: int) -> None:
         """Raise a ValueError if rows of a table are spread over a host and hosts have fewer devices."""
@@ -185,12 +183,12 @@ class Shards:
     def collectives(self) -> "Collectives":
         """Loads of the collectives of a step."""
         dims, on_first = self.tables.dim, self.device == 0  # one block or copy of each range stands for all
+        copied = self.tables.rows * dims * (self.is_any("data_parallel") & on_first)
         return Collectives(
             all_to_all_dims=self.per_device(dims * self.is_any(*ON_ONE_DEVICE)),
             row_wise_dims=int(dims[self.is_any("row_wise") & on_first].sum()),
             host_dims=self.per_device(dims * self.is_any(*ON_ONE_HOST))[:: self.devices_per_host],
-            all_reduce_bytes=GRADIENT_BYTES
-            * int((self.tables.rows * dims)[self.is_any("data_parallel") & on_first].sum()),
+            all_reduce_bytes=GRADIENT_BYTES * int(copied.sum()),
             devices_per_host=self.devices_per_host,
         )
 
@@ -227,36 +225,7 @@ def mismatch(task: PlacementTask, placement: Placement) -> str:
 
 
 def _is_any(kind: Int[Tensor, " S"], *types: ShardingType) -> Bool[Tensor, " S"]:
-    return torch.isin(kind, torch.tensor([_KIND[each] for each in types]))
-
-
-def _as_tables(
-    tables: Tables,
-    table: Int[Tensor, " S"],
-    device: Int[Tensor, " S"],
-    rows: Int[Tensor, "S 2"],
-    columns: Int[Tensor, "S 2"],
-    batch_share: Float[Tensor, " S"],
-) -> Tables:
-    """Each shard as a table: its rows, its columns and its share of the lookups."""
-    (held, dim), whole = (torch.diff(ends)[:, 0] for ends in (rows, columns)), tables.columns(table)
-    is_part, is_spread = dim != whole["dim"], (held != whole["rows"]) | (batch_share < 1)
-    if torch.equal(table, torch.arange(len(tables))) and not (is_part | is_spread).any():
-        return tables
-    names = [tables.names[t] for t in table.tolist()]
-    for i in is_part.nonzero().flatten().tolist():
-        names[i] = shard_name(names[i], *columns[i].tolist())
-    for i in is_spread.nonzero().flatten().tolist():
-        names[i] += f" on device {int(device[i])}"
-    if len(set(names)) < len(names):
-        names = [f"{name} {i}" for i, name in enumerate(names)]
-    row_share = held / whole["rows"]  # [S]
-    lookups = (whole["lookups"] * row_share.double() * batch_share.double()).round().long()
-    unique_rows = torch.minimum(
-        (whole["unique_rows"] * row_share.double()).round().long(), torch.minimum(held, lookups)
-    )
-    pooling_factor = (whole["pooling_factor"] * row_share).to(whole["pooling_factor"].dtype)
-    return Tables(tuple(names), held, dim, pooling_factor, whole["bins"], lookups, unique_rows)
+    return torch.isin(kind, torch.tensor([SHARDING_TYPES.index(each) for each in types]))
 
 
 def violation(task: PlacementTask, placement: Placement) -> str:
@@ -265,15 +234,12 @@ def violation(task: PlacementTask, placement: Placement) -> str:
 
 
 def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
-    """Devices that may hold shards of each table, by its pins and exclusions alone."""
-    constraints, num_devices = task.constraints, task.num_devices
-    allowed = torch.ones(len(task.tables), num_devices, dtype=torch.bool)
-    allowed[:, list(constraints.excluded_devices)] = False
-    named = constraints.pinned.keys() | constraints.excluded.keys()
+    """Devices that may hold shards of each table: named by the constraints, and with any room."""
+    allowed = (task.capacity_bytes > 0).repeat(len(task.tables), 1)
+    named = task.constraints.pinned
     for t, name in enumerate(map(parent_name, task.tables.names) if named else ()):
         if name in named:
-            allowed[t] = False
-            allowed[t, list(constraints.devices_for(name, num_devices))] = True
+            allowed[t] &= torch.isin(torch.arange(task.num_devices), torch.tensor(named[name]))
     return allowed
 
 
@@ -289,22 +255,20 @@ def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
         if sharding.sharding_type not in types:
             yield f"table {name!r} is sharded {sharding.sharding_type}, but may be {' or '.join(types)}"
         is_cached = sharding.cached_share is not None
-        if not constraints.may_be_cached(name) if is_cached else name in constraints.cached_share_of:
+        if not constraints.may_be_cached(name) if is_cached else constraints.cached_share_of.get(name):
             where = "host" if is_cached else "device"
             yield f"table {name!r} is in {where} memory, which its constraints do not allow"
         least = constraints.narrowest_columns_of.get(name, 0)
         if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
             yield f"table {name!r} has a shard of fewer than {least} columns"
     wrong = ~allowed_devices(task)[shards.table, shards.device]
-    for s in wrong.nonzero().flatten().tolist():
-        yield f"table {names[int(shards.table[s])]!r} has a shard on device {int(shards.device[s])}, which it may not use"
-    devices_of: dict[str, set[int]] = {
-        name: set() for group in (*constraints.together, *constraints.apart) for name in group
-    }
-    if devices_of:
+    for t, device in zip(shards.table[wrong].tolist(), shards.device[wrong].tolist(), strict=True):
+        yield f"table {names[t]!r} has a shard on device {device}, which it may not use"
+    devices_of: dict[str, set[int]] = defaultdict(set)
+    if constraints.together or constraints.apart:
         placed = ~shards.is_any("data_parallel")  # copies have no place
         for t, device in zip(shards.table[placed].tolist(), shards.device[placed].tolist(), strict=True):
-            devices_of.get(names[t], set()).add(device)
+            devices_of[names[t]].add(device)
     for group in constraints.together:
         if len(set().union(*(devices_of[name] for name in group))) > 1:
             yield f"tables {sorted(group)} do not share one device"

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dreamshard.files.text import shown
+
 NUM_BINS = 17
 """Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
 
@@ -62,25 +64,21 @@ class Tables:
     unique_rows: Int[Tensor, " T"]
 
     def __post_init__(self) -> None:
-        if len(set(self.names)) != len(self.names):
-            repeated = [name for name, count in Counter(self.names).items() if count > 1]
-            raise ValueError(
-                f"table names {repeated[:5]} occur more than once, but placements refer to them; rename them"
-            )
-        if (self.rows < 1).any():
-            bad = [self.names[t] for t in (self.rows < 1).nonzero().flatten().tolist()]
-            raise ValueError(f"tables {bad[:5]} have fewer than 1 row; give the hash size in `rows`")
-        if (self.dim < 1).any() or (self.dim % DIM_MULTIPLE != 0).any():
-            dims = self.dim[(self.dim < 1) | (self.dim % DIM_MULTIPLE != 0)].unique().tolist()
-            raise ValueError(
-                f"embedding dims {dims[:5]} are not positive multiples of {DIM_MULTIPLE}, which the fused operator requires; "
-                "pad them"
-            )
-        if (self.pooling_factor < 0).any() or not self.pooling_factor.isfinite().all():
-            raise ValueError(
-                "pooling factors must be finite and not negative, got "
-                f"{self.pooling_factor[~(self.pooling_factor >= 0)][:5].tolist()}"
-            )
+        if repeated := [name for name, count in Counter(self.names).items() if count > 1]:
+            raise ValueError(f"table names {shown(repeated)} occur more than once; rename them")
+        problems = {
+            "fewer than 1 row; give the hash size": self.rows < 1,
+            f"dims that are no positive multiples of {DIM_MULTIPLE}, which the fused operator requires; pad them": (
+                (self.dim < 1) | (self.dim % DIM_MULTIPLE != 0)
+            ),
+            "pooling factors that are negative or not finite; correct them": (
+                (self.pooling_factor < 0) | ~self.pooling_factor.isfinite()
+            ),
+        }
+        for problem, is_wrong in problems.items():
+            if is_wrong.any():
+                names = [self.names[t] for t in is_wrong.nonzero().flatten().tolist()]
+                raise ValueError(f"tables {shown(names)} have {problem}")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -97,8 +95,7 @@ class Tables:
             ValueError: a name is unknown.
         """
         position = {name: t for t, name in enumerate(self.names)}
-        shards = {name: match for name in names if name not in position and (match := _SHARD.fullmatch(name))}
-        parents = [shards[name]["table"] if name in shards else name for name in names]
+        parents = [name if name in position else parent_name(name) for name in names]
         missing = [name for name, parent in zip(names, parents, strict=True) if parent not in position]
         if missing:
             raise ValueError(
@@ -107,8 +104,8 @@ class Tables:
             )
         columns = self.columns(torch.tensor([position[parent] for parent in parents], dtype=torch.int64))
         for i, name in enumerate(names):
-            if name in shards:
-                columns["dim"][i] = int(shards[name]["end"]) - int(shards[name]["start"])
+            if name not in position and (match := _SHARD.fullmatch(name)):
+                columns["dim"][i] = int(match["end"]) - int(match["start"])
         return Tables(tuple(names), **columns)
 
     def memory_bytes(self, precision: Precision, optimizer: Optimizer) -> Int[Tensor, " T"]:

@@ -142,8 +142,8 @@ def _variants(
     lake = store.lake
     pool = lake.pool_rows(dataset)
     files = dict(zip(pool.column("name").to_pylist(), pool.column("lookups_file").to_pylist(), strict=True))
-    existing = lake.has_lookups([files[each.name] for each in drift.all if each.name in files])
-    missing = [each for each in drift.all if files.get(each.name) not in existing]
+    existing = lake.has_lookups([files[each.name] for each in drift if each.name in files])
+    missing = [each for each in drift if files.get(each.name) not in existing]
     lookups, parts = lake.lookup_source(dataset), []
     for done, each in enumerate(missing, start=1):
         t = model.tables.names.index(each.table)

@@ -189,7 +189,7 @@ def measure_and_report(
         hardware=testbed.identity,
         versions=versions,
         caveat="; ".join(filter(None, [*notes, *contestants.notes])),
-        measured_on=measured_on.to_json() if measured_on else None,
+        measured_on=measured_on.model_dump() if measured_on else None,
         **({"candidate": contestants.candidate} if contestants.candidate else {}),
         **facts,
     )

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
@@ -152,8 +152,9 @@ class CostNetwork(nn.Module, ABC):
         if self.measured_on is None:
             return None
         fitted = self.measured_on.setting
-        batch_size = task.batch_size or fitted.batch_size
-        wanted = replace(fitted, precision=task.precision, optimizer=task.optimizer, batch_size=batch_size)
+        wanted = StepSetting(
+            precision=task.precision, optimizer=task.optimizer, batch_size=task.batch_size or fitted.batch_size
+        )
         return None if wanted == fitted else work_ratios(tables or task.tables, fitted, wanted)
 
     @abstractmethod

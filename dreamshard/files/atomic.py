@@ -1,11 +1,9 @@
-"""Files and folders of this machine that appear whole or not at all.
+"""Files of this machine that appear whole or not at all.
 
-Everything is written under a temporary name that ends in `.tmp` and renamed. A killed writer leaves at most that temporary
-entry, which no reader opens.
+A killed writer leaves at most a temporary file whose name ends in `.tmp`, which no reader opens.
 """
 
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,32 +24,3 @@ def replacing(target: Path) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def replacing_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `target` when the block ends without an error.
-
-    A folder cannot be renamed over another, so the old one is moved aside first: read with `complete_folder`.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    replaced = target.with_name(f"{target.name}.{os.getpid()}.replaced.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)  # on a full disk, others need its space
-        raise
-    if target.exists():
-        target.rename(replaced)
-    temporary.rename(target)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def complete_folder(target: Path) -> Path:
-    """`target`, or its last complete version if a writer was killed between the two renames of `replacing_folder`."""
-    if target.exists():
-        return target
-    return max(target.parent.glob(f"{target.name}.*.replaced.tmp"), default=target)

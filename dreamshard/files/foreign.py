@@ -1,12 +1,9 @@
 """Content that other people wrote: whatever damaged content makes a library raise becomes one sentence."""
 
-import json
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from dreamshard.files.text import first_line
@@ -49,18 +46,6 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
         raise InputError(f"{source} {problem} ({_validation_problem(error)}), {advice}") from error
     except Exception as error:
         raise InputError(f"{source} {problem} ({type(error).__name__}: {first_line(error)}), {advice}") from error
-
-
-def json_content(text: str | bytes, source: object, problem: str, advice: str) -> Any:
-    """The value of a JSON text; arguments and errors as for `reading`."""
-    with reading(source, problem, advice):
-        return json.loads(text)
-
-
-def yaml_content(text: str | bytes, source: object, problem: str, advice: str) -> Any:
-    """The value of a YAML text, of plain types only; arguments and errors as for `reading`."""
-    with reading(source, problem, advice):
-        return yaml.safe_load(text)
 
 
 def brief(value: object) -> str:

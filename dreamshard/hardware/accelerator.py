@@ -16,12 +16,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from dreamshard.costs import is_named
 from dreamshard.files import digest
-from dreamshard.files.foreign import InputError, brief, reading, yaml_content
+from dreamshard.files.foreign import InputError, brief, reading
 
 DEFAULT_PRESET = "rtx2080ti"
 """The paper's device."""
@@ -137,7 +138,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
     """
     with reading(path, "is no hardware file", "so its costs are unknown; see docs/hardware.md"):
         spec = _parsed(_content(path), path)
-        if "link_latency" in yaml_content(path.read_bytes(), path, "", "") and spec.link_curve in PRESETS:
+        if "link_latency" in yaml.safe_load(path.read_bytes()) and spec.link_curve in PRESETS:
             raise InputError(
                 f"{path}: link_latency is ignored, as links are as measured on {spec.link_curve}; leave it out, or add "
                 "`link: nvlink` or `link: pcie`"
@@ -175,7 +176,9 @@ def preset_of(device: str) -> AcceleratorSpec | None:
 
 def _content(path: Path) -> dict[str, str]:
     """Keys and values of a file, with those of its base; counts and quantities as text."""
-    content = yaml_content(path.read_bytes(), path, "is neither YAML nor JSON", "so its costs are unknown; correct it")
+    text = path.read_bytes()
+    with reading(path, "is neither YAML nor JSON", "so its costs are unknown; correct it"):
+        content = yaml.safe_load(text)
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path} holds no figures; give one per line, for example `memory: 80 GB`")
     figures = {str(key): str(value) for key, value in content.items()}

@@ -67,7 +67,7 @@ def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[
     grad_bytes = _sectors(dim * VECTOR_BYTES)
     state_bytes = _sectors(dim * BYTES_PER_ELEMENT_STATE[optimizer])
     state_bytes += SECTOR_BYTES * (BYTES_PER_ROW_STATE[optimizer] > 0)
-    copies, in_host = shards.is_any("data_parallel"), shards.host_bytes > 0
+    copies, in_host = shards.is_any("data_parallel"), shards.in_host
 
     loads = torch.zeros(len(tables), NUM_LOADS, dtype=torch.float64)
     loads[:, COUNT] = 1
@@ -109,7 +109,7 @@ def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, "
     alike = rows.clone()
     alike[:, -1] += shards.tables.rows.double() - unique
     hotter = alike.cumsum(dim=1) - alike
-    room = shards.tables.rows.double() * shards.cached_share.double()
+    room = shards.tables.rows.double() * shards.resident_share.double()
     kept = ((room[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
     return (rows * (1 - kept)).sum(dim=1)
 

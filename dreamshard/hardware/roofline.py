@@ -102,7 +102,7 @@ def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: A
         ValueError: rows are spread over more devices than a host has, or tables are in host memory and the accelerator's
             link to it is unknown.
     """
-    if spec.host_bytes_per_s is None and bool((shards.host_bytes > 0).any()):
+    if spec.host_bytes_per_s is None and bool(shards.in_host.any()):
         raise ValueError(
             f"tables are in host memory, but the link of {spec.name!r} to it is unknown; give `host_bandwidth: 63 GB/s` or "
             "the like in the hardware file"

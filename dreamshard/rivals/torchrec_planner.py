@@ -218,7 +218,7 @@ class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped 
                     entries.append((t, kind, row, row + rows, column, column + columns, share))
         fields = torch.tensor(entries, dtype=torch.float64).reshape(-1, 7).T
         table, number, *ranges = fields[:6].long()
-        placed = Shards.made(
+        placed = Shards(
             self.task,
             table=table,
             device=torch.zeros_like(table),

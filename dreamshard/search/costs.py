@@ -236,8 +236,8 @@ class NetworkCosts(CostModel):
     @torch.no_grad()
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
         """The network's latents."""
-        if bool((shards.host_bytes > 0).any()):
-            name = shards.tables.names[int((shards.host_bytes > 0).nonzero()[0])]
+        if bool(shards.in_host.any()):
+            name = shards.tables.names[int(shards.in_host.nonzero()[0])]
             raise ValueError(
                 f"table {name!r} is in host memory with a cache, whose cost the trained network does not know; place by "
                 "published figures (`--hardware h100 --placer prior`), which do, or keep all tables in device memory"

@@ -20,6 +20,7 @@ from dreamshard.placement import (
     Placement,
     ShardingType,
     TableSharding,
+    most_ranges,
 )
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
@@ -310,7 +311,7 @@ def _sensible(
     dim, rows = task.tables.dim.numpy()[table], task.tables.rows.numpy()[table]
     held, room, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
     may_be = np.tile(np.isin(SHARDING_TYPES, constraints.sharding_types), (count, 1))  # [I, 6]
-    narrowest, pinned, apart = np.zeros(count, np.int64), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    narrowest, apart = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     cached = _CACHED_SHARES if caching else (np.nan,)
     shares = np.tile([np.nan, *cached], (count, 1))  # [I, S]
     is_cached = np.tile(np.arange(shares.shape[1]) == 0, (count, 1))
@@ -320,19 +321,20 @@ def _sensible(
         name = parent_name(task.tables.names[t])
         may_be[i] = np.isin(SHARDING_TYPES, constraints.sharding_types_for(name))
         narrowest[i] = constraints.narrowest_columns_of.get(name, 0)
-        pinned[i] = len(constraints.pinned.get(name, ())) == 1
         apart[i] = any(name in group for group in constraints.apart)
-        if name in constraints.cached_share_of:
-            shares[i, 1], is_cached[i] = constraints.cached_share_of[name], np.arange(shares.shape[1]) == 1
+        if share := constraints.cached_share_of.get(name):
+            shares[i, 1], is_cached[i] = share, np.arange(shares.shape[1]) == 1
         elif not constraints.may_be_cached(name):
             is_cached[i, 1:] = False
     grouped = np.bincount(limits.item) > 1
     may_be[grouped] = np.arange(len(SHARDING_TYPES)) == _TABLE_WISE
     is_cached[grouped] = np.arange(shares.shape[1]) == 0
-    widest_split = _most_ranges(dim, narrowest)
-    for_speed = np.where(held > _TINY_BYTES, _most_ranges(dim, np.maximum(narrowest, least)), 1)
-    splits = np.where(pinned, 1, np.minimum(num_devices, np.where(held > room, widest_split, for_speed)))
-    in_grid = np.minimum(hosts, _most_ranges(dim, np.maximum(narrowest, _NARROWEST_RANGE)))
+    widest_split = most_ranges(dim, narrowest)
+    for_speed = np.where(held > _TINY_BYTES, most_ranges(dim, np.maximum(narrowest, least)), 1)
+    splits = np.where(
+        allowed.sum(axis=1) == 1, 1, np.minimum(num_devices, np.where(held > room, widest_split, for_speed))
+    )
+    in_grid = np.minimum(hosts, most_ranges(dim, np.maximum(narrowest, _NARROWEST_RANGE)))
     has_host: Mask = np.zeros(count, np.bool_)
     if num_devices % per_host == 0:
         whole_host: Mask = np.logical_and.reduce(allowed.reshape(count, -1, per_host), axis=2)
@@ -367,17 +369,11 @@ def _sensible(
     return of_item, levels, kinds, parts, shares[of_item, of_share]
 
 
-def _most_ranges(dim: Ints, narrowest: Ints) -> Ints:
-    """`[I]` see `placement.most_ranges`."""
-    padded = -(-narrowest // DIM_MULTIPLE) * DIM_MULTIPLE
-    return np.maximum(dim // np.maximum(padded, DIM_MULTIPLE), 1)
-
-
 def _no_way(task: PlacementTask, name: str, per_host: int) -> NoPlacementError:
     """The error of a table that constraints leave no option."""
     constraints = task.constraints
     types = constraints.sharding_types_for(name)
-    if name in constraints.cached_share_of and types == ("data_parallel",):
+    if constraints.cached_share_of.get(name) and types == ("data_parallel",):
         reason = "it is to be in host memory, where no copy can be"
     elif set(types) <= {*ON_ONE_HOST} and task.num_devices % per_host:
         reason = f"the {task.num_devices} devices do not fill hosts of {per_host}"
@@ -402,7 +398,7 @@ def _shard_loads(
     of_range, number = where // 2, number.reshape(rows.shape)
     nothing = torch.zeros(len(where), dtype=torch.int64)
     ends = [torch.from_numpy(each) for each in (rows.ravel()[where], width[of_range])]
-    shards = Shards.made(
+    shards = Shards(
         task,
         table=torch.from_numpy(table[of_range]),
         device=nothing,

@@ -269,6 +269,8 @@ def pack(limits: PlacementLimits, parts: Parts) -> Packing:
     if limits.allowed.size > _MOST_CELLS:
         return Packing(None)
     capacity = limits.capacity_bytes
+    if int((parts.units * parts.unit_bytes + parts.base_bytes).sum()) > int(capacity.sum()):
+        return Packing(None, is_impossible=True)
     for share in (1.0, _SHRUNK):
         room = capacity if share == 1.0 else np.floor(capacity * share).astype(np.int64)
         answer = _solution(limits, parts, room)

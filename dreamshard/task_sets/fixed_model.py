@@ -4,6 +4,7 @@ Nothing is held out by table here. What is held out are placements, and variants
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.placement import Placement, TableSharding, even_columns
+from dreamshard.placer import NoPlacementError
 from dreamshard.search.packing import fits_together, packed_by_size, packed_columns, tight_splits
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
@@ -46,22 +48,14 @@ class Drift:
         """The drifted table's name, which says all that its content depends on besides the table."""
         return f"{self.table} (rows x{self.rows:.2f}, lookups x{self.pooling:.2f})"
 
-
-@dataclass(frozen=True, kw_only=True)
-class DriftedTables:
-    """Tables that variants of one side are made of besides the model's own."""
-
-    changed: tuple[Drift, ...]
-    added: tuple[Drift, ...]
-
     @property
-    def all(self) -> tuple[Drift, ...]:
-        """Changed and added ones."""
-        return self.changed + self.added
+    def is_added(self) -> bool:
+        """Whether the table is added to a variant: tables of the model only grow, and added ones have fewer rows."""
+        return self.rows < 1
 
 
-def draw_drift(model: Tables, *, seed: int, most_lookups: int) -> DriftedTables:
-    """The drifted tables of one side; training and held-out tasks need different seeds.
+def draw_drift(model: Tables, *, seed: int, most_lookups: int) -> tuple[Drift, ...]:
+    """The drifted tables of one side, changed ones first; training and held-out tasks need different seeds.
 
     A table changes as over weeks: hash sizes grow by up to 30 %, since ids are added. Pooling factors move both ways with a
     standard deviation of 15 %, so that many pass the 10 % at which a retraining starts. An added table resembles one of the
@@ -70,20 +64,29 @@ def draw_drift(model: Tables, *, seed: int, most_lookups: int) -> DriftedTables:
     Args:
         most_lookups: of all changed tables together, and of all added ones; further tables are left out.
     """
-    of_changes, of_additions = (np.random.default_rng([seed, purpose]) for purpose in (5, 6))
+    factors = model.pooling_factor.tolist()
 
-    def change() -> tuple[float, float]:
-        grown = of_changes.uniform(1.0, 1.3)
-        return grown, float(np.exp(0.15 * np.clip(of_changes.standard_normal(), -2, 2)))
+    def drawn(purpose: int, most: int, draw: Callable[[np.random.Generator], tuple[float, float]]) -> dict[int, Drift]:
+        generator, left = np.random.default_rng([seed, purpose]), most_lookups
+        found: dict[int, Drift] = {}
+        for t in generator.permutation(len(model)).tolist():
+            rows, pooling = draw(generator)
+            pooling = pooling if factors[t] > 1 else 1.0
+            lookups = round(int(model.lookups[t]) * pooling)
+            if len(found) < most and left >= lookups:
+                left -= lookups
+                found[t] = Drift(table=model.names[t], rows=round(rows, 2), pooling=round(pooling, 2))
+        return found
 
-    def addition() -> tuple[float, float]:
-        return of_additions.uniform(0.3, 0.9), float(np.exp(of_additions.uniform(-0.7, 0.7)))
+    def change(draws: np.random.Generator) -> tuple[float, float]:
+        return draws.uniform(1.0, 1.3), float(np.exp(0.15 * np.clip(draws.standard_normal(), -2, 2)))
 
-    changed = _drawn(model, of_changes, len(model), most_lookups, change)
-    added = _drawn(model, of_additions, 2 * _most_exchanged(model), most_lookups, addition)
-    position = {name: t for t, name in enumerate(model.names)}
-    in_order = sorted(changed, key=lambda drift: position[drift.table])
-    return DriftedTables(changed=tuple(in_order), added=tuple(added))
+    def addition(draws: np.random.Generator) -> tuple[float, float]:
+        return draws.uniform(0.3, 0.9), float(np.exp(draws.uniform(-0.7, 0.7)))
+
+    changed = drawn(5, len(model), change)
+    added = drawn(6, 2 * _most_exchanged(model), addition)
+    return *(changed[t] for t in sorted(changed)), *added.values()
 
 
 def drifted(table: WorkloadTable, drift: Drift) -> WorkloadTable:
@@ -115,7 +118,7 @@ def is_fixed_model(tasks: Sequence[PlacementTask]) -> bool:
 def fixed_tasks(
     model: PlacementTask,
     pool: Tables,
-    drift: DriftedTables,
+    drift: Sequence[Drift],
     num_variants: int,
     generator: torch.Generator,
     *,
@@ -143,17 +146,13 @@ def fixed_tasks(
     for _ in range(_DRAWS_PER_VARIANT * num_variants):
         if len(tasks) > num_variants:
             break
-        kept, added, changes = _draw_variant(model.tables, drift, generator)
-        tables = frozenset(kept + added)
-        if tables in seen:
+        names, label = _draw_variant(model.tables, drift, generator)
+        if frozenset(names) in seen:
             continue
-        seen.add(tables)
-        label = f"{name}-{len(tasks) - 1:03} (+{len(added)} -{len(model.tables) - len(kept)} ~{changes})"
-        variant = pool.named(kept + added)
-        try:
-            tasks.append(split_to_fit(replace(model, tables=variant, name=label)))
-        except ValueError:  # grown beyond the devices, so never legal
-            continue
+        seen.add(frozenset(names))
+        variant = replace(model, tables=pool.named(names), name=f"{name}-{len(tasks) - 1:03} {label}")
+        with suppress(NoPlacementError):  # grown beyond the devices, so never legal
+            tasks.append(split_to_fit(variant))
     return tasks
 
 
@@ -166,7 +165,7 @@ def split_tasks(model: PlacementTask, count: int, generator: torch.Generator) ->
     work = model.tables.pooling_factor.double() * model.tables.dim
     shares = model.num_devices * work / work.sum().clamp(min=1e-9)  # [T] of a device's even share
     most = torch.minimum(model.tables.dim // _NARROWEST_SHARD, (2 * shares).ceil().long() + 1)
-    most = torch.where(shares > _BUSY_SHARE, most, torch.ones_like(most)).clamp(min=1)
+    most = torch.where(shares > _BUSY_SHARE, most, 1).clamp(min=1)
     tasks: list[PlacementTask] = []
     for number in range(count):
         parts = 1 + (torch.rand(len(most), generator=generator) * most).long()
@@ -186,7 +185,7 @@ def split_to_fit(task: PlacementTask) -> PlacementTask:
         split = split_by_columns(task, parts)
         if packed_by_size(split) is not None:
             return split
-    return Shards.of(task, packed_columns(task)).as_task(task)
+    return Shards.of(task, packed_columns(task)).as_task()
 
 
 def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> PlacementTask:
@@ -200,40 +199,23 @@ def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> Placement
         TableSharding("column_wise", even_columns(dim, count), (0,) * count)
         for dim, count in zip(dims, parts.tolist(), strict=True)
     )
-    return Shards.of(task, Placement(tables, task.num_devices, task.num_devices)).as_task(task)
+    return Shards.of(task, Placement(tables, task.num_devices, task.num_devices)).as_task()
 
 
-def _drawn(
-    model: Tables,
-    generator: np.random.Generator,
-    count: int,
-    most_lookups: int,
-    draw: Callable[[], tuple[float, float]],
-) -> list[Drift]:
-    """At most `count` drifts with at most `most_lookups` lookups, of tables in random order."""
-    found: list[Drift] = []
-    for t in generator.permutation(len(model)).tolist():
-        rows, pooling = draw()
-        pooling = pooling if float(model.pooling_factor[t]) > 1 else 1.0
-        lookups = round(int(model.lookups[t]) * pooling)
-        if len(found) < count and most_lookups >= lookups:
-            most_lookups -= lookups
-            found.append(Drift(table=model.names[t], rows=round(rows, 2), pooling=round(pooling, 2)))
-    return found
-
-
-def _draw_variant(model: Tables, drift: DriftedTables, generator: torch.Generator) -> tuple[list[str], list[str], int]:
-    """Names of tables kept, some of them changed, names of tables added, and the number of changed ones."""
+def _draw_variant(model: Tables, drift: Sequence[Drift], generator: torch.Generator) -> tuple[list[str], str]:
+    """Names of a variant's tables, and how many are added, removed and changed: `(+1 -0 ~9)`."""
     most = _most_exchanged(model)
     num_removed, num_added = (int(torch.randint(most + 1, (), generator=generator)) for _ in range(2))
     removed = set(torch.randperm(len(model), generator=generator)[:num_removed].tolist())
     share = 0.2 + 0.6 * float(torch.rand((), generator=generator))
-    draws = torch.rand(len(drift.changed), generator=generator).tolist()
-    changed = {each.table: each.name for each, draw in zip(drift.changed, draws, strict=True) if draw < share}
-    remaining = [table for t, table in enumerate(model.names) if t not in removed]
-    order = torch.randperm(len(drift.added), generator=generator).tolist()
-    added = [drift.added[position].name for position in sorted(order[:num_added])]
-    return [changed.get(table, table) for table in remaining], added, sum(table in changed for table in remaining)
+    own, further = ([each for each in drift if each.is_added == is_added] for is_added in (False, True))
+    draws = torch.rand(len(own), generator=generator).tolist()
+    changed = {each.table: each.name for each, draw in zip(own, draws, strict=True) if draw < share}
+    kept = [table for t, table in enumerate(model.names) if t not in removed]
+    order = torch.randperm(len(further), generator=generator).tolist()
+    added = [further[position].name for position in sorted(order[:num_added])]
+    label = f"(+{len(added)} -{len(removed)} ~{sum(table in changed for table in kept)})"
+    return [changed.get(table, table) for table in kept] + added, label
 
 
 def _most_exchanged(model: Tables) -> int:

@@ -14,7 +14,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig, open_workload
 
 RULE = "lookup_greedy"
-"""The rule of thumb that is measured beside each version: its placements never change, so its cost shows drift."""
+"""The rule of thumb that is measured with each version: its placements never change, so its cost shows drift."""
 
 _COUNT = 3
 _TABLES_PER_DEVICE = 5
@@ -33,9 +33,6 @@ def reference_workload(num_devices: int, memory_bytes: int, number: int, *, is_g
         memory_bytes: room for tables on each device.
         number: of the set, from 1; another number draws other tables.
         is_gpu: whether devices are GPUs, or models of them, which take larger batches.
-
-    Raises:
-        ValueError: no table is small enough.
     """
     small = WorkloadConfig(
         source="meta-dlrm-2022",
@@ -47,13 +44,7 @@ def reference_workload(num_devices: int, memory_bytes: int, number: int, *, is_g
 
 
 def reference_tasks(pool: Tables, config: TasksConfig, number: int) -> list[PlacementTask]:
-    """Draw tasks of one topology; the same arguments draw the same tasks.
-
-    Args:
-        pool: tables of `reference_workload`.
-        config: of the topology; its number of tables is not used.
-        number: of the set, from 1.
-    """
+    """Draw tasks from a pool of `reference_workload`; `config` gives the topology, not the number of tables."""
     drawn = max(1, min(_tables_per_task(config.num_devices), 2 * len(pool) // 3))  # fewer than there are: tasks differ
     generator = torch.Generator().manual_seed(number)
     return replace(config, tables_per_task=drawn).sample(pool, _COUNT, generator, f"reference-{number}")

@@ -40,21 +40,11 @@ class TasksConfig:
 
     def task(self, tables: Tables, name: str) -> PlacementTask:
         """The task of these tables; raises like `PlacementTask`."""
-        return PlacementTask(
-            tables,
-            self.num_devices,
-            self.memory_bytes,
-            self.precision,
-            self.optimizer,
-            name,
-            self.devices_per_host,
-        )
+        sizes = self.num_devices, self.memory_bytes
+        return PlacementTask(tables, *sizes, self.precision, self.optimizer, name, self.devices_per_host)
 
     def sample(self, pool: Tables, count: int, generator: torch.Generator, name: str = "task") -> list[PlacementTask]:
-        """Tasks of distinct tables drawn from a pool; task `i` is called `{name}-{i:03}`.
-
-        Returns:
-            At most `count` tasks, fewer if a small pool has no more sets of tables to draw.
+        """At most `count` tasks of distinct sets of tables, as many as a pool has; task `i` is called `{name}-{i:03}`.
 
         Raises:
             ValueError: the pool is smaller than a task, or a table exceeds a device: training places whole tables.
@@ -73,12 +63,12 @@ class TasksConfig:
                 continue
             seen.add(frozenset(drawn))
             task = self.task(pool.select(drawn), f"{name}-{len(tasks):03}")
-            largest = int(task.table_bytes.argmax())
-            if int(task.table_bytes[largest]) > self.memory_bytes:
+            largest, size_bytes = int(task.table_bytes.argmax()), int(task.table_bytes.max())
+            if size_bytes > self.memory_bytes:
                 raise ValueError(
-                    f"table {task.tables.names[largest]!r} needs {gib(int(task.table_bytes[largest]))}, more than the "
-                    f"{gib(self.memory_bytes)} of a device, but training places whole tables; give devices more memory, "
-                    "or leave such tables out (max_table_bytes)"
+                    f"table {task.tables.names[largest]!r} needs {gib(size_bytes)}, and a device has "
+                    f"{gib(self.memory_bytes)}, but training places whole tables; give devices more memory, or leave "
+                    "such tables out (max_table_bytes)"
                 )
             tasks.append(task)
             if len(tasks) == count:

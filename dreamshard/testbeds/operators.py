@@ -117,7 +117,7 @@ class RankOperators:
         self._task, self._shards, self._device, self._samples = task, shards, device, samples
         self._pooled: list[Tensor] = []
         alike: dict[tuple[str, Precision, float], list[int]] = {}
-        shares = torch.where(shards.host_bytes > 0, shards.cached_share, 0.0).tolist()
+        shares = torch.where(shards.in_host, shards.resident_share, 0.0).tolist()
         for s, (table, kind) in enumerate(zip(shards.table.tolist(), shards.sharding_type.tolist(), strict=True)):
             key = _EXCHANGED[SHARDING_TYPES[kind]], precision_of(task, table), shares[s]
             alike.setdefault(key, []).append(s)
@@ -198,7 +198,7 @@ def require_fbgemm() -> None:
 
 def require_operators(task: PlacementTask, shards: Shards, device_type: str) -> None:
     """Raise a ValueError with the first table, or precision and optimizer, that devices of this type cannot train."""
-    in_host, names = shards.host_bytes > 0, shards.tables.names
+    in_host, names = shards.in_host, shards.tables.names
     precisions = [precision_of(task, table) for table in shards.table.tolist()]
     for precision in set(precisions):
         if precision not in PRECISIONS[device_type] or task.optimizer not in OPTIMIZERS[device_type]:

@@ -1,5 +1,6 @@
 """Placements as `ShardingPlan`s of `DistributedModelParallel`, with the shards that TorchRec's planner makes, and back."""
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from torchrec.distributed.types import (
 )
 from torchrec.distributed.utils import get_device_type
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, json_content, reading
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading
 from dreamshard.files.text import shown
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
@@ -186,7 +187,8 @@ def current_plan(
     Raises:
         ValueError: the text is no plan of TorchRec, or a table is sharded in a way or kept in storage that is not planned.
     """
-    modules = source.plan if isinstance(source, ShardingPlan) else json_content(source, name, _PROBLEM, _ADVICE)
+    with reading(name, _PROBLEM, _ADVICE):
+        modules = source.plan if isinstance(source, ShardingPlan) else json.loads(source)
     with reading(name, _PROBLEM, _ADVICE):
         modules = modules.get("plan", modules)
         found = [

@@ -52,7 +52,7 @@ def narrowed(
     offers = {class_name(sharder.module_type): sharder for sharder in sharders or get_default_sharders()}
     types_of: dict[str, tuple[ShardingType, ...]] = {}
     shares, narrowest = dict(constraints.cached_share_of), dict(constraints.narrowest_columns_of)
-    never_cached, narrower, copied = set(constraints.never_cached), [], []
+    narrower, copied = [], []
     for name, table in tables.items():
         if not widen and table.collection.startswith(_PLAIN_TORCH):
             raise ValueError(
@@ -81,11 +81,12 @@ def narrowed(
         if not is_odd and set(in_device or in_host) < set(allowed):
             narrower.append(name)
         types_of[name] = tuple(in_device or in_host)
-        if not in_device:
+        if not in_device or not in_host:
             load_factor = own.cache_params.load_factor if own.cache_params else None
-            shares[name] = DEFAULT_SHARE if load_factor is None else load_factor
-        elif not in_host:
-            never_cached.add(name)
+            share = 0.0 if in_device else DEFAULT_SHARE if load_factor is None else load_factor
+            if bool(share) != bool(shares.setdefault(name, share)):
+                raise ValueError(f"table {table.path!r} is to be cached and never to be cached; drop one")
+            shares[name] = share
         if own.min_partition is not None:
             narrowest[name] = max(own.min_partition, narrowest.get(name, 0))
     notes = []
@@ -99,9 +100,8 @@ def narrowed(
     return replace(
         constraints,
         sharding_types_of={**constraints.sharding_types_of, **types_of},
-        caching=constraints.caching and not never_cached >= set(tables),
+        caching=constraints.caching and any(shares.get(name) != 0 for name in tables),
         cached_share_of=shares,
-        never_cached=frozenset(never_cached),
         narrowest_columns_of=narrowest,
     ), notes
 

@@ -327,7 +327,7 @@ def _config(algorithm: str, trained: TrainingState | TrainedPlacer) -> dict[str,
     return {
         "algorithm": algorithm,
         "normalised_by": trained.normaliser.scope,
-        "measured_on": measured_on.to_json() if measured_on else None,
+        "measured_on": measured_on.model_dump() if measured_on else None,
     }
 
 
@@ -343,7 +343,7 @@ def _restored(
     normaliser = Normaliser(**files.section(tensors, "normaliser"), scope=config["normalised_by"])
     network, policy = algorithm.networks(normaliser)
     network.load_state_dict(files.section(tensors, "cost_network"))
-    network.measured_on = MeasuredOn.from_json(config["measured_on"]) if config["measured_on"] else None
+    network.measured_on = MeasuredOn.model_validate(config["measured_on"]) if config["measured_on"] else None
     policy.load_state_dict(files.section(tensors, "policy"))
     return algorithm, network, policy, normaliser
 

@@ -1,7 +1,4 @@
-"""A model as a folder: tensors in safetensors, everything else in JSON. Nothing is pickled.
-
-A folder is replaced as a whole, so a killed writer leaves the old model or the new one, never a part of either.
-"""
+"""A model as a folder: tensors in safetensors, everything else in JSON. Nothing is pickled."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dreamshard.cost_model import FEATURES
-from dreamshard.files import atomic
+from dreamshard.files.atomic import replacing
 from dreamshard.files.foreign import InputError, reading
 
 _FORMAT = 4
@@ -30,9 +27,9 @@ def write_model(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str
     """Write a model as `folder`, replacing any earlier one."""
     weights = save({name: value.detach().contiguous() for name, value in tensors.items()})
     content = json.dumps({"format": _FORMAT, "features": list(FEATURES), **config}, indent=1)
-    with atomic.replacing_folder(folder) as temporary:
-        (temporary / _WEIGHTS).write_bytes(weights)
-        (temporary / _CONFIG).write_text(content)
+    for name, data in ((_WEIGHTS, weights), (_CONFIG, content.encode())):
+        with replacing(folder / name) as temporary:
+            temporary.write_bytes(data)
 
 
 def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -41,7 +38,6 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         ValueError: `folder` holds no readable model, or one of another format or with other features.
     """
-    folder = atomic.complete_folder(folder)
     with reading(folder, *_UNREADABLE):
         tensors, config = load((folder / _WEIGHTS).read_bytes()), json.loads((folder / _CONFIG).read_bytes())
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("features") != list(FEATURES):

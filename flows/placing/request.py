@@ -1,18 +1,19 @@
 """A request to place tables: checked as a whole first, then placed."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
-from dreamshard.files.foreign import json_content
+from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.moving import InUse, MovePrice
 from dreamshard.placement import SHARDING_TYPES, Placement
-from dreamshard.plan import Plan, make_plan, parse_plan, read_plan, with_origin
+from dreamshard.plan import Plan, make_plan, parse_plan, read_plan
 from dreamshard.search import DreamShardPlacer
 from dreamshard.search.costs import Predictor
 from dreamshard.tables import Tables
@@ -138,13 +139,16 @@ def place(store: Store, checked: CheckedRequest, note: Note) -> Placed:
         price = MovePrice(steps_until_next=options.steps_until_next, bytes_per_s=1e9 * options.move_gb_per_s)
         way = transition(task, checked.in_use, placement, oracle, price)
         placement = way.placement
-    plan = make_plan(task, placement, chosen.name, oracle.predict(task, placement) if oracle else None)
-    if oracle is not None:
-        knows = isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task)
-        hardware = spec.name if spec else None
-        plan = with_origin(
-            plan, task, chosen.costs_of, hardware=hardware, called=options.hardware, knows_topology=knows
-        )
+    plan = make_plan(
+        task,
+        placement,
+        chosen.name,
+        oracle.predict(task, placement) if oracle else None,
+        costs_of=chosen.costs_of if oracle else None,
+        hardware=spec.name if spec else None,
+        called=options.hardware,
+        knows_topology=isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task),
+    )
     moves = () if way is None else tuple(step.to_json() for step in way.steps)
     warning = "; ".join(filter(None, (plan.warning, chosen.caveat)))
     plan = plan.model_copy(update={"warning": warning, "moves": moves})
@@ -210,7 +214,7 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
     constraints = Constraints(sharding_types=types)
     given = file_or_text(options.constraints)
     if given is not None:
-        constraints = parse_constraints(given, tables, num_devices, constraints)
+        constraints = parse_constraints(given, tables, num_devices, types)
     if options.reserve_gb is not None:
         constraints = replace(constraints, reserve_bytes=round(options.reserve_gb * 2**30))
     return replace(constraints, caching=True) if options.cache else constraints
@@ -219,7 +223,8 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
 def setting_of(path: Path) -> dict[str, Any]:
     """Options of the setting that a plan's costs are of, with the hardware if that is a preset; empty if it says none."""
     text = path.read_bytes() if path.is_file() else b"{}"
-    content = json_content(text, path, *_NO_PLAN)
+    with reading(path, *_NO_PLAN):
+        content = json.loads(text)
     measured = parse_plan(text, str(path)).costs_of if isinstance(content, dict) and "num_devices" in content else None
     if measured is None:
         return {}
@@ -245,7 +250,8 @@ def read_any_plan(
     if not path.is_file():
         return read_plan(path)  # says so
     text = path.read_bytes()
-    content = json_content(text, path, *_NO_PLAN)
+    with reading(path, *_NO_PLAN):
+        content = json.loads(text)
     if not isinstance(content, dict) or not content or "num_devices" in content:
         return parse_plan(text, str(path))
     plan: Plan = torchrec_bridge().current_plan(

@@ -90,7 +90,7 @@ def _measured(row: EvaluationRow) -> MeasuredRow:
         placer=row.placer,
         task=row.task.name,
         device=tuple(row.placement.device.tolist()),
-        overall_ms=row.overall_ms if row.legal else None,
+        overall_ms=row.overall_ms if row.fits else None,
         predicted_ms=_finite(row.predicted_ms),
         place_ms=row.place_ms,
         devices=tuple(dict(zip(PHASES, device, strict=True)) for device in phases),

@@ -16,7 +16,7 @@ def title(report: EvaluationReport) -> str:
     """What the tables of a report show, what its intervals are over, and whose network predicts."""
     setting, by = "", ""
     if report.measured_on is not None:
-        measured = MeasuredOn.from_json(report.measured_on)
+        measured = MeasuredOn.model_validate(report.measured_on)
         hosts = f", {measured.devices_per_host} per host" if measured.devices_per_host else ""
         step = measured.setting
         setting = (

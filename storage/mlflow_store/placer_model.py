@@ -21,7 +21,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, Field
 
-from dreamshard.plan import make_plan, with_origin
+from dreamshard.plan import make_plan
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
@@ -115,10 +115,12 @@ class PlacerModel(PythonModel):
         placer = self.placer
         if isinstance(placer, DreamShardPlacer):
             placement = placer.place(task, request.budget_ms)
-            plan = with_origin(
-                make_plan(task, placement, placer.name, placer.predict(task, placement)),
+            plan = make_plan(
                 task,
-                placer.cost_network.measured_on,
+                placement,
+                placer.name,
+                placer.predict(task, placement),
+                costs_of=placer.cost_network.measured_on,
                 hardware=request.hardware,
                 knows_topology=placer.cost_network.knows_topology(task),
             )

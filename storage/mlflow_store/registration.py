@@ -1,7 +1,6 @@
 """Registers a trained placer as a version in MLflow: its files, what it was made of, and its metrics."""
 
 import importlib.metadata
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,7 +86,7 @@ def register_placer(
     # first: a version that exists has its metrics
     runs.log_metrics(settings, run, metrics or {}, step, model=model.model_id)
     measured = placer.cost_network.measured_on
-    conditions = {} if measured is None else {registry.MEASURED_ON: json.dumps(measured.to_json())}
+    conditions = {} if measured is None else {registry.MEASURED_ON: measured.model_dump_json()}
     labels = {**(tags or {}), registry.MADE_OF: made_of.to_json(), **conditions}
     tracking = runs.client(settings)
     if not tracking.search_registered_models(f"name = '{name}'"):

@@ -7,7 +7,6 @@ URI (`models:/dreamshard-a100-8/3`), or by an alias or a number of the algorithm
 nothing is pickled.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ class Version:
     @property
     def measured_on(self) -> MeasuredOn | None:
         """What its costs were measured on; None if its placer does not say."""
-        return MeasuredOn.from_json(json.loads(self.tags[MEASURED_ON])) if MEASURED_ON in self.tags else None
+        return MeasuredOn.model_validate_json(self.tags[MEASURED_ON]) if MEASURED_ON in self.tags else None
 
     @property
     def is_champion(self) -> bool:

@@ -97,7 +97,7 @@ class EvaluationReport:
         iteration: number of iterations after which the candidate was taken.
         rival: version of the champion that the candidate has to beat; None where there is none.
         caveat: reason to doubt the comparison; empty where there is none.
-        measured_on: devices, setting and library versions of the measurements, as `MeasuredOn.to_json` has them.
+        measured_on: devices, setting and library versions of the measurements, as `MeasuredOn` dumps them.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
         candidate: the placer of the training, by its algorithm.
     """

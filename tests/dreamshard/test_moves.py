@@ -85,7 +85,7 @@ def test_tables_on_hosts_move_with_their_host():
         (Constraints(), [0, 1, 2]),
         (Constraints(pinned={"t0": (1,)}), [1, 0, 2]),  # devices 0 and 2 are alike, so the others keep what they can
         (Constraints(memory_bytes_of={1: 5 * ROW_BYTES}), [1, 0, 2]),
-        (Constraints(excluded={"t0": (0,)}), [2, 1, 0]),
+        (Constraints(pinned={"t0": (1, 2)}), [2, 1, 0]),
     ],
 )
 def test_only_devices_that_are_alike_by_the_constraints_change_names(constraints, devices):

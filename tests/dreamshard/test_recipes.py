@@ -16,17 +16,13 @@ DEFAULT = recipe("default")
 MINE = with_overrides(DEFAULT, source="mine.csv")
 
 
-def test_an_unknown_recipe_is_answered_with_those_there_are():
-    with pytest.raises(ValueError, match="nonsense") as error:
-        recipe("nonsense")
-    assert all(name in str(error.value) for name in RECIPES)
-
-
 def test_overrides_change_what_they_name_and_nothing_else():
     changed = with_overrides(DEFAULT, testbed="simulated", source="mlperf")
     assert (changed.testbed, changed.workload.source) == ("simulated", "mlperf")
     assert (changed.tasks, changed.training) == (DEFAULT.tasks, DEFAULT.training)
     assert with_overrides(DEFAULT) == DEFAULT
+    with pytest.raises(ValueError, match=r"'nonsense'.*'dlrm_50x4'"):
+        recipe("nonsense")
 
 
 @pytest.mark.parametrize(("count", "mode", "per_task"), [(5, "fixed", 5), (39, "fixed", 39), (40, "pool", 20)])
@@ -34,10 +30,8 @@ def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_
     found, sentence = sized(MINE, pool_of(count), CPU)
     assert (found.tasks.mode, found.tasks.tables_per_task) == (mode, per_task)
     assert f"{count} tables are {'fewer than ' if mode == 'fixed' else ''}two tasks' worth" in sentence
-
-
-def test_a_fixed_model_has_all_tables_even_if_fewer_were_given_for_a_task():
-    assert sized(replace(MINE, derived=()), pool_of(26), CPU)[0].tasks.tables_per_task == 26
+    given = sized(replace(MINE, derived=()), pool_of(count), CPU)[0]
+    assert given.tasks.tables_per_task == per_task, "a fixed model has all tables, even if fewer were given for a task"
 
 
 @pytest.mark.parametrize(
@@ -57,11 +51,8 @@ def test_memory_is_the_devices_less_a_reserve_unless_it_was_given(capacity, deri
     assert f"({origin})" in sentence
     again, _ = sized(replace(found, derived=()), pool_of(5), capacity)
     assert again.tasks.memory_bytes == expected, "a reserve is taken off once"
-
-
-def test_a_reserve_of_all_memory_is_refused():
-    with pytest.raises(ValueError, match="6 GiB are to be kept free of the 5 GiB of each device"):
-        sized(replace(MINE, tasks=replace(MINE.tasks, reserve_bytes=6 * GIB)), pool_of(5), CPU)
+    with pytest.raises(ValueError, match="are to be kept free"):
+        sized(replace(asked, tasks=replace(asked.tasks, reserve_bytes=80 * GIB)), pool_of(5), capacity)
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -79,9 +70,7 @@ def test_a_recipe_keeps_its_sizes_for_its_own_tables(name):
     [
         ("simulated:a100", "default", DEFAULT_BATCH),
         ("emulated", "default", DEFAULT_BATCH),
-        ("cluster:cuda", "default", DEFAULT_BATCH),
         ("cluster:ray:cuda", "default", DEFAULT_BATCH),
-        ("cluster:cpu", "default", 2048),
         ("cluster:ray:cpu", "default", 2048),
         ("simulated", "smoke", 512),
     ],

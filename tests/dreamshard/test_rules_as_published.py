@@ -4,7 +4,6 @@
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,33 +14,21 @@ from dreamshard.tasks import PlacementTask
 from tests.benchmarks.pools import Dims, meta_tables
 from tests.helpers.tables import device_memory_bytes
 
-
-@dataclass(frozen=True)
-class Kind:
-    """Tasks of one kind; `memory_bytes` is each device's, None for slightly more than an even share."""
-
-    dims: Dims
-    tables: int
-    devices: int
-    memory_bytes: int | None
-
-
-KINDS = {
-    "the paper's": Kind("dim16", 50, 4, 5 * 2**30),
-    "mixed dims": Kind("mixed", 50, 4, 40 * 2**30),
-    "many devices": Kind("mixed", 80, 8, 40 * 2**30),
-    "tight": Kind("dim16", 50, 4, None),
+KINDS: dict[str, tuple[Dims, int, int, int | None]] = {  # dims, tables, devices, memory; None for about an even share
+    "the paper's": ("dim16", 50, 4, 5 * 2**30),
+    "mixed dims": ("mixed", 50, 4, 40 * 2**30),
+    "many devices": ("mixed", 80, 8, 40 * 2**30),
+    "tight": ("dim16", 50, 4, None),
 }
 CASES = json.loads((Path(__file__).parent / "rules_as_published.json").read_text())["placements"]
 
 
 def task_of_kind(name: str, seed: int) -> PlacementTask:
-    kind = KINDS[name]
-    pool = meta_tables("meta-dlrm-2021", kind.dims)
-    drawn = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))[: kind.tables]
-    tables = pool.select(drawn)
-    tight_bytes = int(tables.memory_bytes("fp16", "sgd").sum()) * 101 // (100 * kind.devices)
-    return PlacementTask(tables, kind.devices, kind.memory_bytes or tight_bytes, "fp16", "sgd", f"{name} {seed}")
+    dims, count, devices, memory_bytes = KINDS[name]
+    pool = meta_tables("meta-dlrm-2021", dims)
+    tables = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))[:count])
+    tight_bytes = int(tables.memory_bytes("fp16", "sgd").sum()) * 101 // (100 * devices)
+    return PlacementTask(tables, devices, memory_bytes or tight_bytes, "fp16", "sgd", f"{name} {seed}")
 
 
 @pytest.mark.parametrize("rule", RULES_OF_THUMB)

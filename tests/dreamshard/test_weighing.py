@@ -93,7 +93,7 @@ def test_the_choice_is_never_worse_than_both_ends_and_fits(seed, steps):
 
 
 def test_a_plan_that_breaks_a_new_constraint_cannot_be_kept_and_the_reason_is_said():
-    task = two_devices(constraints=Constraints(excluded={"t0": (0,)}))
+    task = two_devices(constraints=Constraints(pinned={"t0": (1,)}))
     weighed = weigh(task, used(two_devices(), [0, 0, 0, 1]), placed(task, [1, 0, 0, 1]), A100, DEAR)
     assert weighed.kept is None
     assert weighed.why_not_kept == "table 't0' has a shard on device 0, which it may not use"

@@ -21,7 +21,7 @@ def test_more_ways_to_shard_never_cost_more():
 
 def test_constraints_count_on_every_cluster():
     pool = pool_of(5)
-    pinned = Constraints(pinned={pool.names[0]: (7,)}, excluded_devices=(0, 1, 2, 3))
+    pinned = Constraints(pinned={pool.names[0]: (7,)}, memory_bytes_of=dict.fromkeys(range(4), 0))
     on_eight, on_four = what_if(pool, [EIGHT, Cluster(called="h100", spec=H100, num_devices=4)], constraints=pinned)
     assert not on_eight.infeasible
     assert on_eight.overall_ms > what_if(pool, [EIGHT])[0].overall_ms
@@ -31,7 +31,7 @@ def test_constraints_count_on_every_cluster():
 def test_a_table_larger_than_a_device_needs_its_rows_spread():
     huge = tables_of([5 * 10**9], dim=64)
     without = what_if(huge, [EIGHT])[0]
-    assert "more than the" in without.infeasible
+    assert "found no placement" in without.infeasible
     columns = Constraints(sharding_types=("row_wise",))
     found = what_if(tables_of([10**9], dim=64), [EIGHT], constraints=columns)[0]
     assert not found.infeasible

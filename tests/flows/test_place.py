@@ -76,9 +76,9 @@ def test_a_path_in_the_field_is_read_and_the_same_request_keeps_its_file(placed,
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"constraints": "{pin: {t0: 1}, exclude: {t0: 1}}"}, "table 't0' is pinned to devices"),
+        ({"constraints": "{pin: {t0: 1}, exclude: {t0: 1}}"}, "table 't0' may only be on devices"),
         ({"constraints": "pin: {tt1: 1}"}, "did you mean 't1'"),
-        ({"constraints": "exclude_devices: 4"}, "there is no device 4, only devices 0..3"),
+        ({"constraints": "exclude_devices: 4"}, "devices [4], but there are only devices 0..3"),
         ({"constraints": "/no/such/rules.yaml"}, "no file of constraints /no/such/rules.yaml"),
         ({"hardware": ""}, "neither hardware nor memory is given"),
     ],

@@ -158,12 +158,15 @@ def _constraints(tables: Tables, num_devices: int, room: int, drawn: Callable[[i
     """None for two tasks of three, or one of each kind at random."""
     if drawn(0, 2) or len(tables) < 4 or num_devices < 3:
         return Constraints()
-    names = tables.names
+    names, last = tables.names, num_devices - 1
+    pinned = {names[0]: (drawn(0, last),)} if drawn(0, 1) else {}
+    if drawn(0, 1):
+        excluded = drawn(0, last)
+        pinned[names[1]] = tuple(device for device in range(num_devices) if device != excluded)
     return Constraints(
-        pinned={names[0]: (drawn(0, num_devices - 1),)} if drawn(0, 1) else {},
-        excluded={names[1]: (drawn(0, num_devices - 1),)} if drawn(0, 1) else {},
+        pinned=pinned,
         together=(frozenset(names[1:3]),) if drawn(0, 1) else (),
         apart=(frozenset((names[0], names[3])),) if drawn(0, 1) else (),
-        excluded_devices=(drawn(0, num_devices - 1),) if not drawn(0, 3) else (),
-        memory_bytes_of={drawn(0, num_devices - 1): room * drawn(2, 8) // 4} if not drawn(0, 2) else {},
+        memory_bytes_of=({drawn(0, last): 0} if not drawn(0, 3) else {})
+        | ({drawn(0, last): room * drawn(2, 8) // 4} if not drawn(0, 2) else {}),
     )

@@ -31,7 +31,7 @@ class UnseenTestbed(Testbed):
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         shards = Shards.of(task, placement)
-        whole, placed = shards.as_task(task), Placement.whole(shards.device, task.num_devices)
+        whole, placed = shards.as_task(), Placement.whole(shards.device, task.num_devices)
         phases = true_phases_ms(whole, placed.device[None])[0]
         drawn = torch.Generator().manual_seed(self.seed + int((placed.device * torch.arange(len(placed.device))).sum()))
         phases = phases * (1 + NOISE * torch.randn(phases.shape, generator=drawn, dtype=phases.dtype))
@@ -68,7 +68,7 @@ def true_phases_ms(task: PlacementTask, device: torch.Tensor) -> torch.Tensor:
 def true_ms(task: PlacementTask, placement: Placement) -> float:
     """Overall cost of a placement, without noise."""
     shards = Shards.of(task, placement)
-    return float(true_phases_ms(shards.as_task(task), shards.device[None]).sum(-1).amax())
+    return float(true_phases_ms(shards.as_task(), shards.device[None]).sum(-1).amax())
 
 
 def annealed_ms(task: PlacementTask, steps: int, chains: int = 24, seed: int = 0) -> float:

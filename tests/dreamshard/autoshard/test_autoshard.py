@@ -132,7 +132,7 @@ CONSTRAINTS = Constraints(
     pinned={"t0": (1,)},
     together=(frozenset({"t1", "t2"}),),
     apart=(frozenset({"t3", "t4"}),),
-    excluded_devices=(2,),
+    memory_bytes_of={2: 0},
 )
 
 

@@ -46,13 +46,13 @@ def test_a_table_looks_the_same_in_every_task_and_the_pool_is_standardised():
 def test_a_table_without_lookups_and_a_constant_feature_stay_finite():
     pool = tables_of([10, 10], pooling=[0.0, 0.0])
     assert Normaliser.fit(pool)(pool).isfinite().all()
-    other = replace(FP32, precision="fp16", batch_size=7)
+    other = FP32.model_copy(update={"precision": "fp16", "batch_size": 7})
     assert work_ratios(pool, FP32, other).isfinite().all()
 
 
 def test_half_precision_halves_the_bytes_of_rows_and_nothing_else():
     tables = tables_of([10**6], 64, 10.0, batch_size=1000, unique_rows=[8000])
-    [ratios] = work_ratios(tables, FP32, replace(FP32, precision="fp16"))
+    [ratios] = work_ratios(tables, FP32, FP32.model_copy(update={"precision": "fp16"}))
     rows, outputs, lookups = 10 * 64 * 4, 64 * 4, 10 * FORWARD_LOOKUP_BYTES  # bytes per sample
     assert float(ratios[FORWARD]) == pytest.approx((rows / 2 + outputs + lookups) / (rows + outputs + lookups))
     gradients, sort, updates = 10 * 64 * 4, 10 * BACKWARD_LOOKUP_BYTES, 2 * 8 * 64 * 4
@@ -63,11 +63,11 @@ def test_half_precision_halves_the_bytes_of_rows_and_nothing_else():
 
 
 def test_a_batch_of_half_the_samples_is_half_the_work_and_state_per_row_more_backward():
-    ratios = work_ratios(pool_of(9), FP32, replace(FP32, batch_size=500))
+    ratios = work_ratios(pool_of(9), FP32, FP32.model_copy(update={"batch_size": 500}))
     assert torch.allclose(ratios[:, [FORWARD, BATCH]], torch.tensor(0.5))
     assert (ratios[:, BACKWARD] >= 0.5 - 1e-6).all()  # distinct rows are at most all rows
     assert (ratios[:, BACKWARD] < 0.75).all()
-    ratios = work_ratios(pool_of(9), FP32, replace(FP32, optimizer="rowwise_adagrad"))
+    ratios = work_ratios(pool_of(9), FP32, FP32.model_copy(update={"optimizer": "rowwise_adagrad"}))
     assert (ratios[:, BACKWARD] > 1).all()
     assert (ratios[:, [FORWARD, DISTINCT_ROWS, BATCH]] == 1).all()
 

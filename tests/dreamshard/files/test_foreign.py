@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from dreamshard.files.foreign import InputError, json_content, reading, yaml_content
+from dreamshard.constraints import parse_constraints
+from dreamshard.files.foreign import InputError, reading
 from dreamshard.plan import parse_plan
 
 TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
-ADVICE = "so it cannot be used; write it again"
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ ADVICE = "so it cannot be used; write it again"
 def test_what_a_library_raises_is_one_sentence_with_the_error_as_cause(error: Exception):
     with (
         pytest.raises(ValueError, match=r"^f is not a plan \(\w+.*\), so it cannot be used; write it again$") as raised,
-        reading("f", "is not a plan", ADVICE),
+        reading("f", "is not a plan", "so it cannot be used; write it again"),
     ):
         raise error
     assert raised.value.__cause__ is error
@@ -25,25 +25,25 @@ def test_what_a_library_raises_is_one_sentence_with_the_error_as_cause(error: Ex
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "\ufeff{"])
 def test_json_that_is_damaged_is_refused(text: str):
-    with pytest.raises(InputError, match="f is not JSON"):
-        json_content(text, "f", "is not JSON", ADVICE)
+    with pytest.raises(InputError, match="f is not a plan"):
+        parse_plan(text, "f")
 
 
 @pytest.mark.parametrize("text", ["- " * 10_000, "&a [*b]", "!!python/object/apply:os.system [id]"])
 def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str):
-    with pytest.raises(InputError, match="f is not YAML"):
-        yaml_content(text, "f", "is not YAML", ADVICE)
+    with pytest.raises(InputError, match="is neither YAML nor JSON"):
+        parse_constraints(text, (), 1)
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    "wrong",
     [
-        ("num_devices", 100_000_000),
-        ("tables", {"t": TABLE | {"where": ["zero"]}}),
-        ("tables", {"t": TABLE | {"dim": 2**60}}),
-        ("tables", {"t": TABLE | {"rows": -1}}),
+        {"num_devices": 100_000_000},
+        {"tables": {"t": TABLE | {"where": ["zero"]}}},
+        {"tables": {"t": TABLE | {"dim": 2**60}}},
+        {"tables": {"t": TABLE | {"rows": -1}}},
     ],
 )
-def test_a_wrong_field_of_a_plan_is_named(field: str, value: object):
-    with pytest.raises(ValueError, match=r"^p\.json is not a plan"):
-        parse_plan(json.dumps({"num_devices": 2, "tables": {"t": TABLE}, field: value}), "p.json")
+def test_a_wrong_field_of_a_plan_is_named(wrong: dict[str, object]):
+    with pytest.raises(ValueError, match=r"^p\.json is not a plan \((num_devices|tables\.t)"):
+        parse_plan(json.dumps({"num_devices": 2, "tables": {"t": TABLE}, **wrong}), "p.json")

@@ -55,15 +55,15 @@ def legal(task, placer=PRIOR, budget_ms=None):
     "constraints",
     [
         Constraints(pinned={NAMES[0]: (2,), NAMES[1]: (1, 3)}),
-        Constraints(excluded={NAMES[0]: (0, 1, 2), NAMES[5]: (3,)}),
-        Constraints(excluded_devices=(1, 2)),
+        Constraints(pinned={NAMES[0]: (3,), NAMES[5]: (0, 1, 2)}),
+        Constraints(memory_bytes_of={1: 0, 2: 0}),
         Constraints(together=(frozenset(NAMES[:4]), frozenset(NAMES[3:6]), frozenset(NAMES[8:10]))),
         Constraints(apart=(frozenset(NAMES[:4]), frozenset(NAMES[4:7]))),
         Constraints(
             pinned={NAMES[0]: (3,)},
             together=(frozenset(NAMES[:2]),),
             apart=(frozenset({NAMES[1], NAMES[7], NAMES[9]}),),
-            excluded_devices=(0,),
+            memory_bytes_of={0: 0},
         ),
     ],
     ids=["pinned", "excluded", "excluded devices", "together", "apart", "all"],
@@ -79,8 +79,8 @@ def test_devices_of_unequal_memory_are_filled_as_far_as_each_has_room():
     task = PlacementTask(tables, 2, 10**6, constraints=replace(constraints, memory_bytes_of={0: 3_300, 1: 1_900}))
     for placer in (learnt_placer(), PRIOR, *baselines().values()):
         legal(task, placer)
-    with pytest.raises(ValueError, match="devices together"):
-        PlacementTask(tables, 2, 10**6, constraints=constraints)
+    with pytest.raises(NoPlacementError, match="all devices together"):
+        PRIOR.place(PlacementTask(tables, 2, 10**6, constraints=constraints))
 
 
 def test_a_table_to_be_split_by_columns_is_split_and_not_finer_than_allowed():
@@ -192,8 +192,8 @@ def task_of(constraints, num_devices=8, per_host=4, rows=(50_000, 10**6, 500), d
     "task",
     [
         task_of(Constraints(sharding_types_of=only("table_row_wise", "t1"), pinned={"t1": (4, 5, 6, 7)})),
-        task_of(Constraints(sharding_types_of=only("table_row_wise", "t1"), excluded_devices=(0,))),
-        task_of(Constraints(sharding_types_of=only("grid_shard", "t0", "t2"), excluded={"t0": (5,)})),
+        task_of(Constraints(sharding_types_of=only("table_row_wise", "t1"), memory_bytes_of={0: 0})),
+        task_of(Constraints(sharding_types_of=only("grid_shard", "t0", "t2"), pinned={"t0": (0, 1, 2, 3, 4, 6, 7)})),
         task_of(Constraints(sharding_types_of=only("grid_shard", "t2"), narrowest_columns_of={"t2": 128})),
         task_of(Constraints(sharding_types_of=only("grid_shard", "t0"), narrowest_columns_of={"t0": 20})),
         task_of(Constraints(sharding_types_of=only("row_wise", "t0")), rows=(10, 1000, 1000)),
@@ -212,7 +212,7 @@ def task_of(constraints, num_devices=8, per_host=4, rows=(50_000, 10**6, 500), d
         ),
         task_of(Constraints(sharding_types=("row_wise",)), num_devices=1, per_host=1),
         task_of(
-            Constraints(sharding_types_of=only("column_wise", "t1"), excluded_devices=(1,)), num_devices=2, per_host=2
+            Constraints(sharding_types_of=only("column_wise", "t1"), memory_bytes_of={1: 0}), num_devices=2, per_host=2
         ),
         task_of(Constraints(sharding_types_of=only("column_wise", "t1"), pinned={"t1": (1,)})),
     ],
@@ -238,7 +238,7 @@ def test_the_only_way_to_shard_a_table_is_found(task, placer):
 
 
 def test_a_table_with_no_way_is_named_with_its_constraint_and_the_reason():
-    no_host = Constraints(sharding_types_of=only("table_row_wise", "t1"), excluded={"t1": (0, 4)})
+    no_host = Constraints(sharding_types_of=only("table_row_wise", "t1"), pinned={"t1": (1, 2, 3, 5, 6, 7)})
     with pytest.raises(NoPlacementError, match="'t1' may only be sharded table_row_wise, but it may use only devices"):
         PRIOR.place(task_of(no_host), BUDGET_MS)
     uneven = task_of(Constraints(sharding_types_of=only("grid_shard", "t0")), num_devices=6)
@@ -276,16 +276,20 @@ def drawn_task(rng):
         "pinned": sometimes(
             0.3, {rng.choice(names): tuple(rng.sample(range(num_devices), rng.randint(1, num_devices)))}
         ),
-        "excluded": sometimes(0.2, {rng.choice(names): (rng.randrange(num_devices),)}),
-        "excluded_devices": sometimes(0.2, (rng.randrange(num_devices),)),
+        "excluded": sometimes(0.2, (rng.choice(names), rng.randrange(num_devices))),
+        "memory_bytes_of": sometimes(0.2, {rng.randrange(num_devices): 0}),
         "apart": sometimes(0.3, (frozenset(rng.sample(names, 2)),)),
         "together": sometimes(0.2, (frozenset(rng.sample(names, 2)),)),
         "narrowest_columns_of": sometimes(0.2, {rng.choice(names): rng.choice([16, 20, 32, 64])}),
         "cached_share_of": sometimes(0.2, {rng.choice(names): 0.3}),
     }
     rows, dims = (rng.choices(of, k=count) for of in ([3, 500, 50_000, 10**6], [8, 32, 64, 128]))
-    given = Constraints(**{name: value for name, value in constraints.items() if value is not None})
-    return task_of(given, num_devices, per_host, rows, dims)
+    given = {name: value for name, value in constraints.items() if value is not None}
+    if excluded := given.pop("excluded", None):
+        name, device = excluded
+        own = given.setdefault("pinned", {}).get(name, range(num_devices))
+        given["pinned"][name] = tuple(d for d in own if d != device)
+    return task_of(Constraints(**given), num_devices, per_host, rows, dims)
 
 
 def drawn_placement(rng, task):

@@ -13,22 +13,14 @@ def draw(pool, seed, count=3, size=2, room=2**30):
     return sample_tasks(pool, count, size, 2, room, torch.Generator().manual_seed(seed))
 
 
-@given(num_tables=st.integers(2, 40), seed=st.integers(0, 2**31))
-def test_training_and_test_tables_are_disjoint_and_hold_every_table(num_tables, seed):
-    pool = tables_of([10] * num_tables)
-    train, test = split_tables(pool, torch.Generator().manual_seed(seed))
-    assert not set(train.names) & set(test.names)
-    assert set(train.names) | set(test.names) == set(pool.names)
-    assert abs(len(train) - len(test)) <= 1
-
-
 @given(changes=st.lists(st.sets(st.integers(0, 40), min_size=2), min_size=2, max_size=5), seed=st.integers(0, 2**31))
 def test_a_table_stays_in_its_half_however_often_the_pool_changes(changes, seed):
     everything, split = tables_of([10] * 41), EMPTY_SPLIT
     for step, present in enumerate(changes):
         pool = everything.select(sorted(present))  # tables come, go, and come again
         train, test = split_tables(pool, torch.Generator().manual_seed(seed + step), split)
-        assert set(train.names) | set(test.names) == set(pool.names)
+        assert sorted(train.names + test.names) == sorted(pool.names)
+        assert step or abs(len(train) - len(test)) <= 1
         assert not set(train.names) & split.test
         assert not set(test.names) & split.train, "what was trained on is never held out"
         split = split.with_tables(train, test)
@@ -44,24 +36,14 @@ def test_new_tables_fill_both_sides_evenly_and_the_seed_says_which():
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_the_same_seed_draws_the_same_tasks_and_another_seed_others():
+def test_a_seed_draws_distinct_tasks_of_distinct_tables():
     pool = pool_of(30)
     names = [[task.tables.names for task in draw(pool, seed)] for seed in (0, 0, 1)]
     assert names[0] == names[1] != names[2]
-
-
-def test_a_task_has_each_table_once_and_is_named_by_its_number():
-    tasks = draw(pool_of(9), seed=0, size=5)
+    tasks = draw(pool, seed=0, size=5)
     assert [task.name for task in tasks] == ["task-000", "task-001", "task-002"]
     assert all(len(set(task.tables.names)) == 5 for task in tasks)
-
-
-def test_no_task_is_drawn_twice_however_few_there_are():
-    assert len(draw(pool_of(5), seed=0, size=5, count=10)) == 1
-    tasks = draw(pool_of(4), seed=0, size=2, count=50)
-    assert len(tasks) == len({task.whole_tables for task in tasks}) == 6  # all pairs of four
-
-
-def test_a_task_larger_than_its_pool_is_refused():
+    few = draw(pool_of(4), seed=0, size=2, count=50)
+    assert len(few) == len({task.whole_tables for task in few}) == 6  # all pairs of four
     with pytest.raises(ValueError, match="6 tables cannot be drawn from a pool of 5"):
         draw(pool_of(5), seed=0, size=6)

@@ -122,7 +122,7 @@ def test_learning_rates_fall_linearly_to_one_step_before_zero():
     [
         Constraints(reserve_bytes=2**33 - 126_000_000),
         Constraints(memory_bytes_of={0: 2**18, 2: 2**20}),
-        Constraints(excluded_devices=(1,)),
+        Constraints(memory_bytes_of={1: 0}),
         Constraints(pinned=dict.fromkeys(pool_of(14).names[:5], (2,))),
     ],
     ids=["a reserve", "unequal devices", "an excluded device", "pinned tables"],

@@ -108,13 +108,6 @@ def test_a_placer_is_not_read_as_a_state(folder):
         load_state(folder)
 
 
-def test_a_writer_killed_between_old_and_new_leaves_the_old(tmp_path):
-    folder = tmp_path / "fitted"
-    save_state(learnt(), folder)
-    folder.rename(tmp_path / "fitted.4711.replaced.tmp")  # where the kill hits
-    assert load_state(folder).iteration == learnt().iteration
-
-
 def test_a_model_is_not_read_as_one_of_another_algorithm(folder):
     change_config(folder, algorithm="paper")
     with pytest.raises(ValueError, match="does not hold the complete model"):

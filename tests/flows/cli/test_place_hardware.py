@@ -62,7 +62,7 @@ def place(place_tables, monkeypatch):
             network = placer.cost_network.for_task(placer_task())
             network.measured_on = measured
             placers[uri] = type(placer)(network, placer.policy, placer.normaliser, budget_ms=1.0)
-            tags = {MEASURED_ON: json.dumps(measured.to_json())} | (
+            tags = {MEASURED_ON: measured.model_dump_json()} | (
                 {"provisional": provisional} if provisional and number == 1 else {}
             )
             aliases = ("champion",) if number in in_use else ()

@@ -25,7 +25,7 @@ def row(placer: str, task: str, overall_ms: float, predicted_ms: float = 1.0, pl
     costs = DeviceCosts.from_phases(torch.zeros(2, 4))
     of = PlacementTask(four_tables(), 2, 2**30, name=task)
     device = Placement.whole(torch.tensor([0, 0, 1, 1]), 2)
-    return EvaluationRow(placer, of, device, overall_ms, predicted_ms, True, place_ms, costs)
+    return EvaluationRow(placer, of, device, (overall_ms,), predicted_ms, place_ms, costs)
 
 
 ROWS = [
@@ -52,7 +52,7 @@ def test_a_report_has_figures_of_every_placer_most_expensive_first_and_gains_of_
 
 
 def test_a_placer_that_did_not_fit_once_has_no_mean_cost_and_comes_first():
-    rows = [replace(each, overall_ms=math.inf, legal=False) if each.placer == "dreamshard" else each for each in ROWS]
+    rows = [replace(each, repeats_ms=(math.inf,)) if each.placer == "dreamshard" else each for each in ROWS]
     report = make_report("key", rows, "dim_greedy", {}, **FACTS)
     assert report.placers[0].placer == "dreamshard"
     assert (report.placers[0].overall_ms, report.placers[0].fits) == (None, False)
@@ -64,7 +64,7 @@ def test_the_title_of_a_table_says_what_was_measured():
     assert title(report) == "Held-out tasks on a machine (95 % intervals, paired by task)"  # from before it was kept
     setting = {"precision": "fp16", "optimizer": "sgd", "batch_size": 512}
     measured = MeasuredOn(testbed="own", hardware="a machine", num_devices=8, devices_per_host=4, **setting)
-    told = make_report("key", ROWS, "dim_greedy", {}, **FACTS, measured_on=measured.to_json())
+    told = make_report("key", ROWS, "dim_greedy", {}, **FACTS, measured_on=measured.model_dump())
     assert "on a machine (8 devices, 4 per host, fp16, sgd, batch 512; 95 %" in title(told)
 
 
@@ -72,7 +72,7 @@ def test_placers_that_split_tables_by_columns_are_marked():
     task = PlacementTask(four_tables(), 2, 2**30, name="a")
     halves = TableSharding("column_wise", ((0, 16), (16, 32)), (1, 1))
     shards = Shards.of(task, Placement.whole([0, 1, 0, 1], 2).with_table(3, halves))
-    split = shards.as_task(task), Placement.whole(shards.device, 2)
+    split = shards.as_task(), Placement.whole(shards.device, 2)
     rows = [
         replace(each, task=split[0], placement=split[1])
         if (each.placer, each.task.name) == ("dreamshard", "a")
