@@ -25,7 +25,7 @@ have different names.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -300,7 +300,7 @@ class Lake:
             return
         tables = self.read_dataset(dataset)
         same = {"dataset_version": dataset, "testbed": measured.testbed, "hardware": measured.hardware}
-        same |= asdict(measured.setting) | {"training": training, "iteration": iteration, "created_at": rows.now()}
+        same |= measured.setting.model_dump() | {"training": training, "iteration": iteration, "created_at": rows.now()}
         content = [
             {
                 **same,
