@@ -10,20 +10,19 @@ their memory, were not looked at; their rows are geometric means of ours over th
 """
 
 import logging
-import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib import resources
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from scipy import stats
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
-from dreamshard.placement import Placement
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import violation
@@ -81,33 +80,37 @@ def _task(tables: Tables, num_devices: int, name: str, memory_bytes: int = MEMOR
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
-    """Our plan and theirs for one task, with their exact costs and CPU seconds."""
+class _Pair(NamedTuple):
+    """Our plan's kinds of shards, exact cost and CPU seconds, and TorchRec's."""
 
-    own: Placement
-    their: Placement
+    own_kinds: str
     own_ms: float
-    their_ms: float
     own_s: float
+    their_kinds: str
+    their_ms: float
     their_s: float
 
 
 def _pair(task: PlacementTask, spec: AcceleratorSpec) -> _Pair:
     ours, rival = RooflinePlacer(spec), TorchRecPlanner(spec, TIMEOUT_S)
-    own, own_s = _timed(lambda: ours.place(task), 2)
-    their, their_s = _timed(lambda: rival.place(task), 1)
-    for placement in (own, their):
+    ours.place(task)  # compiles
+    found: list[str | float] = []
+    for placer in (ours, rival):
+        began = time.process_time()
+        placement = placer.place(task)
+        seconds = time.process_time() - began
         if problem := violation(task, placement):
             raise AssertionError(f"{task.name}: {problem}")
-    own_ms, their_ms = (float(ours.predict(task, each).overall_ms()) for each in (own, their))
-    return _Pair(own=own, their=their, own_ms=own_ms, their_ms=their_ms, own_s=own_s, their_s=their_s)
+        kinds = Counter(sharding.sharding_type for sharding in placement.tables)
+        found += [", ".join(f"{count} {kind}" for kind, count in kinds.most_common())]
+        found += [float(ours.predict(task, placement).overall_ms()), seconds]
+    return _Pair(*found)
 
 
 def _compared(task: PlacementTask, spec: AcceleratorSpec) -> Iterator[Row]:
     pair, label = _pair(task, spec), f"{spec.name}, {task.name}"
-    kinds = f"{_kinds(pair.own)}; TorchRec's: {_kinds(pair.their)}"
-    yield row(f"{label}: simulated ({kinds})", pair.own_ms, "ms", None, pair.their_ms)
+    name = f"{label}: simulated ({pair.own_kinds}; TorchRec's: {pair.their_kinds})"
+    yield row(name, pair.own_ms, "ms", None, pair.their_ms)
     yield row(f"{label}: CPU time of placing (a tenth of TorchRec's)", pair.own_s, "s", SHARED_TIME * pair.their_s)
 
 
@@ -118,23 +121,11 @@ def _unseen(spec: AcceleratorSpec, num_devices: int) -> Iterator[Row]:
         drawn = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))[:40]
         pairs.append(_pair(_task(pool.select(drawn), num_devices, f"draw {seed}", memory_bytes), spec))
     label = f"{spec.name}, {len(pairs)} unseen draws of 40 x {num_devices}"
-    logs = [math.log(pair.own_ms / pair.their_ms) for pair in pairs]
-    low, high = (math.exp(end) for end in stats.t.interval(0.95, len(logs) - 1, statistics.mean(logs), stats.sem(logs)))
-    ratio = math.exp(statistics.mean(logs))
-    yield row(f"{label}: simulated, ours over theirs ({low:.3f}-{high:.3f})", ratio, "", None, 1.0)
-    own_s, their_s = (statistics.median(getattr(pair, name) for pair in pairs) for name in ("own_s", "their_s"))
+    logs = np.log([pair.own_ms / pair.their_ms for pair in pairs])
+    low, high = np.exp(stats.t.interval(0.95, len(logs) - 1, logs.mean(), stats.sem(logs)))
+    name = f"{label}: simulated, ours over theirs ({low:.3f}-{high:.3f})"
+    yield row(name, float(np.exp(logs.mean())), "", None, 1.0)
+    own_s, their_s = (
+        statistics.median(seconds) for seconds in zip(*((p.own_s, p.their_s) for p in pairs), strict=True)
+    )
     yield row(f"{label}: median CPU time of placing (a tenth of TorchRec's)", own_s, "s", SHARED_TIME * their_s)
-
-
-def _timed(place: Callable[[], Placement], repeats: int) -> tuple[Placement, float]:
-    """A placement, and the CPU seconds of the last of several calls."""
-    for _ in range(repeats):
-        began = time.process_time()
-        placement = place()
-        seconds = time.process_time() - began
-    return placement, seconds
-
-
-def _kinds(placement: Placement) -> str:
-    counts = Counter(sharding.sharding_type for sharding in placement.tables)
-    return ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
