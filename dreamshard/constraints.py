@@ -13,7 +13,7 @@ cache: true                         # or {table: share of its rows in device mem
 """
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,8 +22,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, reading
-from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_DEVICE, SHARDING_TYPES, ShardingType, most_ranges
-from dreamshard.tables import DIM_MULTIPLE, Tables, parent_name
+from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
+from dreamshard.tables import parent_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Constraints:
         narrowest_columns_of: the fewest columns of a shard of single tables.
         pinned: the devices that may hold a table; a table pinned to one device is whole there.
         together: groups of tables, each whole, that share a device.
-        apart: groups of tables of which no two share a device.
+        apart: groups of tables; no two of a group share a device.
         memory_bytes_of: room for tables on single devices, instead of the task's. A device of 0 bytes holds no table, so
             data-parallel and row-wise are out.
         reserve_bytes: of each device's room, kept free for dense parameters and activations.
@@ -55,13 +55,6 @@ class Constraints:
     apart: tuple[frozenset[str], ...] = ()
     memory_bytes_of: Mapping[int, int] = field(default_factory=dict)
     reserve_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        for types in (self.sharding_types, *self.sharding_types_of.values()):
-            if not types or set(types) - set(SHARDING_TYPES):
-                raise ValueError(
-                    f"{list(types)} are not ways to shard a table; choose from {', '.join(SHARDING_TYPES)}"
-                )
 
     def may_be_cached(self, table: str) -> bool:
         """Whether a table may be in host memory."""
@@ -92,9 +85,28 @@ class Constraints:
         """Whether tables may go to any device that has room, and all devices have the same."""
         return not any((self.pinned, self.together, self.apart, self.memory_bytes_of, self.reserve_bytes))
 
-    def contradiction(self, tables: Tables, room: Sequence[int]) -> str:
-        """Why no placement meets the constraints, in one sentence, or empty; `room` is `[D]` bytes for tables."""
-        return next(_contradictions(self, tables, room), "")
+    def contradictions(self, tables: Iterable[str], room: Sequence[int]) -> Iterator[str]:
+        """Why no placement meets the constraints on places, a sentence each; `room` is `[D]` bytes for tables."""
+        usable = {device for device, size in enumerate(room) if size > 0}
+        if not usable:
+            yield f"none of the {len(room)} devices has room for tables"
+        allowed = dict.fromkeys(map(parent_name, tables), usable)
+        for table, devices in self.pinned.items():
+            if table in allowed and not (own := usable.intersection(devices)):
+                yield f"table {table!r} may only be on devices {devices}, and none of them can hold tables"
+            elif table in allowed:
+                allowed[table] = own
+        for group in self.together:
+            present = sorted(group & allowed.keys())
+            other = [t for t in present if "table_wise" not in self.sharding_types_for(t) or self.cached_share_of.get(t)]
+            if len(present) > 1 and other:
+                yield f"tables {present} are to share a device, but {other} may not be table_wise in device memory"
+            if any(len(apart.intersection(present)) > 1 for apart in self.apart):
+                yield f"tables {present} are to share a device, but some of them to be apart"
+        for group in self.apart:
+            present = sorted(group & allowed.keys())
+            if len(set().union(*(allowed[name] for name in present))) < len(present):
+                yield f"tables {present} are to be on devices of their own, but have fewer devices than that"
 
 
 UNCONSTRAINED = Constraints()
@@ -102,45 +114,6 @@ UNCONSTRAINED = Constraints()
 
 ANY_SHARDING = Constraints(sharding_types=SHARDING_TYPES)
 """Every way to shard, in device memory."""
-
-
-def _contradictions(constraints: Constraints, tables: Tables, room: Sequence[int]) -> Iterator[str]:
-    usable = {device for device, size in enumerate(room) if size > 0}
-    if not usable:
-        yield f"none of the {len(room)} devices has room for tables"
-    allowed: dict[str, set[int]] = {}
-    for name, dim in zip(tables.names, tables.dim.tolist(), strict=True):
-        table = parent_name(name)
-        types, narrowest = constraints.sharding_types_for(table), constraints.narrowest_columns_of.get(table, 0)
-        devices = allowed[table] = usable.intersection(constraints.pinned.get(table, usable))
-        reason = ""
-        if not devices:
-            yield f"table {table!r} may only be on devices {constraints.pinned[table]}, and none of them can hold tables"
-        if len(devices) < len(room) and set(types) <= set(ON_EVERY_DEVICE):
-            reason = f"which needs all {len(room)} devices, not {len(devices)}"
-        elif len(devices) == 1 < len(room) and not set(types) & set(ON_ONE_DEVICE):
-            reason = "but may use one device only"
-        elif name == table and set(types) == {"column_wise"} and most_ranges(dim, narrowest) < 2:
-            least = max(narrowest, DIM_MULTIPLE)
-            reason = (
-                f"but its {dim} columns do not make two shards of a multiple of {DIM_MULTIPLE} and at least {least}"
-            )
-        if reason:
-            yield f"table {table!r} may only be sharded {' or '.join(types)}, {reason}; allow another way"
-    for group in constraints.together:
-        present = sorted(group & allowed.keys())
-        split = [name for name in present if "table_wise" not in constraints.sharding_types_for(name)]
-        if len(present) > 1 and split:
-            yield f"tables {present} are to share a device, whole, but {split} may not be table_wise"
-        if len(present) > 1 and not set.intersection(*(allowed[name] for name in present)):
-            yield f"tables {present} are to share a device, but there is none that all of them may use"
-    for group in constraints.apart:
-        present = sorted(group & allowed.keys())
-        if len(set().union(*(allowed[name] for name in present))) < len(present):
-            yield f"tables {present} are to be on devices of their own, but have fewer devices than that"
-        if any(len(other.intersection(present)) > 1 for other in constraints.together):
-            yield f"tables {present} are to be apart, but some of them also to share a device"
-
 
 _ADVICE = "so the placement would ignore it; correct it"
 _DEFAULT = "default"  # in `sharding_types`: of tables that are not named

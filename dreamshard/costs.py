@@ -1,4 +1,4 @@
-"""Costs of placements, in milliseconds per device and phase, and of single all-to-alls, and what they were measured on.
+"""Costs of placements and of single all-to-alls, in milliseconds per device and phase, and the origin of measurements.
 
 A training step has four phases on every device: look rows up (forward compute), exchange the pooled vectors (forward
 communication), exchange their gradients (backward communication), and update rows (backward compute).
@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import Annotated, Literal
 
 import torch
@@ -28,7 +27,7 @@ SIMULATED = "simulated"
 """The testbed that computes costs without any device; the hardware that it states starts with this name."""
 
 Difference = Literal["hardware", "num_devices", "devices_per_host", "precision", "optimizer", "batch_size"]
-"""In what a task can differ from what was measured."""
+"""Respects in which a task can differ from the measurements."""
 
 
 def is_simulated(hardware: str) -> bool:
@@ -43,11 +42,8 @@ def is_named(name: str, hardware: str) -> bool:
     """
     if is_simulated(hardware):
         return hardware.partition(" ")[2] == name
-    described, words = (
-        re.findall(r"[a-z0-9]+", text.lower()) for text in (hardware.partition(" for each device")[0], name)
-    )
-    spans = {"".join(described[first:last]) for first, last in combinations(range(len(described) + 1), 2)}
-    return spans.issuperset(words)
+    described, words = hardware.partition(" for each device")[0], re.findall(r"[a-z0-9]+", name.lower())
+    return all(re.search(rf"\b{word}\b", described, re.IGNORECASE) for word in map(r"\W*".join, words))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +172,7 @@ class ExchangeSample(Measurement):
 
     Attributes:
         forward_ms: `[D]` until each device had sent its own and received all others' bytes; median over the repeats.
-        backward_ms: `[D]` of the way back, in which each device sends what it received.
+        backward_ms: `[D]` of the way back, in which each device returns the bytes that it received.
         host_devices: devices on a host of the hardware, which `devices_per_host=None` stands for; None if all devices of any
             exchange share a host.
     """
@@ -188,7 +184,7 @@ class ExchangeSample(Measurement):
 
 
 class StepSetting(BaseModel):
-    """What a training step's cost depends on besides tables, placement and hardware."""
+    """Everything that the cost of a step depends on except tables, placement and hardware."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -198,7 +194,7 @@ class StepSetting(BaseModel):
 
 
 class MeasuredOn(StepSetting):
-    """What the costs behind a prediction were measured on.
+    """The origin of the costs behind a prediction.
 
     Attributes:
         testbed: its name, e.g. `cluster`; `preset` for published figures without any measurement.
@@ -214,7 +210,7 @@ class MeasuredOn(StepSetting):
 
     @classmethod
     def of(cls, sample: CostSample) -> "MeasuredOn":
-        """What a sample was measured on."""
+        """The origin of a sample."""
         task, names = sample.task, ("num_devices", "devices_per_host", "precision", "optimizer")
         own = {name: getattr(sample, name) for name in ("testbed", "hardware", "batch_size", "versions")}
         return cls(**own, **{name: getattr(task, name) for name in names})
@@ -238,7 +234,7 @@ class MeasuredOn(StepSetting):
     def differences(
         self, task: PlacementTask, hardware: str | None, *, knows_topology: bool = False
     ) -> list[Difference]:
-        """In what a task differs from what was measured.
+        """Respects in which a task differs from the measurements.
 
         Args:
             task: to be placed; without a batch size it takes that of the measurements.

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class EvaluationRow:
     @property
     def overall_ms(self) -> float:
         """Mean over the repeats."""
-        return sum(self.repeats_ms) / len(self.repeats_ms)
+        return fmean(self.repeats_ms)
 
     @property
     def fits(self) -> bool:
@@ -70,7 +71,7 @@ class PairedComparison:
             round, or if every repeat measured the same.
         high: upper end.
         num_tasks: distinct tasks compared: tasks of the same tables count once.
-        over: what the interval is over.
+        over: kind of the values behind the interval.
         num_repeats: rounds compared if it is over repeats.
         is_same_placement: whether both placed the one task alike, so that differences are noise and there is no interval.
     """
@@ -86,12 +87,12 @@ class PairedComparison:
 
     @property
     def is_positive(self) -> bool:
-        """Whether the placer is cheaper on average or as cheap, or fits where the reference does not."""
+        """Whether the placer is cheaper on average or as cheap, or fits and the reference does not."""
         return self.fits if self.mean_gain is None else self.mean_gain >= 0
 
     @property
     def is_beyond_doubt(self) -> bool:
-        """Whether the whole interval is above zero, or the placer fits where the reference does not."""
+        """Whether the whole interval is above zero, or the placer fits and the reference does not."""
         return self.fits if self.mean_gain is None else self.low is not None and self.low > 0
 
 
@@ -185,8 +186,8 @@ def paired_comparison(
         of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
         for row, reference_row in pairs:
             of_tables[row.task.whole_tables].append(1 - row.overall_ms / reference_row.overall_ms)
-        gains = [sum(same) / len(same) for same in of_tables.values()]
-    mean = sum(gains) / len(gains)
+        gains = [fmean(same) for same in of_tables.values()]
+    mean = fmean(gains)
     if len(gains) == 1:
         return replace(found, mean_gain=mean)
     margin = float(scipy.stats.t.ppf(0.975, len(gains) - 1) * scipy.stats.sem(gains))
@@ -195,8 +196,7 @@ def paired_comparison(
 
 def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:
     """Mean measured cost of a placer over its tasks."""
-    costs = [row.overall_ms for row in rows if row.placer == placer]
-    return sum(costs) / len(costs)
+    return fmean(row.overall_ms for row in rows if row.placer == placer)
 
 
 def best_baseline(rows: Sequence[EvaluationRow]) -> str:
@@ -214,19 +214,16 @@ def placement_identity(task: PlacementTask, placement: Placement) -> str:
 
 
 def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
-    """Mean relative error of the predicted overall cost, and its mean rank correlation within a task.
+    """Mean relative error of the predicted overall cost, and its mean rank correlation within a task, or NaN.
 
     A placement that several placers share counts once. One that did not fit does not count.
-
-    Returns:
-        Both are NaN if nothing counts.
     """
     distinct = {(row.task.name, row.task.tables.names, *row.placement.device.tolist()): row for row in rows if row.fits}
     predicted = np.array([row.predicted_ms for row in distinct.values()])
     measured = np.array([row.overall_ms for row in distinct.values()])
     ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct.values()])
     defined = [rank for rank in ranks if not math.isnan(rank)]
-    return mean_relative_error(predicted, measured), sum(defined) / len(defined) if defined else math.nan
+    return mean_relative_error(predicted, measured), fmean(defined) if defined else math.nan
 
 
 def rank_correlations(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> list[float]:
@@ -234,10 +231,5 @@ def rank_correlations(predicted: ArrayLike, measured: ArrayLike, names: Sequence
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, name in enumerate(names):
         groups[name].append(index)
-    found = []
-    for group in groups.values():
-        sides = np.asarray(predicted)[group], np.asarray(measured)[group]
-        if len(group) > 2:
-            is_constant = any(np.ptp(side) == 0 for side in sides)
-            found.append(math.nan if is_constant else float(scipy.stats.spearmanr(*sides).statistic))
-    return found
+    sides = (np.array([predicted, measured])[:, group] for group in groups.values() if len(group) > 2)
+    return [float(scipy.stats.spearmanr(*pair).statistic) if np.ptp(pair, axis=1).all() else math.nan for pair in sides]

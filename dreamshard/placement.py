@@ -54,22 +54,19 @@ class TableSharding:
     cached_share: float | None = None
 
     def __post_init__(self) -> None:
-        ends = [0, *(end for _, end in self.columns)]
-        if [start for start, _ in self.columns] != ends[:-1] or any(a >= b for a, b in pairwise(ends)):
-            raise ValueError(
-                f"column ranges {self.columns} must follow one another from 0, so that each column is held once"
-            )
-        if bool(self.columns) != (self.sharding_type in SPLIT_BY_COLUMNS):
-            raise ValueError(
-                f"{self.sharding_type} got column ranges {self.columns}; only {SPLIT_BY_COLUMNS} have them"
-            )
+        ends, share = [0, *(end for _, end in self.columns)], self.cached_share
         places = 0 if self.sharding_type in ON_EVERY_DEVICE else max(len(self.columns), 1)
-        if len(self.where) != places:
-            raise ValueError(f"{self.sharding_type} of columns {self.columns} is at {self.where}; give {places} places")
-        if self.cached_share is not None and (not 0 < self.cached_share <= 1 or self.sharding_type == "data_parallel"):
-            raise ValueError(
-                f"cached share {self.cached_share} of a {self.sharding_type} table; it is in (0, 1], and copies have none"
-            )
+        problem = ""
+        if [start for start, _ in self.columns] != ends[:-1] or any(a >= b for a, b in pairwise(ends)):
+            problem = "ranges of columns follow one another from 0, so that each column is held once"
+        elif bool(self.columns) != (self.sharding_type in SPLIT_BY_COLUMNS):
+            problem = f"{' and '.join(SPLIT_BY_COLUMNS)} tables have ranges of columns, and no others"
+        elif len(self.where) != places:
+            problem = f"give {places} places"
+        elif share is not None and (not 0 < share <= 1 or self.sharding_type == "data_parallel"):
+            problem = f"a cached share is in (0, 1], not {share}, and copies have none"
+        if problem:
+            raise ValueError(f"{self.sharding_type} with columns {self.columns} at {self.where}: {problem}")
 
     @classmethod
     def by_columns(cls, columns: Columns, where: Sequence[int]) -> "TableSharding":
@@ -110,9 +107,6 @@ class Placement:
         tables: one per table of the task, in the task's order.
         num_devices: `D`.
         devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; the last host may have fewer.
-
-    Raises:
-        ValueError: a place does not exist, or tables are on one host although hosts differ in size.
     """
 
     tables: tuple[TableSharding, ...]
@@ -183,10 +177,7 @@ def even_columns(dim: int, parts: int) -> Columns:
 
 
 def most_ranges(dim: Any, narrowest: Any = 1) -> Any:
-    """The most ranges of `even_columns` of at least `narrowest` columns each; a whole table is always one.
-
-    For integers and for arrays of them.
-    """
+    """The most ranges of `even_columns` of at least `narrowest` columns each, of integers or arrays; at least one."""
     return np.maximum(dim // np.maximum(-(-narrowest // DIM_MULTIPLE) * DIM_MULTIPLE, DIM_MULTIPLE), 1)
 
 

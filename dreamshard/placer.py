@@ -31,9 +31,8 @@ class Placer(Protocol):
         """Place a task's tables in the ways that the task's constraints allow and the placer knows.
 
         Args:
-            task: to be placed.
-            budget_ms: work of a search: as much as an idle core does in this time, so that the same budget gives the same
-                placement on any machine; None for the placer's own. Placers that do not search ignore it.
+            budget_ms: work of a search: as much as an idle core does in this time, the same on any machine; None for the
+                placer's own. Placers that do not search ignore it.
 
         Raises:
             NoPlacementError: none was found.
@@ -74,14 +73,8 @@ class OrderedPlacer(ABC):
 def table_order(tables: Tables) -> Int[Tensor, " T"]:
     """Numbers of the tables by rows, then by all other figures; by name only if these are the same."""
     names = np.unique(np.array(tables.names), return_inverse=True)[1]
-    figures = (
-        tables.lookups,
-        tables.unique_rows,
-        tables.pooling_factor,
-        tables.dim,
-        tables.rows,
-    )  # the last counts first
-    return torch.from_numpy(np.lexsort((names, *(figure.numpy() for figure in figures))))
+    figures = tables.lookups, tables.unique_rows, tables.pooling_factor, tables.dim, tables.rows
+    return torch.from_numpy(np.lexsort((names, *(figure.numpy() for figure in figures))))  # the last counts first
 
 
 def device_order(task: PlacementTask) -> Int[Tensor, " D"]:

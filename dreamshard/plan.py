@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn, is_simulated
+from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.shards import Shards
@@ -63,8 +63,8 @@ class Plan(BaseModel):
         devices_per_host: of the devices; None if no table is on one host.
         placer: e.g. `dreamshard 3` or `size_greedy`.
         costs_of: the measurements behind the prediction; None if nothing is predicted, or it is unknown.
-        differs_in: in what the plan differs from them; the hardware too, if it is unknown.
-        warning: what this means, and what to do; also that the placer is provisional; empty without any of these.
+        differs_in: respects in which the plan differs from them; the hardware too, if it is unknown.
+        warning: a sentence on these, with advice; also that the placer is provisional; empty without any of these.
         tables: by name.
         moves: steps from the plan that was in use to this one.
     """
@@ -146,7 +146,7 @@ def make_plan(
     Args:
         placer: its name.
         costs: `[D]` predicted milliseconds per phase.
-        costs_of: what they were measured on; None if that is unknown.
+        costs_of: their origin; None if that is unknown.
         hardware: name of the hardware that the plan is for; None if that is not said.
         called: the user's name of that hardware, e.g. a file's path.
         knows_topology: as in `MeasuredOn.differences`.
@@ -174,28 +174,20 @@ def make_plan(
         predicted=Predicted(overall_ms=overall_ms, devices=tuple(devices)),
         costs_of=costs_of,
         differs_in=tuple(differs),
-        warning=_warning(task, costs_of, called or hardware, differs) if differs else "",
+        warning=_warning(costs_of, called or hardware, differs) if differs else "",
         tables={name: PlannedTable(**vars(own), rows=rows, dim=dim) for name, rows, dim, own in sizes},
     )
 
 
-def _warning(
-    task: PlacementTask, measured: MeasuredOn | None, hardware: str | None, differs: Sequence[Difference]
-) -> str:
-    """One sentence on the differences between a plan and its costs, and what to do."""
-    testbed = f"simulated:{hardware}" if hardware else None
-    if hardware is None and measured is not None and is_simulated(measured.hardware):
-        testbed = measured.hardware.replace(" ", ":", 1)
-    options = {"testbed": testbed, "devices": task.num_devices, "devices-per-host": task.devices_per_host}
-    options["batch-size"] = task.batch_size
-    given = "".join(f" --{name} {value}" for name, value in options.items() if value)
-    training = f"train a version: `dreamshard run --source TABLES{given}` (on the machine itself without --testbed)"
+def _warning(measured: MeasuredOn | None, hardware: str | None, differs: Sequence[Difference]) -> str:
+    """One sentence on the differences between a plan and its costs, with advice."""
+    training = "train a version for it (`dreamshard run`)"
     if measured is None:
         return f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; {training}"
     if "hardware" in differs:
         return (
-            f"the costs are of {measured}, not of {hardware}, so a rule of thumb may be better there; leave --placer out, "
-            f"which picks costs of {hardware}, or {training}"
+            f"the costs are of {measured}, not of {hardware}; leave --placer out, which picks costs of {hardware}, or "
+            f"{training}"
         )
     names = ", ".join(name.replace("num_", "number of ").replace("_", " ") for name in differs)
     return f"the costs are of {measured}, so they are estimates for another {names}; {training}"

@@ -46,7 +46,7 @@ class EvaluationConfig:
 
     Attributes:
         repeats: measurements of each placement, interleaved with the others.
-        model_repeats: the same for a fixed model; they are what its interval is over.
+        model_repeats: the same for a fixed model; its interval is over them.
         variant_repeats: the same for each variant of it.
         budget_ms: work of the search, as in `Placer.place`.
         rivals: whether to include the published rivals, one of which learns first, by measuring.
@@ -61,11 +61,11 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything the chain needs to know, except where things are stored.
+    """Everything that the chain needs to know, except addresses.
 
     Attributes:
-        sized_by_source: those of `SIZES` that are derived for another source of tables than the recipe's own.
-        derived: those of `SIZES` that are yet to be derived; their values here are starting points.
+        sized_by_source: names in `SIZES` that are derived for another source of tables than the recipe's own.
+        derived: names in `SIZES` that are yet to be derived; their values here are starting points.
     """
 
     name: str
@@ -125,10 +125,9 @@ def recipe(name: str) -> Recipe:
 
 
 def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:
-    """`base` on another testbed or with another source of tables.
+    """`base` on another testbed or with another source of tables: all of them, with dims and sizes of their own.
 
-    All tables of another source are taken, with the source's own dims, and sizes are derived from them. Meta's data sets
-    keep the recipe's limits, dims and sizes.
+    Meta's data sets keep the recipe's limits, dims and sizes.
     """
     workload, derived = base.workload, base.derived
     if source in META_WORKLOADS:

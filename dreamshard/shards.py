@@ -1,4 +1,4 @@
-"""A placement expanded into its shards: what devices store and look up, what collectives carry, and whether it is legal."""
+"""A placement expanded into its shards: their bytes and lookups, the loads of collectives, and whether it is legal."""
 
 import math
 from collections import defaultdict
@@ -22,7 +22,7 @@ from dreamshard.placement import (
 from dreamshard.tables import Tables, parent_name, shard_name
 from dreamshard.tasks import UNCACHED_ROW_BYTES, PlacementTask
 
-CACHED_ROW_BYTES = 16  # of fbgemm's cache beside a cached row: its index and its time of use, int64 each
+CACHED_ROW_BYTES = 16  # of fbgemm's cache besides a cached row: its index and its time of use, int64 each
 GRADIENT_BYTES = 4  # per weight of a data-parallel table: its gradient is dense and fp32
 
 
@@ -61,10 +61,7 @@ class Shards:
     def of_tables(
         cls, task: PlacementTask, shardings: Iterable[tuple[int, TableSharding]], devices_per_host: int
     ) -> tuple["Shards", Int[Tensor, " S"]]:
-        """The shards of some of the task's tables, by number, and the range of columns that each is of, counted over all.
-
-        A table may occur more than once.
-        """
+        """The shards of tables by number, maybe repeated, and the range of columns of each, counted over all."""
         dims, kinds = task.tables.dim.tolist(), {kind: i for i, kind in enumerate(SHARDING_TYPES)}
         ranges = [
             (t, kinds[each.sharding_type], *columns, place, each.cached_share or math.nan)
@@ -96,10 +93,7 @@ class Shards:
 
     @cached_property
     def tables(self) -> Tables:
-        """Each shard as a table of its device, with its rows, columns and lookups; a column shard is `name[start:end]`.
-
-        A block of rows has its share of the table's lookups.
-        """
+        """Each shard as a table of its device, with its share of the lookups; a column shard is `name[start:end]`."""
         tables, whole = self.task.tables, self.task.tables.columns(self.table)
         held, dim = torch.diff(self.rows)[:, 0], torch.diff(self.columns)[:, 0]
         is_part, is_spread = dim != whole["dim"], (held != whole["rows"]) | (self.batch_share < 1)
@@ -139,7 +133,7 @@ class Shards:
     @cached_property
     def device_bytes(self) -> Int[Tensor, " S"]:
         """`[S]` device memory of each shard."""
-        rows, dim = self.tables.rows, self.tables.dim
+        rows, dim = (torch.diff(ends)[:, 0] for ends in (self.rows, self.columns))
         per_row = dim * self.task.weight_bytes[self.table] + CACHED_ROW_BYTES
         in_cache = (rows * self.resident_share).ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
         gradient = self.is_any("data_parallel") * rows * dim * GRADIENT_BYTES
@@ -199,10 +193,9 @@ class Collectives:
 
     Attributes:
         all_to_all_dims: `[D]` of table- and column-wise shards: each device sends its own to all.
-        row_wise_dims: of row-wise tables: every device has partial sums of all of them, which a reduce-scatter adds up; its
-            way back is an all-gather.
-        host_dims: `[H]` of table-row-wise and grid shards of each host: its devices have partial sums, which a
-            reduce-scatter within the host adds up, and an all-to-all between devices of equal number on all hosts delivers.
+        row_wise_dims: of row-wise tables, whose partial sums a reduce-scatter over all devices adds up.
+        host_dims: `[H]` of table-row-wise and grid shards: partial sums for a reduce-scatter within the host, then an
+            all-to-all between devices of equal number on all hosts.
         all_reduce_bytes: of the gradients of data-parallel tables, in the backward pass.
     """
 

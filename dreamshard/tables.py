@@ -1,4 +1,4 @@
-"""Embedding tables as a batch of columns: what a table is (size, width, how it is looked up) and the bytes it takes."""
+"""Embedding tables as a batch of columns: their sizes, widths, lookups and bytes."""
 
 import re
 from collections import Counter
@@ -89,11 +89,7 @@ class Tables:
         return Tables(tuple(self.names[t] for t in positions.tolist()), **self.columns(positions))
 
     def named(self, names: Sequence[str]) -> "Tables":
-        """The tables called `names`, in that order; `name[a:b]` is columns `a` to `b` of `name` (`shard_name`).
-
-        Raises:
-            ValueError: a name is unknown.
-        """
+        """The tables called `names`, in that order; `name[a:b]` is columns `a` to `b` of `name` (`shard_name`)."""
         position = {name: t for t, name in enumerate(self.names)}
         parents = [name if name in position else parent_name(name) for name in names]
         missing = [name for name, parent in zip(names, parents, strict=True) if parent not in position]

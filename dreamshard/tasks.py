@@ -39,7 +39,7 @@ class PlacementTask:
         batch_size: training samples per step for which costs are predicted, None for as many as were measured; a testbed
             measures the batch that it was set up with.
         precision_of: of single tables, instead of `precision`.
-        constraints: what a placement must respect.
+        constraints: that a placement must respect.
 
     Raises:
         ValueError: there are no tables, or the constraints contradict one another. Whether the tables fit the devices' memory
@@ -67,7 +67,7 @@ class PlacementTask:
             raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
         if self.constraints is UNCONSTRAINED:
             return
-        if reason := self.constraints.contradiction(self.tables, self.capacity_bytes.tolist()):
+        if reason := next(self.constraints.contradictions(self.tables.names, self.capacity_bytes.tolist()), ""):
             raise ValueError(f"the constraints of {self.name} cannot be met: {reason}")
 
     @property
@@ -77,7 +77,7 @@ class PlacementTask:
 
     @property
     def row_bytes(self) -> Int[Tensor, " T"]:
-        """`[T]` bytes per row beside weights and state per weight: quantisation, and the optimizer's state per row."""
+        """`[T]` bytes per row besides weights and state per weight: quantisation, and the optimizer's state per row."""
         return self._by_precision(BYTES_PER_ROW) + BYTES_PER_ROW_STATE[self.optimizer]
 
     @property
@@ -100,14 +100,14 @@ class PlacementTask:
 
     @property
     def capacity_bytes(self) -> Int[Tensor, " D"]:
-        """`[D]` room for tables on each device, without what is reserved."""
+        """`[D]` room for tables on each device, without the reserve."""
         own = self.constraints.memory_bytes_of
         room = torch.tensor([own.get(device, self.memory_bytes) for device in range(self.num_devices)])
         return (room - self.constraints.reserve_bytes).clamp(min=0)
 
     @property
     def whole_tables(self) -> frozenset[str]:
-        """Names of its tables, without regard to how they are split by columns: what makes two tasks the same."""
+        """Names of its tables, however they are split by columns; tasks with the same names are the same."""
         return frozenset(parent_name(name) for name in self.tables.names)
 
     def _by_precision(self, num_bytes: Mapping[Precision, int]) -> Int[Tensor, " T"]:

@@ -32,7 +32,7 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
 
     Args:
         source: the file or request, as the message names it.
-        problem: for the message: `is not a plan`.
+        problem: e.g. `is not a plan`.
         advice: why it matters, and what to do: `so it cannot be used; give ...`.
     """
     try:

@@ -377,6 +377,8 @@ def _no_way(task: PlacementTask, name: str, per_host: int) -> NoPlacementError:
         reason = "it is to be in host memory, where no copy can be"
     elif set(types) <= {*ON_ONE_HOST} and task.num_devices % per_host:
         reason = f"the {task.num_devices} devices do not fill hosts of {per_host}"
+    elif types == ("column_wise",):
+        reason = "its columns do not make two shards as wide as they must be"
     else:
         devices = allowed_devices(task)[task.tables.names.index(name)].nonzero().flatten().tolist()
         reason = f"it may use only devices {devices}"

@@ -34,7 +34,7 @@ class Drift:
     """How far a table is from the one it derives from.
 
     Attributes:
-        table: name of that table.
+        table: its name.
         rows: hash size relative to its.
         pooling: lookups per sample relative to its.
     """
@@ -125,18 +125,13 @@ def fixed_tasks(
     name: str,
     used: Collection[frozenset[str]] = (),
 ) -> list[PlacementTask]:
-    """The model, split by columns where a device cannot hold its tables, and distinct legal variants of it.
-
-    A variant's name says how many tables were added (+), removed (-) and changed (~).
+    """The model, split by columns if a device cannot hold its tables, and at most `num_variants` distinct legal variants.
 
     Args:
         model: all tables, whole.
         pool: holds the drifted tables.
-        name: variants are called `{name}-000 (+1 -0 ~9)` and so on.
+        name: variants are called `{name}-000 (+1 -0 ~9)`, by their numbers of tables added, removed and changed.
         used: tables of variants that must not be drawn again.
-
-    Returns:
-        `[1 + V]`, `V` at most `num_variants`: fewer if the devices have no room for more, or there are no more.
 
     Raises:
         NoPlacementError: the model fits its devices under no split.
@@ -176,11 +171,7 @@ def split_tasks(model: PlacementTask, count: int, generator: torch.Generator) ->
 
 
 def split_to_fit(task: PlacementTask) -> PlacementTask:
-    """The task with the coarsest column splits by which its tables can be packed; itself if whole tables can.
-
-    Raises:
-        NoPlacementError: no split can be packed, as far as is known.
-    """
+    """The task with the coarsest column splits that can be packed; raises NoPlacementError if none is found."""
     for parts in tight_splits(task):
         split = split_by_columns(task, parts)
         if packed_by_size(split) is not None:
@@ -189,17 +180,10 @@ def split_to_fit(task: PlacementTask) -> PlacementTask:
 
 
 def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> PlacementTask:
-    """The task with each table split into so many tables of about equally many columns, called `name[start:end]`.
-
-    Raises:
-        ValueError: a table has too few columns for that many parts.
-    """
-    dims = task.tables.dim.tolist()
-    tables = tuple(
-        TableSharding("column_wise", even_columns(dim, count), (0,) * count)
-        for dim, count in zip(dims, parts.tolist(), strict=True)
-    )
-    return Shards.of(task, Placement(tables, task.num_devices, task.num_devices)).as_task()
+    """The task with each table split into so many tables of about equally many columns, called `name[start:end]`."""
+    sizes = zip(task.tables.dim.tolist(), parts.tolist(), strict=True)
+    tables = [TableSharding.by_columns(even_columns(dim, count), (0,) * count) for dim, count in sizes]
+    return Shards.of(task, Placement(tuple(tables), task.num_devices, task.num_devices)).as_task()
 
 
 def _draw_variant(model: Tables, drift: Sequence[Drift], generator: torch.Generator) -> tuple[list[str], str]:

@@ -1,7 +1,7 @@
 """Fixed tasks on which all versions of one topology are measured, so that their costs are comparable.
 
 Tables are Meta's of 2022, which no recipe trains on, so every version of any source can place them and none has seen them.
-They are small beside the devices' memory: any later version fits, and measuring them is cheap.
+They are small compared to the devices' memory: any later version fits, and measuring them is cheap.
 """
 
 from dataclasses import replace

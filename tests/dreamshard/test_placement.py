@@ -6,7 +6,6 @@ import torch
 from dreamshard.constraints import Constraints
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
 from dreamshard.shards import Shards, violation
-from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
 from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
 from tests.helpers.tables import ROW_BYTES, tables_of
@@ -57,14 +56,6 @@ def test_columns_and_rows_are_covered_once():
         assert [end - start for start, end in even_columns(24, parts)] == [24 // parts] * parts
     assert row_blocks(10, 4) == [(0, 3), (3, 6), (6, 9), (9, 10)]
     assert row_blocks(2, 4)[2:] == [(2, 2), (2, 2)]
-
-
-def test_a_table_too_narrow_for_the_columns_it_must_be_split_by_is_refused_but_not_its_shards():
-    constraints = Constraints(sharding_types_of={"t1": ("column_wise",)}, narrowest_columns_of={"t1": 48})
-    with pytest.raises(ValueError, match="'t1' may only be sharded column_wise, but its 64 columns"):
-        PlacementTask(tables_of([10, 10], [64, 64]), 2, 2**30, constraints=constraints)
-    roomy = PlacementTask(tables_of([10, 10], [64, 96]), 2, 2**30, constraints=constraints)
-    assert len(split_by_columns(roomy, torch.tensor([1, 2])).tables) == 3
 
 
 def test_a_placement_is_legal_if_it_is_made_for_the_task_and_within_every_device():

@@ -237,20 +237,29 @@ def test_the_only_way_to_shard_a_table_is_found(task, placer):
     assert violation(task, placer.place(task, BUDGET_MS)) == ""
 
 
-def test_a_table_with_no_way_is_named_with_its_constraint_and_the_reason():
-    no_host = Constraints(sharding_types_of=only("table_row_wise", "t1"), pinned={"t1": (1, 2, 3, 5, 6, 7)})
-    with pytest.raises(NoPlacementError, match="'t1' may only be sharded table_row_wise, but it may use only devices"):
-        PRIOR.place(task_of(no_host), BUDGET_MS)
-    uneven = task_of(Constraints(sharding_types_of=only("grid_shard", "t0")), num_devices=6)
-    with pytest.raises(
-        NoPlacementError, match="'t0' may only be sharded grid_shard, but the 6 devices do not fill hosts"
-    ):
-        PRIOR.place(uneven, BUDGET_MS)
-    cached = Constraints(sharding_types_of=only("data_parallel", "t0"), cached_share_of={"t0": 0.5})
-    with pytest.raises(
-        NoPlacementError, match="'t0' may only be sharded data_parallel, but it is to be in host memory"
-    ):
-        PRIOR.place(task_of(cached), BUDGET_MS)
+@pytest.mark.parametrize(
+    ("constraints", "num_devices", "reason"),
+    [
+        ({"sharding_types_of": only("table_row_wise", "t1"), "pinned": {"t1": (1, 2, 3, 5, 6, 7)}}, 8, "only devices"),
+        ({"sharding_types_of": only("row_wise", "t1"), "pinned": {"t1": (1,)}}, 8, r"only devices \[1\]"),
+        ({"sharding_types_of": only("grid_shard", "t0")}, 6, "the 6 devices do not fill hosts"),
+        (
+            {"sharding_types_of": only("data_parallel", "t0"), "cached_share_of": {"t0": 0.5}},
+            8,
+            "it is to be in host memory",
+        ),
+        (
+            {"sharding_types_of": only("column_wise", "t0"), "narrowest_columns_of": {"t0": 2048}},
+            8,
+            "its columns do not make two",
+        ),
+    ],
+)
+def test_a_table_with_no_way_is_named_with_its_constraint_and_the_reason(constraints, num_devices, reason):
+    ((name, (way,)),) = constraints["sharding_types_of"].items()
+    task = task_of(Constraints(**constraints), num_devices=num_devices)
+    with pytest.raises(NoPlacementError, match=f"'{name}' may only be sharded {way}, but .*{reason}"):
+        PRIOR.place(task, BUDGET_MS)
 
 
 def test_a_placement_of_the_spread_table_that_bars_all_others_is_refused():
