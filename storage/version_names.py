@@ -4,7 +4,6 @@ An alias or a number alone is of the registry's default model.
 """
 
 import re
-from dataclasses import dataclass
 
 from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 
@@ -17,50 +16,22 @@ WRITTEN = f"{', '.join(ALIASES)}, a number, or a URI such as models:/dreamshard-
 _URI = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
 
 
-@dataclass(frozen=True)
-class VersionReference:
-    """A version of a registered model.
+def model_and_name(version: str) -> tuple[str, str]:
+    """The registered model of a reference, empty for the default model, and its number or alias."""
+    match = _URI.fullmatch(version)
+    return (match[1], match[2]) if match else ("", version)
 
-    Attributes:
-        model: its name; empty for the registry's default model.
-        name: number or alias; any other text names no version.
-    """
 
-    model: str
-    name: str
+def names_version(text: str) -> bool:
+    """Whether a text is a reference: an alias, a number, or a URI with one of them."""
+    _, name = model_and_name(text)
+    return name in ALIASES or _is_number(name)
 
-    @classmethod
-    def of(cls, text: str) -> "VersionReference":
-        """Read what a person wrote."""
-        match = _URI.fullmatch(text)
-        return cls(match[1], match[2]) if match else cls("", text)
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether the name is an alias or a number."""
-        return self.name in ALIASES or self.is_number
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the name is a number."""
-        return self.name.isascii() and self.name.isdigit()
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm of the model, by which its name begins."""
-        before = self.model.partition("-")[0]
-        return next((algorithm for algorithm in ALGORITHMS if algorithm == before), DEFAULT_ALGORITHM)
-
-    @property
-    def in_words(self) -> str:
-        """The version for people: `dreamshard-a100-8 version 3`, `champion`."""
-        named = f"version {self.name}" if self.is_number else self.name
-        return f"{self.model} {named}".strip()
-
-    def __str__(self) -> str:
-        if not self.model:
-            return self.name
-        return f"models:/{self.model}{'/' if self.is_number else '@'}{self.name}"
+def algorithm_of(version: str) -> Algorithm:
+    """The algorithm of a reference, by which the name of its model begins."""
+    before = model_and_name(version)[0].partition("-")[0]
+    return next((algorithm for algorithm in ALGORITHMS if algorithm == before), DEFAULT_ALGORITHM)
 
 
 def number_of(version: str) -> int:
@@ -69,12 +40,17 @@ def number_of(version: str) -> int:
     Raises:
         ValueError: it names no number.
     """
-    reference = VersionReference.of(version)
-    if not reference.is_number:
+    _, name = model_and_name(version)
+    if not _is_number(name):
         raise ValueError(f"{version!r} has no number, so it is not one version for ever; give {WRITTEN}")
-    return int(reference.name)
+    return int(name)
 
 
 def in_words(version: str) -> str:
-    """A version for people: `dreamshard-a100-8 version 3`."""
-    return VersionReference.of(version).in_words
+    """A version for people: `dreamshard-a100-8 version 3`, `champion`."""
+    model, name = model_and_name(version)
+    return f"{model} {'version ' if _is_number(name) else ''}{name}".strip()
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()

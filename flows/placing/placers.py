@@ -16,7 +16,7 @@ from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from storage.store import Store
-from storage.version_names import ALIASES, WRITTEN, VersionReference
+from storage.version_names import ALIASES, WRITTEN, names_version
 
 PRIOR = "prior"
 
@@ -102,7 +102,7 @@ def choose(
     if spec is not None and name is None:
         return _for_hardware(store, task, spec, called)
     name = name or "champion"
-    if not VersionReference.of(name).is_valid:
+    if not names_version(name):
         others = sorted([*baselines(), *RIVALS, *PARTS, PRIOR])
         alike = get_close_matches(name, [*others, *ALIASES], n=1)
         meant = f"did you mean {alike[0]!r}? Or " if alike else ""

@@ -9,7 +9,7 @@ from flows.placing.placers import Choice
 from flows.rules.versions_by_hardware import find_version
 from storage.mlflow_store import registry
 from storage.store import Store
-from storage.version_names import VersionReference
+from storage.version_names import in_words
 
 
 def champion_dataset(store: Store) -> str | None:
@@ -55,19 +55,18 @@ def version(store: Store, name: str) -> Choice:
     Raises:
         ValueError: there is no such version.
     """
-    reference = VersionReference.of(name)
     try:
-        placer = registry.load_placer(str(reference), store.settings)
+        placer = registry.load_placer(name, store.settings)
     except ValueError as error:
         raise ValueError(
             f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
             "e.g. lookup_greedy"
         ) from error
-    found, called = registry.find(store.settings, str(reference)), reference.in_words
+    found, called = registry.find(store.settings, name), in_words(name)
     caveat = f"{called} is {found.provisional}" if found.provisional else ""
     if isinstance(placer, DreamShardPlacer):
         return Choice(placer, called, placer, placer.cost_network.measured_on, caveat=caveat)
-    best = champion(store) if str(reference) != "champion" else None
+    best = champion(store) if name != "champion" else None
     if best is None or best.predictor is None:
         return Choice(placer, called, caveat=caveat)
     why = f"{called} predicts no cost of a step; {best.name} does"

@@ -27,7 +27,7 @@ from flows.placing.placers import choose, registered
 from flows.placing.sentences import Transition, transition
 from flows.runtime.sources import torchrec_bridge
 from storage.store import Store
-from storage.version_names import VersionReference
+from storage.version_names import names_version
 
 _NO_PLAN = ("is not a plan", "so nothing can be compared with it; give the plan in use as JSON")
 
@@ -165,7 +165,7 @@ def _usual_sizes(store: Store, options: PlaceOptions) -> dict[str, Any]:
     if options.hardware:
         return {"devices": setting.get("devices")}
     name = options.placer or "champion"
-    has_version = store.settings.has_registry and VersionReference.of(name).is_valid
+    has_version = store.settings.has_registry and names_version(name)
     trained = registered().sizes_of(store, name) if has_version else {}
     first, second = (trained, setting) if options.placer else (setting, trained)
     is_same = first.get("devices", second.get("devices")) == second.get("devices")

@@ -15,7 +15,7 @@ from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records.report_store import IN_USE
 from storage.store import Store
-from storage.version_names import WRITTEN, VersionReference
+from storage.version_names import WRITTEN, names_version
 
 MOST_IN_COLUMNS = 150
 """Tables of a task up to which TorchRec's planner also plans columns: 160 on 8 devices take it 10 s, 200 take it 17 s;
@@ -129,7 +129,7 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
     """
     others = [*baselines(), *PARTS, *RIVALS]
     resolved: dict[str, Version | None] = {}
-    versions = {name: registry.find(store.settings, name) for name in names if VersionReference.of(name).is_valid}
+    versions = {name: registry.find(store.settings, name) for name in names if names_version(name)}
     is_one_model = len({version.model for version in versions.values()}) == 1
     for name in [*names, *(installed_rivals() if with_rivals else ())]:
         if name in versions:

@@ -59,7 +59,7 @@ def read_state(lake: Lake, key: str) -> tuple[tuple[str, ...], tuple[str, ...]] 
     """Names and fingerprints of the tables of a state in the source's order, or None if it was never ingested."""
     if not _state(lake, key).exists():
         return None
-    rows = read_parquet(_state(lake, key), ["name", "fingerprint"])
+    rows = read_parquet(_state(lake, key))
     return tuple(rows.column("name").to_pylist()), tuple(rows.column("fingerprint").to_pylist())
 
 

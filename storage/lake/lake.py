@@ -93,9 +93,7 @@ class Lake:
         return LookupFiles(by_name, copies=None if is_local else self.local / "lookups")
 
     def has_lookups(self, files: Sequence[str]) -> set[str]:
-        """Those of the paths below the root, as the column `lookups_file` has them, that exist."""
-        if isinstance(self.root, Path):
-            return {file for file in files if (self.root / file).exists()}
+        """The paths below the root, as the column `lookups_file` has them, that exist."""
         existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
         return existing.intersection(files)
 

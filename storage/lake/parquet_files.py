@@ -31,29 +31,26 @@ def write_rows(target: AnyPath, dataset: str, rows: list[dict[str, Any]]) -> Non
     write_parquet(target, pa.Table.from_pylist(rows, schema=datasets()[dataset]))
 
 
-def read_parquet(source: AnyPath, columns: list[str] | None = None) -> pa.Table:
+def read_parquet(source: AnyPath) -> pa.Table:
     """Read one file of the lake.
-
-    Args:
-        columns: those to read; None for all.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it cannot be read, or lacks a column; the message names the file.
+        ValueError: it cannot be read; the message names the file.
     """
-    found = read_parquet_files([source], columns)
+    found = read_parquet_files([source])
     if not found:
         raise FileNotFoundError(f"there is no {source}")
     return found[0]
 
 
-def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = None) -> list[pa.Table]:
+def read_parquet_files(sources: Sequence[AnyPath]) -> list[pa.Table]:
     """Read many files, remote ones in parallel, with the columns that their folders are named by.
 
     Files that were removed since they were listed are skipped.
 
     Raises:
-        ValueError: one cannot be read, or lacks a column; the message names the file.
+        ValueError: one cannot be read; the message names the file.
     """
     tables = []
     for source, content in zip(sources, read_files(sources), strict=True):
@@ -61,13 +58,13 @@ def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = N
             continue
         try:
             table = pq.read_table(pa.BufferReader(content))
-            for name, value in hive_values(source).items():
-                table = table.append_column(name, pa.array([value] * len(table), pa.string()))
-            tables.append(table if columns is None else table.select(columns))
-        except (pa.ArrowException, OSError, KeyError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise ValueError(
                 f"{source} cannot be read as Parquet ({error}); remove it and run the stage that writes it again"
             ) from error
+        for name, value in hive_values(source).items():
+            table = table.append_column(name, pa.array([value] * len(table), pa.string()))
+        tables.append(table)
     return tables
 
 

@@ -56,7 +56,7 @@ def append_measurements(lake: Lake, prefix: str, measurements: pa.Table) -> None
     """
     first = measurements.slice(0, 1).to_pylist()[0]
     folder = hive_folder(lake.root / "cost_samples", testbed=first["testbed"], dataset_version=first["dataset_version"])
-    files = read_parquet_files(list_files(folder, f"{prefix}.*.parquet"), ["sample_id"])
+    files = read_parquet_files(list_files(folder, f"{prefix}.*.parquet"))
     known = [sample for table in files for sample in table.column("sample_id").to_pylist()]
     is_known = pc.is_in(measurements.column("sample_id"), pa.array(known, pa.string()))
     new = measurements.filter(pc.invert(is_known))

@@ -26,7 +26,7 @@ from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 from storage.mlflow_store.runs import client
 from storage.run_records.trainings import Topology, Training
 from storage.settings import Settings
-from storage.version_names import ALIASES, VersionReference, in_words, number_of
+from storage.version_names import ALIASES, algorithm_of, in_words, model_and_name, number_of
 
 Alias = Literal["champion", "challenger"]
 
@@ -81,12 +81,12 @@ class Version:
     @property
     def model(self) -> str:
         """Its registered model."""
-        return VersionReference.of(self.uri).model
+        return model_and_name(self.uri)[0]
 
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that trained it."""
-        return VersionReference.of(self.uri).algorithm
+        return algorithm_of(self.uri)
 
     @property
     def training(self) -> str:
@@ -177,12 +177,12 @@ def find(settings: Settings, name: str) -> Version:
     Raises:
         ValueError: there is none of that name; the message lists the existing ones.
     """
-    wanted = VersionReference.of(name)
-    for version in versions(settings.of(wanted.algorithm) if wanted.model else settings):
-        is_of_model = version.model == wanted.model if wanted.model else version.is_default
-        if is_of_model and wanted.name in (str(version.number), *version.aliases):
+    model, wanted = model_and_name(name)
+    for version in versions(settings.of(algorithm_of(name)) if model else settings):
+        is_of_model = version.model == model if model else version.is_default
+        if is_of_model and wanted in (str(version.number), *version.aliases):
             return version
-    what = f"{wanted.in_words} yet" if wanted.name in ALIASES else f"version {name!r}"
+    what = f"{in_words(name)} yet" if wanted in ALIASES else f"version {name!r}"
     known = [version.uri for algorithm in ALGORITHMS for version in versions(settings.of(algorithm))]
     option = "" if settings.algorithm == DEFAULT_ALGORITHM else f" --algorithm {settings.algorithm}"
     advice = f"registered: {', '.join(known)}" if known else f"train one with `dreamshard run{option}`"

@@ -116,6 +116,10 @@ def removable(store: Store) -> list[retention.StoredFile]:
 
 
 def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
+    comparisons = [store.evaluations / f"{key(name)}.json" for name in ("named", "forgotten")]
+    for path in comparisons:
+        write_json(path, {"key": path.stem})
+    registry.tag(store.settings, "1", {"comparison": key("named")})
     age(list(shared_files(store)))
     before = {name: facts(store, name) for name in ("second", "third", "last")}
     retention.remove_files(removable(store))
@@ -123,9 +127,9 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     assert facts(store, "second")[0][:ITERATIONS] == before["second"][0][:ITERATIONS], "what the version went on from"
     assert facts(store, "last")[4] == before["last"][4], "the tables ingested last"
     assert registry.load_placer("1", store.settings).name == "dreamshard"
-    left = {path.name for path in store.checkpoints.iterdir()}
-    assert left == {key("second"), key("third")}
-    assert len(store.lake.read_cost_samples(run_key=key("first"))) == 0
+    assert {path.name for path in store.checkpoints.iterdir()} == {key("second"), key("third")}
+    assert store.lake.read_cost_samples(key("first")) == []
+    assert [path.exists() for path in comparisons] == [True, False]
     with pytest.raises(ValueError, match="ingest the workload again"):
         facts(store, "first")
     assert removable(store) == []
@@ -189,16 +193,6 @@ def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: St
         removable(open_store(visitor))
     member = Store(replace(visitor, tracking_uri=store.settings.tracking_uri))
     assert {each.run for each in removable(member)} == {each.run for each in removable(store)}
-
-
-def test_old_comparisons_go_unless_a_version_names_them(store: Store):
-    paths = [store.evaluations / f"{key(name)}.json" for name in ("named", "forgotten")]
-    for path in paths:
-        write_json(path, {"key": path.stem})
-    registry.tag(store.settings, "1", {"comparison": key("named")})
-    age(paths)
-    retention.remove_files(removable(store))
-    assert [path.exists() for path in paths] == [True, False]
 
 
 def test_lookups_of_drifted_tables_stay_as_long_as_those_of_their_dataset(tmp_path):

@@ -1,6 +1,5 @@
 """The model that MLflow serves, without a server."""
 
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -31,7 +30,7 @@ def answer(model, **fields):
 
 def test_an_answer_says_what_its_costs_are_of_and_warns_of_another_setting(model):
     plan, other = answer(model), answer(model, hardware="h100", precision="fp16", batch_size=1024)
-    assert plan["costs_of"] == asdict(learnt().cost_network.measured_on)
+    assert plan["costs_of"] == learnt().cost_network.measured_on.model_dump(mode="json")
     assert (plan["differs_in"], plan["warning"]) == ([], "")
     assert other["differs_in"] == ["hardware", "precision", "batch_size"]
     assert "not of h100" in other["warning"]
