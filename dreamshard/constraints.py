@@ -98,7 +98,9 @@ class Constraints:
                 allowed[table] = own
         for group in self.together:
             present = sorted(group & allowed.keys())
-            other = [t for t in present if "table_wise" not in self.sharding_types_for(t) or self.cached_share_of.get(t)]
+            other = [
+                t for t in present if "table_wise" not in self.sharding_types_for(t) or self.cached_share_of.get(t)
+            ]
             if len(present) > 1 and other:
                 yield f"tables {present} are to share a device, but {other} may not be table_wise in device memory"
             if any(len(apart.intersection(present)) > 1 for apart in self.apart):

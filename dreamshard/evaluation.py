@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from dreamshard.cost_model import mean_relative_error
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.placement import Placement
-from dreamshard.placer import Placer
+from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search.baselines import RULES_OF_THUMB
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
@@ -101,9 +101,10 @@ def evaluate(
     tasks: Sequence[PlacementTask],
     measure: Measure,
     *,
-    predict: Callable[[PlacementTask, Placement], DeviceCosts] | None,
+    predict: Callable[[str, PlacementTask, Placement], DeviceCosts] | None,
     repeats: int,
     seed: int,
+    optional: Collection[str] = (),
 ) -> list[EvaluationRow]:
     """Place every task with every placer, then measure all placements, interleaved, `repeats` times.
 
@@ -111,21 +112,30 @@ def evaluate(
     placers agree on is measured for each of them.
 
     Args:
-        predict: costs of a placement; None if nothing predicts them.
+        predict: costs of a placement by a placer, which is named first; None if nothing predicts them.
         seed: of the order of measuring.
+        optional: placers that are left out if they find no room for a task.
 
     Raises:
-        NoPlacementError: a placer finds no room for a task; before anything is measured.
+        NoPlacementError: another placer finds no room for a task; before anything is measured.
         ValueError: a placer returned an illegal placement; before anything is measured.
     """
     placed: dict[tuple[str, int], tuple[Placement, float]] = {}
+    taking_part = dict(placers)
     for i, task in enumerate(tasks):
-        for name, placer in placers.items():
+        for name, placer in [*taking_part.items()]:
             began = time.perf_counter()
-            placement = placer.place(task)
+            try:
+                placement = placer.place(task)
+            except NoPlacementError:
+                if name not in optional:
+                    raise
+                del taking_part[name]
+                continue
             placed[name, i] = (placement, 1000 * (time.perf_counter() - began))
             if broken := violation(task, placement):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
+    placed = {key: found for key, found in placed.items() if key[0] in taking_part}
     samples: dict[tuple[str, int], list[CostSample]] = {key: [] for key in placed}
     generator, keys = torch.Generator().manual_seed(seed), list(placed)
     for round_number in range(repeats):
@@ -141,7 +151,7 @@ def evaluate(
                 task=shards.as_task(),
                 placement=Placement.whole(shards.device, shards.num_devices),
                 repeats_ms=tuple(sample.overall_ms for sample in own),
-                predicted_ms=float(predict(tasks[i], placement).overall_ms()) if predict else math.nan,
+                predicted_ms=float(predict(name, tasks[i], placement).overall_ms()) if predict else math.nan,
                 place_ms=place_ms,
                 costs=own[0].costs,
             )

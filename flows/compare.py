@@ -11,9 +11,9 @@ from flows.forms.options import CompareOptions
 from flows.reports import mlflow_tracking, report_pages, report_tables
 from flows.rules import comparison, contestants, heldout
 from flows.runtime import testbed_pool
-from flows.runtime.content_keys import content_key
+from flows.runtime.identity import content_key
 from flows.runtime.progress import announce
-from flows.runtime.retries import measuring_task, retried_task
+from flows.runtime.retries import retried_task
 from flows.stages import configured, running
 from storage.mlflow_store.registry import Version
 from storage.run_records import report_store
@@ -30,14 +30,15 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     options, taken = comparison.with_sizes_of_versions(store, options, versions)
     announce(taken)
     config, dataset = configured(store, options)
-    with running(store, "compare", config, options.seed, progress="evaluate") as (_, parent):
+    with running(store, "compare", config, options.seed) as chain, chain.stage("compare"):
+        mlflow_tracking.log_sizes(store, chain.run, config)
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
         topology = Training(recipe=config, dataset=dataset, testbed=bench).topology
         other = comparison.other_hardware(versions, topology)
         tasks = draw_heldout_tasks(store, dataset, config.tasks, options.seed, versions)
         measured = replace(config.evaluation, rivals=options.rivals)
-        key = compare_placers(store, who, dataset, tasks, measured, bench)
-        page = show_comparison(store, parent, key)
+        key = compare_placers(store, who, tasks, measured, bench)
+        page = show_comparison(store, chain.run, key)
     report = report_store.load(store, key)
     for sentence in filter(None, (other, report.caveat)):
         announce(sentence)
@@ -53,14 +54,9 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     }
 
 
-@measuring_task("compare placers")
+@retried_task("compare placers")
 def compare_placers(
-    store: Store,
-    names: dict[str, Version | None],
-    dataset: str,
-    tasks: str,
-    config: EvaluationConfig,
-    testbed: TestbedReference,
+    store: Store, names: dict[str, Version | None], tasks: str, config: EvaluationConfig, testbed: TestbedReference
 ) -> str:
     """Any placers on held-out tasks -> measured costs in the lake and a report, unless it exists; returns its key.
 
@@ -69,27 +65,24 @@ def compare_placers(
 
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
-        MeasurementError: a rank died or hung, twice.
+        MeasurementError: a rank died or hung each time.
     """
     who = [version.model_id if version else name for name, version in names.items()]  # the same in all registries
-    key = content_key("compare", who, dataset, tasks, config, testbed)
-    if report_store.path(store, key).exists():
-        return key
-    versions = [version for version in names.values() if version is not None]
-    _, unseen = heldout.split_by_training(store, dataset, versions)
-    report = measure_and_report(
-        store,
-        key,
-        contestants.of_versions(store, names, testbed.seed, may_leave_out=config.rivals),
-        dataset,
-        tasks,
-        config,
-        testbed,
-        reference=next(iter(names)),
-        unseen_tables=len(unseen),
-        trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},
-    )
-    report_store.save(store, report)
+    key = content_key("compare", who, tasks, config, testbed)
+    if not report_store.path(store, key).exists():
+        versions = [version for version in names.values() if version is not None]
+        spec = testbed_pool.capacity(store, testbed).spec
+        measure_and_report(
+            store,
+            key,
+            contestants.of_versions(store, names, spec, testbed.seed, may_leave_out=config.rivals),
+            tasks,
+            config,
+            testbed,
+            reference=next(iter(names)),
+            unseen_tables=len(heldout.split_by_training(store, testbed.dataset, versions)[1]),
+            trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},
+        )
     return key
 
 

@@ -1,6 +1,6 @@
-"""Prefect tasks that draw placement tasks: of a table split, of tables held out for several versions, of one model."""
+"""Draws placement tasks: of a table split, of tables held out for several versions, of one model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from itertools import zip_longest
 
 import torch
@@ -11,7 +11,7 @@ from dreamshard.task_sets.sampling import EMPTY_SPLIT, TasksConfig, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadTable, statistics
 from flows.rules.heldout import split_by_training
-from flows.runtime.content_keys import content_key
+from flows.runtime.identity import content_key
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from storage.mlflow_store.registry import Version
@@ -21,23 +21,39 @@ MOST_LOOKUPS = 2**26
 """Of the drifted tables of training, and of those held out: seconds to derive, 256 MiB of indices."""
 
 
-@retried_task("draw tasks")
 def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
     """Tables -> placement tasks to train on and held-out ones, in the lake; returns the key of both sets.
 
-    Those of a pool are of two parts of its tables; those of a fixed model are the model and variants of it.
+    Tasks of a pool are of two parts of its tables; tasks of a fixed model are the model and variants of it.
 
     Args:
         dataset: version of the tables.
-        split_of: key of earlier task sets whose table split is kept; by default the split is drawn.
+        split_of: key of earlier task sets whose tables keep their side; by default the split is drawn.
 
     Raises:
         ValueError: a task fits no placement; nothing has been measured by then.
         NoPlacementError: a fixed model fits no placement.
     """
+    pool, generator = store.lake.read_dataset(dataset), torch.Generator().manual_seed(seed)
+    earlier = EMPTY_SPLIT if split_of is None else store.lake.read_table_split(split_of)
     if config.mode == "fixed":
-        return _draw_model(store, dataset, config, seed, split_of)
-    return _draw_split(store, dataset, config, seed, split_of)
+        train, test = new = pool, pool.select([])
+    else:
+        new = split_tables(pool, torch.Generator().manual_seed(seed))
+        train, test = split_tables(pool, generator, earlier)
+    split = earlier.with_tables(train, test)
+    is_new = split == EMPTY_SPLIT.with_tables(*new)
+    key = content_key(dataset, config, seed, *([] if is_new else [sorted(split.train), sorted(split.test)]))
+    if config.mode == "fixed":
+        trained, heldout = _model_tasks(store, dataset, config.task(pool, MODEL), config, seed)
+    else:
+        trained = config.sample(train, config.num_train, generator, "train")
+        heldout = config.sample(test, config.num_test, generator, "test")
+    store.lake.write_tasks(trained, dataset, "train", key, seed)
+    store.lake.write_tasks(heldout, dataset, "test", key, seed)
+    store.lake.write_table_split(key, split)
+    report_progress("tasks", 1, 1, f"{len(trained)} to train on, {len(heldout)} held out")
+    return key
 
 
 @retried_task("draw tasks held out for all")
@@ -50,82 +66,36 @@ def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: in
     Raises:
         ValueError: too few tables are held out for all of them, or a task fits no placement.
     """
-    if config.mode == "fixed":
-        return _draw_model(store, dataset, config, seed)
     seen, unseen = split_by_training(store, dataset, versions)
     generator = torch.Generator().manual_seed(seed)
-    if unseen.names == split_tables(store.lake.read_dataset(dataset), generator)[1].names:
-        return _draw_split(store, dataset, config, seed)
+    _, test = split_tables(store.lake.read_dataset(dataset), generator)
+    if config.mode == "fixed" or unseen.names == test.names:
+        return draw_tasks(store, dataset, config, seed)
     if len(unseen) < config.tables_per_task:
         raise ValueError(
             f"only {len(unseen)} tables of dataset {dataset} are held out for all versions, but a task takes "
             f"{config.tables_per_task}; compare fewer versions, or give fewer --tables-per-task or --mode fixed"
         )
     key = content_key("compare", dataset, config, seed, list(seen.names))
-    can_train = len(seen) >= config.tables_per_task  # otherwise rivals that learn report that they have no tasks
-    parts = ({"train": seen} if can_train else {}) | {"test": unseen}
-    _write_tasks(store, dataset, config, seed, key, parts, generator)
+    store.lake.write_tasks(config.sample(unseen, config.num_test, generator, "test"), dataset, "test", key, seed)
     return key
 
 
-def _draw_split(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
-    generator, pool = torch.Generator().manual_seed(seed), store.lake.read_dataset(dataset)
-    new_split = EMPTY_SPLIT.with_tables(*split_tables(pool, torch.Generator().manual_seed(seed)))
-    earlier = EMPTY_SPLIT if split_of is None else store.lake.read_table_split(split_of)
-    train, test = split_tables(pool, generator, earlier)
-    split = earlier.with_tables(train, test)
-    own = [] if split == new_split else [sorted(split.train), sorted(split.test)]
-    key = content_key(dataset, config, seed, *own)
-    _write_tasks(store, dataset, config, seed, key, {"train": train, "test": test}, generator)
-    store.lake.write_table_split(key, split)
-    report_progress("tasks", 1, 1, f"{config.num_train} to train on, {config.num_test} held out")
-    return key
-
-
-def _write_tasks(
-    store: Store,
-    dataset: str,
-    config: TasksConfig,
-    seed: int,
-    key: str,
-    parts: Mapping[str, Tables],
-    generator: torch.Generator,
-) -> None:
-    counts = {"train": config.num_train, "test": config.num_test}
-    for name, pool in parts.items():
-        tasks = config.sample(pool, counts[name], generator, name)
-        store.lake.write_tasks(tasks, dataset, name, key, seed)
-
-
-def _draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
-    """All tables of a dataset -> tasks to train on and held-out ones, in the lake; returns the key of both sets.
+def _model_tasks(
+    store: Store, dataset: str, model: PlacementTask, config: TasksConfig, seed: int
+) -> tuple[list[PlacementTask], list[PlacementTask]]:
+    """All tables of a dataset as one model -> tasks to train on, and held-out ones.
 
     Half of the training tasks are the model itself; the others are variants of it, and it with busy tables split by columns.
     The held-out tasks are the model, of which placements are held out, and variants that no training task equals.
-
-    Args:
-        split_of: key of earlier task sets, whose tables count as trained on too.
     """
-    pool = store.lake.read_dataset(dataset)
-    earlier = EMPTY_SPLIT if split_of is None else store.lake.read_table_split(split_of)
-    split = earlier.with_tables(pool, pool.select([]))
-    own = [] if split_of is None else [sorted(split.train), sorted(split.test)]
-    key = content_key("fixed", dataset, config, seed, *own)
-    model = config.task(pool, MODEL)
     num_train, num_test = max(1, config.num_train // 2), max(1, config.num_test - 1)
     train = _variants(store, dataset, model, num_train, 2 * seed, "train")
     used = [task.whole_tables for task in train]
-    model_task, *variants = _variants(store, dataset, model, num_test, 2 * seed + 1, "variant", used)
-    split_up = split_tasks(model_task, num_train, torch.Generator().manual_seed(seed))
+    heldout = _variants(store, dataset, model, num_test, 2 * seed + 1, "variant", used)
+    split_up = split_tasks(heldout[0], num_train, torch.Generator().manual_seed(seed))
     others = [task for pair in zip_longest(train[1:], split_up) for task in pair if task is not None]
-    trained = [task for other in others for task in (model_task, other)] or [model_task]
-    store.lake.write_tasks(trained, dataset, "train", key, seed)
-    store.lake.write_tasks([model_task, *variants], dataset, "test", key, seed)
-    store.lake.write_table_split(key, split)
-    report_progress(
-        "tasks", 1, 1, f"the model and {len(train) - 1} variants to train on, {len(variants)} variants held out"
-    )
-    return key
+    return [task for other in others for task in (heldout[0], other)] or heldout[:1], heldout
 
 
 def _variants(
@@ -135,16 +105,15 @@ def _variants(
     num_variants: int,
     seed: int,
     name: str,
-    used: Sequence[frozenset[str]] = (),
+    used: Collection[frozenset[str]] = (),
 ) -> list[PlacementTask]:
     """The model and variants of it with drifted tables, whose lookups are derived unless the lake has them."""
-    drift = draw_drift(model.tables, seed=seed, most_lookups=MOST_LOOKUPS // 2)
-    lake = store.lake
+    drift, lake = draw_drift(model.tables, seed=seed, most_lookups=MOST_LOOKUPS // 2), store.lake
     pool = lake.pool_rows(dataset)
     files = dict(zip(pool.column("name").to_pylist(), pool.column("lookups_file").to_pylist(), strict=True))
     existing = lake.has_lookups([files[each.name] for each in drift if each.name in files])
     missing = [each for each in drift if files.get(each.name) not in existing]
-    lookups, parts = lake.lookup_source(dataset), []
+    lookups, parts = lake.lookup_source(dataset), list[Tables]()
     for done, each in enumerate(missing, start=1):
         t = model.tables.names.index(each.table)
         table = WorkloadTable(each.table, int(model.tables.rows[t]), int(model.tables.dim[t]), lookups(each.table))
@@ -155,4 +124,4 @@ def _variants(
     if parts:
         lake.write_drifted(concatenate(parts), dataset)
     generator = torch.Generator().manual_seed(seed)
-    return fixed_tasks(model, lake.read_pool(dataset), drift, num_variants, generator, name=name, used=list(used))
+    return fixed_tasks(model, lake.read_pool(dataset), drift, num_variants, generator, name=name, used=used)

@@ -4,26 +4,25 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from prefect import get_run_logger
-
-from dreamshard.costs import CostSample, MeasuredOn
+from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn
 from dreamshard.evaluation import EvaluationRow, best_baseline, placement_identity
 from dreamshard.evaluation import evaluate as place_and_measure
 from dreamshard.placement import Placement
-from dreamshard.plan import Plan, read_plan
+from dreamshard.placer import Placer
+from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.recipes import EvaluationConfig
+from dreamshard.search import DreamShardPlacer
 from dreamshard.task_sets.fixed_model import is_fixed_model
 from dreamshard.tasks import PlacementTask
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
 from flows.reports import mlflow_tracking, report_tables
 from flows.reports.evaluation_report import make_report
-from flows.rules import contestants as chosen
 from flows.rules import heldout
-from flows.rules.contestants import Contestants
-from flows.runtime.content_keys import content_key
+from flows.rules.contestants import Contestants, of_training
+from flows.runtime.identity import content_key
 from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import measuring_task, retried_task
+from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import capacity, in_round, measure
 from flows.stages import last_iteration, open_for, stage
@@ -32,19 +31,22 @@ from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records import checkpoints, report_store, trainings
-from storage.run_records.report_store import EvaluationReport
+from storage.run_records.report_store import IN_USE
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store
 
 FEW_TASKS = 5
 """Below so many distinct held-out tasks of a pool the report warns."""
 
+Part = tuple[Mapping[str, Placer], Sequence[PlacementTask], int]
+"""Placers, the tasks that they place, and how often each placement is measured."""
+
 
 @deployed
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
     store = open_for(options)
-    with stage(store, "evaluate", options, progress="evaluate") as (run, _, training):
+    with stage(store, "evaluate", options) as (run, _, training):
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, rivals_too=options.rivals, current=options.current)
         log_evaluation(store, run, key)
@@ -60,13 +62,10 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     }
 
 
-@retried_task("log evaluation")
-def log_evaluation(store: Store, run: str, evaluation: str) -> None:
-    """An evaluation -> figures, plots and tables of its run in MLflow."""
-    mlflow_tracking.log_evaluation(store, run, evaluation)
+log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)
+"""An evaluation -> figures, plots and tables of its run in MLflow."""
 
 
-@retried_task("find the champion")
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
     """Champion of the training's topology; None if there is none, or if it is this very iteration of the training."""
     version = registry.champion(store.settings, trainings.read(store, key).topology)
@@ -74,7 +73,7 @@ def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
     return None if is_same else version
 
 
-@measuring_task("evaluate placers")
+@retried_task("evaluate placers")
 def evaluate_placers(
     store: Store, training: str, iteration: int, *, rivals_too: bool = False, current: str | None = None
 ) -> str:
@@ -86,9 +85,10 @@ def evaluate_placers(
         current: path of the PLAN.json in use for a fixed model; None if it is not to be measured.
 
     Raises:
-        ValueError: there is no such plan, or it is not one of this model.
+        ValueError: there is no such plan, or it is not one of this model; or the champion cannot be read, which proves
+            nothing about it.
         NoPlacementError: a task fits no placement; before anything is measured.
-        MeasurementError: a rank died or hung, twice.
+        MeasurementError: a rank died or hung each time.
     """
     made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
     testbed, config = made_of.testbed, replace(made_of.recipe.evaluation, rivals=rivals_too)
@@ -98,24 +98,22 @@ def evaluate_placers(
     with training_lock(store, training):
         if not report_store.path(store, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
-            # a champion that cannot be read is an error, which proves nothing about it
-            champion = None if uri is None else registry.load_placer(uri, store.settings)
-            report = measure_and_report(
+            drawn = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
+            spec = capacity(store, testbed).spec
+            measure_and_report(
                 store,
                 key,
-                chosen.of_training(candidate, champion, rival, testbed.seed, rivals=rivals_too),
-                made_of.dataset,
+                of_training(store, candidate, rival, drawn, spec, testbed.seed, rivals=rivals_too),
                 made_of.tasks,
                 config,
                 testbed,
                 training=training,
                 iteration=iteration,
                 rival=uri,
-                caveat=heldout.bias_caveat(store, rival, store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)),
+                caveat=heldout.bias_caveat(store, rival, drawn),
                 current=plan,
                 trainings=heldout.trainings_behind(training, made_of),
             )
-            report_store.save(store, report)
     report_store.mark_newest(store, training, key)
     return key
 
@@ -124,7 +122,6 @@ def measure_and_report(
     store: Store,
     key: str,
     contestants: Contestants,
-    dataset: str,
     tasks: str,
     config: EvaluationConfig,
     testbed: TestbedReference,
@@ -134,13 +131,16 @@ def measure_and_report(
     trainings: Collection[str] = (),
     caveat: str = "",
     **facts: Any,
-) -> EvaluationReport:
-    """Held-out tasks x placers -> measured costs in the lake -> report; each measurement is on disk at once.
+) -> None:
+    """Held-out tasks x placers -> measured costs in the lake -> report in the store.
+
+    A fixed model, the first task, is measured more often than its variants.
 
     Args:
         key: names the report, and its samples and rows in the lake.
+        tasks: key of the tasks.
         reference: placer that gains are reported over; by default the best rule of thumb.
-        current: the plan in use of a fixed model, measured too.
+        current: the plan in use of a fixed model, measured too, on the model alone.
         trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
         caveat: reason to doubt the comparison.
         facts: further fields of the report.
@@ -150,28 +150,33 @@ def measure_and_report(
         MeasurementError: a rank died or hung.
         ValueError: the plan in use is not one of these tasks' model.
     """
-    drawn = store.lake.read_tasks(dataset, "test", tasks)
-    contestants = chosen.with_torchrec_planner(contestants, drawn, capacity(store, testbed).spec)
-    notes = [caveat]
+    placers, candidate = contestants.placers, contestants.candidate
+    drawn = store.lake.read_tasks(testbed.dataset, "test", tasks)
+    notes, parts, model = [caveat], [(placers, drawn, config.repeats)], None
     if is_fixed_model(drawn):
-        contestants = chosen.of_fixed_model(contestants, drawn, current, reference)
+        model = drawn[0].name
+        in_use = {} if current is None else {IN_USE: CurrentPlan(current)}
+        parts = [({**in_use, **placers}, drawn[:1], config.model_repeats), (placers, drawn[1:], config.variant_repeats)]
     elif current is not None:
         raise ValueError(
             "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
         )
     elif len(drawn) < FEW_TASKS:
         notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
-    model = drawn[0].name if is_fixed_model(drawn) else None
     versions = {name: version.uri for name, version in contestants.versions.items()}
-    rows, measured_on = _measured(store, key, contestants, drawn, config, testbed)
+    optional = placers.keys() - contestants.predictors.keys() - versions.keys() - {candidate, reference}
+    rows, measured_on = measured_rows(store, key, parts, contestants.predictors, testbed, optional)
+    measured = {(row.placer, row.task.name) for row in rows}
+    if absent := {name for placers, own, _ in parts for name in placers for t in own if (name, t.name) not in measured}:
+        notes.append(f"{', '.join(sorted(absent))} found no room for every task and were left out")
     origins: dict[str, dict[str, Any]] = {name: {"model_version": uri} for name, uri in versions.items()}
-    if contestants.candidate:
-        origins[contestants.candidate] = {"training": facts["training"], "iteration": facts["iteration"]}
+    if candidate:
+        origins[candidate] = {"training": facts["training"], "iteration": facts["iteration"]}
     store.lake.write_evaluation(
         rows,
         origins,
         key,
-        dataset_version=dataset,
+        dataset_version=testbed.dataset,
         testbed=testbed.kind,
         hardware=testbed.identity,
     )
@@ -183,60 +188,58 @@ def measure_and_report(
         contestants.predictors,
         known={placement_identity(sample.task, sample.placement) for sample in samples},
         model=model,
-        dataset=dataset,
+        dataset=testbed.dataset,
         tasks=tasks,
         testbed=testbed.kind,
         hardware=testbed.identity,
         versions=versions,
         caveat="; ".join(filter(None, [*notes, *contestants.notes])),
-        measured_on=measured_on.model_dump() if measured_on else None,
-        **({"candidate": contestants.candidate} if contestants.candidate else {}),
+        measured_on=measured_on.model_dump(),
+        **({"candidate": candidate} if candidate else {}),
         **facts,
     )
-    get_run_logger().info("measured %s on %s", ", ".join(contestants.placers), ", ".join(report.task_names))
-    return report
+    report_store.save(store, report)
 
 
-def _measured(
+def measured_rows(
     store: Store,
     key: str,
-    contestants: Contestants,
-    drawn: Sequence[PlacementTask],
-    config: EvaluationConfig,
+    parts: Sequence[Part],
+    predictors: Mapping[str, DreamShardPlacer],
     testbed: TestbedReference,
-) -> tuple[list[EvaluationRow], MeasuredOn | None]:
-    """Every placer's placements of all tasks, measured one by one and kept at once; and what they were measured on.
+    optional: Collection[str] = (),
+    progress: str = "evaluate",
+) -> tuple[list[EvaluationRow], MeasuredOn]:
+    """Every placer's placements, measured one by one and kept at once; and what they were measured on.
 
-    A fixed model, the first task, is measured more often than its variants, and placed by more placers.
+    Args:
+        key: names the samples in the lake.
+        predictors: predict the costs of their own placements, the first of all other placements too.
+        optional: placers that are left out of a part if they find no room for one of its tasks.
+        progress: stage that is shown.
     """
-    everyone = {**contestants.model_placers, **contestants.placers}
-    parts: list[tuple[Mapping[str, Any], Sequence[PlacementTask], int]] = [(everyone, drawn, config.repeats)]
-    if is_fixed_model(drawn):
-        parts = [
-            (everyone, drawn[:1], config.model_repeats),
-            (contestants.placers, drawn[1:], config.variant_repeats),
-        ]
     total = sum(len(placers) * len(tasks) * repeats for placers, tasks, repeats in parts)
     conditions: list[MeasuredOn] = []
-    first = next(iter(contestants.predictors.values()), None)
 
     def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
         sample = measure(store, in_round(testbed, number), task, placement)
         keep(sample)
         conditions.append(MeasuredOn.of(sample))
-        report_progress("evaluate", len(conditions), total, f"placements, {task.name}")
+        report_progress(progress, len(conditions), total, f"placements, {task.name}")
         return sample
 
-    rows: list[EvaluationRow] = []
+    def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
+        return predictors.get(name, next(iter(predictors.values()))).predict(task, placement)
+
+    predict = predicted if predictors else None
     with collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
-        for placers, tasks, repeats in parts:
-            predict = None if first is None else first.predict
-            rows += place_and_measure(placers, tasks, measured, predict=predict, repeats=repeats, seed=testbed.seed)
-    return [_with_own_prediction(row, contestants) for row in rows], conditions[0] if conditions else None
-
-
-def _with_own_prediction(row: EvaluationRow, contestants: Contestants) -> EvaluationRow:
-    predictor = contestants.predictors.get(row.placer)
-    if predictor is None:
-        return row
-    return replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms()))
+        rows = [
+            row
+            for placers, tasks, repeats in parts
+            for row in place_and_measure(
+                placers, tasks, measured, predict=predict, repeats=repeats, seed=testbed.seed, optional=optional
+            )
+        ]
+    if len(conditions) < total:  # some were left out
+        report_progress(progress, total, total, "placements")
+    return rows, conditions[0]

@@ -4,21 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prefect import get_run_logger
-
-from dreamshard.recipes import Recipe, sized, with_batch_size
+from dreamshard.recipes import with_batch_size
 from dreamshard.tables import Tables, concatenate
-from dreamshard.testbeds.base import Capacity
 from dreamshard.workloads import WorkloadConfig, statistics
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import IngestOptions
 from flows.reports import mlflow_tracking
-from flows.runtime import sources, task_runners
-from flows.runtime.content_keys import content_key
+from flows.runtime import sources
+from flows.runtime.identity import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.sources import opened_source
+from flows.runtime.task_runners import task_runner
+from flows.stages import running
 from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_state
 from storage.store import Store, open_store
 
@@ -32,7 +31,7 @@ MOST_TABLES_PER_TASK = 64
 def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
     config, store = with_batch_size(configure(options)), open_store()
-    with mlflow_tracking.chain(store, "ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
+    with running(store, "ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
         ingested = ingest_workload(store, config.workload, options.name)
         mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
     dataset, lake = ingested.dataset, store.lake
@@ -55,7 +54,6 @@ class SourceState:
     """The current content of a source, and which part of it has been ingested.
 
     Attributes:
-        workload: names the source; a path in it is absolute.
         token: identity of what the source holds (`token_of`).
         key: of this state in the lake.
         names: names of the source's tables, in its order.
@@ -63,7 +61,6 @@ class SourceState:
         known: the unchanged tables, which are in the lake, by fingerprint.
     """
 
-    workload: WorkloadConfig
     token: str
     key: str
     names: tuple[str, ...]
@@ -90,7 +87,7 @@ def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
         state = opened.names, tuple(content_key(opened.fingerprint(t)) for t in range(opened.num_tables))
     names, fingerprints = state
     known = known_tables(store.lake, workload.source, key, fingerprints)
-    return SourceState(workload=workload, token=token, key=key, names=names, fingerprints=fingerprints, known=known)
+    return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)
 
 
 def ingest_workload(
@@ -103,56 +100,40 @@ def ingest_workload(
         newest: let stages that name no dataset take this one.
     """
     state = read_source_state(store, workload)
-    notes = sources.opened_source(state.workload, state.token).notes
+    notes = opened_source(workload, state.token).notes
     for note in notes:
         announce(note)
     num_new, total = len(state.changed), len(state.names)
-    tables = _bring_in(store, state)
+    try:
+        tables = _bring_in(store, workload, state)
+    finally:
+        sources.close()
     version = store.lake.write_dataset(tables, name or workload.source, newest=newest)
     if newest:
         report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
     return Ingested(dataset=version, new=num_new, reused=total - num_new, notes=notes)
 
 
-def settle(store: Store, config: Recipe, dataset: str, capacity: Capacity) -> Recipe:
-    """The recipe with its mode and sizes for a dataset, which the run shows first."""
-    settled, sentence = sized(config, store.lake.read_dataset(dataset), capacity)
-    announce(sentence)
-    return settled
-
-
-def _bring_in(store: Store, state: SourceState) -> Tables:
+def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState) -> Tables:
     """Ingest the new and changed tables of a source, some per Prefect task; returns all of its tables."""
-    changed, total = state.changed, len(state.names)
-    size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (state.workload.batch_size * USUAL_POOLING)))
+    changed, known = state.changed, state.known
+    size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
     parts = [changed[start : start + size] for start in range(0, len(changed), size)]
-    calls = [
-        {
-            "store": store,
-            "workload": state.workload,
-            "token": state.token,
-            "key": state.key,
-            "fingerprints": {t: state.fingerprints[t] for t in part},
-        }
-        for part in parts
-    ]
-    done = total - len(changed)
-
-    def finished(position: int, count: int) -> None:
-        nonlocal done
-        done += count
-        if done < total:
-            report_progress("ingest", done, total, state.names[parts[position][-1]])
-
-    try:
-        task_runners.run_all(ingest_tables, calls, finished)
-    finally:
-        sources.close()
-    known, source = state.known, state.workload.source
-    if changed:
-        known = known_tables(store.lake, source, state.key, state.fingerprints)
+    if parts:
+        with task_runner() as runner:
+            futures = []
+            for part in parts:
+                wanted = {t: state.fingerprints[t] for t in part}
+                given = {"workload": workload, "token": state.token, "key": state.key, "fingerprints": wanted}
+                futures.append(runner.submit(ingest_tables, parameters={"store": store} | given))
+            done = len(state.names) - len(changed)
+            for part, future in zip(parts, futures, strict=True):
+                done += future.result()
+                if done < len(state.names):
+                    report_progress("ingest", done, len(state.names), state.names[part[-1]])
+        known = known_tables(store.lake, workload.source, state.key, state.fingerprints)
     tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
-    keep_state(store.lake, source, state.key, state.fingerprints, tables)
+    keep_state(store.lake, workload.source, state.key, state.fingerprints, tables)
     return tables
 
 
@@ -173,5 +154,4 @@ def ingest_tables(store: Store, workload: WorkloadConfig, token: str, key: str, 
         parts.append(statistics(table))
         store.lake.write_table_lookups(table, parts[-1])
     keep_part(store.lake, key, list(fingerprints.values()), concatenate(parts))
-    get_run_logger().info("ingested %s of %s", ", ".join(part.names[0] for part in parts), workload.source)
     return len(parts)

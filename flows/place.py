@@ -3,9 +3,6 @@
 import re
 from typing import Any
 
-from prefect.artifacts import create_markdown_artifact
-from prefect.context import FlowRunContext
-
 from dreamshard.files import digest
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
@@ -13,6 +10,7 @@ from flows.placing.pages import html_page, plan_page
 from flows.placing.request import check
 from flows.placing.request import place as place_request
 from flows.placing.sentences import prediction_sentence
+from flows.reports.report_pages import publish
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from storage.filesystem import writing
@@ -52,9 +50,7 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
             file.write(content.encode())
     sentence = prediction_sentence(plan, placed.placement)
     announce(f"{sentence}; wrote {target} and, to look at in a browser, {html}")
-    if FlowRunContext.get() is not None:
-        page = plan_page(checked, placed, str(target), str(html), notes)
-        create_markdown_artifact(page, key="dreamshard-plan", description=sentence)
+    publish(plan_page(checked, placed, str(target), str(html), notes), "dreamshard-plan", sentence)
     moved = {} if placed.way is None else {"moved_bytes": placed.way.moved_bytes}
     return {
         "plan": str(target),

@@ -12,9 +12,9 @@ from dreamshard.testbeds.device import library_versions
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
-from flows.runtime import run_locks
 from flows.runtime.progress import report_progress
-from flows.runtime.retries import measuring_task, retried_task
+from flows.runtime.retries import retried_task
+from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import answering, measure, shared_testbed
 from flows.stages import open_for, stage
 from storage.lake.sample_buffer import collecting
@@ -29,7 +29,7 @@ from storage.store import Store
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
     store = open_for(options)
-    with stage(store, "profile", options) as (run, _, training), run_locks.training_lock(store, training):
+    with stage(store, "profile", options) as (run, _, training), training_lock(store, training):
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)
@@ -38,14 +38,14 @@ def profile(options: StageOptions) -> dict[str, Any]:
     return {"training": training, "iteration": iteration, "testbed": testbed} | figures
 
 
-@measuring_task("measure exchanges")
+@retried_task("measure exchanges")
 def measure_exchanges(store: Store, key: str) -> int:
     """Tasks -> all-to-alls that the lake lacks of this hardware, measured; returns their number.
 
     A testbed that cannot measure them measures none, nor does a training whose network would not learn from them.
 
     Raises:
-        MeasurementError: a rank died or hung, twice; what was measured before is in the lake.
+        MeasurementError: a rank died or hung each time; what was measured before is in the lake.
         ValueError: the testbed has fewer devices than the exchanges asked for.
     """
     training = trainings.read(store, key)
@@ -54,14 +54,18 @@ def measure_exchanges(store: Store, key: str) -> int:
         return 0
     with shared_testbed(store, testbed) as opened:
         if opened.links is None:
-            get_run_logger().info("%s measures no exchanges by themselves", testbed.identity)
             return 0
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
-    designed = exchanges_for(drawn, testbed.batch_size, testbed.measure.exchange_devices)
     known = known_exchanges(store, testbed)
     hosts = max((sample.host_devices for sample in known if sample.host_devices), default=None)
-    measured = {_identity_of(sample.exchange, hosts) for sample in known}
-    missing = [exchange for exchange in designed if _identity_of(exchange, hosts) not in measured]
+
+    def identity(exchange: Exchange) -> tuple[ExchangeShape, tuple[int, ...]]:
+        shape = ExchangeShape.of(exchange.num_devices, exchange.devices_per_host, hosts)
+        return shape, tuple(exchange.sent_bytes.tolist())
+
+    measured = {identity(sample.exchange) for sample in known}
+    designed = exchanges_for(drawn, testbed.batch_size, testbed.measure.exchange_devices)
+    missing = [exchange for exchange in designed if identity(exchange) not in measured]
     samples: list[ExchangeSample] = []
     try:
         for exchange in missing:
@@ -75,7 +79,7 @@ def measure_exchanges(store: Store, key: str) -> int:
 
 
 def known_exchanges(store: Store, testbed: TestbedReference) -> list[ExchangeSample]:
-    """All-to-alls in the lake, measured on the testbed's links with the present versions of the libraries."""
+    """All-to-alls in the lake of the testbed's links and the present versions of the libraries."""
     return store.lake.read_exchanges(testbed.links, library_versions())
 
 
@@ -97,18 +101,17 @@ def start_training(store: Store, key: str) -> int:
     return last or 0
 
 
-@measuring_task("measure placements")
+@retried_task("measure placements")
 def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     """Policy -> placements -> cost samples in the lake, each on disk at once; returns their mean cost.
 
     An interrupted run draws the same placements again, and does not measure those that it has measured.
 
     Raises:
-        MeasurementError: a rank died or hung, twice; what was measured before is in the lake.
+        MeasurementError: a rank died or hung each time; what was measured before is in the lake.
         ValueError: no placement fits the devices.
     """
     training = trainings.read(store, key)
-    testbed = training.testbed
     state = checkpoints.load(store, key, iteration_name(iteration - 1))
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
     proposals = TRAINING_ALGORITHMS[state.config.algorithm].propose(state, drawn)
@@ -118,17 +121,16 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
         for placed, placement in proposals:
             identity = sample_identity(placed.name, placement.device.tolist())
             if identity not in known:
-                known[identity] = measure(store, testbed, placed, placement)
+                known[identity] = measure(store, training.testbed, placed, placement)
                 keep(known[identity])
             costs.append(known[identity].overall_ms)
             report_progress("measure", len(costs), len(proposals), placed.name)
     fitting = [cost for cost in costs if isfinite(cost)]
     if not fitting:
         raise ValueError(
-            f"none of the {len(costs)} placements of iteration {iteration} fit the memory of {testbed.identity}, so there "
-            "is nothing to learn from; ask for more devices or less memory per device"
+            f"none of the {len(costs)} placements of iteration {iteration} fit the memory of {training.testbed.identity}, so "
+            "there is nothing to learn from; ask for more devices or less memory per device"
         )
-    get_run_logger().info("iteration %d: measured %d placements", iteration, len(costs))
     placements = [(placed.name, placement.device.tolist()) for placed, placement in proposals]
     checkpoints.save_proposals(store, key, iteration, placements)
     figures = {"measured_cost_ms": fmean(fitting)}
@@ -145,8 +147,3 @@ def measured_samples(store: Store, key: str) -> dict[str, CostSample]:
 def sample_identity(task_name: str, device: list[int]) -> str:
     """Names a placement of a task within a training."""
     return f"{task_name}:{','.join(map(str, device))}"
-
-
-def _identity_of(exchange: Exchange, host_devices: int | None) -> tuple[ExchangeShape, tuple[int, ...]]:
-    shape = ExchangeShape.of(exchange.num_devices, exchange.devices_per_host, host_devices)
-    return shape, tuple(exchange.sent_bytes.tolist())

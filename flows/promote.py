@@ -8,13 +8,12 @@ from prefect import get_run_logger
 
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training.config import DEFAULT_ALGORITHM
-from flows.evaluate import champion_to_beat
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
 from flows.reference import score_version
 from flows.reports import mlflow_tracking, report_pages, report_tables
 from flows.rules.contestants import champion_name
-from flows.rules.promotion import Decision, decide, find_veto, settle, try_out
+from flows.rules.promotion import Decision, Gain, decide, find_veto, settle, try_out
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
@@ -31,34 +30,27 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger; or the version named -> champion."""
     if options.version is not None:
         store = open_store().of(options.algorithm or DEFAULT_ALGORITHM)
-        return make_champion(store, options.version, options.reason or "")
+        return replace_champion(store, options.version, options.reason or "")
     store = open_for(options)
     with stage(store, "promote", options) as (_, parent, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
         report_store.require_iteration(report, last)
-        rival = champion_to_beat(store, training, last)
-        if (rival and rival.uri) != report.rival:
-            raise ValueError(
-                f"the champion of this hardware is now {rival}, but the evaluation compared with {report.rival}; run "
-                "`dreamshard evaluate` again, then promote"
-            )
         return register_and_decide(store, parent, training, report.key, tryout=options.no_promote)
 
 
 def register_and_decide(
-    store: Store, run: str, training: str, evaluation: str, *, tryout: bool = False, new_reference: bool = False
+    store: Store, run: str, training: str, evaluation: str, *, tryout: bool = False
 ) -> dict[str, Any]:
     """Evaluated candidate -> version, its standing, its cost on reference tasks; returns the chain's outcome.
 
     Args:
         run: MLflow run of the chain.
         tryout: leave champion and challenger as they are.
-        new_reference: draw other reference tasks.
     """
     version = register(store, run, training, evaluation)
     outcome = decide_standing(store, run, version, evaluation, tryout=tryout)
-    missing = score_version(store, run, version, trainings.read(store, training), anew=new_reference)
+    missing = score_version(store, version, trainings.read(store, training))
     return outcome | {"note": "; ".join(filter(None, (outcome["note"], missing)))}
 
 
@@ -97,7 +89,12 @@ def decide_standing(store: Store, run: str, uri: str, evaluation: str, *, tryout
     note = f" ({place.note})" if place.note else ""
     get_run_logger().info("%s is %s: %s%s", version, place.words, decision.reason, note)
     report_progress("promote", 1, 1, f"{version} is {place.words}")
-    training = version.training
+    training, algorithm = version.training, version.algorithm
+    notes = [place.note, _beside_plan_in_use(report)]
+    if algorithm != DEFAULT_ALGORITHM:
+        notes.append(
+            f"it was compared with champions of {algorithm} only; other algorithms' versions keep their standing"
+        )
     links = mlflow_tracking.addresses(store, run, evaluation, training)
     outcome = {
         "version": uri,
@@ -105,7 +102,7 @@ def decide_standing(store: Store, run: str, uri: str, evaluation: str, *, tryout
         "standing": place.words,
         "topology": str(version.made_of.topology),
         "reason": decision.reason,
-        "note": "; ".join(filter(None, (place.note, _among(version), _beside_plan_in_use(report)))),
+        "note": "; ".join(filter(None, notes)),
         "effort": trainings.effort_sentence(store, training),
         "testbed": report.hardware,
         "measured_on": report.measured_on,
@@ -124,14 +121,6 @@ def decide_standing(store: Store, run: str, uri: str, evaluation: str, *, tryout
     return outcome
 
 
-@retried_task("make champion")
-def make_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
-    """Version or alias -> champion, as `replace_champion` does."""
-    change = replace_champion(store, name, reason)
-    get_run_logger().info("champion was %s, is %s: %s", change["former"], change["version"], change["reason"])
-    return change
-
-
 def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     """Make a version or alias champion regardless of its figures; returns the old and the new champion.
 
@@ -143,13 +132,6 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
         change = registry.make_champion(store.settings, name, why, by=os.environ.get("USER") or "unknown")
         versions.write_versions(store.settings)
     return {**change, "alias": "champion", "reason": why}
-
-
-def _among(version: Version) -> str:
-    """Says of which algorithm's champions a version is one, if that is not the default's."""
-    if version.algorithm == DEFAULT_ALGORITHM:
-        return ""
-    return f"it was compared with champions of {version.algorithm} only, and versions of other algorithms keep their standing"
 
 
 def _beside_plan_in_use(report: EvaluationReport) -> str:
@@ -166,19 +148,20 @@ def _beside_plan_in_use(report: EvaluationReport) -> str:
 def _decide(store: Store, report: EvaluationReport, version: Version) -> Decision:
     in_use = registry.champion(store.settings, version.made_of.topology)
     rival = None if report.rival is None else registry.find(store.settings, report.rival)
-    candidate, baseline, name = report.candidate, report.reference, champion_name(rival) if rival else ""
+    candidate, rule = report.candidate, report.reference
     is_in_use = in_use is not None and in_use.uri == version.uri
     before = rival if rival and is_in_use else in_use
+
+    def gain(other: str, named: str) -> Gain:
+        return Gain(over=named, measured=report.gains[candidate][other], variants=report.variant_gain(candidate, other))
+
+    split = ", which keeps whole the tables that this version splits" if report.splits_columns(candidate) else ""
     decision = decide(
-        None if rival is None else rival.number,
-        report.gain(candidate, name),
-        baseline,
-        report.gains[candidate][baseline],
-        in_use=None if before is None else before.number,
-        variants_of_rival=report.variant_gain(candidate, name),
-        variants_of_baseline=report.variant_gain(candidate, baseline),
+        gain(rule, f"{rule}, the best rule of thumb{split}"),
+        gain(champion_name(rival), f"champion version {rival.number}") if rival else None,
+        rival=rival.number if rival else None,
+        in_use=before.number if before else None,
         is_rival_provisional=rival is not None and PROVISIONAL in rival.tags,
-        splits_columns=report.splits_columns(candidate),
     )
     if is_in_use:
         return replace(decision, alias="champion", already_champion=True)

@@ -12,12 +12,11 @@ from flows.evaluate import evaluate_placers, log_evaluation
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
-from flows.ingest import ingest_workload, settle
+from flows.ingest import ingest_workload
 from flows.promote import register_and_decide
 from flows.reports import mlflow_tracking
-from flows.runtime import testbed_pool
-from flows.runtime.progress import progress_artifact
-from flows.stages import open_for, prepare
+from flows.runtime.testbed_pool import check_testbed
+from flows.stages import open_for, prepare, running, settle
 from flows.train import train_placer
 
 
@@ -25,12 +24,8 @@ from flows.train import train_placer
 def retrain(options: RetrainOptions) -> dict[str, Any]:
     """Tables -> cost samples -> placer -> evaluation -> champion; from the champion on where only tables changed."""
     config, store = with_batch_size(configure(options)), open_for(options)
-    capacity = testbed_pool.check_testbed(store, config)
-    with (
-        mlflow_tracking.chain(store, "retrain", config, options.seed) as chain,
-        testbed_pool.shared_testbeds(),
-        progress_artifact(),
-    ):
+    capacity = check_testbed(store, config)
+    with running(store, "retrain", config, options.seed) as chain:
         with chain.stage("ingest") as run:
             ingested = ingest_workload(store, config.workload)
             mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
@@ -43,11 +38,4 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             evaluation = evaluate_placers(store, training, last, current=options.current)
             log_evaluation(store, run, evaluation)
         with chain.stage("promote"):
-            return register_and_decide(
-                store,
-                chain.run,
-                training,
-                evaluation,
-                tryout=options.no_promote,
-                new_reference=options.new_reference,
-            )
+            return register_and_decide(store, chain.run, training, evaluation, tryout=options.no_promote)

@@ -1,23 +1,26 @@
 """How a stage begins: options and store -> recipe with all sizes -> `Training`, whose key the steps pass on."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 
-from dreamshard.recipes import Recipe, batch_size_of
+from dreamshard.recipes import Recipe, batch_size_of, sized
+from dreamshard.testbeds.base import Capacity
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, StageOptions, TaskOptions
-from flows.ingest import settle
 from flows.reports import mlflow_tracking
 from flows.rules.warm_start import find_start
 from flows.runtime import testbed_pool
-from flows.runtime.content_keys import content_key
-from flows.runtime.progress import progress_artifact
+from flows.runtime.identity import content_key
+from flows.runtime.progress import STAGES, announce, progress_artifact
 from flows.runtime.retries import retried_task
 from storage.run_records import checkpoints, trainings
 from storage.run_records.trainings import Training
 from storage.store import Store, open_store
+
+_SHOWN = {"retrain": tuple(STAGES), "compare": ("evaluate",), "profile": ("measure",)}
+"""Stages whose progress Prefect shows of a flow, other than the one of its name."""
 
 
 def open_for(options: RecipeOptions) -> Store:
@@ -26,20 +29,28 @@ def open_for(options: RecipeOptions) -> Store:
 
 
 @contextmanager
-def stage(store: Store, name: str, options: StageOptions, *, progress: str = "") -> Iterator[tuple[str, str, str]]:
-    """Run the block as the stage `name`, with an MLflow run, and testbeds that stay open until its end.
+def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[mlflow_tracking.Chain]:
+    """Keep an MLflow run of the flow `name` and all testbeds open while the block runs, and show its progress."""
+    with (
+        mlflow_tracking.chain(store, name, config, seed) as chain,
+        testbed_pool.shared_testbeds(),
+        progress_artifact(_SHOWN.get(name, (name,))),
+    ):
+        yield chain
 
-    Yields:
-        Ids of the stage's run and of the run above it, and the training's key.
-    """
+
+@contextmanager
+def stage(store: Store, name: str, options: StageOptions) -> Iterator[tuple[str, str, str]]:
+    """Run the block as the stage `name`; yields ids of its run and of the run above it, and the training's key."""
     config, dataset = configured(store, options)
-    with running(store, name, config, options.seed, progress=progress) as (run, parent):
-        yield run, parent, prepare(store, config, dataset, options.seed)
+    with running(store, name, config, options.seed) as chain, chain.stage(name) as run:
+        mlflow_tracking.log_sizes(store, chain.run, config)
+        yield run, chain.run, prepare(store, config, dataset, options.seed)
 
 
 @retried_task("prepare training")
 def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool = False) -> str:
-    """Recipe and tables -> what to start from, and tasks; returns the key of the training, which may have begun before.
+    """Recipe and tables -> start and tasks; returns the key of the training, which may have begun before.
 
     Args:
         full: start from nothing.
@@ -53,27 +64,6 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
     key = content_key(dataset, tasks, training.config, testbed, *before)
     trainings.write(store, key, training)
     return key
-
-
-@contextmanager
-def running(store: Store, name: str, config: Recipe, seed: int, *, progress: str = "") -> Iterator[tuple[str, str]]:
-    """Keep an MLflow run of the stage, below one of the flow run, and all testbeds open while the block runs.
-
-    Args:
-        progress: the chain's stage whose progress Prefect shows; empty for none.
-
-    Yields:
-        Ids of the stage's run and of the run above it.
-    """
-    shown = progress_artifact(progress) if progress else nullcontext()
-    with (
-        mlflow_tracking.chain(store, name, config, seed) as chain,
-        testbed_pool.shared_testbeds(),
-        shown,
-        chain.stage(name) as run,
-    ):
-        mlflow_tracking.log_sizes(store, chain.run, config)
-        yield run, chain.run
 
 
 def configured(store: Store, options: TaskOptions) -> tuple[Recipe, str]:
@@ -93,14 +83,21 @@ def configured(store: Store, options: TaskOptions) -> tuple[Recipe, str]:
     return settle(store, config, dataset, testbed_pool.check_testbed(store, config)), dataset
 
 
+def settle(store: Store, config: Recipe, dataset: str, capacity: Capacity) -> Recipe:
+    """The recipe with its mode and sizes for a dataset, which the run shows first."""
+    settled, sentence = sized(config, store.lake.read_dataset(dataset), capacity)
+    announce(sentence)
+    return settled
+
+
 def last_iteration(store: Store, key: str) -> int:
     """Number of the training's last complete iteration, at least 1.
 
     Raises:
         ValueError: the training has finished no iteration.
     """
-    last = checkpoints.last_iteration(store, key) or 0
-    if last == 0:
+    last = checkpoints.last_iteration(store, key)
+    if not last:
         training = trainings.read(store, key)
         raise ValueError(
             f"no training of recipe {training.recipe.name!r} with seed {training.testbed.seed} on "

@@ -11,16 +11,10 @@ from prefect import get_run_logger
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
-from flows.profile import (
-    measure_exchanges,
-    measure_placements,
-    measured_samples,
-    sample_identity,
-    start_training,
-)
-from flows.runtime import run_locks
+from flows.profile import measure_exchanges, measure_placements, measured_samples, sample_identity, start_training
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
+from flows.runtime.run_locks import training_lock
 from flows.stages import open_for, stage
 from storage.mlflow_store import runs
 from storage.run_records import checkpoints, trainings
@@ -32,7 +26,7 @@ from storage.store import Store
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
     store = open_for(options)
-    with stage(store, "train", options, progress="train") as (run, _, training):
+    with stage(store, "train", options) as (run, _, training):
         train_placer(store, run, training)
     history = checkpoints.history(store, training)
     return {
@@ -48,7 +42,7 @@ def train_placer(store: Store, run: str, key: str) -> int:
     The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
     """
     iterations = trainings.read(store, key).config.iterations
-    with run_locks.training_lock(store, key):
+    with training_lock(store, key):
         measure_exchanges(store, key)
         start_training(store, key)
         for iteration in range(1, iterations + 1):
@@ -76,7 +70,6 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     values = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
     figures = {name: value for name, value in values.items() if value is not None}
     checkpoints.save(store, key, "fitted", state, checkpoints.figures(store, key, "measured") | figures)
-    get_run_logger().info("iteration %d: cost network fitted to %d samples: %s", iteration, len(samples), figures)
     return figures
 
 

@@ -5,12 +5,8 @@ Prefect starts each retraining once: the same tables and options have the same i
 
 import json
 from datetime import UTC, date, datetime
-from pathlib import PurePath
 from typing import Any
 
-from prefect import get_run_logger, task
-from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.deployments import run_deployment
 from prefect.settings import get_current_settings
 
@@ -21,9 +17,11 @@ from dreamshard.workloads.dataset_diff import DatasetDiff, DriftThresholds, diff
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import WatchOptions
-from flows.ingest import ingest_workload, settle
+from flows.ingest import ingest_workload
+from flows.reports.mlflow_tracking import diff_label, source_label
+from flows.reports.report_pages import publish
 from flows.rules.warm_start import last_trained, version_in_use
-from flows.stages import open_for
+from flows.stages import open_for, settle
 from storage.mlflow_store.registry import Version
 from storage.store import Store
 
@@ -49,7 +47,8 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     started, link = None, ""
     retraining = "Nothing needs to be trained." if not diff.matters else _BUNDLED
     if is_due and options.start:
-        started, state, link = start_retraining(options, dataset, run_name(config.workload.source, diff))
+        name = f"{source_label(config.workload.source)} {diff_label(diff)}".strip()
+        started, state, link = start_retraining(options, dataset, name)
         retraining = f"Retraining {started} is {state}."
     elif is_due:
         filled = ", ".join(f"{name} {value}" for name, value in options.given().items())
@@ -64,8 +63,9 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "in_use": "No version is in use yet." if in_use is None else in_use_sentence(in_use),
         **diff.payload(),
     }
-    publish(diff, outcome, link)
-    return {**outcome, "table": [change.row() for change in diff.changes[:SHOWN]]}
+    table = [change.row() for change in diff.changes[:SHOWN]]
+    publish(page(diff, outcome, link, table), "dreamshard-tables", diff.sentence)
+    return {**outcome, "table": table}
 
 
 def in_use_sentence(version: Version) -> str:
@@ -74,13 +74,10 @@ def in_use_sentence(version: Version) -> str:
     return f"{version} is in use since {version.tags['decided_at']} ({version.made_of.topology}).{note}"
 
 
-@task(name="compare datasets", cache_policy=NO_CACHE)
 def compare_datasets(store: Store, trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
     """What changed between the dataset of the last training and the current one."""
     before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
-    diff = diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
-    get_run_logger().info("dataset %s compared with %s: %s", dataset, trained or "none", diff.sentence)
-    return diff
+    return diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
 
 
 def start_retraining(options: WatchOptions, dataset: str, name: str) -> tuple[str, str, str]:
@@ -97,25 +94,16 @@ def retraining_key(options: WatchOptions, dataset: str, day: date) -> str:
     return f"{dataset} {json.dumps(options.given(), sort_keys=True)} {day}"
 
 
-def run_name(source: str, diff: DatasetDiff) -> str:
-    """What a retraining is of, such as `model.csv +3 -2 ~1`."""
-    counts = diff.counts
-    changed = counts["resized"] + counts["drifted"]
-    name = PurePath(source).name or source
-    return f"{name} +{counts['added']} -{counts['removed']} ~{changed}" if diff.num_before else name
-
-
-def publish(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> None:
-    """Show the difference as an artifact of the flow run."""
-    rows = [change.row() for change in diff.changes[:SHOWN]]
-    num_hidden = len(diff.changes) - len(rows)
+def page(diff: DatasetDiff, outcome: dict[str, Any], link: str, table: list[dict[str, str]]) -> str:
+    """The difference as Markdown."""
+    num_hidden = len(diff.changes) - len(table)
     parts = [
         f"# {outcome['source']}",
         f"**{diff.sentence}**",
         f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}.",
         f"[{outcome['retraining']}]({link})" if link else outcome["retraining"],
         outcome["in_use"],
-        markdown_table(rows),
+        markdown_table(table),
         f"... and {num_hidden} more" if num_hidden else "",
     ]
-    create_markdown_artifact("\n\n".join(filter(None, parts)), key="dreamshard-tables", description=diff.sentence)
+    return "\n\n".join(filter(None, parts))

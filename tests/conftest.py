@@ -5,7 +5,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
@@ -56,3 +57,26 @@ def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping
     """Start an S3 server with the bucket `team`; yields the environment variables of its users."""
     with s3_server(tmp_path_factory.mktemp("s3") / "server.log") as environment:
         yield environment
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database without rows; making one takes seconds, copying it does not."""
+    from storage.mlflow_store import runs
+    from storage.settings import Settings
+
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path_factory.mktemp("database"))})
+    runs.client(settings)
+    return settings.home / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def mlflow_home(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes homes that have such a database."""
+
+    def make() -> Path:
+        home = tmp_path_factory.mktemp("home")
+        shutil.copy(empty_database, home)
+        return home
+
+    return make

@@ -24,30 +24,29 @@ _MOST_BYTES = 2**28
 _CPU_BATCH = 2048
 
 
-def reference_workload(num_devices: int, memory_bytes: int, number: int, *, is_gpu: bool) -> WorkloadConfig:
+def reference_workload(num_devices: int, memory_bytes: int, *, is_gpu: bool) -> WorkloadConfig:
     """The tables that reference tasks are drawn from; no recipe changes them.
 
     There are half as many again as a task takes, or as many as are small enough: many or small devices get smaller tasks.
 
     Args:
         memory_bytes: room for tables on each device.
-        number: of the set, from 1; another number draws other tables.
         is_gpu: whether devices are GPUs, or models of them, which take larger batches.
     """
     small = WorkloadConfig(
         source="meta-dlrm-2022",
         max_table_bytes=max(1, min(_MOST_BYTES, memory_bytes // _MEMORY_SHARE)),
         batch_size=DEFAULT_BATCH if is_gpu else _CPU_BATCH,
-        seed=2_022_000 + number,
+        seed=2_022_001,
     )
     return replace(small, num_tables=min(3 * _tables_per_task(num_devices) // 2, open_workload(small).num_tables))
 
 
-def reference_tasks(pool: Tables, config: TasksConfig, number: int) -> list[PlacementTask]:
+def reference_tasks(pool: Tables, config: TasksConfig) -> list[PlacementTask]:
     """Draw tasks from a pool of `reference_workload`; `config` gives the topology, not the number of tables."""
     drawn = max(1, min(_tables_per_task(config.num_devices), 2 * len(pool) // 3))  # fewer than there are: tasks differ
-    generator = torch.Generator().manual_seed(number)
-    return replace(config, tables_per_task=drawn).sample(pool, _COUNT, generator, f"reference-{number}")
+    generator = torch.Generator().manual_seed(1)
+    return replace(config, tables_per_task=drawn).sample(pool, _COUNT, generator, "reference")
 
 
 def _tables_per_task(num_devices: int) -> int:

@@ -73,8 +73,6 @@ def models(
     _show_champions(rows)
     for head, entry in columns.items():
         terminal.say(f"{head}: {entry['reason']}")
-        if entry["reference_failure"]:
-            terminal.say(f"Note: {entry['reference_failure']}")
     if len(shown) > 1:
         terminal.say(_COMPARABLE)
     if len(shown) < len(rows):

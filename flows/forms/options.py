@@ -142,8 +142,6 @@ class RetrainOptions(RetrainingOptions):
     """Placements measured in each round."""
     full: bool = False
     """Train from nothing instead of continuing from the champion."""
-    new_reference: bool = False
-    """Draw other reference tasks, by whose costs versions are compared from now on."""
     current: Current = None
     no_promote: NoPromote = False
 

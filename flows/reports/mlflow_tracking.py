@@ -14,7 +14,7 @@ from dreamshard.recipes import Recipe
 from dreamshard.training.config import DEFAULT_ALGORITHM
 from dreamshard.workloads.dataset_diff import DatasetDiff, diff_datasets
 from flows.reports import plots, report_pages, report_tables
-from flows.runtime.source_revision import source_revision
+from flows.runtime.identity import source_revision
 from storage.lake import catalog
 from storage.lake.ingested import Ingested
 from storage.lake.parquet_files import hive_folder

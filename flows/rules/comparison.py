@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dreamshard.files.text import gib
 from dreamshard.recipes import RECIPES
 from flows.forms.options import CompareOptions
 from flows.rules.heldout import split_by_training
@@ -14,17 +13,13 @@ from storage.store import Store
 _FEWEST_TABLES = 2
 """Of a task that has a choice of devices."""
 
-_TAKEN: dict[str, tuple[str, Callable[[Training], Any], Callable[[Any], str]]] = {
-    "testbed": ("testbed", lambda own: own.testbed.kind if own.testbed.name == "auto" else own.testbed.name, str),
-    "devices": ("number of devices", lambda own: own.recipe.tasks.num_devices, str),
-    "devices_per_host": ("number per host", lambda own: own.recipe.tasks.devices_per_host, str),
-    "memory_gb": (
-        "room per device",
-        lambda own: own.recipe.tasks.memory_bytes / 2**30,
-        lambda gb: gib(int(gb * 2**30)),
-    ),
+_TAKEN: dict[str, tuple[str, Callable[[Training], Any]]] = {
+    "testbed": ("testbed", lambda own: own.testbed.kind if own.testbed.name == "auto" else own.testbed.name),
+    "devices": ("number of devices", lambda own: own.recipe.tasks.num_devices),
+    "devices_per_host": ("number per host", lambda own: own.recipe.tasks.devices_per_host),
+    "memory_gb": ("GiB per device", lambda own: own.recipe.tasks.memory_bytes / 2**30),
 }
-"""Options that come from the first version: their names for people, their values, and how these are shown."""
+"""Options that come from the first version: their names for people, and their values."""
 
 
 def with_sizes_of_versions(
@@ -43,17 +38,14 @@ def with_sizes_of_versions(
     notes: list[str] = []
     if options.recipe == "default" and first.made_of.recipe.name in RECIPES:
         taken["recipe"] = first.made_of.recipe.name
-    for name, (what, value_of, shown) in _TAKEN.items():
-        is_given = getattr(options, name) is not None or (name == "devices_per_host" and options.devices)
-        if is_given:
+    for name, (what, value_of) in _TAKEN.items():
+        if getattr(options, name) is not None or (name == "devices_per_host" and options.devices):
             continue
-        taken[name] = value_of(first.made_of)
-        others = {
-            shown(value_of(each.made_of)): str(each) for each in versions if value_of(each.made_of) != taken[name]
-        }
-        if others:
-            differing = " and ".join(f"{value} ({version})" for value, version in others.items())
-            notes.append(f"the {what} is that of {first}, {shown(taken[name])}, not {differing}")
+        values = {str(each): value_of(each.made_of) for each in versions}
+        taken[name] = values[str(first)]
+        differing = [f"{value} ({version})" for version, value in values.items() if value != taken[name]]
+        if differing:
+            notes.append(f"the {what} is that of {first}, {taken[name]}, not {' and '.join(differing)}")
     if options.dataset is None:
         taken["dataset"] = newest.made_of.dataset
         if len({version.made_of.dataset for version in versions}) > 1:
@@ -65,7 +57,7 @@ def with_sizes_of_versions(
     what = "one fixed model" if filled.mode == "fixed" else f"tasks of {filled.tables_per_task} tables"
     sentence = (
         f"compared as {first} was trained: {what} of dataset {filled.dataset}, {filled.devices} devices of "
-        f"{gib(round((filled.memory_gb or 0) * 2**30))}, testbed {filled.testbed}"
+        f"{filled.memory_gb:.4g} GiB, testbed {filled.testbed}"
     )
     return filled, "; ".join([sentence, *notes])
 

@@ -1,11 +1,10 @@
 """Which placers take part in an evaluation, and under which names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.plan import CurrentPlan, Plan
+from dreamshard.placer import Placer
 from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, RIVALS, installed_rivals, rival
 from dreamshard.search import PARTS, DreamShardPlacer, part_of
 from dreamshard.search.baselines import baselines
@@ -13,7 +12,6 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
-from storage.run_records.report_store import IN_USE
 from storage.store import Store
 from storage.version_names import WRITTEN, names_version
 
@@ -29,8 +27,7 @@ class Contestants:
     """Placers that are measured on the same tasks.
 
     Attributes:
-        placers: by name, in the order in which they are measured.
-        model_placers: those that place only the model of a fixed model's tasks, not its variants.
+        placers: by name.
         predictors: placers whose predictions are reported, by name; the first also predicts for all other placers. Empty
             if none predicts what steps cost, as AutoShard does not.
         versions: each registered version, by name.
@@ -40,10 +37,9 @@ class Contestants:
 
     placers: Mapping[str, Placer]
     predictors: Mapping[str, DreamShardPlacer]
-    versions: Mapping[str, Version] = field(default_factory=dict)
-    model_placers: Mapping[str, Placer] = field(default_factory=dict)
-    candidate: str | None = None
-    notes: tuple[str, ...] = ()
+    versions: Mapping[str, Version]
+    candidate: str | None
+    notes: tuple[str, ...]
 
 
 def champion_name(version: Version) -> str:
@@ -52,31 +48,49 @@ def champion_name(version: Version) -> str:
 
 
 def of_training(
-    candidate: TrainedPlacer, champion: TrainedPlacer | None, version: Version | None, seed: int, *, rivals: bool
+    store: Store,
+    candidate: TrainedPlacer,
+    champion: Version | None,
+    tasks: Sequence[PlacementTask],
+    spec: AcceleratorSpec | None,
+    seed: int,
+    *,
+    rivals: bool,
 ) -> Contestants:
-    """Rules of thumb, greedy search on the cost network, published rivals, the candidate, and the champion in use.
+    """Rules of thumb, greedy search on the cost network, TorchRec's planner, the candidate, and the champion in use.
+
+    TorchRec's planner takes part if torchrec is installed: of whole tables, and if the candidate may split tables also of
+    columns. Planning columns takes seconds, so with large tasks they are left out, and a note says so.
 
     Args:
-        champion: placer of the champion; None if there is none.
-        version: the champion.
-        rivals: add the published rivals; those that use predicted costs of steps are left out if the candidate predicts
-            none.
+        spec: bandwidths and hosts that TorchRec's planner assumes; None for its defaults.
+        rivals: add the published rivals that use predicted costs of steps, if the candidate predicts them.
     """
-    versions = {} if version is None else {champion_name(version): version}
-    models = {candidate.name: candidate} | {name: champion for name in versions if champion is not None}
-    predictors = _predictors({candidate.name: candidate})
-    names = [*baselines(), *(PARTS[:1] if predictors else ()), *(installed_rivals() if rivals else ()), *models]
-    contestants = Contestants(placers={}, predictors=predictors, versions=versions, candidate=candidate.name)
-    return _with_placers(contestants, names, models, seed, may_leave_out=True)
+    (whole, columns), notes = OF_TORCHREC, list[str]()
+    predicts = isinstance(candidate, DreamShardPlacer)
+    names = [*baselines(), *(PARTS[:1] if predicts else ()), *(ON_NETWORK if rivals else ())]
+    if whole in installed_rivals():
+        may_split = isinstance(candidate, DreamShardPlacer) and candidate.columns and candidate.inference == "search"
+        most = max(len(task.tables) for task in tasks)
+        names += [whole, *([columns] if may_split and most <= MOST_IN_COLUMNS else ())]
+        if may_split and most > MOST_IN_COLUMNS:
+            notes.append(
+                f"{columns} was left out: a task has {most} tables, and with more than {MOST_IN_COLUMNS} TorchRec's planner "
+                "takes more than about 10 seconds to plan columns; to measure it all the same, name it in "
+                "`dreamshard compare`"
+            )
+    versions = {} if champion is None else {champion_name(champion): champion}
+    return _contestants(store, names, {candidate.name: candidate}, versions, spec, seed, notes, may_leave_out=True)
 
 
 def of_versions(
-    store: Store, names: Mapping[str, Version | None], seed: int, *, may_leave_out: bool = False
+    store: Store, names: Mapping[str, Version | None], spec: AcceleratorSpec | None, seed: int, *, may_leave_out: bool
 ) -> Contestants:
     """The placers that `resolve` names.
 
     Args:
         names: version of each placer; None if it is not a registered version.
+        spec: as for `of_training`.
         may_leave_out: leave out rivals that cannot take part, because all were requested and none by name.
 
     Raises:
@@ -84,36 +98,7 @@ def of_versions(
             of steps and no version predicts them.
     """
     versions = {name: version for name, version in names.items() if version is not None}
-    models = {name: registry.load_placer(version.uri, store.settings) for name, version in versions.items()}
-    contestants = Contestants(placers={}, predictors=_predictors(models), versions=versions)
-    return _with_placers(contestants, list(names), models, seed, may_leave_out=may_leave_out)
-
-
-def of_fixed_model(
-    contestants: Contestants, tasks: Sequence[PlacementTask], current: Plan | None, reference: str | None
-) -> Contestants:
-    """The contestants for a fixed model, with the plan in use.
-
-    Rules of thumb and rivals that find no room for a task are left out, for memory may be tight; a note says so.
-
-    Args:
-        tasks: held-out ones; the first is the model.
-        current: the plan in use; None if it is not known.
-        reference: placer that cannot be left out; None for none.
-
-    Raises:
-        ValueError: the plan in use is not one of this model.
-    """
-    placers = dict(contestants.placers)
-    required = contestants.predictors.keys() | contestants.versions.keys() | {reference, contestants.candidate}
-    left_out = without_room({name: placers[name] for name in placers.keys() - required}, tasks)
-    kept = {name: placer for name, placer in placers.items() if name not in left_out}
-    last = {name: kept.pop(name) for name in [*kept] if name in required}
-    in_use: dict[str, Placer] = {} if current is None else {IN_USE: CurrentPlan(current)}
-    for placer in in_use.values():
-        placer.place(tasks[0])
-    notes = [f"{', '.join(sorted(left_out))} found no room for every task and were left out"] if left_out else []
-    return replace(contestants, placers=kept | last, model_placers=in_use, notes=(*contestants.notes, *notes))
+    return _contestants(store, list(names), {}, versions, spec, seed, [], may_leave_out=may_leave_out)
 
 
 def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[str, Version | None]:
@@ -154,90 +139,45 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
     return resolved
 
 
-def with_torchrec_planner(
-    contestants: Contestants, tasks: Sequence[PlacementTask], spec: AcceleratorSpec | None
-) -> Contestants:
-    """The contestants, in which TorchRec's planner assumes the testbed's bandwidths; it meets every candidate.
-
-    It is added to a candidate's evaluation if torchrec is installed, unless it finds no placement for a task: of whole
-    tables, and if the candidate may split tables also of columns. Planning columns takes seconds, so with large tasks
-    they are left out, and a note says so.
-
-    Args:
-        spec: bandwidths and hosts that the planner assumes; None for its defaults.
-    """
-    (whole, columns), notes = OF_TORCHREC, [*contestants.notes]
-    named = [name for name in OF_TORCHREC if name in contestants.placers]
-    added: dict[str, Placer] = {}
-    if contestants.candidate is not None and whole in installed_rivals():
-        candidate = contestants.placers[contestants.candidate]
-        may_split = isinstance(candidate, DreamShardPlacer) and candidate.columns and candidate.inference == "search"
-        most = max(len(task.tables) for task in tasks)
-        wanted = [whole, *([columns] if may_split and most <= MOST_IN_COLUMNS else [])]
-        added = {name: rival(name, None, spec=spec) for name in wanted if name not in named}
-        if may_split and most > MOST_IN_COLUMNS and columns not in named:
-            notes.append(
-                f"{columns} was left out: a task has {most} tables, and beyond {MOST_IN_COLUMNS} TorchRec's planner takes "
-                "more than about 10 seconds to plan columns for one; to measure it all the same, name it in "
-                "`dreamshard compare`"
-            )
-    unfit = without_room(added, tasks)
-    planners = {name: rival(name, None, spec=spec) for name in OF_TORCHREC if name in {*named, *added} - unfit}
-    if planners and spec is None:
-        notes.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
-    last = {*contestants.predictors, contestants.candidate}
-    models = {name: placer for name, placer in contestants.placers.items() if name in last}
-    others = {name: placer for name, placer in contestants.placers.items() if name not in models}
-    return replace(contestants, placers={**others, **planners, **models}, notes=tuple(notes))
-
-
-def without_room(placers: Mapping[str, Placer], tasks: Sequence[PlacementTask]) -> set[str]:
-    """Names of the placers that find no placement of some task.
-
-    If TorchRec's planner finds room for whole tables it also does in columns, so it is not asked to plan these as well.
-    """
-    whole, columns = OF_TORCHREC
-    found = {name for name, placer in placers.items() if name != columns and not _has_room(placer, tasks)}
-    if columns in placers and whole not in placers.keys() - found and not _has_room(placers[columns], tasks):
-        found.add(columns)
-    return found
-
-
-def _has_room(placer: Placer, tasks: Sequence[PlacementTask]) -> bool:
-    try:
-        for task in tasks:
-            placer.place(task)
-    except NoPlacementError:
-        return False
-    return True
-
-
-def _predictors(models: Mapping[str, TrainedPlacer]) -> dict[str, DreamShardPlacer]:
-    """Those that predict what steps cost; AutoShard predicts compute only."""
-    return {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}
-
-
-def _with_placers(
-    contestants: Contestants,
+def _contestants(
+    store: Store,
     names: Sequence[str],
-    models: Mapping[str, TrainedPlacer],
+    candidate: Mapping[str, TrainedPlacer],
+    versions: Mapping[str, Version],
+    spec: AcceleratorSpec | None,
     seed: int,
+    notes: list[str],
     *,
     may_leave_out: bool,
 ) -> Contestants:
-    """With the placers of these names, in this order."""
-    known: dict[str, Placer] = {**baselines(seed), **models}
-    base, notes = next(iter(contestants.predictors.values()), None), contestants.notes
+    """The placers of these names, the candidate and the versions, which all are models."""
+    models = dict(candidate) | {
+        name: registry.load_placer(version.uri, store.settings) for name, version in versions.items()
+    }
+    predictors = {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}
+    base = next(iter(predictors.values()), None)
     by_costs = [] if base else [name for name in names if name in _BY_COSTS]
-    if base is not None:
-        known |= {name: part_of(name, base) for name in PARTS}
-    elif by_costs:
+    if by_costs:
         reason = "a network that predicts what steps cost, but AutoShard predicts compute only"
         if not may_leave_out:
             raise ValueError(
                 f"{', '.join(by_costs)} would use {reason}, so they cannot take part; name a version of another algorithm "
                 "as well, e.g. champion, or leave them out"
             )
-        notes = (*notes, f"{' and '.join(by_costs)} were left out: they use {reason}")
-    placers = {name: known.get(name) or rival(name, base) for name in names if name not in by_costs}
-    return replace(contestants, placers=placers, notes=notes)
+        notes.append(f"{' and '.join(by_costs)} were left out: they use {reason}")
+    if spec is None and not {*OF_TORCHREC}.isdisjoint(names):
+        notes.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
+    known: dict[str, Placer] = {**baselines(seed), **models}
+    known |= {} if base is None else {name: part_of(name, base) for name in PARTS}
+    placers = {
+        name: known.get(name) or rival(name, base, spec=spec)
+        for name in dict.fromkeys([*names, *models])
+        if name not in by_costs
+    }
+    return Contestants(
+        placers=placers,
+        predictors=predictors,
+        versions=versions,
+        candidate=next(iter(candidate), None),
+        notes=tuple(notes),
+    )

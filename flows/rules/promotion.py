@@ -25,15 +25,60 @@ Code = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gain:
+    """The candidate's gain over another placer.
+
+    Attributes:
+        over: the champion's version or the rule of thumb.
+        measured: on held-out tasks, or on the model of a fixed one.
+        variants: of a fixed model, the same on drifted variants of it.
+    """
+
+    over: str
+    measured: PairedComparison
+    variants: PairedComparison | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is beyond doubt; if every repeat measured the same, whether it is on the variants."""
+        gain, variants = self.measured, self.variants
+        exact = gain.over == "repeats" and gain.low is None and gain.is_positive
+        return gain.is_beyond_doubt or (exact and variants is not None and variants.is_beyond_doubt)
+
+    def __str__(self) -> str:
+        gain, variants = self.measured, self.variants
+        if gain.mean_gain is None:
+            figures = f"{self.over if gain.fits else 'a placement'} did not fit its devices when measured"
+            figures += "" if gain.fits else f", against {self.over}"
+        elif gain.is_same_placement:
+            figures = f"the same placement of this model as {self.over}"
+        else:
+            interval = "one held-out task" if gain.over == "tasks" else "every repeat measured the same"
+            if gain.low is not None:
+                repeats = f"over {gain.num_repeats} interleaved repeats of this model"
+                counted = repeats if gain.over == "repeats" else f"{gain.num_tasks} held-out tasks"
+                interval = f"{_interval(gain)}, {counted}"
+            figures = f"{gain.mean_gain:+.1%} measured cost saved ({interval}) against {self.over}"
+        if variants is None:
+            return figures
+        if variants.mean_gain is None:
+            return f"{figures}; on drifted variants a placement did not fit its devices"
+        ends = "" if variants.low is None else f" ({_interval(variants)})"
+        return f"{figures}; {variants.mean_gain:+.1%} over {variants.num_tasks} drifted variants of it{ends}"
+
+
+def _interval(gain: PairedComparison) -> str:
+    return f"95 % interval {gain.low:+.1%} to {gain.high:+.1%}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Decision:
     """The alias that a version gets, and why.
 
     Attributes:
         alias: champion or challenger.
         code: rule that decided.
-        against: champion's version or rule of thumb that the candidate was compared with; empty if with neither.
-        gain: the candidate's gain over it: on held-out tasks, or on the model of a fixed one.
-        variants: of a fixed model, the same on drifted variants of it.
+        gain: that it decided by; None if by neither.
         rival: number of the champion in the evaluation; None if there was none.
         in_use: number of the champion when the decision was made; None if there was none.
         already_champion: whether the version was champion before the decision.
@@ -44,9 +89,7 @@ class Decision:
 
     alias: Literal["champion", "challenger"]
     code: Code
-    against: str = ""
-    gain: PairedComparison | None = None
-    variants: PairedComparison | None = None
+    gain: Gain | None = None
     rival: int | None = None
     in_use: int | None = None
     already_champion: bool = False
@@ -56,83 +99,63 @@ class Decision:
     @property
     def reason(self) -> str:
         """The decision in one sentence, for people."""
-        if self.gain is None:
-            return (
-                f"not compared with version {self.in_use}, which replaced {self.rival} in the meantime; "
-                "run `dreamshard evaluate` to compare them, then promote"
-            )
         until = ", provisional until shown to be cheaper than a rule of thumb" if self.provisional else ""
         words: dict[Code, str] = {
             "beats_champion": "beats the champion",
             "replaces_provisional": f"replaces version {self.rival}, a provisional champion, without costing more",
             "not_beyond_doubt": "does not beat the champion beyond doubt",
+            "champion_changed": f"not compared with version {self.in_use}, which replaced {self.rival} in the meantime",
             "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
             "better_than_baseline": f"first champion{until}",
             "worse_than_baseline": "no champion of this hardware yet, and more expensive than a rule of thumb",
         }
-        figures = _figures(self.gain, self.variants, self.against)
-        outcome = f"{words[self.code]}: {figures}"
+        if self.gain is None:
+            return f"{words[self.code]}; run `dreamshard evaluate` to compare them, then promote"
+        outcome = f"{words[self.code]}: {self.gain}"
         if self.already_champion:
-            return f"already the champion: {outcome if self.rival else figures}"
+            return f"already the champion: {outcome if self.rival else self.gain}"
         return f"{self.veto}; its figures: {outcome}" if self.veto else outcome
 
 
 def decide(
-    rival: int | None,
-    against_rival: PairedComparison | None,
-    best_baseline: str,
-    against_baseline: PairedComparison,
+    over_rule: Gain,
+    over_rival: Gain | None = None,
     *,
+    rival: int | None = None,
     in_use: int | None = None,
-    variants_of_rival: PairedComparison | None = None,
-    variants_of_baseline: PairedComparison | None = None,
     is_rival_provisional: bool = False,
-    splits_columns: bool = False,
 ) -> Decision:
     """Promote a candidate that beats the champion beyond doubt; the first champion need only match a rule of thumb.
 
     Without a champion, the candidate's mean gain over the best rule of thumb must not be negative; until that gain is beyond
     doubt, the champion is provisional. A candidate that beats the best rule of thumb beyond doubt replaces a provisional
-    champion that costs as much or more on the mean.
+    champion that costs as much or more on average.
 
     A fixed model's repeats decide. If all of them measured the same, so that they have no interval, its variants must be
     cheaper beyond doubt as well.
 
     Args:
-        rival: number of the champion in the evaluation, or None if there was no champion.
-        against_rival: the candidate's gain over that champion; None if there was none.
-        best_baseline: best rule of thumb on these tasks.
-        against_baseline: the candidate's gain over it.
+        over_rule: the candidate's gain over the best rule of thumb on these tasks.
+        over_rival: its gain over the champion in the evaluation; None if there was none.
+        rival: number of that champion.
         in_use: number of the champion now.
-        variants_of_rival: of a fixed model, the candidate's gain over the champion on its variants.
-        variants_of_baseline: the same over the rule of thumb.
-        is_rival_provisional: whether that champion is a provisional one.
-        splits_columns: whether the candidate split tables by columns, which no rule of thumb does.
+        is_rival_provisional: whether the champion in the evaluation is a provisional one.
     """
     decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use)
-    if rival is not None and in_use not in (None, rival):
-        return decision
-    over_rule = f"{best_baseline}, the best rule of thumb"
-    if splits_columns:
-        over_rule += ", which keeps whole the tables that this version splits"
-    is_shown = _is_shown(against_baseline, variants_of_baseline)
-    doubt = "" if is_shown else _figures(against_baseline, variants_of_baseline, over_rule)
-    of_rule = replace(
-        decision, gain=against_baseline, variants=variants_of_baseline, against=over_rule, provisional=doubt
-    )
-    if rival is not None and against_rival is not None:
-        of_rival = replace(
-            decision, gain=against_rival, variants=variants_of_rival, against=f"champion version {rival}"
-        )
-        if _is_shown(against_rival, variants_of_rival):
+    doubt = "" if over_rule.is_shown else str(over_rule)
+    of_rule = replace(decision, gain=over_rule, provisional=doubt)
+    if over_rival is not None:
+        if in_use not in (None, rival):
+            return decision
+        if over_rival.is_shown:
             kept = doubt if is_rival_provisional else ""
-            return replace(of_rival, alias="champion", code="beats_champion", provisional=kept)
-        if is_rival_provisional and is_shown and against_rival.is_positive:
+            return replace(decision, alias="champion", code="beats_champion", gain=over_rival, provisional=kept)
+        if is_rival_provisional and over_rule.is_shown and over_rival.measured.is_positive:
             return replace(of_rule, alias="champion", code="replaces_provisional")
-        return replace(of_rival, code="not_beyond_doubt")
-    if rival is None and in_use is not None:
+        return replace(decision, code="not_beyond_doubt", gain=over_rival)
+    if in_use is not None:
         return replace(of_rule, code="champion_not_compared")
-    if against_baseline.is_positive:
+    if over_rule.measured.is_positive:
         return replace(of_rule, alias="champion", code="better_than_baseline")
     return replace(of_rule, code="worse_than_baseline")
 
@@ -210,46 +233,3 @@ def try_out(store: Store, version: Version, decision: Decision) -> Standing:
     registry.tag(store.settings, version.uri, {"reason": decision.reason, TRYOUT: "yes"})
     note = f"no version's standing changed; `dreamshard promote {version.uri}` makes it champion"
     return Standing(alias="none", words="a try-out", note=note)
-
-
-def _is_shown(gain: PairedComparison, variants: PairedComparison | None) -> bool:
-    """Whether the gain is beyond doubt; if every repeat measured the same, whether it is on the variants."""
-    exact = gain.over == "repeats" and gain.low is None and gain.is_positive
-    return gain.is_beyond_doubt or (exact and variants is not None and variants.is_beyond_doubt)
-
-
-def _figures(gain: PairedComparison, variants: PairedComparison | None, other: str) -> str:
-    figures = _in_words(gain, other)
-    return figures if variants is None else f"{figures}; {_on_variants(variants)}"
-
-
-def _in_words(gain: PairedComparison, other: str) -> str:
-    if gain.mean_gain is None:
-        return (
-            f"{other} did not fit its devices when measured"
-            if gain.fits
-            else f"a placement did not fit its devices when measured, against {other}"
-        )
-    is_saving = gain.mean_gain >= 0
-    if gain.is_same_placement:
-        return f"the same placement of this model as {other}"
-    interval = "one held-out task" if gain.over == "tasks" else "every repeat measured the same"
-    if gain.low is not None and gain.high is not None:
-        ends = f"{gain.low:+.1%} to {gain.high:+.1%}" if is_saving else f"{_more(gain.high)} to {_more(gain.low)}"
-        repeats = f"over {gain.num_repeats} interleaved repeats of this model"
-        counted = repeats if gain.over == "repeats" else f"{gain.num_tasks} held-out tasks"
-        interval = f"95 % interval {ends}, {counted}"
-    if is_saving:
-        return f"{gain.mean_gain:+.1%} measured cost saved ({interval}) against {other}"
-    return f"costs {-gain.mean_gain:.1%} more when measured ({interval}) than {other}"
-
-
-def _on_variants(gain: PairedComparison) -> str:
-    if gain.mean_gain is None:
-        return "on drifted variants a placement did not fit its devices"
-    ends = "" if gain.low is None or gain.high is None else f" (95 % interval {gain.low:+.1%} to {gain.high:+.1%})"
-    return f"{gain.mean_gain:+.1%} over {gain.num_tasks} drifted variants of it{ends}"
-
-
-def _more(gain: float) -> str:
-    return f"{abs(gain):.1%} {'less' if gain > 0 else 'more'}"

@@ -104,13 +104,13 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
 
 def _is_like(made_of: Training, config: Recipe) -> bool:
     own, tasks = made_of.recipe, config.tasks
-    sizes = ("num_devices", "devices_per_host", *(() if tasks.mode == "fixed" else ("tables_per_task",)))
+    sizes = ("devices_per_host", *(() if tasks.mode == "fixed" else ("tables_per_task",)))
     return (
         (own.name, known_as(made_of.source)) == (config.name, config.workload.source)
         and made_of.is_fixed == (tasks.mode == "fixed")
         and all(getattr(own.tasks, size) == getattr(tasks, size) for size in sizes)
         and ("memory_bytes" in config.derived or own.tasks.memory_bytes == tasks.memory_bytes - tasks.reserve_bytes)
-        and is_testbed(config.testbed, made_of.testbed.kind, made_of.testbed.identity)
+        and _is_on(made_of, config)
     )
 
 
@@ -124,9 +124,7 @@ def version_in_use(store: Store, config: Recipe) -> Version | None:
 
 
 def _is_on(made_of: Training, config: Recipe) -> bool:
-    testbed, hardware = made_of.testbed.kind, made_of.testbed.identity
-    if made_of.recipe.tasks.num_devices != config.tasks.num_devices:
-        return False
-    if config.testbed in (None, "auto"):
-        return testbed != SIMULATED and not is_simulated(hardware)
-    return is_testbed(config.testbed, testbed, hardware)
+    is_same = is_testbed(config.testbed, made_of.testbed.kind, made_of.testbed.identity)
+    is_auto = config.testbed == "auto"  # never simulated
+    is_other = is_auto and (made_of.testbed.kind == SIMULATED or is_simulated(made_of.testbed.identity))
+    return is_same and not is_other and made_of.recipe.tasks.num_devices == config.tasks.num_devices

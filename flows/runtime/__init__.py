@@ -1,1 +1,1 @@
-"""What flows run on: open testbeds, locks, retries, content keys, task runners, progress."""
+"""What flows run on: open testbeds, locks, retries, identities, task runners, progress."""

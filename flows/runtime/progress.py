@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from uuid import UUID
+from typing import Any
 
 from prefect import get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -23,43 +22,37 @@ ANNOUNCEMENT = ""
 _LEAST_S = 2.0
 """Between two updates of an artifact."""
 
-
-@dataclass
-class _Artifact:
-    """The progress of a flow run on its page in Prefect."""
-
-    id: UUID
-    stages: Sequence[str]
-    updated: float = 0.0
-
-
-_listener: ContextVar[Listener | None] = ContextVar("_listener", default=None)
-_artifact: ContextVar[_Artifact | None] = ContextVar("_artifact", default=None)
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("_listeners", default=())
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Call `listener` for all progress during the block."""
-    token = _listener.set(listener)
+    token = _listeners.set((*_listeners.get(), listener))
     try:
         yield
     finally:
-        _listener.reset(token)
+        _listeners.reset(token)
 
 
 @contextmanager
-def progress_artifact(*stages: str) -> Iterator[None]:
-    """Show the flow run's progress on its page in Prefect during the block; by default of all stages of the chain."""
+def progress_artifact(stages: Sequence[str] = tuple(STAGES)) -> Iterator[None]:
+    """Show the progress of these stages on the flow run's page in Prefect during the block."""
     if FlowRunContext.get() is None:
         yield
         return
-    artifact = create_progress_artifact(0.0, key="dreamshard-progress", description="starting")
-    shown = _Artifact(artifact, stages or tuple(STAGES)) if isinstance(artifact, UUID) else None
-    token = _artifact.set(shown)
-    try:
+    artifact: Any = create_progress_artifact(0.0, key="dreamshard-progress", description="starting")
+    updated = 0.0
+
+    def show(stage: str, done: int, total: int, note: str) -> None:
+        nonlocal updated
+        if stage in stages and (done == total or time.monotonic() >= updated + _LEAST_S):
+            updated = time.monotonic()
+            percent = overall_percent(stage, done, total, stages)
+            update_progress_artifact(artifact, percent, f"{stage}: {done} of {total} {note}".strip())
+
+    with listening(show):
         yield
-    finally:
-        _artifact.reset(token)
 
 
 def announce(sentence: str) -> None:
@@ -70,19 +63,12 @@ def announce(sentence: str) -> None:
 
 def report_progress(stage: str, done: int, total: int, note: str = "") -> None:
     """Report that `done` of `total` parts of `stage` are finished."""
-    listener = _listener.get()
-    if listener is not None:
+    for listener in _listeners.get():
         listener(stage, done, total, note)
-    shown = _artifact.get()
-    now = time.monotonic()
-    if shown is not None and stage in shown.stages and (done == total or now >= shown.updated + _LEAST_S):
-        shown.updated = now
-        percent = overall_percent(stage, done, total, shown.stages)
-        update_progress_artifact(shown.id, percent, f"{stage}: {done} of {total} {note}".strip())
 
 
 def overall_percent(stage: str, done: int, total: int, stages: Sequence[str] = tuple(STAGES)) -> float:
     """Percentage of `stages` that is finished when `done` of `total` parts of `stage` are."""
-    shares = {name: STAGES.get(name, 1) for name in stages}
-    before = sum(shares[name] for name in stages[: stages.index(stage)])
-    return 100 * (before + shares[stage] * done / max(total, 1)) / sum(shares.values())
+    shares = [STAGES.get(name, 1) for name in stages]
+    position = stages.index(stage)
+    return 100 * (sum(shares[:position]) + shares[position] * done / max(total, 1)) / sum(shares)

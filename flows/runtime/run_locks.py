@@ -7,7 +7,7 @@ limit; without it, the file lock alone holds.
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -33,28 +33,23 @@ def registry_lock(store: Store) -> Iterator[None]:
     """Nobody else in this home or on this Prefect server registers or promotes during the block."""
     has_server = get_current_settings().api.url is not None
     between_hosts = concurrency(REGISTRY, lease_duration=LEASE_S) if has_server else nullcontext()
-    with home_lock(store, "registry", "another run registers or promotes"), between_hosts:
+    with home_lock(store, "registry"), between_hosts:
         yield
 
 
-@contextmanager
-def training_lock(store: Store, key: str) -> Iterator[None]:
+def training_lock(store: Store, key: str) -> AbstractContextManager[None]:
     """Nobody else in this home continues or evaluates the training `key` during the block."""
-    with home_lock(store, f"training-{key}", f"another run continues training {key}"):
-        yield
+    return home_lock(store, f"training-{key}")
 
 
-@contextmanager
-def home_lock(store: Store, name: str, why: str) -> Iterator[None]:
-    """No other process holds `name` in this home during the block; `why` is logged when it has to wait."""
+def home_lock(store: Store, name: str) -> AbstractContextManager[None]:
+    """No other process holds `name` in this home during the block."""
     folder = store.settings.home / "locks"
     folder.mkdir(exist_ok=True)
-    with locked(folder / f"{name}.lock", why):
-        yield
+    return locked(folder / f"{name}.lock")
 
 
-@contextmanager
-def measuring() -> Iterator[None]:
+def measuring() -> AbstractContextManager[None]:
     """Keep all other processes of this host, of any home or user, from measuring: they would slow each other down.
 
     Raises:
@@ -64,17 +59,12 @@ def measuring() -> Iterator[None]:
     with suppress(OSError):  # it is there, perhaps made by another user; `locked` says if it cannot be made
         path.parent.mkdir()
         path.parent.chmod(0o1777)
-    with locked(path, "another process measures on this host"):
-        yield
+    return locked(path)
 
 
 @contextmanager
-def locked(path: Path, reason: str) -> Iterator[None]:
-    """Hold the host-wide lock on `path`, a file in an existing folder.
-
-    Args:
-        path: made if missing, writable by every user.
-        reason: logged while another process holds the lock.
+def locked(path: Path) -> Iterator[None]:
+    """Hold the host-wide lock on `path`, a file in an existing folder; made if missing, writable by every user.
 
     Raises:
         ValueError: the file cannot be made.
@@ -84,7 +74,7 @@ def locked(path: Path, reason: str) -> Iterator[None]:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            logger.info("%s; waiting for the lock %s", reason, path)
+            logger.info("waiting for another run, which holds the lock %s", path)
             lock.acquire()
     except OSError as error:
         raise ValueError(

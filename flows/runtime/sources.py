@@ -13,10 +13,9 @@ def token_of(workload: WorkloadConfig) -> str:
     Raises:
         ValueError: there is no such source, or it cannot be read.
     """
-    return _model(workload).token if is_function(workload.source) else change_token(workload.source)
+    return _opened(workload, "").token if is_function(workload.source) else change_token(workload.source)
 
 
-@lru_cache(maxsize=1)
 def opened_source(workload: WorkloadConfig, token: str) -> Workload:
     """The source, opened once per process for all of its tables.
 
@@ -27,8 +26,8 @@ def opened_source(workload: WorkloadConfig, token: str) -> Workload:
         ValueError: the source is invalid, or a function of a model returned something else in another process.
     """
     if not is_function(workload.source):
-        return open_workload(workload)
-    model = _model(workload)
+        return _opened(workload, token)
+    model = _opened(workload, "")
     if model.token != token:
         raise ValueError(
             f"{workload.source} or its batches gave other tables in this process than where the ingestion began; make the "
@@ -37,10 +36,16 @@ def opened_source(workload: WorkloadConfig, token: str) -> Workload:
     return model
 
 
-def close() -> None:
-    """Forget what is open, so that it takes no memory and is read again next time."""
-    opened_source.cache_clear()
-    _model.cache_clear()
+@lru_cache(maxsize=1)
+def _opened(workload: WorkloadConfig, token: str) -> Workload:
+    opened: Workload = (
+        torchrec_bridge().open_model(workload) if is_function(workload.source) else open_workload(workload)
+    )
+    return opened
+
+
+close = _opened.cache_clear
+"""Forget what is open, so that it takes no memory and is read again next time."""
 
 
 def torchrec_bridge() -> ModuleType:
@@ -55,9 +60,3 @@ def torchrec_bridge() -> ModuleType:
         raise ValueError(
             f"torchrec cannot be imported ({error}); `pip install --no-deps torchrec==1.8.0`, or give a list of its tables"
         ) from error
-
-
-@lru_cache(maxsize=1)
-def _model(workload: WorkloadConfig) -> Workload:
-    opened: Workload = torchrec_bridge().open_model(workload)
-    return opened

@@ -1,4 +1,4 @@
-"""Runs many small Prefect tasks in threads of this process, or on a Ray cluster, by `DREAMSHARD_TASK_RUNNER`.
+"""Where many small Prefect tasks run: in threads of this process, or on a Ray cluster, by `DREAMSHARD_TASK_RUNNER`.
 
     threads                 one thread per core; the default
     ray:ray://HOST:PORT     a running Ray cluster; `ray:auto` is the cluster of this machine
@@ -8,13 +8,9 @@ references and write to the lake themselves.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
-from prefect.tasks import Task
-
-Result = TypeVar("Result")
 
 VARIABLE = "DREAMSHARD_TASK_RUNNER"
 THREADS = "threads"
@@ -37,15 +33,3 @@ def task_runner() -> TaskRunner[Any]:
         raise ValueError(f"{VARIABLE} asks for Ray ({error}); install it: pip install 'dreamshard[ray]'") from error
     runner: TaskRunner[Any] = RayTaskRunner(address=address)
     return runner
-
-
-def run_all(
-    task: Task[..., Result], calls: Sequence[Mapping[str, Any]], finished: Callable[[int, Result], None]
-) -> None:
-    """Run a Prefect task once with each of `calls`; `finished` gets the position and result of each, in order."""
-    if not calls:
-        return
-    with task_runner() as runner:
-        futures = [runner.submit(task, parameters=dict(call)) for call in calls]
-        for position, future in enumerate(futures):
-            finished(position, future.result())

@@ -21,8 +21,7 @@ def versions(settings: Settings) -> list[dict[str, Any]]:
     """All versions of all algorithms, newest first.
 
     Returns:
-        Of each: its reference, standing (in words), reference_failure (why it has no `reference_cost_ms`, or None), the
-        columns of the view `versions`, and every metric by name.
+        Of each: its reference, standing (in words), the columns of the view `versions`, and every metric by name.
     """
     rows = _rows(settings, [each for algorithm in ALGORITHMS for each in registry.versions(settings.of(algorithm))])
     rows.sort(key=lambda row: row["created_at"], reverse=True)  # stable: of one second, the highest number first
@@ -75,7 +74,6 @@ def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, 
     return {
         "reference": version.uri,
         "standing": version.standing,
-        "reference_failure": text.get("reference_failure"),
         **columns,
         "model": version.model,
         "version": version.number,

@@ -1,7 +1,6 @@
-"""Reference sets: which tasks all versions of a topology are measured on, one JSON file per topology.
+"""Reference sets: which tasks all versions of a topology are measured on; one JSON file each, which stays as it is for ever.
 
-`<store>/reference_sets/<digest of the topology>.json` holds all sets of the topology; the last one is in use. A set stays as
-it is for ever, and another one is drawn only when somebody asks for it.
+`<store>/reference_sets/<digest of the topology>.json`
 """
 
 from dataclasses import dataclass
@@ -21,49 +20,42 @@ class ReferenceSet:
     """Tasks of one topology, and how they are measured: the same for all versions.
 
     Attributes:
-        topology: in words (`storage.mlflow_store.topology`).
-        number: of the set among those of the topology, from 1.
+        topology: in words.
         dataset: version of the tables.
         tasks: key of the tasks.
         batch_size: training samples per pass.
         measure: warm-ups, repeats and the timeout.
-        asked_by: MLflow run that drew it.
     """
 
     topology: str
-    number: int
     dataset: str
     tasks: str
     batch_size: int
     measure: MeasureConfig
-    asked_by: str
 
     @property
     def key(self) -> str:
         """Names the set in tags and in the lake."""
-        return f"{json_digest([self.topology, self.dataset, self.tasks])}-{self.number}"
+        return json_digest([self.topology, self.dataset, self.tasks])
 
     @property
     def name(self) -> str:
         """The set for people."""
-        return f"reference set {f'{self.number} ' if self.number > 1 else ''}{self.topology}"
+        return f"reference set {self.topology}"
 
 
-_JSON = TypeAdapter(list[ReferenceSet])
+_JSON = TypeAdapter(ReferenceSet)
 
 
-def reference_sets(store: Store, topology: str) -> list[ReferenceSet]:
-    """All sets of a topology, the one in use last."""
-    try:
-        return _JSON.validate_python(read_json(_path(store, topology)))
-    except FileNotFoundError:
-        return []
+def find(store: Store, topology: str) -> ReferenceSet | None:
+    """The set of a topology; None before the first version."""
+    path = _path(store, topology)
+    return _JSON.validate_python(read_json(path)) if path.exists() else None
 
 
-def add(store: Store, new: ReferenceSet) -> None:
-    """Use another set of its topology from now on."""
-    known = reference_sets(store, new.topology)
-    write_json(_path(store, new.topology), _JSON.dump_python([*known, new], mode="json"))
+def keep(store: Store, new: ReferenceSet) -> None:
+    """Use a set for its topology from now on."""
+    write_json(_path(store, new.topology), _JSON.dump_python(new, mode="json"))
 
 
 def _path(store: Store, topology: str) -> AnyPath:

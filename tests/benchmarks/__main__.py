@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from flows.runtime.source_revision import source_revision
+from flows.runtime.identity import source_revision
 
 DATA, QUICK = Path(__file__).parent / "data" / "figures", Path(__file__).parents[2] / ".benchmarks"
 COLUMNS = ("what", "measured", "unit", "bar", "reference", "ratio")

@@ -42,7 +42,7 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm
-from flows.runtime.source_revision import source_revision
+from flows.runtime.identity import source_revision
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables, repeated

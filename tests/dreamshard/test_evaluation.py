@@ -32,9 +32,9 @@ class Fixed:
     device: tuple[int, ...] = ()
 
     def place(self, task, budget_ms=None):
-        if not self.device:
+        if not self.device and task.name == "two":
             raise NoPlacementError(f"no room for {task.name}")
-        return Placement.whole(self.device, task.num_devices)
+        return Placement.whole(self.device or (0, 1), task.num_devices)
 
 
 class Recorder:
@@ -52,10 +52,10 @@ TASKS = [task_of([1, 1], 2, 1, name="one"), task_of([1, 1], 2, 1, name="two")]
 PLACERS = {"left": Fixed("left", (0, 1)), "right": Fixed("right", (1, 0))}
 
 
-def run(measure, placers=PLACERS, tasks=TASKS, repeats=3, seed=0):
+def run(measure, placers=PLACERS, tasks=TASKS, repeats=3, seed=0, **options):
     """An evaluation in which 7 ms are predicted of every placement."""
     costs = DeviceCosts.from_phases(torch.tensor([[7.0, 0.0, 0.0, 0.0]]))
-    return evaluate(placers, tasks, measure, predict=lambda task, placement: costs, repeats=repeats, seed=seed)
+    return evaluate(placers, tasks, measure, predict=lambda *_: costs, repeats=repeats, seed=seed, **options)
 
 
 def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None):
@@ -91,7 +91,7 @@ def test_a_row_holds_its_repeats_their_mean_and_the_prediction():
 @pytest.mark.parametrize(
     ("other", "error", "text"),
     [
-        (Fixed("no room"), NoPlacementError, "no room for one"),
+        (Fixed("no room"), NoPlacementError, "no room for two"),
         (Fixed("both on one", (0, 0)), ValueError, "'other' placed one illegally"),
     ],
 )
@@ -100,6 +100,11 @@ def test_nothing_is_measured_unless_every_placer_places_every_task(other, error,
     with pytest.raises(error, match=text):
         run(measure, placers={**PLACERS, "other": other})
     assert measure.order == []
+
+
+def test_an_optional_placer_that_finds_no_room_for_a_task_is_left_out():
+    rows = run(Recorder(), placers={**PLACERS, "other": Fixed("no room")}, optional=["other"])
+    assert {row.placer for row in rows} == PLACERS.keys()
 
 
 def test_the_paired_interval_is_scipys():

@@ -1,6 +1,7 @@
 """Homes that several tests read, and the command line."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def shared_dreamshard() -> Iterator[Dreamshard]:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Path:
     """A home in which the smoke recipe has run, once for all workers of pytest; read-only."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -33,6 +34,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home, finished = shared / "trained", shared / "trained.finished"
     with FileLock(shared / "trained.lock"), pytest.MonkeyPatch.context() as patch:
         if not finished.exists():
+            home.mkdir(exist_ok=True)
+            shutil.copy(empty_database, home)
             done = runner(patch)("run", "--recipe", "smoke", "--testbed", "simulated", home=home)
             assert done.returncode == 0, done.sentence
             finished.touch()

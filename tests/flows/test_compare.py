@@ -1,23 +1,26 @@
 """Any versions on tasks held out for all of them; what MLflow and the command show of versions; promotion by hand."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from dreamshard.recipes import TasksConfig
 from dreamshard.rivals import installed_rivals
 from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
+from flows import drawing
 from flows.reports.report_pages import html_page
 from flows.rules import heldout
 from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import set_alias
 from storage.settings import Settings
-from storage.store import open_store
-from tests.flows.commands import Dreamshard, failed_with
+from storage.store import Store, open_store
+from tests.flows.commands import Dreamshard, failed_with, files
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
@@ -41,10 +44,9 @@ def pool_of(count: int) -> Tables:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(mlflow_home: Callable[[], Path]) -> Path:
     """Versions 1 and 2, untrained, recorded as trained on the train tables that seeds 0 and 1 draw from 40; 1 is champion."""
-    folder = tmp_path_factory.mktemp("compared")
-    settings, pool = Settings.from_environment({"DREAMSHARD_HOME": str(folder / "home")}), pool_of(40)
+    settings, pool = Settings.from_environment({"DREAMSHARD_HOME": str(mlflow_home())}), pool_of(40)
     dataset = open_store(settings).lake.write_dataset(pool, "by hand")
     for seed in (0, 1):
         half, rest = split_tables(pool, torch.Generator().manual_seed(seed))
@@ -62,26 +64,39 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compared(home: Path, shared_dreamshard: Dreamshard) -> dict:
-    """What the command says of version 1, version 2 and a rule of thumb."""
-    done = shared_dreamshard("compare", "champion", "2", "dim_greedy", *SMALL, "--json", home=home)
-    assert done.returncode == 0, done.sentence
-    return json.loads(done.stdout)
+def said(home: Path, shared_dreamshard: Dreamshard):
+    """A function that returns what a command says as JSON."""
+
+    def run(*words: str) -> dict | list:
+        done = shared_dreamshard(*words, "--json", home=home)
+        assert done.returncode == 0, done.sentence
+        return json.loads(done.stdout)
+
+    return run
 
 
-def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(home, compared, shared_dreamshard, monkeypatch):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    known = registry.versions(open_store().settings)
-    trained = {name for version in known for name in heldout.trained_names(open_store(), version)}
-    query = "select distinct unnest(table_names) as name from evaluations"
-    used = {row["name"] for row in json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)}
+@pytest.fixture(scope="module")
+def compared(said) -> dict:
+    """The comparison of version 1, version 2 and a rule of thumb."""
+    return said("compare", "champion", "2", "dim_greedy", *SMALL)
+
+
+@pytest.fixture
+def store(home: Path) -> Store:
+    return open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)}))
+
+
+def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(store, compared, said):
+    known = registry.versions(store.settings)
+    trained = {name for version in known for name in heldout.trained_names(store, version)}
+    used = {row["name"] for row in said("sql", "select distinct unnest(table_names) as name from evaluations")}
     assert len(trained) > 20  # the two splits differ, so neither's own test tables are held out for both
     assert used
     assert used.isdisjoint(trained)
     assert f"{40 - len(trained)} tables" in compared["held_out"]
 
 
-def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_versions(home, compared, shared_dreamshard):
+def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_versions(compared, said):
     report = json.loads(Path(compared["report"]).read_text())
     assert report["versions"] == {"version 1": ONE, "version 2": TWO}
     names = {"version 1", "version 2", "dim_greedy"}
@@ -92,89 +107,78 @@ def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_version
         1 - costs[task, "version 2"] / costs[task, "version 1"] for task in dict.fromkeys(task for task, _ in costs)
     ]
     assert report["gains"]["version 2"]["version 1"]["mean_gain"] == pytest.approx(sum(gains) / 4)
-    query = "select placer, model_version, count(*) as n from evaluations group by 1, 2 order by 1"
-    rows = json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)
-    assert rows == [
-        {"placer": "dim_greedy", "model_version": None, "n": 4},
-        {"placer": "version 1", "model_version": 1, "n": 4},
-        {"placer": "version 2", "model_version": 2, "n": 4},
-    ]
+    rows = said("sql", "select placer, model_version, count(*) as n from evaluations group by 1, 2 order by 1")
+    assert [tuple(row.values()) for row in rows] == [("dim_greedy", None, 4), ("version 1", 1, 4), ("version 2", 2, 4)]
 
 
-def test_mlflow_has_both_versions_figures_under_one_name(home, compared):
-    settings = Settings.from_environment({"DREAMSHARD_HOME": str(home)})
-    tracking = runs.client(settings)
-    found = [tracking.get_run(registry.find(settings, version).run) for version in (ONE, TWO)]
-    digests = []
-    for run in found:
+def test_mlflow_has_both_versions_figures_under_one_name(store, compared):
+    tracking, names = runs.client(store.settings), set()
+    for version in (ONE, TWO):
+        run = tracking.get_run(registry.find(store.settings, version).run)
         (measured,) = (key for key in run.data.metrics if key.endswith("/compared_overall_ms"))
         assert run.data.metrics[measured] > 0
-        digests.append(measured)
-        files = tracking.list_artifacts(run.info.run_id, "comparisons")
-        assert [Path(file.path).name for file in files] == [f"{compared['comparison']}.html"]
-    assert digests[0] == digests[1]
+        names.add(measured)
+        pages = tracking.list_artifacts(run.info.run_id, "comparisons")
+        assert [Path(file.path).name for file in pages] == [f"{compared['comparison']}.html"]
+    assert len(names) == 1
 
 
-def test_the_same_comparison_is_not_measured_again(home, compared, shared_dreamshard):
-    before = {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")}
-    done = shared_dreamshard("compare", "1", "challenger", "dim_greedy", *SMALL, "--json", home=home)
-    assert json.loads(done.stdout)["table"] == compared["table"]
-    assert {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")} == before
+def test_the_same_comparison_is_not_measured_again(home, compared, said):
+    before = files(home / "lake")
+    assert said("compare", "1", "challenger", "dim_greedy", *SMALL)["table"] == compared["table"]
+    assert files(home / "lake") == before
 
 
-def test_published_rivals_take_part_where_they_are_asked_for(home, compared, shared_dreamshard):
-    done = shared_dreamshard("compare", "champion", "2", *SMALL, "--rivals", "--json", home=home)
-    assert done.returncode == 0, done.sentence
-    found = {row["placer"]: row for row in json.loads(done.stdout)["table"]}
+def test_published_rivals_take_part_if_requested(compared, said):
+    found = {row["placer"]: row for row in said("compare", "champion", "2", *SMALL, "--rivals")["table"]}
     assert set(found) == {"version 1", "version 2", *installed_rivals()}
     assert all(row["legal"] for row in found.values())
 
 
-def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(home, monkeypatch):
-    from dreamshard.recipes import TasksConfig
-    from flows import drawing
-
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    store, config = open_store(), TasksConfig(tables_per_task=6, num_test=2)
+def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(store):
+    config = TasksConfig(tables_per_task=6, num_test=2)
     dataset, one = store.lake.newest_dataset(), registry.find(store.settings, ONE)
     for seed, is_same in ((0, True), (1, False)):
-        drawn = drawing.draw_tasks.fn(store, dataset, config, seed)
+        drawn = drawing.draw_tasks(store, dataset, config, seed)
         assert (drawing.draw_heldout_tasks.fn(store, dataset, config, seed, [one]) == drawn) is is_same
 
 
-def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favoured(home, monkeypatch):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favoured(store):
     pool = pool_of(40)
     known, fresh = split_tables(pool, torch.Generator().manual_seed(0))
     task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
-    one = registry.find(open_store().settings, ONE)
-    assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(open_store(), one, [task])
-    assert heldout.bias_caveat(open_store(), one, [PlacementTask(fresh, 2, 2**30)]) == ""
+    one = registry.find(store.settings, ONE)
+    assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(store, one, [task])
+    assert heldout.bias_caveat(store, one, [PlacementTask(fresh, 2, 2**30)]) == ""
 
 
-def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
-    failed_with(shared_dreamshard("compare", "1", "7", *SMALL, home=home), "no version '7'", ONE)
-    failed_with(shared_dreamshard("compare", "1", "magic", *SMALL, home=home), "'magic'", "dim_greedy", "neuroshard")
-    failed_with(shared_dreamshard("compare", "1", "champion", *SMALL, home=home), "version 1 alone")
-    failed_with(shared_dreamshard("compare", "dim_greedy", "random", *SMALL, home=home), "no version is among")
-    wide = (*SMALL[:-1], "30", "--mode", "pool")
-    failed_with(shared_dreamshard("compare", "1", "2", *wide, home=home), "a task takes 30", "--tables-per-task")
+@pytest.mark.parametrize(
+    ("words", "reasons"),
+    [
+        (("1", "7", *SMALL), ("no version '7'", ONE)),
+        (("1", "magic", *SMALL), ("'magic'", "dim_greedy", "neuroshard")),
+        (("1", "champion", *SMALL), ("version 1 alone",)),
+        (("dim_greedy", "random", *SMALL), ("no version is among",)),
+        (("1", "2", *SMALL[:-1], "30", "--mode", "pool"), ("a task takes 30", "--tables-per-task")),
+    ],
+)
+def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard, words, reasons):
+    failed_with(shared_dreamshard("compare", *words, home=home), *reasons)
 
 
-def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard):
-    done = shared_dreamshard("models", home=home)
+def test_models_shows_the_facts_and_one_version_in_full(home, said, shared_dreamshard):
+    shown = shared_dreamshard("models", home=home).stdout
     for word in ("champion", "challenger", "a machine", "0123456789ab", "eval_overall_ms", "no better"):
-        assert word in done.stdout
-    first, second = json.loads(shared_dreamshard("models", "--json", home=home).stdout)[::-1]
-    assert (first["reference"], second["version"], second["recipe"]) == (ONE, 2, None)
-    full = shared_dreamshard("models", "challenger", home=home).stdout
-    assert "no better" in full
-    assert json.loads(shared_dreamshard("models", "2", "--json", home=home).stdout)["eval_overall_ms"] == 2
+        assert word in shown
+    first, second = said("models")[::-1]
+    assert (first["reference"], second["version"], second["recipe"]) == (ONE, 2, "none")
+    assert "no better" in shared_dreamshard("models", "challenger", home=home).stdout
+    assert said("models", "2")["eval_overall_ms"] == 2
     failed_with(shared_dreamshard("models", "9", home=home), "no version '9'", TWO)
 
 
-def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home, compared, shared_dreamshard):
-    settings = Settings.from_environment({"DREAMSHARD_HOME": str(home)})
+def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home, store, compared, shared_dreamshard):
+    settings = store.settings
     failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", ONE, TWO)
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
     assert "version 1 is kept as `previous`" in done.stdout
@@ -185,7 +189,7 @@ def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home
     assert "already" in shared_dreamshard("promote", "1", home=home).stdout
 
 
-def test_a_page_shows_tables_and_interprets_no_html_of_what_it_reports():
+def test_a_page_interprets_no_html_of_what_it_reports():
     page = html_page("| a | b |\n| --- | --- |\n| 1 | <script> |", "title")
     assert "<td>1</td>" in page
     assert "<script>" not in page

@@ -1,30 +1,28 @@
 """What `dreamshard ingest` reads again, and what it says it has kept."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from dreamshard.workloads import WorkloadConfig
 from flows.forms.configuration import configure
 from flows.forms.options import IngestOptions
 from flows.ingest import read_source_state
+from flows.runtime import sources
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, files
 
 
-@pytest.fixture(autouse=True, scope="module")
-def tracking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One database for all homes: a new one takes seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        address = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
-        patch.setenv("MLFLOW_TRACKING_URI", address)
-        yield address
+@pytest.fixture(autouse=True)
+def _tracking(mlflow_home: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{mlflow_home()}/mlflow.db")
 
 
-def ingested(dreamshard: Dreamshard, source: str, home: Path) -> dict:
-    done = dreamshard("ingest", source, "--recipe", "smoke", "--json", home=home)
+def ingested(dreamshard: Dreamshard, source: object, home: Path, *options: str) -> dict:
+    done = dreamshard("ingest", str(source), *(options or ("--recipe", "smoke")), "--json", home=home)
     assert done.returncode == 0, done.sentence
     return json.loads(done.stdout)
 
@@ -37,17 +35,23 @@ def save(path: Path, samples: int) -> Path:
     return path
 
 
-def test_a_changed_list_beside_the_file_is_read_again_and_an_unchanged_one_is_not(
-    dreamshard: Dreamshard, tmp_path: Path
+def test_a_changed_source_is_read_again_and_an_unchanged_one_is_not_even_opened(
+    dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    source, listed = save(tmp_path / "d.pt", samples=4), tmp_path / "d.tables.csv"
+    source, listed, home = save(tmp_path / "d.pt", samples=4), tmp_path / "d.tables.csv", tmp_path / "home"
     listed.write_text("name,rows,dim\nuser,100,32\nitem,10,64\n")
-    first = ingested(dreamshard, str(source), tmp_path / "home")
-    assert ingested(dreamshard, str(source), tmp_path / "home")["dataset"] == first["dataset"]
+    first = ingested(dreamshard, source, home)
+    workload = configure(IngestOptions(recipe="smoke", source=str(source))).workload
+    with monkeypatch.context() as patch:
+        patch.setattr("flows.ingest.opened_source", lambda *_: pytest.fail("an unchanged source was opened"))
+        state = read_source_state(open_store(), workload)
+    assert (state.names, state.changed) == (("user", "item"), ())
+    assert [int(state.known[fingerprint].lookups) for fingerprint in state.fingerprints] == [4, 4]
+    assert ingested(dreamshard, source, home)["dataset"] == first["dataset"]
     listed.write_text("name,rows,dim\nuser,100,32\nitem,20,64\n")
-    again = ingested(dreamshard, str(source), tmp_path / "home")
-    assert again["dataset"] != first["dataset"]
-    assert again["gib_fp32"] >= first["gib_fp32"]
+    assert ingested(dreamshard, source, home)["dataset"] != first["dataset"]
+    save(source, samples=5)
+    assert read_source_state(open_store(), workload).changed == (0, 1)
 
 
 LIST = "name,rows,dim,pooling_factor\nuser,100,32,2\nitem,10,64,1\nshop,1000,8,3\n"
@@ -57,44 +61,28 @@ def test_only_new_and_changed_tables_of_a_folder_are_ingested(dreamshard: Dreams
     folder, home = tmp_path / "tables", tmp_path / "home"
     folder.mkdir()
     (folder / "tables.csv").write_text(LIST)
-    first = ingested(dreamshard, str(folder), home)
+    first = ingested(dreamshard, folder, home)
     assert (first["new_tables"], first["reused_tables"], first["tables"]) == (3, 0, 3)
     before = files(home / "lake" / "lookups")
-    again = ingested(dreamshard, str(folder), home)
+    again = ingested(dreamshard, folder, home)
     assert (again["new_tables"], again["reused_tables"], again["dataset"]) == (0, 3, first["dataset"])
     (folder / "tables.csv").write_text("name,rows,dim,pooling_factor\nnew,50,4,1\nitem,10,128,1\nuser,100,32,2\n")
-    changed = ingested(dreamshard, str(folder), home)
+    changed = ingested(dreamshard, folder, home)
     assert (changed["new_tables"], changed["reused_tables"], changed["tables"]) == (2, 1, 3)
     assert changed["dataset"] != first["dataset"]
     after = files(home / "lake" / "lookups")
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 2
-    fresh = ingested(dreamshard, str(folder), tmp_path / "another home")
+    fresh = ingested(dreamshard, folder, tmp_path / "another home")
     assert (fresh["dataset"], fresh["new_tables"]) == (changed["dataset"], 3)
-
-
-def test_what_is_known_of_a_source_is_said_without_opening_it(
-    dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    source, home = save(tmp_path / "d.pt", samples=4), tmp_path / "home"
-    ingested(dreamshard, str(source), home)
-    workload = configure(IngestOptions(recipe="smoke", source=str(source))).workload
-    monkeypatch.setattr("flows.ingest.opened_source", lambda *_: pytest.fail("an unchanged source was opened"))
-    state = read_source_state(open_store(), workload)
-    assert (state.names, state.changed) == (("t0000", "t0001"), ())
-    assert [int(state.known[fingerprint].lookups) for fingerprint in state.fingerprints] == [4, 4]
-    monkeypatch.undo()
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    save(source, samples=5)
-    assert read_source_state(open_store(), workload).changed == (0, 1)
 
 
 def test_tables_whose_lookups_were_removed_are_ingested_again(dreamshard: Dreamshard, tmp_path: Path):
     (tmp_path / "t.csv").write_text(LIST)
-    first = ingested(dreamshard, str(tmp_path / "t.csv"), tmp_path / "home")
+    first = ingested(dreamshard, tmp_path / "t.csv", tmp_path / "home")
     removed = next((tmp_path / "home" / "lake" / "lookups").iterdir())
     removed.unlink()
-    again = ingested(dreamshard, str(tmp_path / "t.csv"), tmp_path / "home")
+    again = ingested(dreamshard, tmp_path / "t.csv", tmp_path / "home")
     assert (again["new_tables"], again["dataset"]) == (1, first["dataset"])
     assert removed.is_file()
 
@@ -103,7 +91,11 @@ MODEL = """
 import torch
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 
+calls = 0
+
 def make_model():
+    global calls
+    calls += 1
     tables = [
         EmbeddingBagConfig(name="user", num_embeddings=100, embedding_dim=16, feature_names=["u"]),
         EmbeddingBagConfig(name="item", num_embeddings=50, embedding_dim=6, feature_names=["i", "j"]),
@@ -123,9 +115,7 @@ def test_a_torchrec_model_is_ingested_with_the_lookups_of_its_batches(dreamshard
     model, batches = f"{tmp_path}/lake_model.py:make_model", f"{tmp_path}/lake_model.py:make_batches"
 
     def run(*options: str) -> dict:
-        done = dreamshard("ingest", model, *options, "--json", home=tmp_path / "home")
-        assert done.returncode == 0, done.sentence
-        return json.loads(done.stdout)
+        return ingested(dreamshard, model, tmp_path / "home", "--recipe", "default", *options)
 
     two = run("--batches", batches, "--num-batches", "2")
     assert (two["tables"], two["new_tables"], two["samples"], two["lookups"]) == (2, 2, 4, 12)
@@ -136,3 +126,20 @@ def test_a_torchrec_model_is_ingested_with_the_lookups_of_its_batches(dreamshard
     assert (again["dataset"], again["reused_tables"]) == (two["dataset"], 2)
     assert run("--batches", batches)["samples"] == 8
     assert run()["samples"] > 8  # by a Zipf law
+
+
+def test_a_model_is_made_once_until_its_source_is_closed(tmp_path: Path):
+    pytest.importorskip("torchrec")
+    (tmp_path / "sourced_model.py").write_text(MODEL)
+    config = WorkloadConfig(source=f"{tmp_path}/sourced_model.py:make_model", batch_size=8, dim=None)
+    sources.close()
+    token = sources.token_of(config)
+    assert sources.opened_source(config, token).names == ("user", "item")
+    assert sources.opened_source(config, token).notes
+    import sourced_model
+
+    assert sourced_model.calls == 1
+    with pytest.raises(ValueError, match="gave other tables in this process"):
+        sources.opened_source(config, "another")
+    sources.close()
+    assert sources.token_of(config) == token

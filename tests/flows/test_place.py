@@ -6,36 +6,24 @@ from pathlib import Path
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.flows import Flow
 from prefect.logging import disable_run_logger
-from prefect.utilities.callables import parameter_schema
-from prefect.utilities.schema_tools.validation import validate
 
 from dreamshard.plan import read_plan
 from flows.forms.options import PlaceOptions
 from flows.place import place, place_tables
-from flows.placing.request import file_or_text
-from storage.store import Store, open_store
 
 TABLES = "name,rows,dim,pooling_factor\n" + "".join(f"t{t},100000,64,{5 + t}\n" for t in range(6))
-FORM = parameter_schema(place).model_dump_for_openapi()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "tables.csv").write_text(TABLES)
-    return folder
 
 
 @pytest.fixture
-def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    return open_store()
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tables.csv").write_text(TABLES)
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture
-def placed(store: Store, home: Path, monkeypatch: pytest.MonkeyPatch):
+def placed(home: Path, monkeypatch: pytest.MonkeyPatch):
     """The outcome of the flow's body for four A100s, its task called as a function."""
     monkeypatch.setattr("flows.place.place_tables", place_tables.fn)
 
@@ -90,26 +78,7 @@ def test_what_cannot_be_met_is_refused_in_one_sentence_before_anything_is_placed
     assert "\n" not in str(refused.value)
 
 
-def test_text_and_paths_are_told_apart():
-    assert file_or_text(" /plans/rules.yml ") == Path("/plans/rules.yml")
-    assert file_or_text("pin: {t0: 1}") == "pin: {t0: 1}"
-    assert file_or_text("{}") == "{}"
-    assert file_or_text("  ") is None
-    assert file_or_text(None) is None
-
-
-def test_the_form_has_its_fields_asks_for_tables_and_refuses_wrong_values():
-    drawn = FORM["definitions"]["PlaceOptions"]
-    assert list(drawn["properties"]) == list(PlaceOptions.model_fields)
-    assert drawn["required"] == ["tables"]
-    assert drawn["properties"]["constraints"]["type"] == "string"
-    assert validate({"options": {"tables": "mlperf-dlrm-dcnv2", "devices": 8}}, FORM) == []
-    wrong = validate({"options": {"tables": "", "devices": 0, "reserve_gb": -1}}, FORM)
-    assert {error.path[-1] for error in wrong} == {"tables", "devices", "reserve_gb"}
-
-
-def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(store, home):
-    assert isinstance(place, Flow)
+def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(home):
     given = {"tables": str(home / "tables.csv"), "devices": 2, "hardware": "a100"}
     first = place(PlaceOptions(**given))
     again = place(PlaceOptions(**given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1))
@@ -119,10 +88,5 @@ def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(store, 
         assert {run.name for run in client.read_flow_runs()} >= {"tables.csv"}
     assert again["moved_bytes"] == 0
     (page,) = [each for each in pages if "From the plan in use" in each]
-    assert again["plan"] in page
-    assert again["page"] in page
-    assert "keep it: no gain is worth its moves" in page
-    assert "pin: {t0: [0, 1]}" in page
-    assert "Costs of" in page
-    assert "| 1 |" in page
-    assert "--steps-until-next" not in page
+    for shown in (again["plan"], again["page"], "keep it: no gain is worth its moves", "pin: {t0: [0, 1]}", "Costs of"):
+        assert shown in page

@@ -1,5 +1,6 @@
 """All-to-alls are measured once per hardware, and every training on it learns from them."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,41 +17,31 @@ from storage.run_records.checkpoints import iteration_name
 from storage.run_records.trainings import TestbedReference, Training
 from storage.store import Store, open_store
 from tests.helpers.tables import pool_of, sample_tasks
+from tests.helpers.versions import training_of
 
 POOL = pool_of(24)
 DATASET = dataset_version(POOL)
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Store]:
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     opened = open_store()
     opened.lake.write_dataset(POOL, "by hand")
-    return opened
+    with disable_run_logger():
+        yield opened
 
 
-def bench(
-    name: str = "simulated", links: str = "simulated rtx2080ti", num_devices: int = 4, **measure
-) -> TestbedReference:
-    return TestbedReference(
-        name=name,
-        kind="simulated",
-        identity=f"{links} x{num_devices}",
-        links=links,
-        num_devices=num_devices,
-        batch_size=512,
-        dataset=DATASET,
-        seed=0,
-        measure=MeasureConfig(**measure),
-    )
+def bench(name: str = "simulated", links: str = "simulated rtx2080ti", num_devices: int = 4, **measure):
+    made = training_of(hardware=links, testbed=name, dataset=DATASET, num_devices=num_devices).testbed
+    return replace(made, measure=MeasureConfig(**measure))
 
 
-def training_of(store: Store, tasks: str, testbed: TestbedReference, **config) -> str:
+def begun(store: Store, tasks: str, testbed: TestbedReference) -> str:
     """The key of a training on these tasks."""
-    key = f"{tasks[:8]}{len(config)}{testbed.num_devices}"
-    recipe = replace(RECIPES["smoke"], training=TrainingConfig(iterations=1, **config))
-    made = Training(recipe=recipe, dataset=DATASET, tasks=tasks, testbed=testbed, warm=None, start="from nothing")
-    trainings.write(store, key, made)
+    key = f"{tasks[:8]}{testbed.num_devices}"
+    recipe = replace(RECIPES["smoke"], training=TrainingConfig(iterations=1))
+    trainings.write(store, key, Training(recipe=recipe, dataset=DATASET, tasks=tasks, testbed=testbed))
     return key
 
 
@@ -62,47 +53,33 @@ def draw(store: Store, num_devices: int, devices_per_host: int | None = None) ->
     return key
 
 
-def measured(store: Store, tasks: str, testbed: TestbedReference, **config) -> int:
-    with disable_run_logger():
-        return measure_exchanges.fn(store, training_of(store, tasks, testbed, **config))
+def measured(store: Store, tasks: str, testbed: TestbedReference) -> int:
+    return measure_exchanges.fn(store, begun(store, tasks, testbed))
 
 
-def test_exchanges_up_to_the_tasks_devices_are_measured_once_per_hardware(store):
-    first = measured(store, draw(store, 4), bench())
-    known = known_exchanges(store, bench())
+def test_exchanges_that_the_lake_lacks_of_this_hardware_are_measured_once(store):
+    first, known = measured(store, draw(store, 4), bench()), known_exchanges(store, bench())
     assert first == len(known) > 6
     assert {sample.exchange.num_devices for sample in known} == {2, 4}
     assert measured(store, draw(store, 4), bench()) == 0
     assert len(known_exchanges(store, bench(num_devices=8))) == first
     assert known_exchanges(store, bench(links="simulated h100")) == []
-
-
-def test_only_what_the_lake_lacks_is_measured(store):
-    two = measured(store, draw(store, 2), bench())
-    more = measured(store, draw(store, 2), bench(exchange_devices=(16,)))
-    assert two > 0
-    assert {sample.exchange.num_devices for sample in known_exchanges(store, bench())} == {2, 16}
-    assert len(known_exchanges(store, bench())) == two + more
-
-
-def test_hosts_as_the_hardware_has_them_are_the_same_whether_named_or_not(store):
-    measured(store, draw(store, 16), bench())
-    assert measured(store, draw(store, 16, devices_per_host=8), bench()) == 0
+    more = measured(store, draw(store, 16), bench(exchange_devices=(32,)))
+    assert len(known_exchanges(store, bench())) == first + more
+    assert measured(store, draw(store, 16, devices_per_host=8), bench()) == 0, "as the hardware has them"
     assert measured(store, draw(store, 16, devices_per_host=2), bench()) > 0
 
 
 def test_a_testbed_that_cannot_measure_exchanges_changes_nothing(store):
-    tasks = draw(store, 2)
-    assert measured(store, tasks, bench(name="tests.helpers.testbeds:by_count", links="abacus")) == 0
+    assert measured(store, draw(store, 2), bench(name="tests.helpers.testbeds:by_count", links="abacus")) == 0
     assert not (store.lake.root / "exchange_samples").exists()
 
 
 def test_a_training_starts_with_all_exchanges_of_its_hardware(store):
     tasks = draw(store, 4)
     measured(store, tasks, bench(exchange_devices=(32,)))
-    with disable_run_logger():
-        key = training_of(store, tasks, bench())
-        start_training.fn(store, key)
+    key = begun(store, tasks, bench())
+    start_training.fn(store, key)
     model = checkpoints.load(store, key, iteration_name(0)).cost_network.exchanges
     assert sorted(set(model.points[:, 0].tolist())) == [2, 4, 32]
     assert int(model.host_devices) == 8

@@ -1,4 +1,4 @@
-"""What becomes champion, on a real registry: after a person's decision, of other tables, and after an error half way."""
+"""What becomes champion, on a real registry, and its costs on reference tasks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,29 +11,31 @@ from prefect.logging import disable_run_logger
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement
-from dreamshard.recipes import RECIPES
+from dreamshard.recipes import RECIPES, MeasureConfig
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
-from flows import evaluate, promote
+from flows import evaluate, promote, reference
 from flows.placing.placers import choose
 from flows.reports import report_pages
 from flows.reports.evaluation_report import make_report
 from flows.rules.contestants import champion_name
+from flows.rules.promotion import find_veto
 from flows.rules.warm_start import version_in_use
 from flows.watch import in_use_sentence
 from storage.mlflow_store import registration, registry, runs, versions
 from storage.run_records import report_store, trainings
+from storage.run_records.reference_sets import ReferenceSet
 from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.run_records.trainings import Training
 from storage.settings import Settings
 from storage.store import open_store
-from storage.version_names import number_of
+from storage.version_names import in_words
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
-from tests.helpers.versions import training_of
+from tests.helpers.versions import training_of, version_of
 
 OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
-MODEL = training_of(source=NAMED, num_devices=4)
+MODEL, RANKS = training_of(num_devices=4), training_of("cluster", "a machine x2, 2 ranks")
 POOL = tables_of([1000, 2000, 3000, 4000], 16, 1.0, names=("a", "b", "c", "d"))
 
 
@@ -41,14 +43,13 @@ class Team:
     """Versions that are registered, each of a training of its own, and evaluations that the candidate wins."""
 
     def __init__(self, home: Path):
-        self.settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)})).settings
-        self.placer, self.runs = make_placer(start_training(POOL, TrainingConfig(), seed=0)), {}
+        self.store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)}))
+        self.settings, self.runs = self.store.settings, {}
+        self.placer = make_placer(start_training(POOL, TrainingConfig(), seed=0))
 
-    def version(self, source: str = OWN, made_of: Training | None = None) -> str:
-        training = f"training-{len(self.runs) + 1}"
-        made_of = made_of or training_of("cluster", "a machine x2, 2 ranks", source=source)
-        trainings.write(open_store(), training, made_of)
-        trainings.begin(open_store(), training)
+    def version(self, source: str = OWN, made_of: Training = RANKS) -> str:
+        training, made_of = f"training-{len(self.runs) + 1}", with_source(made_of, source)
+        trainings.write(self.store, training, made_of)
         with runs.chain(self.settings, "retrain") as run:
             tags = {"training": training, "iteration": 1, "dataset": "d"}
             version = registration.register_placer(self.settings, self.placer, run, made_of, tags=tags)
@@ -71,38 +72,29 @@ class Team:
             error: its prediction error.
             tryout: as with `--no-promote`.
             candidate_ms: its cost on each task.
-            in_use_ms: cost of the plan in use; None where there is none.
+            in_use_ms: cost of the plan in use; None if there is none.
         """
         training = registry.find(self.settings, version).training
-        with disable_run_logger():
-            rival = evaluate.champion_to_beat.fn(open_store(), training, 1)
+        rival = evaluate.champion_to_beat(self.store, training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
         costs |= {} if in_use_ms is None else {IN_USE: in_use_ms}
         rows = [row(f"test-{t}", placer, ms or candidate_ms[t]) for t in range(3) for placer, ms in costs.items()]
-        key = f"{training} over {rival and rival.number}"
-        report = make_report(
-            key,
-            rows,
-            "dim_greedy",
-            {},
-            dataset="d",
-            tasks="t",
-            testbed="simulated",
-            hardware="a machine",
-            training=training,
-            iteration=1,
-            rival=rival and rival.uri,
-        )
+        key, facts = f"{training} over {rival and rival.number}", {"dataset": "d", "tasks": "t", "iteration": 1}
+        facts |= {"testbed": "simulated", "hardware": "a machine", "training": training, "rival": rival and rival.uri}
+        report = make_report(key, rows, "dim_greedy", {}, **facts)
         figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
-        report_store.save(open_store(), replace(report, placers=tuple(figures)))
-        with disable_run_logger():
-            return promote.decide_standing.fn(open_store(), self.runs[version], version, key, tryout=tryout)
+        report_store.save(self.store, replace(report, placers=tuple(figures)))
+        return promote.decide_standing.fn(self.store, self.runs[version], version, key, tryout=tryout)
 
     @property
     def champion(self) -> str | None:
         found = registry.champion(self.settings)
         return found and found.uri
+
+
+def with_source(made_of: Training, source: str) -> Training:
+    return replace(made_of, recipe=replace(made_of.recipe, workload=replace(made_of.recipe.workload, source=source)))
 
 
 def row(task: str, placer: str, ms: float) -> EvaluationRow:
@@ -112,29 +104,27 @@ def row(task: str, placer: str, ms: float) -> EvaluationRow:
     return EvaluationRow(placer, PlacementTask(tables, 2, 2**30, name=task), placement, (ms,), ms, 0.1, costs)
 
 
-@pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
-    home = tmp_path_factory.mktemp("team")
-    with pytest.MonkeyPatch.context() as patch:
+def new_team(home: Path) -> Iterator[Team]:
+    with pytest.MonkeyPatch.context() as patch, disable_run_logger():
         patch.setenv("DREAMSHARD_HOME", str(home))
         patch.setattr(report_pages, "plots", lambda *_: {})  # a second of every promotion
         yield Team(home)
 
 
+@pytest.fixture(scope="module")
+def team(mlflow_home: Callable[[], Path]) -> Iterator[Team]:
+    yield from new_team(mlflow_home())
+
+
 @pytest.fixture
-def champion(team: Team) -> Callable[[str], str]:
-    """A new version in use, trained on the source given."""
-
-    def make(source: str = OWN) -> str:
-        version = team.version(source)
-        registry.set_alias(team.settings, version, "champion", "for the test")
-        return version
-
-    return make
+def fresh(mlflow_home: Callable[[], Path]) -> Iterator[Team]:
+    """A registry of its own."""
+    yield from new_team(mlflow_home())
 
 
-def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by_hand(team: Team, champion):
-    first, second = champion(), team.version()
+def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by_hand(team: Team):
+    first, second = team.version(), team.version()
+    registry.set_alias(team.settings, first, "champion", "for the test")
     assert team.promote(second)["alias"] == "champion"
     registry.make_champion(team.settings, "previous", "slow in production", "ann")
     for _night in range(2):
@@ -151,38 +141,31 @@ def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by
     registry.make_champion(team.settings, second, "mended", "ann")
     assert team.champion == second
     fourth = team.version()
+    assert team.promote(fourth, error=0.82)["reason"].startswith("its predictions are 82% off")
     assert team.promote(fourth)["alias"] == "champion"
     assert team.promote(second)["alias"] == "champion", "an evaluation took it out this time, so one may bring it back"
 
 
-def test_a_version_that_predicts_badly_is_not_promoted_in_silence_but_a_person_may(team: Team, champion):
-    in_use, candidate = champion(), team.version()
-    outcome = team.promote(candidate, error=0.82)
-    assert (outcome["alias"], outcome["prediction_error"]) == ("challenger", 0.82)
-    assert "82% off on held-out placements" in outcome["reason"]
-    assert f"`dreamshard promote {candidate}`" in outcome["reason"]
-    assert team.champion == in_use
-    assert team.promote(team.version(), error=0.19)["alias"] == "champion"
-    registry.make_champion(team.settings, candidate, "it places well", "ann")
-    assert team.champion == candidate
+@pytest.mark.parametrize(
+    ("source", "of_champion", "error", "words"),
+    [
+        (OWN, OWN, 0.19, ()),
+        (OWN, OWN, 0.82, ("82% off on held-out placements",)),
+        (NAMED, NAMED, None, ()),
+        (NAMED, OWN, None, ()),
+        (OWN, None, None, ()),
+        (OWN, NAMED, None, (f"trained on {OWN}", f"version 1 was trained on {NAMED}")),
+    ],
+)
+def test_versions_that_predict_badly_or_of_a_recipes_own_tables_need_a_person(source, of_champion, error, words):
+    candidate = version_of("models:/m/2", with_source(RANKS, source))
+    in_use = None if of_champion is None else version_of("models:/m/1", with_source(RANKS, of_champion))
+    veto = find_veto(candidate, in_use, error)
+    assert bool(veto) is bool(words)
+    assert all(word in veto for word in (*words, *(["`dreamshard promote models:/m/2`"] if words else ())))
 
 
-def test_a_recipes_own_tables_do_not_take_the_place_of_tables_that_somebody_named(team: Team, champion):
-    named, own = champion(NAMED), team.version(OWN)
-    outcome = team.promote(own)
-    assert outcome["alias"] == "challenger"
-    for word in (
-        f"trained on {OWN}",
-        f"version {number_of(named)} was trained on {NAMED}",
-        f"`dreamshard promote {own}`",
-    ):
-        assert word in outcome["reason"]
-    assert team.champion == named
-    assert team.promote(team.version(NAMED))["alias"] == "champion"
-
-
-def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team: Team, champion, monkeypatch):
-    champion()
+def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team: Team, monkeypatch):
     version = team.version()
     with monkeypatch.context() as patch:
         patch.setattr(report_pages, "html_page", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
@@ -190,35 +173,27 @@ def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team
             team.promote(version)
     assert team.champion == version
     team.promote(version)
-    assert promote.mlflow_tracking.has_report(open_store(), registry.find(team.settings, version))
+    assert promote.mlflow_tracking.has_report(team.store, registry.find(team.settings, version))
     assert "Held-out tasks on a machine" in registry.find(team.settings, version).description
     monkeypatch.setattr(promote.mlflow_tracking, "log_report", lambda *_: pytest.fail("written once more"))
     team.promote(version)
 
 
-@pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
-    """A registry of its own."""
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(report_pages, "plots", lambda *_: {})
-    return Team(tmp_path / "home")
-
-
 def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on_ranks(fresh: Team):
     ranks, model = "a machine x2, 2 ranks · 2 devices", "simulated rtx2080ti · 4 devices"
-    first, second = fresh.version(NAMED), fresh.version(made_of=MODEL)
+    first, second = fresh.version(NAMED), fresh.version(NAMED, MODEL)
     assert fresh.promote(first)["standing"] == f"champion of {ranks}"
     outcome = fresh.promote(second)
     assert (outcome["alias"], outcome["standing"]) == ("champion", f"champion of {model}")
     assert outcome["reason"].startswith("first champion: ")
     assert f"`dreamshard promote {second}` makes it mean this one" in outcome["note"]
     assert fresh.champion == first
-    third = fresh.version(made_of=MODEL)
+    third = fresh.version(NAMED, MODEL)
     outcome = fresh.promote(third)
     assert outcome["reason"].startswith("beats the champion: +33.3% measured cost saved")
     assert "champion version 1" in outcome["reason"], "the champion of its own hardware"
     assert {each.uri for each in registry.versions(fresh.settings) if each.is_champion} == {first, third}
-    promote.replace_champion(open_store(), third, "we plan for it")
+    promote.replace_champion(fresh.store, third, "we plan for it")
     assert fresh.champion == third
 
     fourth = fresh.version(NAMED)
@@ -242,9 +217,9 @@ def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone
     note = f"provisional: not yet shown to be cheaper than a rule of thumb ({figures}, the best rule of thumb)"
     assert figures in unclear["reason"]
     assert versions.version(fresh.settings, "1")["standing"] == "champion, provisional"
-    chosen = choose(open_store(), None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
+    chosen = choose(fresh.store, None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
     assert chosen.caveat == f"champion is {note}"
-    priced = choose(open_store(), "dim_greedy", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
+    priced = choose(fresh.store, "dim_greedy", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
     assert priced.caveat == chosen.caveat, "it predicts what the rule's placement costs"
     caplog.clear()
     registry.load_placer("champion", fresh.settings)
@@ -252,7 +227,7 @@ def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone
     registry.load_placer("champion")
     assert f"/1 is {note}" in caplog.text
     config = RECIPES["smoke"]
-    assert note in in_use_sentence(version_in_use(open_store(), replace(config, testbed="cluster")))
+    assert note in in_use_sentence(version_in_use(fresh.store, replace(config, testbed="cluster")))
 
     still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))
     assert still["alias"] == "challenger", "no better shown than the provisional champion is"
@@ -261,10 +236,40 @@ def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone
     assert shown["reason"].startswith("replaces version 1, a provisional champion, without costing more: +33.3%")
     assert versions.version(fresh.settings, "3")["standing"] == "champion"
     assert versions.version(fresh.settings, "1")["standing"] == "previous"
-    assert choose(open_store(), "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
+    assert choose(fresh.store, "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
 
 
 @pytest.mark.parametrize(("in_use_ms", "is_cheaper"), [(0.5, True), (3.0, False), (None, False)])
 def test_a_plan_in_use_that_is_cheaper_than_the_new_placement_is_said_to_be(team: Team, in_use_ms, is_cheaper):
     note = team.promote(team.version(), in_use_ms=in_use_ms)["note"]
     assert ("the plan in use is cheaper than its placement (-100.0 %" in note) == is_cheaper
+
+
+def test_a_version_that_cannot_be_measured_on_reference_tasks_keeps_its_standing_and_may_be_measured_later(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+):
+    version = team.version(made_of=MODEL)
+    monkeypatch.setattr(reference.reference_sets, "find", lambda *_: (_ for _ in ()).throw(OSError("rank 3 hung")))
+    sentence = reference.score_version(team.store, version, MODEL)
+    assert sentence == f"{in_words(version)} was not measured on reference tasks (rank 3 hung)"
+    used = ReferenceSet(topology="here", dataset="d", tasks="t", batch_size=2048, measure=MeasureConfig())
+    reference.log_figures(team.store, version, used, "e", {"reference_cost_ms": 2.0})
+    shown = versions.version(team.settings, version)
+    assert (shown["reference_cost_ms"], shown["reference_set"], shown["reference_batch_size"]) == (2.0, used.key, 2048)
+
+
+def test_the_error_is_left_out_if_the_version_predicts_costs_of_another_batch():
+    costs = {reference.VERSION: 1.0, reference.RULE: 2.0}
+    rows = [row(f"reference-00{t}", placer, ms) for t in range(2) for placer, ms in costs.items()]
+    figures = {"reference_cost_ms": 1.0, "reference_cost_ratio": 0.5, "reference_rule_ms": 2.0}
+    assert reference.reference_figures(rows, is_predicted=False) == figures
+    assert reference.reference_figures(rows) == figures | {"reference_predicted_mape": 0.0}
+
+
+@pytest.mark.parametrize(("iteration", "training", "has_rival"), [(2, "t", False), (3, "t", True), (2, "u", True)])
+def test_a_candidate_does_not_compete_with_the_champion_that_it_already_is(
+    team: Team, monkeypatch, iteration, training, has_rival
+):
+    trainings.write(team.store, training, training_of())
+    monkeypatch.setattr(registry, "champion", lambda *_: version_of("models:/m/1", training="t", iteration="2"))
+    assert (evaluate.champion_to_beat(team.store, training, iteration) is not None) is has_rival

@@ -1,4 +1,4 @@
-"""Training that is killed or diverges: finished work is kept, and the next run continues from it."""
+"""Runs that are killed, interrupted or fail: finished work is kept, and the same command continues from it."""
 
 import json
 import os
@@ -6,85 +6,67 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dreamshard import recipes
 from dreamshard.cost_model import TrainingDivergedError
 from dreamshard.training import DreamShard
+from storage.lake import catalog
+from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
+from storage.mlflow_store import registry, runs
 from storage.run_records import checkpoints
 from storage.settings import Settings
 from storage.store import open_store
-from tests.flows.commands import Dreamshard
+from tests.flows.commands import Dreamshard, failed_with, files
 from tests.helpers.trained import same
 
-RUN = ("run", "--recipe", "smoke", "--json")
-INTERRUPTED_ONCE, UNDISTURBED = (f"tests.flows.faulty_testbeds:{name}" for name in ("interrupted_once", "undisturbed"))
+RUN = ("run", "--recipe", "smoke", "--json", "--testbed")
+KILLED, DYING, HANGING, INTERRUPTED, UNDISTURBED = (
+    f"tests.flows.faulty_testbeds:{name}"
+    for name in ("killed_once", "dying", "hanging", "interrupted_once", "undisturbed")
+)
 
 
 def start(home: Path, testbed: str, name: str = "") -> "subprocess.Popen[bytes]":
-    code = "from flows.cli.app import main; main()"
     environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
     environment.pop("PREFECT_HOME", None)
     return subprocess.Popen(
-        [sys.executable, "-c", code, *RUN, "--testbed", testbed],
+        [sys.executable, "-c", "from flows.cli.app import main; main()", *RUN, testbed],
         env=environment,
         stdout=(home / f"out{name}").open("w"),
         stderr=(home / f"err{name}").open("w"),
-        start_new_session=True,  # a Ctrl-C for it is none for the tests
+        start_new_session=True,
     )
 
 
-def test_ctrl_c_ends_a_run_and_keeps_what_was_finished(tmp_path):
-    code, _, err = finish(tmp_path, "tests.flows.faulty_testbeds:interrupted")
-    assert code == 130
-    assert err.strip().splitlines()[-1].startswith("interrupted; finished work is kept")
-    assert "Traceback" not in err
-    assert iterations(tmp_path) == ["iteration_00", "iteration_01"]
-    assert len(samples(tmp_path)) == 7
-
-
-def finish(home: Path, testbed: str) -> tuple[int, str, str]:
-    process = start(home, testbed)
-    process.wait(600)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)  # Prefect's temporary server outlives a process that SIGKILL ended
-    return process.returncode, (home / "out").read_text(), (home / "err").read_text()
-
-
 def samples(home: Path) -> list[str]:
-    """Ids of the samples that training measured, those of an iteration that is not complete at the end."""
-    found = [
-        read_parquet(file)
-        for name in ("cost_samples", "sample_buffer")
-        for file in (home / "lake" / name).rglob("*.parquet")
-    ]
-    return [row["sample_id"] for table in found for row in table.to_pylist() if row["device"] == 0 and row["iteration"]]
+    """Ids of the samples that training measured, including an iteration that is not complete."""
+    found = [file for name in ("cost_samples", "sample_buffer") for file in (home / "lake" / name).rglob("*.parquet")]
+    rows = [row for file in found for row in read_parquet(file).to_pylist()]
+    return [row["sample_id"] for row in rows if row["device"] == 0 and row["iteration"]]
 
 
-def iterations(home: Path) -> list[str]:
-    return sorted(path.stem for path in (home / "checkpoints").glob("*/iteration_[0-9][0-9].zip"))
-
-
-def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):
+def test_a_run_killed_in_its_second_iteration_continues_from_the_first(tmp_path: Path):
     # The testbed kills its own process with SIGKILL at the 8th measurement, once: three into the second iteration.
-    code, _, _ = finish(tmp_path, "tests.flows.faulty_testbeds:killed_once")
-    assert code == -signal.SIGKILL
-    assert iterations(tmp_path) == ["iteration_00", "iteration_01"]
-    measured = samples(tmp_path)
-    assert len(measured) == 7
-    code, out, err = finish(tmp_path, "tests.flows.faulty_testbeds:killed_once")
-    assert code == 0, err
-    assert iterations(tmp_path) == ["iteration_00", "iteration_01", "iteration_02"]
-    assert set(measured) < set(samples(tmp_path))
-    assert len(samples(tmp_path)) == 10, "nothing that was measured is measured again, and nothing is there twice"
-    assert '"version": "models:/' in out
-    assert "-2/1" in out
+    for returncode, last, measured in ((-signal.SIGKILL, 1, 7), (0, 2, 10)):
+        before = set(samples(tmp_path))
+        process = start(tmp_path, KILLED)
+        assert process.wait(600) == returncode, (tmp_path / "err").read_text()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)  # Prefect's temporary server outlives a process that SIGKILL ended
+        iterations = sorted(path.stem for path in (tmp_path / "checkpoints").glob("*/iteration_[0-9][0-9].zip"))
+        assert iterations == [f"iteration_{number:02}" for number in range(last + 1)]
+        assert before <= set(samples(tmp_path))
+        assert len(samples(tmp_path)) == measured, "nothing is measured twice"
+    assert json.loads((tmp_path / "out").read_text())["version"].endswith("-2/1")
 
 
 @pytest.mark.long
-def test_two_runs_at_once_in_a_new_home_are_one_training_and_one_version(tmp_path):
+def test_two_runs_at_once_in_a_new_home_are_one_training_and_one_version(tmp_path: Path):
     both = [start(tmp_path, "simulated", name) for name in ("a", "b")]
     assert [process.wait(600) for process in both] == [0, 0], (tmp_path / "erra").read_text()
     first, second = (json.loads((tmp_path / f"out{name}").read_text()) for name in ("a", "b"))
@@ -92,43 +74,82 @@ def test_two_runs_at_once_in_a_new_home_are_one_training_and_one_version(tmp_pat
     assert len(set(samples(tmp_path))) == len(samples(tmp_path)) == 10
 
 
-@pytest.fixture(scope="module")
-def ingested(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with tables, for trainings of several algorithms."""
-    home = tmp_path_factory.mktemp("ingested")
-    done = shared_dreamshard("ingest", "meta-dlrm-2021", "--recipe", "smoke", home=home)
-    assert done.returncode == 0, done.sentence
-    return home
+def trained_by(dreamshard: Dreamshard, home: Path, *options: str) -> tuple[list[int], Path]:
+    """Exit codes of two equal commands, and the only folder of checkpoints that they made."""
+    before = {*(home / "checkpoints").glob("*")}
+    codes = [dreamshard("train", *RUN[1:3], *options, home=home).returncode for _ in range(2)]
+    (made,) = {*(home / "checkpoints").glob("*")} - before
+    return codes, made
 
 
-@pytest.mark.parametrize("algorithm", ["paper", "autoshard"])
-def test_an_interrupted_training_of_a_published_algorithm_ends_with_the_bits_of_an_undisturbed_one(
-    ingested: Path, shared_dreamshard: Dreamshard, algorithm: str
-):
-    train = ("train", "--recipe", "smoke", "--algorithm", algorithm, "--testbed")
-    (ingested / "interrupted").unlink(missing_ok=True)
-    before, trainings = len(samples(ingested)), {*(ingested / "checkpoints").glob("*")}
-    assert shared_dreamshard(*train, INTERRUPTED_ONCE, home=ingested).returncode == 130
-    assert len(samples(ingested)) == before + 7
-    (stopped,) = {*(ingested / "checkpoints").glob("*")} - trainings
-    for testbed in (INTERRUPTED_ONCE, UNDISTURBED):
-        done = shared_dreamshard(*train, testbed, home=ingested)
-        assert done.returncode == 0, done.sentence
-    (other,) = {*(ingested / "checkpoints").glob("*")} - trainings - {stopped}
-    assert len(samples(ingested)) == before + 20, "ten for each training, and nothing is measured again"
-    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(ingested)}))
-    ends = [checkpoints.load(store, folder.name, "iteration_02") for folder in (stopped, other)]
-    assert same(*ends)
+def test_an_interrupted_training_ends_with_the_bits_of_an_undisturbed_one(finished: Path, shared_dreamshard):
+    autoshard, before = ("--algorithm", "autoshard", "--testbed"), len(samples(finished))
+    codes, stopped = trained_by(shared_dreamshard, finished, *autoshard, INTERRUPTED)
+    assert codes == [130, 0], "as after Ctrl-C"
+    assert len(samples(finished)) == before + 10, "nothing is measured twice"
+    _, other = trained_by(shared_dreamshard, finished, *autoshard, UNDISTURBED)
+    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(finished)}))
+    assert same(*(checkpoints.load(store, folder.name, "iteration_02") for folder in (stopped, other)))
 
 
-def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(ingested, shared_dreamshard, monkeypatch):
+def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(finished, shared_dreamshard, monkeypatch):
     def diverge(*_):
         raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
 
     monkeypatch.setattr(DreamShard, "fit", diverge)
-    trainings = {*(ingested / "checkpoints").glob("*")}
-    done = shared_dreamshard("train", *RUN[1:3], "--testbed", "simulated", home=ingested)
-    assert (done.returncode, done.sentence) == (1, "the loss is nan in step 3; lower the learning rate")
-    (stopped,) = {*(ingested / "checkpoints").glob("*")} - trainings
+    codes, stopped = trained_by(shared_dreamshard, finished, "--testbed", "simulated", "--seed", "5")
+    assert codes == [1, 1]
     assert [path.name for path in stopped.glob("iteration_*.zip")] == ["iteration_00.zip"]
     assert not list(stopped.rglob("*.tmp"))
+
+
+@pytest.mark.timeout(600, method="thread")  # the other method would take the alarm that the time limit is made of
+def test_a_testbed_that_hangs_is_one_sentence_in_time(finished: Path, dreamshard: Dreamshard, monkeypatch):
+    impatient = replace(recipes.RECIPES["smoke"], measure=recipes.MeasureConfig(timeout_s=0.2))
+    monkeypatch.setitem(recipes.RECIPES, "smoke", impatient)
+    done = dreamshard("train", *RUN[1:3], "--testbed", HANGING, home=finished)
+    failed_with(done, "measuring train-", "8 tables on 2 devices", "no answer within 0.4 s", "earlier samples are kept")
+    assert (finished / "closed").read_text() == "xxx", "it is closed before each retry and after the last"
+
+
+def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shared_dreamshard: Dreamshard):
+    def earlier() -> dict[str, int]:
+        kept = ("lake/", "mlartifacts", "evaluations/")
+        return {name: when for name, when in files(finished).items() if name.startswith(kept)}
+
+    before, models = earlier(), shared_dreamshard("models", "--json", home=finished).stdout
+    failed_with(shared_dreamshard(*RUN, DYING, home=finished), "rank 1 died while measuring")
+    after = earlier()
+    assert {name: after[name] for name in before} == before
+    assert not [name for name in files(finished) if name.endswith(".tmp")]
+    assert shared_dreamshard("models", "--json", home=finished).stdout == models
+
+
+def test_a_chain_ends_with_one_whole_version_though_the_store_fails_once(finished, shared_dreamshard, monkeypatch):
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(finished)})
+    tried = []
+
+    def away_at_first(owner, name: str) -> None:
+        call = getattr(owner, name)
+
+        def first_fails(*given, **more):
+            tried.append(name)
+            if tried.count(name) == 1:
+                raise ConnectionError("the store is away")
+            return call(*given, **more)
+
+        monkeypatch.setattr(owner, name, first_fails)
+
+    for owner, name in (
+        (Lake, "write_tasks"), (Lake, "write_evaluation"), (checkpoints, "save"), (runs, "log_table")
+    ):  # fmt: skip
+        away_at_first(owner, name)
+    done = shared_dreamshard(*RUN, "simulated", "--seed", "1", home=finished)
+    assert done.returncode == 0, done.sentence
+    assert json.loads(done.stdout)["version"].endswith("/2")
+    assert all(tried.count(name) > 1 for name in tried)
+    assert [version.number for version in registry.versions(settings)] == [2, 1]
+    (evaluated,) = catalog.query(
+        settings, "select count(*) as rows, count(distinct (run_key, task, placer)) as once from evaluations"
+    )
+    assert evaluated["rows"] == evaluated["once"] > 0

@@ -6,7 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -16,6 +16,7 @@ from storage.mlflow_store import registration, runs
 from storage.mlflow_store.registry import set_alias
 from storage.settings import Settings
 from storage.store import open_store
+from tests.flows.servers_up import until
 from tests.helpers.ports import free_port
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import make_placer, start_training
@@ -48,11 +49,14 @@ def test_the_documented_server_answers_with_a_legal_placement(tmp_path: Path):
     )
     try:
         address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 300
-        while not _is_up(f"{address}/health"):
+
+        def is_up() -> bool:
             assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+            with suppress(httpx.TransportError):
+                return httpx.get(f"{address}/health").status_code == 200
+            return False
+
+        until(is_up, 300)
         request = {"num_devices": 2, "memory_gb": 1, "tables": TABLES}
         answer = httpx.post(f"{address}/invocations", json={"inputs": [request]}, timeout=240)
         assert answer.status_code == 200, answer.text
@@ -67,10 +71,3 @@ def test_the_documented_server_answers_with_a_legal_placement(tmp_path: Path):
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
-
-
-def _is_up(url: str) -> bool:
-    try:
-        return httpx.get(url).status_code == 200
-    except httpx.TransportError:
-        return False

@@ -1,13 +1,13 @@
 """The stages as commands, with everything that a team shares on an S3 server, and the champion placed from there."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from tests.flows.commands import Dreamshard, failed_with, runner
+from tests.flows.commands import Done, Dreamshard, failed_with, runner
 
 STORE = "s3://team/flows/store"
 TABLES = Path(__file__).parents[2] / "dreamshard/workloads/data/mlperf-dlrm-dcnv2.csv"
@@ -25,26 +25,29 @@ STAGE = ("--recipe", "smoke", "--testbed", "simulated:a100")
 BATCH = ("--batch-size", "8192")  # with 512 samples no placement is better than another
 
 
-def stage(dreamshard: Dreamshard, home: Path, name: str, *options: str) -> str:
-    done = dreamshard(name, *(options or STAGE), home=home)
-    assert done.returncode == 0, done.sentence
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
-def staged(dreamshard_on_s3: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def staged(dreamshard_on_s3: Dreamshard, mlflow_home: Callable[[], Path]) -> dict[str, str]:
     """The home and what each stage printed; a stage without the one before it is refused on the way."""
-    home = tmp_path_factory.mktemp("home")
-    said = {"home": str(home)}
-    failed_with(dreamshard_on_s3("train", *STAGE, home=home), "nothing has been ingested", "dreamshard ingest")
-    ingest = ("meta-dlrm-2021", "--recipe", "smoke", *BATCH)
-    said["ingest"] = stage(dreamshard_on_s3, home, "ingest", *ingest)
-    failed_with(dreamshard_on_s3("evaluate", *STAGE, home=home), "no training", "dreamshard train")
-    said["profile"] = stage(dreamshard_on_s3, home, "profile")
-    failed_with(dreamshard_on_s3("promote", *STAGE, home=home), "finished an iteration", "dreamshard train")
-    said["train"] = stage(dreamshard_on_s3, home, "train")
-    failed_with(dreamshard_on_s3("promote", *STAGE, home=home), "not been evaluated", "dreamshard evaluate")
-    return said | {name: stage(dreamshard_on_s3, home, name) for name in ("evaluate", "promote")}
+    said = {"home": str(mlflow_home())}
+
+    def stage(name: str, *options: str) -> Done:
+        return dreamshard_on_s3(name, *(options or STAGE), home=Path(said["home"]))
+
+    def passed(name: str, *options: str) -> None:
+        done = stage(name, *options)
+        assert done.returncode == 0, done.sentence
+        said[name] = done.stdout
+
+    failed_with(stage("train"), "nothing has been ingested", "dreamshard ingest")
+    passed("ingest", "meta-dlrm-2021", "--recipe", "smoke", *BATCH)
+    failed_with(stage("evaluate"), "no training", "dreamshard train")
+    passed("profile")
+    failed_with(stage("promote"), "finished an iteration", "dreamshard train")
+    passed("train")
+    failed_with(stage("promote"), "not been evaluated", "dreamshard evaluate")
+    passed("evaluate")
+    passed("promote")
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +89,9 @@ def test_the_store_has_all_of_the_chain_and_the_home_no_part_of_it(outcome):
 
 def test_the_champion_places_from_there(dreamshard_on_s3, outcome):
     options = ("--devices", "8", "--memory-gb", "40", "--format", "json")
-    stage(dreamshard_on_s3, Path(outcome["home"]), "promote", "1")  # so short a training may leave a challenger
-    done = dreamshard_on_s3("place", str(TABLES), *options, home=Path(outcome["home"]))
-    assert done.returncode == 0, done.sentence
+    for words in (("promote", "1"), ("place", str(TABLES), *options)):  # so short a training may leave a challenger
+        done = dreamshard_on_s3(*words, home=Path(outcome["home"]))
+        assert done.returncode == 0, done.sentence
     assert json.loads(done.stdout)["placer"] == "champion"
 
 

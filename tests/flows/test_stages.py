@@ -1,4 +1,4 @@
-"""A home after a whole run: what its lake, catalog and MLflow hold, and what another run and a comparison add."""
+"""A home after a whole run: its lake, catalog and MLflow; another run, another algorithm, and comparisons in it."""
 
 import json
 import os
@@ -10,59 +10,58 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.flows.commands import Dreamshard, files
+from storage.mlflow_store import registry, runs
+from storage.settings import Settings
+from storage.version_names import in_words
+from tests.flows.commands import Dreamshard, failed_with, files
 
 PROJECT = Path(__file__).parents[2]
-SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
+RUN = ("run", "--recipe", "smoke", "--testbed", "simulated")
+OURS, AUTOSHARD = (f"models:/{algorithm}-simulated-rtx2080ti-2/1" for algorithm in ("dreamshard", "autoshard"))
 
 
-def test_a_second_run_measures_and_registers_nothing_again(finished: Path, shared_dreamshard: Dreamshard):
+@pytest.fixture(scope="module")
+def said(finished: Path, shared_dreamshard: Dreamshard):
+    """A function that returns what a command says as JSON."""
+
+    def run(*words: str) -> dict | list:
+        done = shared_dreamshard(*words, "--json", home=finished)
+        assert done.returncode == 0, done.sentence
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def settings(finished: Path) -> Settings:
+    return Settings.from_environment({"DREAMSHARD_HOME": str(finished)})
+
+
+def test_a_second_run_measures_and_registers_nothing_again(finished: Path, said):
     before = files(finished / "lake")
-    done = shared_dreamshard("run", *SMOKE, "--json", home=finished)
-    assert done.returncode == 0, done.sentence
-    assert json.loads(done.stdout)["version"].endswith("/1")
+    assert said(*RUN)["version"] == OURS
     assert files(finished / "lake") == before
 
 
 def test_an_iteration_is_one_file_of_the_lake(finished: Path):
-    files = [path.name for path in (finished / "lake" / "cost_samples").rglob("*.parquet")]
-    found = sorted(name.split(".")[1] for name in files if not name.startswith("reference-"))
-    assert found == ["0000", "0001", "0002"]  # what the evaluation measured, and two iterations of training
+    names = [path.name for path in (finished / "lake" / "cost_samples").rglob("*.parquet")]
+    found = sorted(name.split(".")[1] for name in names if not name.startswith("reference-"))
+    assert found == ["0000", "0001", "0002"]  # measured by the evaluation, and by two iterations of training
     assert not list((finished / "lake" / "sample_buffer").rglob("*.parquet"))
 
 
-def test_every_placement_that_was_evaluated_has_its_sample_with_clock_and_spread(
-    finished: Path, shared_dreamshard: Dreamshard
-):
-    query = (
+def test_every_placement_that_was_evaluated_has_its_sample_with_clock_and_spread(said):
+    rows = said(
+        "sql",
         "select e.placer, e.overall_ms, s.overall_ms as sample_ms, s.clock, s.spread_ms, s.iteration from evaluations e "
         "left join cost_samples s on s.run_key = e.run_key and s.task = e.task and s.placement = e.placement "
-        "and s.table_names = e.table_names where e.split = 'heldout'"
+        "and s.table_names = e.table_names where e.split = 'heldout'",
     )
-    rows = json.loads(shared_dreamshard("sql", query, "--json", home=finished).stdout)
     assert len(rows) >= 4 * 7  # tasks x placers
     for row in rows:
         assert row["sample_ms"] == pytest.approx(row["overall_ms"]), row
         assert (row["clock"], row["iteration"]) == ("model", 0)
         assert row["spread_ms"] is not None
-
-
-def test_questions_of_readme_and_catalog_are_answered_after_a_run(finished: Path, shared_dreamshard: Dreamshard):
-    pages = "".join((PROJECT / page).read_text() for page in ("README.md", "docs/catalog.md"))
-    questions = re.findall(r'dreamshard sql "(select [^"]+)"', pages)
-    tables, devices, versions = (
-        json.loads(shared_dreamshard("sql", question, "--json", home=finished).stdout)
-        for view in ("table_costs", "evaluated_devices", "versions order")
-        for question in [next(each for each in questions if f"from {view}" in each)]
-    )
-    assert [row["compute_ms"] for row in tables] == sorted((row["compute_ms"] for row in tables), reverse=True)
-    assert len(devices) == 4  # the question's limit
-    assert [row["version"] for row in versions] == [1]
-    (counts,) = json.loads(shared_dreamshard("sql", COSTS, "--json", home=finished).stdout)
-    assert counts["measured"] > 0
-    assert counts["estimated"] > 0
-    assert counts["measured"] + counts["estimated"] == counts["names"] == counts["tables"]
-    assert counts["of_version"] == counts["errors"] == counts["estimated"]
 
 
 COSTS = """
@@ -72,23 +71,35 @@ COSTS = """
 """
 
 
-def test_the_candidate_of_an_evaluation_has_the_version_that_it_became(finished: Path, shared_dreamshard: Dreamshard):
+def test_questions_of_readme_and_catalog_are_answered_after_a_run(said):
+    pages = "".join((PROJECT / page).read_text() for page in ("README.md", "docs/catalog.md"))
+    questions = re.findall(r'dreamshard sql "(select [^"]+)"', pages)
+    tables, devices, versions = (
+        said("sql", next(each for each in questions if f"from {view}" in each))
+        for view in ("table_costs", "evaluated_devices", "versions order")
+    )
+    assert [row["compute_ms"] for row in tables] == sorted((row["compute_ms"] for row in tables), reverse=True)
+    assert len(devices) == 4  # the question's limit
+    assert [row["version"] for row in versions] == [1]
+    (counts,) = said("sql", COSTS)
+    assert counts["measured"] > 0
+    assert counts["estimated"] > 0
+    assert counts["measured"] + counts["estimated"] == counts["names"] == counts["tables"]
+    assert counts["of_version"] == counts["errors"] == counts["estimated"]
+
+
+def test_other_tools_open_the_catalog_where_the_candidate_has_its_version(finished: Path):
     query = (
         "select placer, model_version, count(*) as n from evaluations "
         "where model_version is not null and split = 'heldout' group by all"
     )
-    assert json.loads(shared_dreamshard("sql", query, "--json", home=finished).stdout) == [
-        {"placer": "dreamshard", "model_version": 1, "n": 4}
-    ]
-    with duckdb.connect(finished / "catalog.duckdb", read_only=True) as catalog:  # as other tools open it
+    with duckdb.connect(finished / "catalog.duckdb", read_only=True) as catalog:
         assert catalog.sql(query).fetchall() == [("dreamshard", 1, 4)]
-        counted = catalog.sql("select count(*) from table_costs where is_current").fetchall()
-    assert counted == [(48,)]
+        assert catalog.sql("select count(*) from table_costs where is_current").fetchall() == [(48,)]
 
 
 def test_the_example_draws_its_figures(finished: Path, tmp_path: Path):
-    environment = os.environ | {"DREAMSHARD_HOME": str(finished), "FIGURES": str(tmp_path)}
-    environment |= {"PYTHONPATH": str(PROJECT)}
+    environment = os.environ | {"DREAMSHARD_HOME": str(finished), "FIGURES": str(tmp_path), "PYTHONPATH": str(PROJECT)}
     example = str(PROJECT / "docs/examples/look_at_costs.py")
     shown = "print('drawn:', drawn['task'], len(drawn['most']), drawn['scored']['reference_set'].nunique())"
     command = [sys.executable, "-c", f"import runpy; drawn = runpy.run_path({example!r}); {shown}"]
@@ -99,39 +110,68 @@ def test_the_example_draws_its_figures(finished: Path, tmp_path: Path):
     assert "drawn: test-000 15 1" in done.stdout, "a held-out task, tables, and one line of reference costs"
 
 
-def test_models_shows_versions_side_by_side_under_the_names_of_the_metrics(
-    finished: Path, shared_dreamshard: Dreamshard
-):
-    (version,) = json.loads(shared_dreamshard("models", "--json", home=finished).stdout)
-    assert version["version"] == 1
+def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage(settings: Settings, said):
+    tracking, (version,) = runs.client(settings), said("models")
     wanted = {"measured_cost_ms", "cost_loss", "cost_heldout_mape", "policy_reward", "policy_entropy"}
     wanted |= {"eval_overall_ms", "eval_gain_over_random", "eval_gain_over_best_baseline", "eval_predicted_mape"}
     assert wanted <= set(version)
-    assert "version 1" in shared_dreamshard("models", home=finished).stdout
-
-
-def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage(finished: Path):
-    from storage.mlflow_store import runs, versions
-    from storage.settings import Settings
-
-    settings = Settings.from_environment({"DREAMSHARD_HOME": str(finished)})
-    tracking = runs.client(settings)
-    run = versions.versions(settings)[-1]["mlflow_run"]
+    run = version["mlflow_run"]
     curve = tracking.get_metric_history(run, "measured_cost_ms")
     assert [point.step for point in curve] == [1, 2]
-    found = tracking.get_run(run).data
-    (of_tasks,) = (name for name in found.metrics if name.startswith("tasks_") and name.endswith("/eval_overall_ms"))
+    found = tracking.get_run(run)
+    (of_tasks,) = (name for name in found.data.metrics if re.fullmatch("tasks_.*/eval_overall_ms", name))
     assert [point.step for point in tracking.get_metric_history(run, of_tasks)] == [0]
-    assert "eval_overall_ms" not in found.metrics, "it would stand beside that of versions on other tasks"
-    experiment = tracking.get_run(run).info.experiment_id
-    children = tracking.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run}'")
-    assert {child.info.run_name for child in children} == {"ingest", "train", "evaluate", "promote"}
-    train = next(child.info.run_id for child in children if child.info.run_name == "train")
-    assert [p.value for p in tracking.get_metric_history(train, "measured_cost_ms")] == [p.value for p in curve]
+    assert "eval_overall_ms" not in found.data.metrics, "it would stand in one row with versions on other tasks"
+    children = tracking.search_runs([found.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run}'")
+    by_name = {child.info.run_name: child.info.run_id for child in children}
+    assert by_name.keys() == {"ingest", "train", "evaluate", "promote"}
+    of_train = tracking.get_metric_history(by_name["train"], "measured_cost_ms")
+    assert [point.value for point in of_train] == [point.value for point in curve]
 
 
-def test_published_rivals_are_compared_by_name(finished: Path, shared_dreamshard: Dreamshard):
-    rivals = ("1", "neuroshard", "torchrec_planner_columns", "lookup_greedy")
-    done = shared_dreamshard("compare", *rivals, "--recipe", "smoke", "--testbed", "simulated", "--json", home=finished)
-    assert done.returncode == 0, done.sentence
-    assert {row["placer"] for row in json.loads(done.stdout)["table"]} == {"version 1", *rivals[1:]}
+@pytest.fixture(scope="module")
+def outcome(finished: Path, said) -> dict:
+    """The outcome of training AutoShard, in a home with a version of dreamshard; each is made champion by hand."""
+    trained = said(*RUN, "--algorithm", "autoshard")
+    for version in (OURS, AUTOSHARD):
+        said("promote", version)
+    return trained
+
+
+def test_a_training_meets_the_champions_of_its_own_algorithm_only(outcome: dict, settings: Settings, said):
+    assert outcome["version"] == AUTOSHARD
+    assert "compared with champions of autoshard only" in outcome["note"]
+    report = json.loads(Path(outcome["where"]["evaluation"]).read_text())
+    placers = {row["placer"]: row for row in report["placers"]}
+    assert {"autoshard", "random"} <= placers.keys()
+    assert not [name for name in placers if name.startswith("champion")], "version 1 is not one of this algorithm"
+    assert None in [row["predicted_ms"] for row in placers.values()], "AutoShard predicts no cost of a step"
+    assert registry.champion(settings).uri == OURS
+    assert registry.champion(settings.of("autoshard")).uri == AUTOSHARD
+    assert [(row["algorithm"], row["version"]) for row in said("models")] == [("autoshard", 1), ("dreamshard", 1)]
+
+
+def test_a_plan_is_by_the_algorithm_that_is_named(outcome, finished: Path, shared_dreamshard: Dreamshard):
+    rows = [f"t{number:02},{1000 * number},16,{number % 7 + 1}" for number in range(1, 25)]
+    (finished / "tables.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *rows]) + "\n")
+    words = ("place", f"{finished}/tables.csv", "--devices", "2", "--memory-gb", "1", "--placer")
+    for placer, name in {"champion": "champion", AUTOSHARD: in_words(AUTOSHARD)}.items():
+        done = shared_dreamshard(*words, placer, home=finished)
+        assert done.returncode == 0, done.sentence
+        assert json.loads(done.stdout)["placer"] == name
+        assert ("predicts no cost of a step; champion does" in done.stderr) == (placer == AUTOSHARD)
+    failed_with(shared_dreamshard(*words, f"{AUTOSHARD}7", home=finished), "17", AUTOSHARD)
+
+
+def test_versions_of_several_algorithms_are_compared(outcome, settings: Settings, said):
+    errors = {
+        row["placer"]: row["prediction error"] for row in said("compare", AUTOSHARD, "1", "lookup_greedy")["table"]
+    }
+    assert errors.keys() == {in_words(AUTOSHARD), in_words(OURS), "lookup_greedy"}
+    assert errors[in_words(AUTOSHARD)] == "-"
+    query = "select distinct model, model_version from evaluations where placer like '%version 1' order by 1"
+    assert said("sql", query) == [
+        {"model": "autoshard-simulated-rtx2080ti-2", "model_version": 1},
+        {"model": "dreamshard-simulated-rtx2080ti-2", "model_version": 1},
+    ]
+    assert registry.champion(settings).uri == OURS

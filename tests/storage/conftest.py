@@ -52,16 +52,6 @@ def sample(task: PlacementTask) -> CostSample:
     return make_sample(task, [1, 0, 1])
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's database without rows; making one takes seconds, copying it does not."""
-    from storage.mlflow_store import runs
-
-    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path_factory.mktemp("database"))})
-    runs.client(settings)
-    return settings.home / "mlflow.db"
-
-
 @pytest.fixture
 def mlflow_settings(settings: Settings, empty_database: Path) -> Settings:
     """A home with an MLflow database."""

@@ -20,12 +20,12 @@ GIB = 2**30
     ],
 )
 def test_there_are_three_tasks_whatever_the_devices(num_devices: int, memory_bytes: int, tables_in_task: int):
-    workload = reference_workload(num_devices, memory_bytes, 1, is_gpu=True)
+    workload = reference_workload(num_devices, memory_bytes, is_gpu=True)
     names = open_workload(workload).names
     assert len(names) == workload.num_tables
     rows = workload.max_table_bytes // (128 * 4)  # as large as a table may be
     pool = tables_of([max(1, rows)] * len(names), 128, 1.0, names=names)
     config = TasksConfig(num_devices=num_devices, memory_bytes=memory_bytes, optimizer="rowwise_adagrad")
-    tasks = reference_tasks(pool, config, 1)
+    tasks = reference_tasks(pool, config)
     assert [len(task.tables) for task in tasks] == [tables_in_task] * 3
     assert len({task.tables.names for task in tasks}) == 3

@@ -57,7 +57,7 @@ def test_where_versions_differ_it_is_said_whose_value_is_taken(compared):
     for part in (
         "the testbed is that of m version 1, cluster, not simulated:h100 (m version 2)",
         "the number of devices is that of m version 1, 4, not 2 (m version 2)",
-        "the room per device is that of m version 1, 1 GiB, not 2 GiB (m version 2)",
+        "the GiB per device is that of m version 1, 1.0, not 2.0 (m version 2)",
         "the tables are those of m version 2, the newest",
     ):
         assert part in sentence

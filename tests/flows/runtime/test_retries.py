@@ -10,7 +10,7 @@ from prefect.tasks import Task
 from dreamshard.placer import NoPlacementError
 from dreamshard.testbeds.base import MeasurementError
 from flows import compare, drawing, evaluate, ingest, promote, prune, stages, train
-from flows.runtime.retries import may_pass, measurement_failed
+from flows.runtime.retries import may_pass
 
 
 def state(error: BaseException, cause: BaseException | None = None):
@@ -30,6 +30,7 @@ def answered(status: int) -> ClientError:
     ("error", "cause", "again"),
     [
         (SERVER_IS_DOWN, None, True),
+        (MeasurementError("rank 1 died"), None, True),
         (MlflowException("database is locked"), None, True),
         (ConnectionResetError("reset by peer"), None, True),
         (ValueError("the files of version 3 cannot be read"), SERVER_IS_DOWN, True),
@@ -49,13 +50,6 @@ def test_what_a_server_or_a_disk_failed_at_is_tried_again_and_wrong_input_is_not
     assert may_pass(None, None, state(error, cause)) is again
 
 
-def test_a_failed_measurement_is_made_again_and_so_is_one_whose_store_was_away_but_wrong_input_stays_wrong():
-    assert measurement_failed(None, None, state(MeasurementError("rank 1 died")))
-    assert measurement_failed(None, None, state(SERVER_IS_DOWN))
-    assert measurement_failed(None, None, state(STORE_IS_DOWN))
-    assert not measurement_failed(None, None, state(ValueError("no placement fits")))
-
-
 @pytest.mark.parametrize("module", [compare, drawing, evaluate, ingest, promote, prune, stages, train])
 def test_every_task_that_works_on_the_store_is_tried_again_but_only_where_that_can_help(module):
     tasks = [each for each in vars(module).values() if isinstance(each, Task)]
@@ -63,4 +57,4 @@ def test_every_task_that_works_on_the_store_is_tried_again_but_only_where_that_c
     for each in tasks:
         assert each.retries, each.name
         assert each.retry_delay_seconds, each.name
-        assert each.retry_condition_fn in (may_pass, measurement_failed), each.name
+        assert each.retry_condition_fn is may_pass, each.name

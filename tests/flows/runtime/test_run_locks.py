@@ -1,36 +1,104 @@
-"""Promotions and runs of one training take turns in one home."""
+"""Measurements, promotions and runs of one training take turns; what measures nothing waits for nobody."""
 
+import subprocess
+import sys
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from prefect.logging import disable_run_logger
 
+from dreamshard.recipes import MeasureConfig
+from dreamshard.tasks import PlacementTask
 from flows import promote
-from flows.runtime import run_locks
+from flows.runtime import run_locks, testbed_pool
+from flows.runtime.launched_ranks import for_testbed
+from storage.run_records.trainings import TestbedReference
 from storage.store import Store, open_store
+from tests.helpers.tables import tables_of
+
+TRY = """
+import fcntl, sys
+try:
+    fcntl.flock(open(sys.argv[1], "a"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("waits")
+else:
+    print("measures")
+"""
+CLUSTER = TestbedReference(
+    name="cluster",
+    kind="cluster",
+    identity="a test",
+    links="a test",
+    num_devices=2,
+    batch_size=4,
+    dataset="d",
+    seed=0,
+    measure=MeasureConfig(timeout_s=60.0),
+)
+SIMULATED = replace(CLUSTER, name="simulated:h100", kind="simulated")
+
+
+def other(lock: Path) -> str:
+    """What another process could do at the same time."""
+    return subprocess.run([sys.executable, "-c", TRY, lock], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture
-def store(monkeypatch, tmp_path) -> Store:
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    monkeypatch.setenv(run_locks.MEASURING_LOCK, str(tmp_path / "lock"))
     return open_store()
+
+
+@pytest.mark.parametrize(("wanted", "seen"), [(CLUSTER, "waits"), (SIMULATED, "measures")])
+def test_a_measurement_is_taken_alone_and_a_simulated_one_waits_for_nobody(store, tmp_path, monkeypatch, wanted, seen):
+    class Bench:
+        def measure(self, task, placement):
+            assert other(tmp_path / "lock") == seen
+            raise ZeroDivisionError
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(testbed_pool, "open_reference", lambda *_: Bench())
+    with pytest.raises(ZeroDivisionError):
+        testbed_pool.measure(store, wanted, PlacementTask(tables_of([10, 10, 10]), 2, 10**6), None)
+    assert other(tmp_path / "lock") == "measures", "a measurement that fails gives the lock back"
+
+
+@pytest.mark.processes
+def test_a_process_that_was_killed_gives_the_lock_back(tmp_path: Path):
+    lock = tmp_path / "lock"
+    hold = "import sys, time; from pathlib import Path; from flows.runtime.run_locks import locked\n"
+    hold += "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold, lock], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        assert other(lock) == "waits"
+        holder.kill()
+    assert other(lock) == "measures"
+
+
+def test_a_lock_that_cannot_be_made_says_which_setting_to_change(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(run_locks.MEASURING_LOCK, str(tmp_path / "file" / "lock"))
+    with (
+        pytest.raises(ValueError, match=r"file/lock cannot be made .*DREAMSHARD_MEASURING_LOCK"),
+        run_locks.measuring(),
+    ):
+        pass
 
 
 def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch):
     begun = threading.Event()
-
-    def make_champion(_settings, version, reason, **_):
-        begun.set()
-        return {"version": version, "former": "1", "topology": "here"}
-
-    monkeypatch.setattr(promote.registry, "make_champion", make_champion)
-    by_hand = threading.Thread(target=promote.make_champion.fn, args=(store, "2", ""))
-    with disable_run_logger():
-        with run_locks.registry_lock(store):
-            by_hand.start()
-            assert not begun.wait(0.5)
-        assert begun.wait(10)
-        by_hand.join()
+    monkeypatch.setattr(promote.registry, "make_champion", lambda *_, **__: begun.set() or {})
+    by_hand = threading.Thread(target=promote.replace_champion, args=(store, "2", ""))
+    with run_locks.registry_lock(store):
+        by_hand.start()
+        assert not begun.wait(0.5)
+    assert begun.wait(10)
+    by_hand.join()
 
 
 def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_not(store):
@@ -40,12 +108,28 @@ def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_
         with run_locks.training_lock(store, key):
             begun[key].set()
 
+    runs = [threading.Thread(target=run, args=(key,)) for key in begun]
     with run_locks.training_lock(store, "same"):
-        runs = [threading.Thread(target=run, args=(key,)) for key in begun]
         for each in runs:
             each.start()
         assert begun["other"].wait(10)
         assert not begun["same"].wait(0.3)
-    assert begun["same"].wait(10)
     for each in runs:
-        each.join()
+        each.join(10)
+    assert begun["same"].is_set()
+
+
+@pytest.mark.parametrize(("wanted", "redrawn"), [(CLUSTER, False), (SIMULATED, True)])
+def test_only_a_computed_cost_has_another_error_in_each_round(wanted, redrawn):
+    assert (testbed_pool.in_round(wanted, 2) != wanted) is redrawn
+    assert testbed_pool.in_round(wanted, 0) == wanted
+
+
+def test_a_plain_command_in_every_process_of_torchrun_is_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(ValueError, match=r"torchrun started 8 processes.* start `-m flows.cli.ranks`"):
+        for_testbed("cluster")
+    assert for_testbed("simulated") is None
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert for_testbed("cluster") is None

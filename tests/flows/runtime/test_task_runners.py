@@ -66,20 +66,12 @@ def test_ray_ingests_and_measures_what_threads_do(
         assert measured.returncode == 0, measured.sentence
 
 
-@pytest.mark.parametrize("wanted", ["spark", "threads:4", "ray"])
-def test_an_unknown_task_runner_is_refused(wanted: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(VARIABLE, wanted)
-    with pytest.raises(ValueError, match=f"'{wanted}'; give threads, ray:auto"):
-        task_runner()
-
-
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
+def test_an_unknown_task_runner_or_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    for wanted in ("spark", "threads:4", "ray"):
+        monkeypatch.setenv(VARIABLE, wanted)
+        with pytest.raises(ValueError, match=f"'{wanted}'; give threads, ray:auto"):
+            task_runner()
     monkeypatch.setitem(sys.modules, "prefect_ray", None)
     monkeypatch.setenv(VARIABLE, "ray:auto")
-    with (
-        temporary_settings({PREFECT_API_URL: "http://host:4200/api"}),
-        pytest.raises(ValueError, match=r"dreamshard\[ray\]"),
-    ):
+    with pytest.raises(ValueError, match=r"dreamshard\[ray\]"):
         task_runner()

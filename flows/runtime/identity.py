@@ -1,11 +1,21 @@
-"""The revision of the project's source that is running, recorded with every version that it produces."""
+"""Identities that are recorded: of a result, by everything that it was made from, and of the source that is running."""
 
+import importlib.metadata
 import os
 import subprocess
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from dreamshard.files import json_digest
+
+
+def content_key(*parts: Any) -> str:
+    """16 hexadecimal digits for `parts` (numbers, text, lists, dataclasses) and the version of this package."""
+    return json_digest(to_jsonable_python([*parts, importlib.metadata.version("dreamshard")]), sort_keys=True)
 
 
 @cache
@@ -19,4 +29,4 @@ def source_revision() -> str:
         command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         with suppress(OSError, subprocess.CalledProcessError):  # git is missing, or refuses another user's checkout
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return os.environ.get("DREAMSHARD_COMMIT") or f"release {version('dreamshard')}"
+    return os.environ.get("DREAMSHARD_COMMIT") or f"release {importlib.metadata.version('dreamshard')}"
