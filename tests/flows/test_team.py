@@ -196,7 +196,7 @@ def test_a_running_teams_backup_is_restored_elsewhere(team, tmp_path):
 
     backup, restore = (("sh", DEPLOY / f"{name}.sh", tmp_path / "backup") for name in ("backup", "restore"))
     counts = [("psql", "-d", name, "-Atc", f"select count(*) from {table}")
-              for name, table in (("prefect", "flow_run"), ("mlflow", "model_versions"))]  # fmt: skip
+              for name, table in (("prefect", "deployment"), ("mlflow", "model_versions"))]  # fmt: skip
     code, said = on(team.database, *backup)
     assert code == 0, said
     code, said = on(team.database, *restore)
