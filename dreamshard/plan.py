@@ -111,7 +111,8 @@ class Plan(BaseModel):
             if own is None or [own.rows, own.dim] != size:
                 held = "missing" if own is None else f"{own.rows} x {own.dim}"
                 raise ValueError(
-                    f"the plan was not made for these tables: {name!r} of {size[0]} x {size[1]} is {held} in it; plan again"
+                    f"the plan was not made for these tables: {name!r} of {size[0]} x {size[1]} is {held} in the plan; "
+                    "plan again"
                 )
         shardings = tuple(self.tables[name].sharding for name in tables.names)
         return Placement(shardings, self.num_devices, self.devices_per_host or self.num_devices)

@@ -107,10 +107,8 @@ class Shards:
         if len(set(names)) < len(names):
             names = [f"{name} {i}" for i, name in enumerate(names)]
         row_share = held / whole["rows"]  # [S]
-        lookups, unique_rows = (
-            (whole[name] * row_share.double() * share).round().long()
-            for name, share in (("lookups", self.batch_share.double()), ("unique_rows", 1.0))
-        )
+        lookups = (whole["lookups"] * row_share.double() * self.batch_share.double()).round().long()
+        unique_rows = (whole["unique_rows"] * row_share.double()).round().long()
         unique_rows = torch.minimum(unique_rows, torch.minimum(held, lookups))
         pooling_factor = (whole["pooling_factor"] * row_share).to(whole["pooling_factor"].dtype)
         return Tables(tuple(names), held, dim, pooling_factor, whole["bins"], lookups, unique_rows)

@@ -50,7 +50,7 @@ def test_a_plan_with_predictions_says_the_slowest_device_and_the_phases_of_each(
     [
         ({"where": [2]}, "devices 0..1"),
         ({"where": [0, 1]}, "give 1 places"),
-        ({"dim": 8}, "'a' of 5 x 4 is 5 x 8 in it"),
+        ({"dim": 8}, "'a' of 5 x 4 is 5 x 8 in the plan"),
         ({"sharding_type": "column_wise", "columns": [[0, 8]]}, "not of a table of 4 columns"),
         ({"where": None}, "not a plan"),
     ],
