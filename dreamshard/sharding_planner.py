@@ -58,7 +58,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         constraints: TorchRec's own, by table name.
         placement_constraints: what TorchRec's have no words for: pinned tables, tables together or apart, devices that are
             left out, a further reserve.
-        tables: statistics of lookups by table name, from sample batches; tables that it lacks are looked up by a Zipf law.
+        tables: statistics of lookups by table name, from sample batches; tables that it lacks have their mean reuse.
         budget_ms: work of the search, the same on any machine: see `SearchingPlacer`; None for the placer's own.
     """
 
@@ -132,37 +132,29 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         if not details:
             return None
         check_given(self.constraints, details, self.topology.compute_device, self.batch_size)
-        model = model_tables([self._with_lookups(table) for table in details], notes=notes)
-        named = self.placement_constraints.tables_named().union(self.tables.names if self.tables else ())
-        if unknown := sorted(named - set(model.tables.names)):
+        measured, factors = set(self.tables.names) if self.tables else set(), {}
+        for t, table in enumerate(details):
+            own = self.constraints.get(table.name, ParameterConstraints())
+            poolings = _per_feature(own.num_poolings or [1.0], table)
+            if own.num_poolings:
+                details[t] = replace(table, num_poolings=sum(poolings))
+            if table.name in self.constraints and not measured & {table.name, table.path}:
+                lookups = zip(_per_feature(own.pooling_factors, table), poolings, strict=True)
+                factors[table.path] = sum(factor * count for factor, count in lookups)
+        model = model_tables(details, pooling_factors=factors, defaults=self.tables, notes=notes)
+        rows = dict(zip(model.tables.names, model.tables.rows.tolist(), strict=True))
+        if unknown := sorted((self.placement_constraints.tables_named() | measured) - rows.keys()):
             raise ValueError(
                 f"placement_constraints or tables name {shown(unknown)}, which are no tables of this model; correct the "
                 "names (a table whose name occurs in several modules is called module.table)"
             )
+        for name, count in zip(self.tables.names, self.tables.rows.tolist(), strict=True) if self.tables else ():
+            if count != rows[name]:
+                raise ValueError(
+                    f"table {name!r} has {rows[name]} rows in the model and {count} in the statistics of lookups; measure "
+                    "them again"
+                )
         return model
-
-    def _with_lookups(self, table: ModelTable) -> ModelTable:
-        """The table with its measured lookups, or else with the pooling factors of its constraints."""
-        names = () if self.tables is None else self.tables.names
-        name = table.path if table.path in names else table.name
-        if self.tables is None or name not in names:
-            if table.name not in self.constraints:
-                return table
-            factors = self.constraints[table.name].pooling_factors
-            return replace(table, pooling_factor=sum(factors) * len(table.features) / len(factors))
-        measured = self.tables.named([name])
-        if int(measured.rows) != table.rows:
-            raise ValueError(
-                f"table {name!r} has {table.rows} rows in the model and {int(measured.rows)} in the statistics of lookups; "
-                "measure them again"
-            )
-        return replace(
-            table,
-            pooling_factor=float(measured.pooling_factor),
-            lookups=int(measured.lookups),
-            unique_rows=int(measured.unique_rows),
-            bins=tuple(measured.bins[0].tolist()),
-        )
 
     def task(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> PlacementTask:
         """The task of placing the tables, with the memory that is for them on each device."""
@@ -196,11 +188,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             sharders=list(sharders),
             constraints=self.constraints,
         )
-        per_sample = sum(
-            detail.dim * (factor if detail.pooling == "none" else len(detail.features))
-            for detail, factor in zip(model.details, model.tables.pooling_factor.tolist(), strict=True)
-        )
-        vectors = round(self.batch_size * per_sample) * _VECTOR_BYTES * _WITH_GRADIENT
+        vectors = self.batch_size * int(model.tables.sent_dim.sum()) * _VECTOR_BYTES * _WITH_GRADIENT
         kind = "ddr" if self.topology.compute_device == "cpu" else "hbm"
         room = [max(getattr(device.storage, kind) - vectors, 0) for device in reserved.devices]
         logger.info(
@@ -248,6 +236,11 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                     f"{gib(device.storage.ddr)}; give the topology more ddr_cap, or add ranks",
                     PlannerErrorType.INSUFFICIENT_STORAGE,
                 )
+
+
+def _per_feature(values: list[float], table: ModelTable) -> list[float]:
+    """A value for each feature of a table, of one for all or one for each."""
+    return values * len(table.features) if len(values) == 1 else values
 
 
 def named_placer(name: str | Path) -> Placer:

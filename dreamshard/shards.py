@@ -111,7 +111,7 @@ class Shards:
         unique_rows = (whole["unique_rows"] * row_share.double()).round().long()
         unique_rows = torch.minimum(unique_rows, torch.minimum(held, lookups))
         pooling_factor = (whole["pooling_factor"] * row_share).to(whole["pooling_factor"].dtype)
-        return Tables(tuple(names), held, dim, pooling_factor, whole["bins"], lookups, unique_rows)
+        return Tables(tuple(names), held, dim, pooling_factor, whole["bins"], lookups, unique_rows, whole["poolings"])
 
     @property
     def batch_share(self) -> Float[Tensor, " S"]:
@@ -174,8 +174,8 @@ class Shards:
 
     def collectives(self) -> "Collectives":
         """Loads of the collectives of a step."""
-        dims, on_first = self.tables.dim, self.device == 0  # one block or copy of each range stands for all
-        copied = self.tables.rows * dims * (self.is_any("data_parallel") & on_first)
+        dims, on_first = self.tables.sent_dim, self.device == 0  # one block or copy of each range stands for all
+        copied = self.tables.rows * self.tables.dim * (self.is_any("data_parallel") & on_first)
         return Collectives(
             all_to_all_dims=self.per_device(dims * self.is_any(*ON_ONE_DEVICE)),
             row_wise_dims=int(dims[self.is_any("row_wise") & on_first].sum()),
@@ -187,7 +187,7 @@ class Shards:
 
 @dataclass(frozen=True, kw_only=True)
 class Collectives:
-    """Loads of a step's collectives; dims count one pooled fp32 vector per sample of the whole batch.
+    """Loads of a step's collectives; dims are fp32 columns per sample of the whole batch, of all vectors that it gets.
 
     Attributes:
         all_to_all_dims: `[D]` of table- and column-wise shards: each device sends its own to all.

@@ -53,6 +53,7 @@ class Tables:
         bins: `[T, 17]` share of the distinct rows that the batch looks up (0,1], (1,2], (2,4] ... times.
         lookups: `[T]` lookups in the batch.
         unique_rows: `[T]` distinct rows looked up in the batch.
+        poolings: `[T]` pooled vectors that a sample gets; 0 for sequences, of which it gets a vector per lookup.
     """
 
     names: tuple[str, ...]
@@ -62,8 +63,11 @@ class Tables:
     bins: Float[Tensor, "T 17"]
     lookups: Int[Tensor, " T"]
     unique_rows: Int[Tensor, " T"]
+    poolings: Float[Tensor, " T"] = None  # type: ignore[assignment]  # 1 each
 
     def __post_init__(self) -> None:
+        if self.poolings is None:
+            object.__setattr__(self, "poolings", torch.ones(len(self.names), dtype=torch.float64))
         if repeated := [name for name, count in Counter(self.names).items() if count > 1]:
             raise ValueError(f"table names {shown(repeated)} occur more than once; rename them")
         problems = {
@@ -103,6 +107,16 @@ class Tables:
             if name not in position and (match := _SHARD.fullmatch(name)):
                 columns["dim"][i] = int(match["end"]) - int(match["start"])
         return Tables(tuple(names), **columns)
+
+    @property
+    def vectors(self) -> Float[Tensor, " T"]:
+        """`[T]` vectors that a sample gets of a table."""
+        return torch.where(self.poolings > 0, self.poolings, self.pooling_factor.double())
+
+    @property
+    def sent_dim(self) -> Int[Tensor, " T"]:
+        """`[T]` columns of all vectors that a sample gets of a table."""
+        return (self.dim * self.vectors).round().long()
 
     def memory_bytes(self, precision: Precision, optimizer: Optimizer) -> Int[Tensor, " T"]:
         """Bytes of weights and optimizer state per table."""

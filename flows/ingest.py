@@ -84,7 +84,7 @@ def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
     state = read_state(store.lake, key)
     if state is None:
         opened = opened_source(workload, token)
-        state = opened.names, tuple(content_key(opened.fingerprint(t)) for t in range(opened.num_tables))
+        state = opened.names, tuple(content_key(opened.fingerprint(t)) for t in range(len(opened.names)))
     names, fingerprints = state
     known = known_tables(store.lake, workload.source, key, fingerprints)
     return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)

@@ -4,6 +4,7 @@ Prefect starts each retraining once: the same tables and options have the same i
 """
 
 import json
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -18,7 +19,7 @@ from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import WatchOptions
 from flows.ingest import ingest_workload
-from flows.reports.mlflow_tracking import diff_label, source_label
+from flows.reports.mlflow_tracking import source_label
 from flows.reports.report_pages import publish
 from flows.rules.warm_start import last_trained, version_in_use
 from flows.stages import open_for, settle
@@ -47,7 +48,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     started, link = None, ""
     retraining = "Nothing needs to be trained." if not diff.matters else _BUNDLED
     if is_due and options.start:
-        name = f"{source_label(config.workload.source)} {diff_label(diff)}".strip()
+        name = f"{source_label(config.workload.source)} {diff.label}".strip()
         started, state, link = start_retraining(options, dataset, name)
         retraining = f"Retraining {started} is {state}."
     elif is_due:
@@ -61,7 +62,12 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "retraining": retraining,
         "started": started,
         "in_use": "No version is in use yet." if in_use is None else in_use_sentence(in_use),
-        **diff.payload(),
+        "sentence": diff.sentence,
+        "matters": diff.matters,
+        "tables_before": diff.num_before,
+        "tables_after": diff.num_after,
+        **diff.counts,
+        "changes": [asdict(change) for change in diff.changes[:SHOWN]],
     }
     table = [change.row() for change in diff.changes[:SHOWN]]
     publish(page(diff, outcome, link, table), "dreamshard-tables", diff.sentence)

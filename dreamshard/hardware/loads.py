@@ -60,7 +60,7 @@ def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[
     dim, rows, samples = tables.dim.double(), tables.rows.double(), batch_size * shards.batch_share.double()  # [S]
     weight_bytes = task.weight_bytes[shards.table].double()
     quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[optimizer]).double()
-    lookups = tables.pooling_factor.double() * samples
+    lookups, bags = tables.pooling_factor.double() * samples, tables.vectors.double() * samples
     distinct = tables.unique_rows.double() / tables.lookups.double().clamp(min=1)
     unique = torch.minimum(torch.minimum(lookups * distinct, rows), lookups)
     row_bytes = _sectors(dim * weight_bytes + quantisation_bytes)
@@ -71,15 +71,15 @@ def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[
 
     loads = torch.zeros(len(tables), NUM_LOADS, dtype=torch.float64)
     loads[:, COUNT] = 1
-    loads[:, DIM] = dim * shards.is_any(*ON_ONE_DEVICE)
+    loads[:, DIM] = tables.sent_dim * shards.is_any(*ON_ONE_DEVICE)
     loads[:, ROWS] = rows
     loads[:, LOOKUPS] = lookups
     loads[:, UNIQUE] = unique
-    loads[:, STREAM_BYTES] = lookups * INDEX_BYTES + samples * (OFFSET_BYTES + dim * VECTOR_BYTES)
+    loads[:, STREAM_BYTES] = lookups * INDEX_BYTES + bags * (OFFSET_BYTES + dim * VECTOR_BYTES)
     loads[:, READ_BYTES] = lookups * row_bytes
     loads[:, FIRST_BYTES] = unique * row_bytes
     loads[:, GRAD_READ_BYTES] = lookups * grad_bytes
-    loads[:, GRAD_BYTES] = torch.minimum(lookups, samples) * grad_bytes
+    loads[:, GRAD_BYTES] = torch.minimum(lookups, bags) * grad_bytes
     state_on_device = torch.where(in_host, 0.0, state_bytes)
     loads[:, UPDATE_BYTES] = unique * torch.where(copies, grad_bytes, 2 * (row_bytes + state_on_device))
     loads[:, ABOVE_32] = dim > 32

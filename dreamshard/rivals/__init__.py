@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placer import Placer
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
-from dreamshard.rivals.rnn import MEASUREMENTS, Measure, RnnPlacer, train_rnn
+from dreamshard.rivals.rnn import train_rnn
 from dreamshard.search import DreamShardPlacer
 
 ON_NETWORK = ("neuroshard", "neuroshard_columns")
@@ -22,17 +22,7 @@ OF_TORCHREC = ("torchrec_planner", "torchrec_planner_columns")
 RIVALS = (*ON_NETWORK, *OF_TORCHREC)
 """Names of the rivals that learn nothing of their own; `train_rnn` makes the one that measures."""
 
-__all__ = [
-    "MEASUREMENTS",
-    "OF_TORCHREC",
-    "ON_NETWORK",
-    "RIVALS",
-    "Measure",
-    "RnnPlacer",
-    "installed_rivals",
-    "rival",
-    "train_rnn",
-]
+__all__ = ["OF_TORCHREC", "ON_NETWORK", "RIVALS", "installed_rivals", "rival", "train_rnn"]
 
 
 def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec | None = None) -> Placer:

@@ -29,12 +29,6 @@ from dreamshard.search.packing import packed
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
 
-Measure = Callable[[PlacementTask, Placement], CostSample]
-"""Measures a placement, as `Testbed.measure` does."""
-
-MEASUREMENTS = 100
-"""Placements measured in a training unless another number is given."""
-
 _HIDDEN = 64
 _EPISODES = 10  # sampled per update; the last update may have fewer
 _LEARNING_RATE = 1e-2  # of Adam; falls linearly to a twentieth
@@ -88,16 +82,16 @@ class RnnPlacer(OrderedPlacer):
 def train_rnn(
     normaliser: Normaliser,
     tasks: Sequence[PlacementTask],
-    measure: Measure,
+    measure: Callable[[PlacementTask, Placement], CostSample],
     seed: int,
-    measurements: int = MEASUREMENTS,
+    measurements: int = 100,
 ) -> RnnPlacer:
     """The policy after measuring `measurements` placements of `tasks`.
 
     Args:
         normaliser: of the tables' features.
         tasks: to learn from, all on the same number of devices.
-        measure: called once for each sampled placement that fits the devices by the task's count.
+        measure: as `Testbed.measure`; called once for each sampled placement that fits the devices.
         seed: of the weights and of everything that is sampled.
 
     Raises:

@@ -108,11 +108,16 @@ class TorchRecPlanner:
             name: ParameterConstraints(
                 sharding_types=sharding_types or None,
                 compute_kernels=kernels,
-                pooling_factors=[max(pooling, 1e-6)],
+                pooling_factors=[max(pooling / max(vectors, 1e-6), 1e-6)],
+                num_poolings=[vectors],
                 min_partition=4 * -(-dim // (4 * column_parts)) if column_parts else None,
             )
-            for name, pooling, dim in zip(
-                _names(task), tables.pooling_factor.tolist(), tables.dim.tolist(), strict=True
+            for name, pooling, vectors, dim in zip(
+                _names(task),
+                tables.pooling_factor.tolist(),
+                tables.vectors.tolist(),
+                tables.dim.tolist(),
+                strict=True,
             )
         }
         devices, batch_size = self._topology(task), _local_batch_size(task)

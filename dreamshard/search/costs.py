@@ -93,11 +93,11 @@ class CostModel(ABC):
         Raises:
             ValueError: the model has no costs of such shards.
         """
-        dim, rows = shards.tables.dim, shards.tables.rows
+        tables = shards.tables
         carried = [
-            shards.is_any("row_wise") * dim,
-            shards.is_any("data_parallel") * (GRADIENT_BYTES * rows * dim),
-            shards.is_any(*ON_ONE_HOST) * dim,
+            shards.is_any("row_wise") * tables.sent_dim,
+            shards.is_any("data_parallel") * (GRADIENT_BYTES * tables.rows * tables.dim),
+            shards.is_any(*ON_ONE_HOST) * tables.sent_dim,
         ]
         return torch.cat([self.own_loads(shards), torch.stack(carried, dim=1)], dim=1).double().numpy()
 
@@ -248,7 +248,7 @@ class NetworkCosts(CostModel):
         latents = self.network.encode(features, self.network.ratios(self.task, own))
         if isinstance(self.network, StructuredCostNetwork):
             latents = latents.clone()
-            latents[:, DIMS] *= on_one
+            latents[:, DIMS] *= on_one * tables.vectors.float()
         elif not bool(on_one.all()):
             raise ValueError(_PAPER)
         return latents

@@ -39,7 +39,7 @@ def reference_workload(num_devices: int, memory_bytes: int, *, is_gpu: bool) -> 
         batch_size=DEFAULT_BATCH if is_gpu else _CPU_BATCH,
         seed=2_022_001,
     )
-    return replace(small, num_tables=min(3 * _tables_per_task(num_devices) // 2, open_workload(small).num_tables))
+    return replace(small, num_tables=min(3 * _tables_per_task(num_devices) // 2, len(open_workload(small).names)))
 
 
 def reference_tasks(pool: Tables, config: TasksConfig) -> list[PlacementTask]:

@@ -6,7 +6,6 @@ of lookups are left out, since they do not change which rows are read.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from dreamshard.workloads import (
     Lookups,
     ModelTable,
     ModelTables,
-    Recording,
     Workload,
     WorkloadConfig,
     WorkloadTable,
@@ -36,25 +34,23 @@ from dreamshard.workloads.functions import guarded
 _END = object()
 
 
-def record(
-    model: ModelTables, batches: Iterable[Any], *, num_batches: int | None = None, num_samples: int | None = None
-) -> ModelTables:
+def record(model: object, batches: Iterable[Any], *, num_samples: int | None = None) -> ModelTables:
     """The model with the lookups of its tables counted in batches, which together count as one.
 
     Args:
+        model: its tables, or a source of them as for `tables_of`.
         batches: of `KeyedJaggedTensor`, or of anything that holds some: with a `sparse_features`, a tuple, a dict, an object.
-        num_batches: to read from the start; None for all.
-        num_samples: to count from the start; reading stops once there are enough.
+        num_samples: to count from the start; reading stops once there are enough. None for all.
 
     Raises:
         ValueError: there are no samples, a batch lacks a feature that a table looks up, or an id is no row of its table.
     """
+    model = model if isinstance(model, ModelTables) else tables_of(model)
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in model.tables.names}
     looked_up = {feature for detail in model.details for feature in detail.features}
     unused: dict[str, None] = {}
     samples = count = 0
-    for batch in islice(batches, num_batches):
-        count += 1
+    for count, batch in enumerate(batches, start=1):
         features = _features(batch, f"batch {count}")
         sizes = {len(features[feature].lengths()) for feature in looked_up & features.keys()}
         if len(sizes) > 1:
@@ -73,6 +69,7 @@ def record(
     lookups = {name: _joined(own).first(kept) for name, own in parts.items()}
     sizes_of = zip(model.tables.names, model.tables.rows.tolist(), model.tables.dim.tolist(), strict=True)
     tables = concatenate([statistics(WorkloadTable(name, rows, dim, lookups[name])) for name, rows, dim in sizes_of])
+    tables = replace(tables, poolings=model.tables.poolings)
     notes = [f"lookups were counted in {kept} samples of {count} batches, as one batch"]
     if unused:
         notes.append(f"no table looks up {shown(list(unused))} of the batches")
@@ -88,19 +85,20 @@ def open_model(config: WorkloadConfig) -> Workload:
     """
     model = tables_of(call(config.source, "there is no model"))
     if config.batches is not None:
-        samples = config.batch_size if config.num_batches is None else None
         batches = _read(call(config.batches, "there are no batches"), config.batches)
-        model = record(model, batches, num_batches=config.num_batches, num_samples=samples)
+        model = record(model, batches, num_samples=config.batch_size)
     recorded, tables, notes = model.lookups, model.tables, model.notes
     if any((detail.precision, detail.optimizer or "sgd") != ("fp32", "sgd") for detail in model.details):
         notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
+    if bool((tables.vectors != 1).any()):
+        notes += ("a data set keeps one pooled vector per sample and table: training measures no others",)
     sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), tables.pooling_factor.tolist(), strict=True)
     tokens = {
         name: digest(own.indices.numpy().tobytes() + own.offsets.numpy().tobytes()) for name, own in recorded.items()
     }
     samples = max((own.batch_size for own in recorded.values()), default=0)
-    recording = Recording(samples, lambda table, _: recorded[table.name], tokens)
-    return replace(listed_workload(config, [ModelTable(*each) for each in sizes], recording), notes=notes)
+    listed = [ModelTable(*each) for each in sizes]
+    return listed_workload(config, listed, lambda table, _: recorded[table.name], tokens, samples, notes)
 
 
 def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:

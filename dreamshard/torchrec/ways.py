@@ -118,7 +118,7 @@ def check_given(
         own = given.get(table.name, ParameterConstraints())
         is_cached = own.compute_kernels == [CACHED]
         refused = {
-            "num_poolings": any(count != 1 for count in own.num_poolings or ()),
+            "num_poolings": own.num_poolings is not None and len(own.num_poolings) not in (1, len(table.features)),
             "batch_sizes": any(size != batch for size in own.batch_sizes or ()),
             "feature_names": own.feature_names is not None and sorted(own.feature_names) != sorted(table.features),
             "device_group": own.device_group not in (None, device),

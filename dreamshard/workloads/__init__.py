@@ -30,7 +30,6 @@ from dreamshard.workloads.sources import change_token, known_as, open_workload
 from dreamshard.workloads.table_list import ModelTable, check_records, fill_missing_columns, list_tables, read_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
-    Recording,
     Workload,
     WorkloadConfig,
     bundled_lists,
@@ -47,7 +46,6 @@ __all__ = [
     "Lookups",
     "ModelTable",
     "ModelTables",
-    "Recording",
     "Workload",
     "WorkloadConfig",
     "WorkloadTable",

@@ -5,7 +5,7 @@ Thresholds separate drift from noise, because the statistics of every new batch 
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pydantic
@@ -37,9 +37,7 @@ class DriftThresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """One changed table.
-
-    Pairs are before and after; 0 if the table does not exist.
+    """One changed table; pairs are before and after, 0 if the table does not exist.
 
     Attributes:
         kind: one of `KINDS`; a resized table may have drifted too.
@@ -58,17 +56,17 @@ class TableChange:
 
     def row(self) -> dict[str, str]:
         """The change as a row of a table for people."""
+        existing = slice(self.kind == "added", 1 if self.kind == "removed" else 2)
 
-        def pair(before: int | float, after: int | float, form: str) -> str:
-            own = {"added": (after,), "removed": (before,)}.get(self.kind, (before, after))
-            return " -> ".join(dict.fromkeys(format(value, form) for value in own))
+        def pair(values: tuple[Any, Any], form: str) -> str:
+            return " -> ".join(dict.fromkeys(format(value, form) for value in values[existing]))
 
         return {
             "table": self.name,
             "change": self.kind,
-            "rows": pair(*self.rows, ","),
-            "dim": pair(*self.dim, ","),
-            "pooling factor": pair(*self.pooling_factor, ",.4g"),
+            "rows": pair(self.rows, ","),
+            "dim": pair(self.dim, ","),
+            "pooling factor": pair(self.pooling_factor, ",.4g"),
             "reuse moved": "-" if self.kind in ("added", "removed") else f"{self.reuse:.1%}",
             "share of the dataset": f"{self.weight:.2%}",
         }
@@ -97,6 +95,15 @@ class DatasetDiff:
         return {kind: found[kind] for kind in KINDS}
 
     @property
+    def label(self) -> str:
+        """Tables added, removed and changed: `+3 -2 ~1`, or `unchanged`; empty without an earlier dataset."""
+        if self.num_before == 0:
+            return ""
+        added, removed, resized, drifted = self.counts.values()
+        signs = {"+": added, "-": removed, "~": resized + drifted}
+        return " ".join(f"{sign}{count}" for sign, count in signs.items() if count) or "unchanged"
+
+    @property
     def sentence(self) -> str:
         """The changes in one sentence."""
         if self.num_before == 0:
@@ -106,18 +113,6 @@ class DatasetDiff:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
         tables = f"of {self.num_before} tables before, {self.num_after} now"
         return f"{counts} ({tables}), most of all {self.changes[0].name}, {self.changes[0].kind}"
-
-    def payload(self, most: int = 50) -> dict[str, Any]:
-        """The diff in plain types for programs; `changes` has the first `most`, the counts are of all."""
-        changes = [asdict(change) for change in self.changes[:most]]
-        return {
-            "sentence": self.sentence,
-            "matters": self.matters,
-            "tables_before": self.num_before,
-            "tables_after": self.num_after,
-            **self.counts,
-            "changes": changes,
-        }
 
 
 def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresholds | None = None) -> DatasetDiff:
@@ -134,31 +129,32 @@ def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresho
     old, new = ({name: tables.select([t]) for t, name in enumerate(tables.names)} for tables in (before, after))
     work = max(float((before.pooling_factor.double() * before.dim).sum()), 1e-12)
     memory = float((before.rows * before.dim).sum())
-    found = [_change(name, old.get(name), new.get(name), limits, work, memory) for name in old | new]
-    changes = sorted((change for change in found if change), key=lambda change: (-change.weight, change.name))
+    found = [_change(name, old.get(name), new.get(name), work, memory) for name in old | new]
+    changes = sorted((each for each in found if _counts(each, limits)), key=lambda each: (-each.weight, each.name))
     matters = _reaches(len(changes) / max(len(before), len(after)), limits.share)
     return DatasetDiff(changes=tuple(changes), num_before=len(before), num_after=len(after), matters=matters)
 
 
-def _change(
-    name: str, old: Tables | None, new: Tables | None, limits: DriftThresholds, work: float, memory: float
-) -> TableChange | None:
-    """The change of one table, or None; `work` and `memory` are of the whole earlier dataset."""
+def _change(name: str, old: Tables | None, new: Tables | None, work: float, memory: float) -> TableChange:
+    """The change of one table, however small; `work` and `memory` are of the whole earlier dataset."""
     pair = [(0, 0, 0.0) if t is None else (int(t.rows), int(t.dim), float(t.pooling_factor)) for t in (old, new)]
     rows, dim, pooling = zip(*pair, strict=True)
     reuse, kind = 0.0, "added" if old is None else "removed"
     if old is not None and new is not None:
         p, q = old.bins[0].double(), new.bins[0].double()
         reuse = 0.5 * float((p - q).abs().sum() + (p.sum() - q.sum()).abs())
-        moved = abs(pooling[1] - pooling[0])
-        drift = moved / pooling[0] if pooling[0] > 0 else (math.inf if moved else 0.0)
-        kind = "drifted" if rows[0] == rows[1] and dim[0] == dim[1] else "resized"
-        if kind == "drifted" and not (_reaches(drift, limits.pooling) or _reaches(reuse, limits.reuse)):
-            return None
+        kind = "drifted" if pair[0][:2] == pair[1][:2] else "resized"
     of_table = (pooling[0] * dim[0], pooling[1] * dim[1])
     changed_work = max(abs(of_table[1] - of_table[0]), reuse * max(of_table)) / work
     weight = max(changed_work, abs(rows[1] * dim[1] - rows[0] * dim[0]) / memory)
     return TableChange(name=name, kind=kind, rows=rows, dim=dim, pooling_factor=pooling, reuse=reuse, weight=weight)
+
+
+def _counts(change: TableChange, limits: DriftThresholds) -> bool:
+    """Whether a change is more than noise."""
+    before, after = change.pooling_factor
+    drift = abs(after - before) / before if before else math.inf * (after > 0)
+    return change.kind != "drifted" or _reaches(drift, limits.pooling) or _reaches(change.reuse, limits.reuse)
 
 
 def _reaches(change: float, threshold: float) -> bool:

@@ -17,14 +17,12 @@ import torch
 from dreamshard.tables import NUM_BINS
 from dreamshard.workloads.lookups import Lookups
 from dreamshard.workloads.table_list import ModelTable
-from dreamshard.workloads.workload import DATA, UNKNOWN_DIM, Workload, WorkloadConfig, mixed_dims
+from dreamshard.workloads.workload import DATA, UNKNOWN_DIM, Workload, WorkloadConfig, listed_workload
 from dreamshard.workloads.zipf import scatter
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
-
-_SWAPS = 400  # of tables, to make a draw more like the population
 
 
 @dataclass(frozen=True)
@@ -63,16 +61,6 @@ class Population:
     rows_by_bin: Counts
     laws: tuple[CountLaw, ...]
 
-    @property
-    def shares(self) -> Matrix:
-        """`[T, 36]` each table's part of the published figures, scaled to mean 1 for totals.
-
-        A subset of the tables that preserves the means of these preserves the totals and both histograms.
-        """
-        kinds = self.rows_by_bin * np.asarray([law.mean for law in self.laws]), self.rows_by_bin
-        totals = [counts.sum(axis=1, keepdims=True) / counts.sum() for counts in kinds]
-        return np.concatenate([*totals, *(counts / counts.sum() for counts in kinds)], axis=1) * len(self.rows)
-
 
 def count_law(j: int, batch_size: int, tilt: float) -> CountLaw:
     """The law of bin `j`: probabilities fall exponentially, by `tilt` from the lowest to the highest count."""
@@ -98,10 +86,9 @@ def population(name: str) -> Population:
 
 
 def open_meta(config: WorkloadConfig) -> Workload:
-    """One of the two Meta workloads; `t0012` is at position 12 of its population.
+    """One of the two Meta workloads; `t0012` is at position 12 of its population. Meta published no dims.
 
-    A subset of the tables is drawn so that it fits the published statistics in proportion. A batch smaller than the
-    published one is its first samples.
+    A batch smaller than the published one is its first samples.
 
     Raises:
         ValueError: there are fewer tables of the size asked for, or the batch is larger than the published one.
@@ -110,29 +97,12 @@ def open_meta(config: WorkloadConfig) -> Workload:
     tables = population(name)
     if batch_size > tables.batch_size:
         raise ValueError(f"{name} has one batch of {tables.batch_size} samples; ask for at most that, not {batch_size}")
-    dims = drawn_dims(config, len(tables.rows))
-    limit = config.max_table_bytes
-    chosen = np.arange(len(dims)) if limit is None else np.flatnonzero(4 * tables.rows * dims <= limit)
-    wanted = config.count_of(len(chosen))
-    if wanted < len(chosen):
-        chosen = np.sort(chosen[_balanced(tables.shares[chosen], wanted, np.random.default_rng([seed, 2]))])
-    listed = [ModelTable(f"t{t:04}", int(tables.rows[t]), int(dims[t])) for t in chosen]
-    description = (
-        f"{len(listed)} of the {len(tables.rows)} tables of {name}, generated to fit Meta's published statistics, "
-        f"{batch_size} samples"
-    )
+    listed = [ModelTable(f"t{t:04}", rows, UNKNOWN_DIM) for t, rows in enumerate(tables.rows.tolist())]
 
-    def lookups(table: ModelTable) -> Lookups:
-        return meta_lookups(name, int(table.name[1:]), batch_size, seed)
+    def lookups(table: ModelTable, samples: int) -> Lookups:
+        return meta_lookups(name, int(table.name[1:]), samples, seed)
 
-    return Workload(description, tuple(listed), lookups, lambda _: [name, batch_size, seed])
-
-
-def drawn_dims(config: WorkloadConfig, num_tables: int) -> Counts:
-    """`[T]` the one dimension of all tables, or drawn by position: Meta published none. 16 if the config has none."""
-    if config.dim == "mixed":
-        return mixed_dims(np.random.default_rng([config.seed, 1]).random(num_tables))
-    return np.full(num_tables, config.dim or UNKNOWN_DIM, dtype=np.int64)
+    return listed_workload(config, listed, lookups, {table.name: [name, seed] for table in listed}, batch_size)
 
 
 def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
@@ -160,19 +130,3 @@ def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
         drawn = generator.choice(total, num_lookups, replace=False)
         indices = row_of[np.searchsorted(counts.cumsum(), drawn, side="right")]
     return Lookups(torch.from_numpy(indices), torch.from_numpy(offsets))
-
-
-def _balanced(shares: Matrix, wanted: int, generator: np.random.Generator) -> Counts:
-    """Draw positions, then swap tables while that moves the means of `shares` closer to the population's."""
-    centred = shares - shares.mean(axis=0)  # [T, K]
-    order = generator.permutation(len(shares))
-    inside, outside = order[:wanted], order[wanted:]
-    excess = centred[inside].sum(axis=0)  # [K]
-    for _ in range(_SWAPS):
-        leaves = int(generator.integers(len(inside)))
-        after = excess - centred[inside[leaves]] + centred[outside]  # [O, K]
-        enters = int((after**2).sum(axis=1).argmin())
-        if (after[enters] ** 2).sum() < (excess**2).sum():
-            excess = after[enters]
-            inside[leaves], outside[enters] = outside[enters], inside[leaves]
-    return inside

@@ -7,8 +7,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from typing import Any
 
-from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files.text import shown
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
@@ -78,13 +78,12 @@ class ModelTables:
         precision: Precision | None = None,
         optimizer: Optimizer | None = None,
         name: str = "model",
-        devices_per_host: int | None = None,
-        batch_size: int | None = None,
-        constraints: Constraints = UNCONSTRAINED,
+        **options: Any,
     ) -> PlacementTask:
-        """The task of placing all tables; arguments as the fields of `PlacementTask`.
+        """The task of placing all tables.
 
         Args:
+            num_devices: this, `memory_bytes` and `options` are as the fields of `PlacementTask`.
             precision: of all weights; None for each table's own.
             optimizer: None for `ModelTables.optimizer`.
 
@@ -93,18 +92,8 @@ class ModelTables:
         """
         usual: Precision = precision or self.precision
         others = {} if precision else {name: d.precision for name, d in self.by_name.items() if d.precision != usual}
-        return PlacementTask(
-            self.tables,
-            num_devices,
-            memory_bytes,
-            precision=usual,
-            optimizer=optimizer or self.optimizer,
-            name=name,
-            devices_per_host=devices_per_host,
-            batch_size=batch_size,
-            precision_of=others,
-            constraints=constraints,
-        )
+        options |= {"precision": usual, "optimizer": optimizer or self.optimizer, "precision_of": others}
+        return PlacementTask(self.tables, num_devices, memory_bytes, name=name, **options)
 
 
 def model_tables(
@@ -170,10 +159,6 @@ def _notes(model: ModelTables) -> list[str]:
         ),
         "the dims of {} are not multiples of 4 and are planned as the next one; fbgemm's fused operators refuse such dims: "
         "widen the tables in the model, or keep them data-parallel": [n for n, d in of if d.dim != padded_dim(d.dim)],
-        "the vectors of {} are not pooled, but costs are predicted as if they were, which leaves out most of what is sent "
-        "for long sequences": [n for n, d in of if d.pooling == "none"],
-        "{} have several features, for each of which TorchRec sends a vector per sample, but costs are predicted as if one "
-        "were sent for all of a table's features": [n for n, d in of if len(d.features) > 1],
         "the weights of lookups of {} are not counted in what is sent": [n for n, d in of if d.is_weighted],
     }
     found = [note.format(shown(tables)) for note, tables in concerned.items() if tables]

@@ -31,8 +31,6 @@ from torch import Tensor
 
 from dreamshard.files.foreign import InputError, brief, reading
 from dreamshard.workloads.lookups import Lookups
-from dreamshard.workloads.table_list import ModelTable
-from dreamshard.workloads.workload import bundled_lists
 
 _NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
 _CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
@@ -44,16 +42,14 @@ class RecordedFile:
     """Lookups of several tables by the same samples.
 
     Attributes:
-        lookups: of a table's first samples, by its position and size and their number.
+        lookups: of a table's first samples, by its position, its rows and their number.
         least_rows: how many rows each table needs for its largest index.
-        usual_list: list of the tables' sizes, if nobody gives another.
     """
 
     num_tables: int
     num_samples: int
-    lookups: Callable[[int, ModelTable, int], Lookups]
+    lookups: Callable[[int, int, int], Lookups]
     least_rows: Callable[[], Sequence[int]] = tuple
-    usual_list: Path | None = None
 
 
 def open_tensors(path: Path, batch_size: int) -> RecordedFile:
@@ -92,7 +88,7 @@ def _tensors(path: Path, name: str) -> RecordedFile:
             )
     starts = offsets[::num_samples].tolist()  # [T+1]
 
-    def lookups(t: int, _: ModelTable, samples: int) -> Lookups:
+    def lookups(t: int, rows: int, samples: int) -> Lookups:
         own = offsets[t * num_samples : t * num_samples + samples + 1]
         return Lookups(indices[int(own[0]) : int(own[-1])], own - own[0])
 
@@ -116,10 +112,10 @@ def open_arrays(path: Path, batch_size: int) -> RecordedFile:
             raise InputError(f"{path} holds {', '.join(f'{a.dtype}{list(a.shape)}' for a in arrays[:5])}, {advice}")
     per_table = len(arrays) > 1
 
-    def lookups(t: int, _: ModelTable, samples: int) -> Lookups:
-        rows = arrays[t][:samples] if per_table else arrays[0][:samples, t : t + 1]
-        indices = torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1))
-        return Lookups(indices, torch.arange(samples + 1) * rows.shape[1])
+    def lookups(t: int, rows: int, samples: int) -> Lookups:
+        found = arrays[t][:samples] if per_table else arrays[0][:samples, t : t + 1]
+        indices = torch.from_numpy(np.array(found, dtype=np.int64).reshape(-1))
+        return Lookups(indices, torch.arange(samples + 1) * found.shape[1])
 
     def least_rows() -> list[int]:
         largest = [array.max() for array in arrays] if per_table else arrays[0].max(axis=0)
@@ -131,8 +127,6 @@ def open_arrays(path: Path, batch_size: int) -> RecordedFile:
 
 def open_criteo(path: Path, batch_size: int) -> RecordedFile:
     """Open a log of Criteo's, of which only `batch_size` lines are read; one lookup per sample and table.
-
-    Sizes are by default those of MLPerf's DLRM for a day of the terabyte set, else those of Criteo Kaggle.
 
     Raises:
         ValueError: the file is empty or truncated, or a line is in another format.
@@ -160,14 +154,12 @@ def open_criteo(path: Path, batch_size: int) -> RecordedFile:
             done += block.num_rows
         values = np.concatenate(parts, axis=1)  # [26, B], -1 if missing
 
-    def lookups(t: int, table: ModelTable, samples: int) -> Lookups:
+    def lookups(t: int, rows: int, samples: int) -> Lookups:
         hashed = values[t, :samples]
-        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, table.rows - 1))
+        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, rows - 1))
         return Lookups(torch.from_numpy(indices), torch.arange(samples + 1))
 
-    is_day = re.match(r"day_\d+", path.name) is not None
-    usual = bundled_lists()["mlperf-dlrm-dcnv2" if is_day else "criteo-kaggle"]
-    return RecordedFile(len(_CATEGORICAL), values.shape[1], lookups, usual_list=usual)
+    return RecordedFile(len(_CATEGORICAL), values.shape[1], lookups)
 
 
 def _values(column: pa.StringArray, where: str) -> npt.NDArray[np.int64]:

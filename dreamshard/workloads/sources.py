@@ -5,8 +5,8 @@
   `_.-~` are escaped as in a URL: `a/b` is `a%2Fb.parquet`. All these files hold the same samples; other tables get Zipf
   lookups.
 - Data files, each a batch of the same tables. Only the newest is read: the last by name, with numbers compared as numbers.
-  `NAME.tables.csv` beside a data file lists its tables in the file's order. Without it a table has as many rows as its
-  largest index needs, and 16 columns.
+  `NAME.tables.csv` beside a data file lists its tables in the file's order. Without it, Criteo's logs have the sizes of a
+  bundled list; otherwise a table has as many rows as its largest index needs, and 16 columns.
 
 Files with other names are ignored. A source is at a path or any address that fsspec reads.
 """
@@ -15,11 +15,10 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import fsspec
@@ -36,7 +35,6 @@ from dreamshard.workloads.table_list import ModelTable, list_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     UNKNOWN_DIM,
-    Recording,
     Workload,
     WorkloadConfig,
     bundled_lists,
@@ -44,12 +42,16 @@ from dreamshard.workloads.workload import (
     listed_workload,
 )
 
-DATA_FILES: dict[str, Callable[[Path, int], RecordedFile]] = {
-    r".+\.pt(\.gz)?": open_tensors,
-    r".+\.np[yz]": open_arrays,
-    r".+\.tsv(\.gz)?|(train\.txt|day_\d+)(\.gz)?": open_criteo,
+Reader = Callable[[Path, int], RecordedFile]
+"""Opens a path; the number is of the samples that are needed."""
+
+DATA_FILES: dict[str, tuple[Reader, str | None]] = {
+    r".+\.pt(\.gz)?": (open_tensors, None),
+    r".+\.np[yz]": (open_arrays, None),
+    r"day_\d+(\.tsv)?(\.gz)?": (open_criteo, "mlperf-dlrm-dcnv2"),
+    r"(.+\.tsv|train\.txt)(\.gz)?": (open_criteo, "criteo-kaggle"),
 }
-"""Name of a file -> its reader, by a path and the number of samples that are needed."""
+"""Name of a file -> its reader, and the bundled list of its tables' sizes unless a list is beside it."""
 
 LISTS = ("tables.csv", "tables.parquet", "tables.json")
 _KINDS = ".pt, .npy, .npz, .tsv, train.txt, day_0, .csv, .parquet, .json"
@@ -79,48 +81,34 @@ def open_workload(config: WorkloadConfig) -> Workload:
     """
     if config.source in META_WORKLOADS:
         return open_meta(config)
-    found = _find(config.source)
-    if not (reader := _reader(found.name)):
-        with _local(found.folder, found.name) as (path,):
-            listed = list_tables(path)
-        return listed_workload(config, listed, _lookups_beside(found, listed))
-    with _local(found.folder, found.name, *(found.tokens.keys() - {found.name})) as (path, *beside):
-        file = reader(path, config.batch_size)
-        sizes = beside[0] if beside else file.usual_list
-        notes = () if beside else (_assumed_sizes(found.name, sizes),)
-        if sizes is None:
-            config = replace(config, dim=config.dim or UNKNOWN_DIM)
-            listed = [ModelTable(f"t{t:04}", rows, UNKNOWN_DIM) for t, rows in enumerate(file.least_rows())]
+    folder, name, tokens = found = _find(config.source)
+    if not (known := _data_file(name)):
+        with _local(folder, name) as (path,):
+            return _with_lookups_beside(config, found, list_tables(path))
+    reader, usual = known
+    with _local(folder, name, *(tokens.keys() - {name})) as (path, *beside):
+        file, notes = reader(path, config.batch_size), tuple[str, ...]()
+        if beside or usual:
+            listed = list_tables(beside[0] if beside else bundled_lists()[str(usual)])
         else:
-            listed = list_tables(sizes)
+            listed = [ModelTable(f"t{t:04}", rows, UNKNOWN_DIM) for t, rows in enumerate(file.least_rows())]
     if len(listed) != file.num_tables:
         raise ValueError(
-            f"{sizes} lists {len(listed)} tables, but {found.name} holds {file.num_tables}; give one line per table in the "
-            "file's order"
+            f"{_list_of(name)} lists {len(listed)} tables, but {name} holds {file.num_tables}; give one line per table in "
+            "the file's order"
+        )
+    if not beside:
+        assumed = f"a table has as many rows as its largest index needs, and by default {UNKNOWN_DIM} columns"
+        assumed = f"tables have the sizes of the bundled list {usual}" if usual else assumed
+        notes = (
+            f"no list of tables is beside {name}: {assumed}; to give others, write {_list_of(name)} with name, rows and dim",
         )
     position = {table.name: t for t, table in enumerate(listed)}
 
     def lookups(table: ModelTable, samples: int) -> Lookups:
-        return file.lookups(position[table.name], table, samples)
+        return file.lookups(position[table.name], table.rows, samples)
 
-    tokens = dict.fromkeys(position, found.token)
-    return replace(listed_workload(config, listed, Recording(file.num_samples, lookups, tokens)), notes=notes)
-
-
-def _list_of(data_file: str) -> str:
-    """The list of a data file's tables, which may be beside it: of day_0.gz, day_0.tables.csv."""
-    return re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", data_file) + ".tables.csv"
-
-
-def _assumed_sizes(name: str, sizes: Path | None) -> str:
-    """A sentence for people on the sizes of tables that no list beside a data file gives."""
-    if sizes is None:
-        assumed = f"a table has as many rows as its largest index needs, and by default {UNKNOWN_DIM} columns"
-    else:
-        assumed = f"tables have the sizes of the bundled list {sizes.stem}"
-    return (
-        f"no list of tables is beside {name}: {assumed}; to give others, write {_list_of(name)} with name, rows and dim"
-    )
+    return listed_workload(config, listed, lookups, dict.fromkeys(position, found.token), file.num_samples, notes)
 
 
 def change_token(source: str) -> str:
@@ -132,14 +120,13 @@ def change_token(source: str) -> str:
     return source if source in META_WORKLOADS else _find(source).token
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """The files of a source.
 
     Attributes:
         folder: path or address of the folder.
         name: of the file that is read: a list of tables, or a data file.
-        tokens: change tokens of this file and of those beside it that belong to it, by name.
+        tokens: change tokens of this file and of the files beside it that belong to it, by name.
     """
 
     folder: str
@@ -149,7 +136,7 @@ class _Found:
     @property
     def token(self) -> str:
         """Identity of all files."""
-        return json_digest([self.folder, self.name, dict(self.tokens)])
+        return json_digest(self)
 
 
 def _find(source: str) -> _Found:
@@ -169,7 +156,7 @@ def _find(source: str) -> _Found:
             entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
     tokens = dict(sorted((each["name"].rpartition("/")[2], _token(each)) for each in entries))
     if not name:
-        lists, data = [each for each in tokens if each in LISTS], [each for each in tokens if _reader(each)]
+        lists, data = [each for each in tokens if each in LISTS], [each for each in tokens if _data_file(each)]
         if len(lists) > 1:
             raise ValueError(f"{source} holds {' and '.join(lists)}; keep the one list of tables that is meant")
         if lists:
@@ -188,26 +175,25 @@ def _find(source: str) -> _Found:
             f"{', '.join(bundled_workloads())}, a file ({_KINDS}), a folder or bucket of such files, or a function that "
             "makes a TorchRec model (model.py:make_model)"
         )
-    if not _reader(name) and not name.endswith((".csv", ".parquet", ".json")):
+    if not _data_file(name) and not name.endswith((".csv", ".parquet", ".json")):
         raise ValueError(f"{source} is a file whose name says nothing of its content; name it as one of {_KINDS}")
     return _Found(folder, name, tokens)
 
 
-def _lookups_beside(found: _Found, listed: list[ModelTable]) -> Recording | None:
-    """The lookups recorded beside a list, if there are any."""
+def _with_lookups_beside(config: WorkloadConfig, found: _Found, listed: list[ModelTable]) -> Workload:
+    """The tables of a list, with the lookups that are recorded beside it."""
     file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}
-    others = [name for name in found.tokens if name.endswith(".parquet") and name not in LISTS]
-    recorded = {name: found.tokens[file] for name, file in file_of.items() if file in others}
-    if not recorded:
-        if others:
-            raise ValueError(
-                f"{found.folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, "
-                f"such as {next(iter(file_of.values()))}"
-            )
-        return None
-    first = file_of[next(iter(recorded))]
-    with _local(found.folder, first) as (path,), reading(path, "cannot be read as Parquet", "write it again"):
-        num_samples = int(pq.read_metadata(path).num_rows)
+    recorded = {name: found.tokens[file] for name, file in file_of.items() if file in found.tokens.keys() - {*LISTS}}
+    num_samples = 0
+    if recorded:
+        first = file_of[next(iter(recorded))]
+        with _local(found.folder, first) as (path,), reading(path, "cannot be read as Parquet", "write it again"):
+            num_samples = int(pq.read_metadata(path).num_rows)
+    elif others := [name for name in found.tokens if name.endswith(".parquet") and name != found.name]:
+        raise ValueError(
+            f"{found.folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, "
+            f"such as {next(iter(file_of.values()))}"
+        )
 
     def lookups(table: ModelTable, samples: int) -> Lookups:
         with _local(found.folder, file_of[table.name]) as (path,):
@@ -219,7 +205,7 @@ def _lookups_beside(found: _Found, listed: list[ModelTable]) -> Recording | None
             )
         return own.first(samples)
 
-    return Recording(num_samples, lookups, recorded)
+    return listed_workload(config, listed, lookups, recorded, num_samples)
 
 
 @contextmanager
@@ -242,24 +228,25 @@ def _local(folder: str, *names: str) -> Iterator[list[Path]]:
 
 @contextmanager
 def _reaching(source: str) -> Iterator[None]:
-    """The block asks the file system of `source`.
-
-    Raises:
-        ValueError: it is of an unknown kind, its package is missing, or it cannot be reached or refuses access.
-    """
+    """The block asks the file system of `source`, which may be of an unknown kind, out of reach, or refuse access."""
     advice = "check the address, that you may read it, that its store is up and that its package is installed"
     with reading(source, "cannot be read", advice):
         yield
 
 
+def _list_of(data_file: str) -> str:
+    """The list of a data file's tables, which may be beside it: of day_0.gz, day_0.tables.csv."""
+    return re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", data_file) + ".tables.csv"
+
+
 def _token(entry: Mapping[str, Any]) -> str:
-    """What a store says of a file, of which a checksum is enough."""
+    """The checksum of a file by its store, or otherwise all that the store says of it."""
     return str(entry.get("ETag") or sorted((key, str(value)) for key, value in entry.items()))
 
 
-def _reader(name: str) -> Callable[[Path, int], RecordedFile] | None:
-    """The reader of a data file of this name; None for other files."""
-    return next((reader for pattern, reader in DATA_FILES.items() if re.fullmatch(pattern, name)), None)
+def _data_file(name: str) -> tuple[Reader, str | None] | None:
+    """The reader and usual list of a data file of this name; None for other files."""
+    return next((known for pattern, known in DATA_FILES.items() if re.fullmatch(pattern, name)), None)
 
 
 def _natural_order(name: str) -> list[tuple[int, str]]:

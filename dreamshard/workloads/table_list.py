@@ -26,6 +26,8 @@ _OTHER_NAMES = {
     "embedding_dim": "dim",
     "feature_names": "features",
     "data_type": "precision",
+    "collection": "module_path",
+    "output": "pooling",
     "row": "rows",
     "index": "name",
 }
@@ -42,6 +44,7 @@ def _adding_up(bins: tuple[float, ...]) -> tuple[float, ...]:
 
 Pooling = Literal["sum", "mean", "none"]
 """How a sample's vectors become one; `none` keeps each, as for sequences."""
+_OUTPUTS = {"pooled": "sum", "sequence": "none"}
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**40)]
@@ -66,6 +69,7 @@ class ModelTable:
         precision: type of the weights.
         is_weighted: whether its lookups have weights.
         optimizer: fused into the backward pass; None if the model does not say.
+        num_poolings: pooled vectors per sample; None for one per feature.
         collection: class of the module that holds it, with its package; empty if unknown.
 
     Raises:
@@ -82,15 +86,22 @@ class ModelTable:
     features: Features = ()
     module_path: str = ""
     precision: Annotated[Precision, _AS_PRINTED] = "fp32"
-    pooling: Annotated[Pooling, _AS_PRINTED] = "sum"
+    pooling: Annotated[Pooling, _AS_PRINTED, BeforeValidator(lambda value: _OUTPUTS.get(value, value))] = "sum"
     is_weighted: bool = False
     optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
     collection: str = ""
+    num_poolings: Annotated[float, Field(gt=0, le=1e6)] | None = None
 
     @property
     def path(self) -> str:
         """Module path and name."""
         return f"{self.module_path}.{self.name}" if self.module_path else self.name
+
+    @property
+    def poolings(self) -> float:
+        """As in `Tables`."""
+        pooled = float(max(1, len(self.features))) if self.num_poolings is None else self.num_poolings
+        return 0.0 if self.pooling == "none" else pooled
 
 
 _TABLE = TypeAdapter(ModelTable)
@@ -118,10 +129,8 @@ def list_tables(path: str | Path) -> list[ModelTable]:
     `is_weighted`, `optimizer`.
     """
     file = Path(path)
-    if file.suffix not in (".csv", ".parquet", ".json"):
-        raise ValueError(f"{file} is no list of tables, judging by its name; give a .csv, .parquet or .json file")
-    if not file.is_file():
-        raise ValueError(f"there is no file {file}, so there are no tables to read; check the path")
+    if file.suffix not in (".csv", ".parquet", ".json") or not file.is_file():
+        raise ValueError(f"{file} is no list of tables; give the path of a .csv, .parquet or .json file")
     with reading(file, "is no readable list of tables", "so its tables are unknown; write it again"):
         if file.suffix == ".json":
             records = json.loads(file.read_bytes())
@@ -174,32 +183,39 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
     if defaults is not None and float(defaults.pooling_factor.sum()):
         batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
     complete = [_filled(table, batch, defaults) for table in with_ingested(listed, defaults)]
-    types = {"pooling_factor": torch.float64, "bins": torch.float64}
+    types = dict.fromkeys(("pooling_factor", "bins", "poolings"), torch.float64)
     tensors = {
         name: torch.tensor([getattr(table, name) for table in complete], dtype=types.get(name, torch.int64))
-        for name in ("rows", "dim", *FILLABLE)
+        for name in ("rows", "dim", "poolings", *FILLABLE)
     }
     return Tables(tuple(table.name for table in complete), **tensors)
 
 
+def as_listed(tables: Tables) -> list[ModelTable]:
+    """Tables with all that is known of their lookups, as a list has them."""
+    columns = {name: getattr(tables, name).tolist() for name in ("rows", "dim", *FILLABLE)}
+    return [
+        ModelTable(name, **{column: values[t] for column, values in columns.items()})
+        for t, name in enumerate(tables.names)
+    ]
+
+
 def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with what their list lacks taken from the ingested table of equal name, size and pooling factor."""
-    if ingested is None:
-        return list(listed)
-    columns = {name: getattr(ingested, name).tolist() for name in ("rows", "dim", *FILLABLE)}
-    position = {name: t for t, name in enumerate(ingested.names)}
-    found = []
-    for table in listed:
-        if (t := position.get(table.name)) is not None:
-            known = {name: values[t] for name, values in columns.items()}
-            pooling = known["pooling_factor"]
-            is_same = (table.rows, padded_dim(table.dim)) == (known["rows"], known["dim"]) and (
-                table.pooling_factor is None or math.isclose(table.pooling_factor, pooling, rel_tol=_SAME_POOLING)
-            )
-            if is_same:
-                table = replace(table, **{name: known[name] for name in lacking([table])})
-        found.append(table)
-    return found
+    known = {} if ingested is None else {table.name: table for table in as_listed(ingested)}
+
+    def is_same(table: ModelTable, other: ModelTable) -> bool:
+        pooling = table.pooling_factor is None or math.isclose(
+            table.pooling_factor, other.pooling_factor or 0.0, rel_tol=_SAME_POOLING
+        )
+        return pooling and (table.rows, padded_dim(table.dim)) == (other.rows, other.dim)
+
+    return [
+        replace(table, **{column: getattr(other, column) for column in lacking([table])})
+        if (other := known.get(table.name)) and is_same(table, other)
+        else table
+        for table in listed
+    ]
 
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:

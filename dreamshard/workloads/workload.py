@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pydantic
 import torch
+from pydantic import Field
 
 from dreamshard.files import json_digest
 from dreamshard.tables import DIM_MULTIPLE, padded_dim
@@ -47,7 +49,10 @@ def list_file(source: str) -> Path | None:
     return path if path.suffix in (".csv", ".parquet", ".json") and path.is_file() else None
 
 
-@dataclass(frozen=True, kw_only=True)
+Positive = Annotated[int, Field(ge=1)]
+
+
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkloadConfig:
     """Which tables to ingest.
 
@@ -55,7 +60,6 @@ class WorkloadConfig:
         source: a bundled workload's name; a path or URI (`s3://bucket/tables/`) of a file or folder, as `sources.py` reads
             them; or a function that returns a TorchRec model: `model.py:make_model`.
         batches: function that returns sample batches of the model's features, `data.py:make_batches`; None for Zipf lookups.
-        num_batches: of these to read, all of whose samples count; None for as many as `batch_size` takes.
         num_tables: number of tables to take, or None for all.
         max_table_bytes: size limit of a table as fp32 weights, or None.
         batch_size: training samples per batch of lookups: the source's first ones, fewer if a file has fewer.
@@ -68,54 +72,32 @@ class WorkloadConfig:
 
     source: str = "meta-dlrm-2021"
     batches: str | None = None
-    num_batches: int | None = None
-    num_tables: int | None = None
-    max_table_bytes: int | None = None
-    batch_size: int = 65_536
-    dim: int | str | None = "mixed"
+    num_tables: Positive | None = None
+    max_table_bytes: Positive | None = None
+    batch_size: Positive = 65_536
+    dim: Annotated[int, Field(gt=0, multiple_of=DIM_MULTIPLE)] | Literal["mixed"] | None = "mixed"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("num_tables", "max_table_bytes", "batch_size", "num_batches"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}, so no table or no sample would be left; give at least 1")
-        if self.dim not in (None, "mixed") and (isinstance(self.dim, str) or self.dim < 1 or self.dim % DIM_MULTIPLE):
-            raise ValueError(f"dim is {self.dim!r}; give a multiple of {DIM_MULTIPLE}, or 'mixed'")
-
-    def count_of(self, num_eligible: int) -> int:
-        """How many of the tables within the size limit to take.
-
-        Raises:
-            ValueError: the source has fewer.
-        """
-        wanted = num_eligible if self.num_tables is None else self.num_tables
-        if wanted > num_eligible or not num_eligible:
-            size = "" if self.max_table_bytes is None else f" of at most {self.max_table_bytes / 2**20:.4g} MiB as fp32"
-            raise ValueError(
-                f"{self.source} has {num_eligible} tables{size}, fewer than the {max(1, wanted)} asked for; ask for fewer "
-                "tables, or allow larger ones"
-            )
-        return wanted
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Tables of one source; nothing large is in memory until a table is read.
+    """Tables of one source and their lookups; nothing large is in memory until a table is read.
 
     Attributes:
-        description: one line for people: the tables and their number.
+        config: that asked for these tables.
         listed: the tables, in order.
-        lookups: of a table; may be called in any order and from threads.
-        origin: a JSON value for a table that changes with everything that its lookups are made from, except code. Nothing is
-            drawn or decoded for it.
+        batch_size: samples of each table.
+        recorded: lookups of a table's first samples; may be called in any order and from threads.
+        tokens: a JSON value for each table with recorded lookups, by name, that changes with all that these are made from,
+            except code. The others get Zipf lookups.
         notes: what of a model was not used, and what was assumed.
     """
 
-    description: str
+    config: WorkloadConfig
     listed: tuple[ModelTable, ...]
-    lookups: Callable[[ModelTable], Lookups]
-    origin: Callable[[ModelTable], Any]
+    batch_size: int
+    recorded: Callable[[ModelTable, int], Lookups]
+    tokens: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
     @property
@@ -124,19 +106,15 @@ class Workload:
         return tuple(table.name for table in self.listed)
 
     @property
-    def num_tables(self) -> int:
-        """Number of tables."""
-        return len(self.listed)
-
-    @property
     def token(self) -> str:
         """Identity of all tables and their lookups."""
-        return json_digest([self.fingerprint(t) for t in range(self.num_tables)])
+        return json_digest([self.fingerprint(t) for t in range(len(self.listed))])
 
     def fingerprint(self, position: int) -> str:
-        """16 hexadecimal digits for a table and its lookups."""
+        """16 hexadecimal digits for a table and its lookups; nothing is drawn or decoded for it."""
         table = self.listed[position]
-        return json_digest([table.name, table.rows, table.dim, self.origin(table)])
+        origin = self.tokens.get(table.name) or ["zipf", table.pooling_factor, self.config.seed]
+        return json_digest([table.name, table.rows, table.dim, self.batch_size, origin])
 
     def table(self, position: int) -> WorkloadTable:
         """A table with its lookups.
@@ -145,58 +123,39 @@ class Workload:
             ValueError: the lookups cannot be read, or one is outside the table.
         """
         table = self.listed[position]
-        found = self.lookups(table)
+        if table.name in self.tokens:
+            found = self.recorded(table, self.batch_size)
+            check_indices(found.indices, table.rows, f"table {table.name!r} of {Path(self.config.source).name}")
+        else:
+            found = zipf_lookups(table, self.batch_size, self.config.seed)
         indices = found.indices.to(index_dtype(table.rows))
         return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, found.offsets))
 
     def tables(self) -> Iterator[WorkloadTable]:
         """The tables in order, one in memory at a time."""
-        return map(self.table, range(self.num_tables))
-
-
-@dataclass(frozen=True)
-class Recording:
-    """Recorded lookups of tables by the same samples.
-
-    Attributes:
-        num_samples: that were recorded.
-        lookups: of a table's first samples, whose number it gets too.
-        tokens: identity of the lookups of each recorded table, by its name.
-    """
-
-    num_samples: int
-    lookups: Callable[[ModelTable, int], Lookups]
-    tokens: Mapping[str, str]
+        return map(self.table, range(len(self.listed)))
 
 
 def listed_workload(
-    config: WorkloadConfig, listed: Sequence[ModelTable], recording: Recording | None = None
+    config: WorkloadConfig,
+    listed: Sequence[ModelTable],
+    recorded: Callable[[ModelTable, int], Lookups],
+    tokens: Mapping[str, Any],
+    num_samples: int,
+    notes: tuple[str, ...] = (),
 ) -> Workload:
-    """The tables of a list that the config asks for, with recorded lookups, or else as many samples of Zipf lookups.
+    """The tables of a list that the config asks for; arguments as the fields of `Workload`.
+
+    Args:
+        num_samples: that were recorded, and the most that every table has if any of them was recorded.
 
     Raises:
         ValueError: the list has too few tables.
     """
-    chosen, tokens = chosen_tables(config, listed), recording.tokens if recording else {}
-    batch_size, num_recorded = config.batch_size, sum(table.name in tokens for table in chosen)
-    if recording and num_recorded:
-        batch_size = min(batch_size, recording.num_samples)
-
-    def lookups(table: ModelTable) -> Lookups:
-        if recording and table.name in tokens:
-            found = recording.lookups(table, batch_size)
-            check_indices(found.indices, table.rows, f"table {table.name!r} of {Path(config.source).name}")
-            return found
-        return zipf_lookups(table, batch_size, config.seed)
-
-    def origin(table: ModelTable) -> list[Any]:
-        return [batch_size, tokens.get(table.name) or ["zipf", table.pooling_factor, config.seed]]
-
-    description = (
-        f"{len(chosen)} of the {len(listed)} tables of {Path(config.source).name}, {num_recorded} with recorded lookups, "
-        f"{len(chosen) - num_recorded} with Zipf lookups, {batch_size} samples"
-    )
-    return Workload(description, tuple(chosen), lookups, origin)
+    chosen = chosen_tables(config, listed)
+    is_recorded = any(table.name in tokens for table in chosen)
+    batch_size = min(config.batch_size, num_samples) if is_recorded else config.batch_size
+    return Workload(config, tuple(chosen), batch_size, recorded, tokens, notes)
 
 
 def chosen_tables(config: WorkloadConfig, listed: Sequence[ModelTable]) -> list[ModelTable]:
@@ -215,12 +174,18 @@ def chosen_tables(config: WorkloadConfig, listed: Sequence[ModelTable]) -> list[
     def dim(table: ModelTable) -> int:
         if config.dim == "mixed":
             return int(mixed_dims(np.asarray([draw(1, table)]))[0])
-        return padded_dim(table.dim) if config.dim is None else int(config.dim)
+        return padded_dim(table.dim) if config.dim is None else config.dim
 
     tables = [replace(table, dim=dim(table)) for table in listed]
     limit = config.max_table_bytes
     eligible = [t for t, table in enumerate(tables) if limit is None or 4 * table.rows * table.dim <= limit]
-    wanted = config.count_of(len(eligible))
+    wanted = len(eligible) if config.num_tables is None else config.num_tables
+    if wanted > len(eligible) or not eligible:
+        size = "" if limit is None else f" of at most {limit / 2**20:.4g} MiB as fp32"
+        raise ValueError(
+            f"{config.source} has {len(eligible)} tables{size}, fewer than the {max(1, wanted)} asked for; ask for fewer "
+            "tables, or allow larger ones"
+        )
     if wanted < len(eligible):
         eligible = sorted(sorted(eligible, key=lambda t: draw(2, tables[t]))[:wanted])
     return [tables[t] for t in eligible]

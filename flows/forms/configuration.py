@@ -32,8 +32,6 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
 
     if filled.get("mode") == "fixed" and "tables_per_task" in filled:
         raise ValueError("a fixed model is placed as a whole; leave out --tables-per-task, or give --mode pool")
-    if "num_batches" in filled and ("batches" not in filled or "batch_size" in filled):
-        raise ValueError("--num-batches counts sample batches; give it with --batches and without --batch-size")
     named = filled.get("source", source)
     own = None if named is None else known_as(named)
     if "batches" in filled and not (named and is_function(named)):
@@ -48,7 +46,7 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     training = of("iterations", "placements_per_iteration")
     if "iterations" in filled:
         training["warm_iterations"] = filled["iterations"]
-    workload = of("batch_size", "num_batches")
+    workload = of("batch_size")
     if "batches" in filled:
         workload["batches"] = known_as(filled["batches"])
     algorithm = filled.get("algorithm", base.training.algorithm)

@@ -93,8 +93,6 @@ class SourceFields(Options):
     bundled list's name, or model.py:make_model. In Prefect's form by full path."""
     batches: str | None = None
     """Of a TorchRec model: data.py:make_batches."""
-    num_batches: int | None = Field(default=None, ge=1)
-    """Sample batches to read, together one batch."""
     batch_size: int | None = Field(default=None, ge=1, le=2**24)
     """Training samples per pass over all devices."""
 

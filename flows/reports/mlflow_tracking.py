@@ -12,7 +12,7 @@ from prefect.utilities.urls import url_for
 from dreamshard.files.text import markdown_table
 from dreamshard.recipes import Recipe
 from dreamshard.training.config import DEFAULT_ALGORITHM
-from dreamshard.workloads.dataset_diff import DatasetDiff, diff_datasets
+from dreamshard.workloads.dataset_diff import diff_datasets
 from flows.reports import plots, report_pages, report_tables
 from flows.runtime.identity import source_revision
 from storage.lake import catalog
@@ -30,8 +30,6 @@ REPORT = "comparison_report.html"
 """The page on every version's run that shows the comparison by which it was decided on."""
 PREFECT_RUN = "prefect_run"
 """Tag of a run and a version: the address of the Prefect run that made it, or its id if it has no page."""
-UNCHANGED = "unchanged"
-"""The difference of tables that are the same as those of the version before."""
 
 
 @dataclass(frozen=True)
@@ -233,20 +231,11 @@ def facts(store: Store, key: str, made_of: Training, iterations: int) -> dict[st
         "batch_size": str(made_of.testbed.batch_size),
         "dataset": made_of.dataset,
         "tables": str(len(tables)),
-        "table_diff": diff_label(diff_datasets(earlier, tables)),
+        "table_diff": diff_datasets(earlier, tables).label,
         "table_diff_from": before.uri if before is not None else "",
         "iterations": str(iterations),
         "warm_from": str(number_of(made_of.warm.version)) if made_of.warm else "",
     }
-
-
-def diff_label(diff: DatasetDiff) -> str:
-    """Tables added, removed and changed: `+3 -2 ~1`, only those there are; empty without an earlier data set."""
-    if diff.num_before == 0:
-        return ""
-    counts = diff.counts
-    signs = {"+": counts["added"], "-": counts["removed"], "~": counts["resized"] + counts["drifted"]}
-    return " ".join(f"{sign}{count}" for sign, count in signs.items() if count) or UNCHANGED
 
 
 def _known_parameters(config: Recipe) -> dict[str, Any]:

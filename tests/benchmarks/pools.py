@@ -10,8 +10,8 @@ import torch
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import WorkloadConfig
-from dreamshard.workloads.meta import drawn_dims, population
+from dreamshard.workloads.meta import population
+from dreamshard.workloads.workload import mixed_dims
 
 Dims = Literal["dim16", "mixed"]
 Memory = Literal["generous", "tight"]
@@ -41,14 +41,14 @@ SIZES = (Size(20, 4), TRAINED, Size(100, 8), Size(200, 8), Size(800, 128))
 def meta_tables(source: str, dims: Dims) -> Tables:
     """All tables of a Meta data set from its fitted population: rows, lookups and distinct rows per bin."""
     tables = population(source)
-    config = WorkloadConfig(source=source, dim=16 if dims == "dim16" else "mixed")
     unique = tables.rows_by_bin.sum(axis=1)
+    drawn = mixed_dims(np.random.default_rng([0, 1]).random(len(unique)))
     means = np.asarray([law.mean for law in tables.laws])
     lookups = np.maximum(np.rint(tables.rows_by_bin @ means).astype(np.int64), unique)
     return Tables(
         tuple(f"{source}/t{t:04}" for t in range(len(unique))),
         torch.from_numpy(tables.rows),
-        torch.from_numpy(drawn_dims(config, len(unique))),
+        torch.from_numpy(np.full(len(unique), 16) if dims == "dim16" else drawn),
         torch.from_numpy(lookups / tables.batch_size),
         torch.from_numpy(tables.rows_by_bin / np.maximum(unique, 1)[:, None]),
         torch.from_numpy(lookups),

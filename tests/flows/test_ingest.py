@@ -117,12 +117,12 @@ def test_a_torchrec_model_is_ingested_with_the_lookups_of_its_batches(dreamshard
     def run(*options: str) -> dict:
         return ingested(dreamshard, model, tmp_path / "home", "--recipe", "default", *options)
 
-    two = run("--batches", batches, "--num-batches", "2")
+    two = run("--batches", batches, "--batch-size", "4")
     assert (two["tables"], two["new_tables"], two["samples"], two["lookups"]) == (2, 2, 4, 12)
     assert any("4 samples of 2 batches" in note for note in two["notes"])
     tables = open_store().lake.read_dataset(two["dataset"])
     assert (tables.names, tables.dim.tolist(), tables.unique_rows.tolist()) == (("user", "item"), [16, 8], [3, 4])
-    again = run("--batches", batches, "--num-batches", "2")
+    again = run("--batches", batches, "--batch-size", "4")
     assert (again["dataset"], again["reused_tables"]) == (two["dataset"], 2)
     assert run("--batches", batches)["samples"] == 8
     assert run()["samples"] > 8  # by a Zipf law

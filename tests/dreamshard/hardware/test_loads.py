@@ -55,6 +55,19 @@ def test_narrow_rows_cost_a_whole_sector_each():
     assert loads[2, READ_BYTES] == 2 * BATCH * 64
 
 
+def test_every_vector_of_a_sample_is_written_and_sent():
+    pooled = task_of_one(lookups=[20 * BATCH])
+    many = replace(pooled, tables=replace(pooled.tables, poolings=torch.tensor([20.0], dtype=torch.float64)))
+    more = (loads_of(many, "table_wise", where=(0,)) - loads_of(pooled, "table_wise", where=(0,)))[0]
+    assert more[DIM] == 19 * 16
+    assert more[STREAM_BYTES] == 19 * BATCH * (16 * 4 + 8)
+    assert shards_of(many, "table_wise", where=(1,)).collectives().all_to_all_dims.tolist() == [0, 20 * 16, 0, 0]
+    assert shards_of(many, "row_wise").collectives().row_wise_dims == 20 * 16, "every device has partial sums of all"
+    sequence = replace(many, tables=replace(many.tables, poolings=torch.zeros(1), pooling_factor=torch.tensor([20.0])))
+    assert shards_of(sequence, "table_wise", where=(0,)).collectives().all_to_all_dims.tolist() == [20 * 16, 0, 0, 0]
+    assert shards_of(sequence, "row_wise").collectives().row_wise_dims == 20 * 16 / 4, "each row has one device"
+
+
 def test_reads_of_all_bins_add_up_to_the_lookups():
     bins = torch.rand(3, 17, generator=torch.Generator().manual_seed(0))
     tables = replace(tables_of_dims([8, 8, 8], batch_size=BATCH), bins=bins / bins.sum(dim=1, keepdim=True))

@@ -5,21 +5,9 @@ import pytest
 from dreamshard.workloads import call, is_function
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("model.py:make_model", True),
-        ("/a b/model.py:make", True),
-        ("package.model:make", True),
-        ("tables.csv", False),
-        ("s3://bucket/tables/", False),
-        ("model.py", False),
-        ("model.py:", False),
-        ("meta-dlrm-2021", False),
-    ],
-)
-def test_functions_are_told_from_files_and_addresses(source, expected):
-    assert is_function(source) is expected
+def test_functions_are_told_from_files_and_addresses():
+    assert all(map(is_function, ("model.py:make_model", "/a b/model.py:make", "package.model:make")))
+    assert not any(map(is_function, ("tables.csv", "s3://bucket/tables/", "model.py", "model.py:", "meta-dlrm-2021")))
 
 
 def written(folder: Path, text: str, name: str = "made_here.py") -> str:
@@ -27,10 +15,11 @@ def written(folder: Path, text: str, name: str = "made_here.py") -> str:
     return str(folder / name)
 
 
-def test_a_function_in_a_file_is_called_and_may_import_its_neighbours(tmp_path):
+def test_a_function_of_a_module_or_a_file_with_neighbours_is_called(tmp_path):
     written(tmp_path, "VALUE = 7\n", "made_here_neighbour.py")
     file = written(tmp_path, "from made_here_neighbour import VALUE\ndef make(): return VALUE\n")
     assert call(f"{file}:make", "there is no model") == 7
+    assert call("platform:python_version", "there is no model").startswith("3.")
 
 
 def test_files_of_the_same_name_are_kept_apart(tmp_path):
@@ -40,22 +29,12 @@ def test_files_of_the_same_name_are_kept_apart(tmp_path):
     assert [call(f"{file}:make", "there is no model") for file in (first, second)] == [1, 2]
 
 
-def test_a_function_in_a_module_is_called():
-    assert call("platform:python_version", "there is no model").startswith("3.")
-
-
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
         ("def other(): pass\n", "make", "has no function make, so there is no model"),
         ("make = 3\n", "make", "has no function make"),
         ("def make(): raise KeyError('rows')\n", "make", "make raises KeyError: 'rows', so there is no model"),
-        (
-            "def make(size): return size\n",
-            "make",
-            "make raises TypeError: .*missing 1 required positional argument: 'size'",
-        ),
-        ("import absent_package\n", "make", "make raises ModuleNotFoundError: No module named 'absent_package'"),
         ("def make(:\n", "make", "make raises SyntaxError"),
         ("raise SystemExit(2)\n", "make", "make raises SystemExit: 2"),
     ],

@@ -44,9 +44,7 @@ def test_offsets_that_do_not_cover_the_indices_are_not_written(tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([1, 2]), "has indices of type"),
         (pa.array([[0.5]]), "has indices of type"),
-        (pa.array([[1], None], pa.list_(pa.int32())), "missing values"),
         (pa.array([[1, None]], pa.list_(pa.int32())), "missing values"),
         (pa.array([[-1]], pa.list_(pa.int32())), "negative index"),
     ],

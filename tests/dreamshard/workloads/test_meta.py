@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from dreamshard.tables import NUM_BINS
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, open_workload
 from dreamshard.workloads.lookups import bin_counts
 from dreamshard.workloads.meta import meta_lookups, population
@@ -20,10 +19,6 @@ def test_the_published_statistics_are_read_from_the_first_block():
     assert (stats.lookups, stats.unique_rows) == (887_017_990, 128_435_723)
     assert (stats.unique_share[0], stats.unique_share[4], stats.unique_share[16]) == (0.473, 0.072, 0)
     assert (stats.lookup_share[0], stats.lookup_share[4], stats.lookup_share[16]) == (0.069, 0.121, 0.019)
-    assert (published_statistics("meta-dlrm-2022").num_tables, published_statistics("meta-dlrm-2022").batch_size) == (
-        788,
-        131_072,
-    )
 
 
 def test_counts_of_a_bin_lie_in_the_bin_and_have_its_mean():
@@ -42,21 +37,6 @@ def test_planned_tables_have_the_published_totals_and_histograms(name):
     assert rows.sum() == pytest.approx(stats.unique_rows, rel=0.01)
     assert rows / rows.sum() == pytest.approx(stats.unique_share, abs=0.01)
     assert lookups / lookups.sum() == pytest.approx(stats.lookup_share, abs=0.01)
-
-
-def test_a_tenth_of_the_tables_fits_what_is_published_in_proportion():
-    stats = published_statistics("meta-dlrm-2021")
-    rows, lookups = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
-    workload = open_workload(WorkloadConfig(num_tables=86))
-    for table in workload.tables():
-        counts = counts_of(table.lookups)
-        rows += bin_counts(counts)
-        lookups += bin_counts(counts, weights=counts)
-    share = workload.num_tables / stats.num_tables
-    assert lookups.sum() == pytest.approx(stats.lookups * share, rel=0.03)
-    assert rows.sum() == pytest.approx(stats.unique_rows * share, rel=0.03)
-    assert rows / rows.sum() == pytest.approx(stats.unique_share, abs=0.03)
-    assert lookups / lookups.sum() == pytest.approx(stats.lookup_share, abs=0.03)
 
 
 def test_the_first_samples_are_statistically_those_of_the_full_batch():

@@ -11,7 +11,7 @@ from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.dataset_diff import diff_datasets
 from flows.reports.evaluation_report import make_report
-from flows.reports.mlflow_tracking import diff_label, version_name
+from flows.reports.mlflow_tracking import version_name
 from flows.reports.report_tables import comparison_table, title
 from storage.run_records.trainings import Warm
 from tests.helpers.samples import four_tables
@@ -106,6 +106,6 @@ def test_a_version_is_named_for_what_it_is(version, made_of, diff, name):
 def test_the_difference_counts_tables_added_removed_and_changed():
     before = tables_of([100, 200, 300], names=["a", "b", "c"])
     after = tables_of([100, 250, 400, 500], names=["a", "b", "d", "e"])
-    assert diff_label(diff_datasets(before, after)) == "+2 -1 ~1"
-    assert diff_label(diff_datasets(before, before)) == "unchanged"
-    assert diff_label(diff_datasets(None, after)) == ""
+    assert diff_datasets(before, after).label == "+2 -1 ~1"
+    assert diff_datasets(before, before).label == "unchanged"
+    assert diff_datasets(None, after).label == ""
