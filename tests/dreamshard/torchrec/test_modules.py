@@ -65,15 +65,6 @@ def test_tables_are_where_torchrecs_sharders_find_them():
     assert [table.path for table in discover(Model(), [EmbeddingCollectionSharder()])[0]] == ["history.word"]
 
 
-def test_configs_are_read_as_a_model_with_them_is():
-    configs = [bag("user"), bag("item", 50, 6, ["clicked", "bought"]), sequence("word")]
-    found = tables_of(configs)
-    assert found.tables.names == ("user", "item", "word")
-    assert found.tables.dim.tolist() == [16, 8, 16]
-    assert [d.dim for d in found.details] == [16, 6, 16]
-    assert [d.pooling for d in found.details] == ["sum", "sum", "none"]
-
-
 @pytest.mark.parametrize(
     ("optimizer", "name"),
     [

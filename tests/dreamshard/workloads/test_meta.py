@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, open_workload
 from dreamshard.workloads.lookups import bin_counts
@@ -47,14 +46,6 @@ def test_the_first_samples_are_statistically_those_of_the_full_batch():
     assert len(first.indices) == len(full.first(4096).indices)
     assert len(thinned) == pytest.approx(len(cut), rel=0.02)
     assert bin_counts(thinned) / len(thinned) == pytest.approx(bin_counts(cut) / len(cut), abs=0.02)
-
-
-def test_a_table_is_the_same_in_every_subset_and_run():
-    few, more = (open_workload(WorkloadConfig(num_tables=n, batch_size=32)) for n in (400, 700))
-    name = next(name for name in few.names if name in more.names)
-    one, other = few.table(few.names.index(name)), more.table(more.names.index(name))
-    assert torch.equal(one.lookups.indices, other.lookups.indices)
-    assert (one.rows, one.dim) == (other.rows, other.dim)
 
 
 @pytest.mark.parametrize(
