@@ -433,15 +433,14 @@ def _between(
     if (model := known_costs(predictor, task, target)) is None:
         return []
     try:
-        law = model.law()
+        options, found = ShardingOptions.given(task, model, [replace(start, tables=tuple(tables)), target])
     except ValueError:  # of the paper's network, which costs no collective by itself
         return []
-    options, found = ShardingOptions.given(task, model, [replace(start, tables=tuple(tables)), target])
     num_bytes = _bytes_of_places(options, before)
     for price in prices:
         menu = options.menu._replace(price_ms=price * num_bytes)
-        legal = [each for each in (priced(menu, law, *own) for own in found) if each is not None]
-        best = anneal(menu, law, min(legal, key=lambda each: each.cost_ms), 4 * default_moves(task))
+        legal = [each for each in (priced(menu, *own) for own in found) if each is not None]
+        best = anneal(menu, min(legal, key=lambda each: each.cost_ms), 4 * default_moves(task))
         found.append((best.option, best.place))
     placements = [options.placement(Found(*each, 0.0), joined=False) for each in found]
     return list(dict.fromkeys(replace(each, devices_per_host=target.devices_per_host) for each in placements))

@@ -56,7 +56,9 @@ class Menu(NamedTuple):
         load: `[R]` row of `loads` of a range's shard on a device; its last block of rows counts as full.
         blocks: `[R]` devices that have a block of it.
         size: `[R]` bytes of the shard.
+        law: of the devices.
         loads: `[N, L]` by `CostModel.loads`.
+        row_ms: `[N]` see `rows_ms`.
         allowed: `[T, D]`.
         first_group: `[T+1]` groups of tables to be kept apart that a table is in.
         groups: their numbers.
@@ -73,7 +75,9 @@ class Menu(NamedTuple):
     load: Ints
     blocks: Ints
     size: Ints
+    law: DeviceLaw
     loads: Floats
+    row_ms: Floats
     allowed: Mask
     first_group: Ints
     groups: Ints
@@ -117,7 +121,6 @@ class Search(NamedTuple):
         reference: cost of the start.
         ms_per_width: of the all-to-all.
         by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
-        row_ms: `[N]` of each row of `loads` on a device of its own.
         leaders: `[2, 3]` the three slowest devices, and the three widest: two change, so one of each stays.
         edits: `[E, 4]` table, range, option and place of ranges that a change removes, then of those that it adds.
         touched: `[D]` changed devices.
@@ -130,7 +133,6 @@ class Search(NamedTuple):
     ms_per_width: float
     by_width: Ints
     rank: Ints
-    row_ms: Floats
     leaders: Ints
     edits: Ints
     touched: Ints
@@ -162,7 +164,7 @@ def _overfull(menu: Menu, device: int, used: int) -> float:
 
 
 @inlined
-def _add_range(menu: Menu, law: DeviceLaw, state: State, edit: Ints | tuple[int, ...], sign: int) -> None:
+def _add_range(menu: Menu, state: State, edit: Ints | tuple[int, ...], sign: int) -> None:
     """Put a range of a table on a place, or with `sign` -1 take it away; costs are left to the caller."""
     table, r, option, place = edit[0], edit[1], edit[2], edit[3]
     number, spread = menu.first_range[option] + r, menu.spread[option]
@@ -174,7 +176,7 @@ def _add_range(menu: Menu, law: DeviceLaw, state: State, edit: Ints | tuple[int,
         before = _overfull(menu, device, state.used[device])
         state.used[device] += size
         state.totals[_OVERFULL] += _overfull(menu, device, state.used[device]) - before
-        state.totals[_WIDTH] += sign * menu.loads[row, law.width]
+        state.totals[_WIDTH] += sign * menu.loads[row, menu.law.width]
     if len(menu.price_ms):
         state.totals[_PRICE] += sign * menu.price_ms[number, place]
     state.place[table, r] = place if sign > 0 else -1
@@ -185,35 +187,35 @@ def _add_range(menu: Menu, law: DeviceLaw, state: State, edit: Ints | tuple[int,
 
 
 @jit
-def put(menu: Menu, law: DeviceLaw, state: State, table: int, option: int, places: Ints) -> None:
+def put(menu: Menu, state: State, table: int, option: int, places: Ints) -> None:
     """Shard a table that is nowhere yet; costs are left to `settle`."""
     for r in range(menu.first_range[option + 1] - menu.first_range[option]):
-        _add_range(menu, law, state, (table, r, option, places[r]), 1)
+        _add_range(menu, state, (table, r, option, places[r]), 1)
 
 
 @jit
-def settle(law: DeviceLaw, state: State) -> None:
+def settle(menu: Menu, state: State) -> None:
     """Compute the cost of every device, the collectives of spread tables, and the overall cost."""
     for d in range(len(state.own_ms)):
-        state.own_ms[d] = device_ms(law, state.sums[d])
-    _settle_traffic(law, state)
-    state.totals[_COST] = state.own_ms.max() + _waits_ms(law, state, state.sums[:, law.width].max())
+        state.own_ms[d] = device_ms(menu.law, state.sums[d])
+    _settle_traffic(menu, state)
+    state.totals[_COST] = state.own_ms.max() + _waits_ms(menu, state, state.sums[:, menu.law.width].max())
 
 
 @jit
-def _settle_traffic(law: DeviceLaw, state: State) -> None:
+def _settle_traffic(menu: Menu, state: State) -> None:
     state.totals[_SPREAD_MS] = 0.0
     for kind in TRAFFIC:
         most = 0.0
         for d in range(len(state.own_ms)):
             most = max(most, state.sums[d, state.sums.shape[1] + kind - NUM_CURVES])
-        state.totals[_SPREAD_MS] += curve_ms(law.curves, kind, most)
+        state.totals[_SPREAD_MS] += curve_ms(menu.law.curves, kind, most)
 
 
 @inlined
-def _waits_ms(law: DeviceLaw, state: State, widest: float) -> float:
+def _waits_ms(menu: Menu, state: State, widest: float) -> float:
     """What all devices wait for, if the widest one is as wide as given, and the price."""
-    waits = law.fixed_ms + law.total_ms * state.totals[_WIDTH] + curve_ms(law.curves, ALL_TO_ALL, widest)
+    waits = menu.law.fixed_ms + menu.law.total_ms * state.totals[_WIDTH] + curve_ms(menu.law.curves, ALL_TO_ALL, widest)
     return waits + state.totals[_SPREAD_MS] + state.totals[_PRICE]
 
 
@@ -252,16 +254,16 @@ def _range_on(menu: Menu, state: State, device: int, first: int) -> tuple[int, i
 
 
 @inlined
-def _find_leaders(law: DeviceLaw, state: State, leaders: Ints) -> None:
+def _find_leaders(menu: Menu, state: State, leaders: Ints) -> None:
     """The three slowest devices, and the three widest."""
     leaders[:] = -1
     for kind in range(2):
         for d in range(len(state.own_ms)):
-            value = state.sums[d, law.width] if kind else state.own_ms[d]
+            value = state.sums[d, menu.law.width] if kind else state.own_ms[d]
             at = 3
             while at > 0:
                 other = leaders[kind, at - 1]
-                if other >= 0 and (state.sums[other, law.width] if kind else state.own_ms[other]) >= value:
+                if other >= 0 and (state.sums[other, menu.law.width] if kind else state.own_ms[other]) >= value:
                     break
                 if at < 3:
                     leaders[kind, at] = other
@@ -271,11 +273,9 @@ def _find_leaders(law: DeviceLaw, state: State, leaders: Ints) -> None:
 
 
 @jit
-def _change(
-    menu: Menu, law: DeviceLaw, state: State, search: Search, removed: int, count: int, threshold: float
-) -> bool:
+def _change(menu: Menu, state: State, search: Search, removed: int, count: int, threshold: float) -> bool:
     """Make the `count` edits of `search`, the first `removed` of which take ranges away, if the energy stays below."""
-    num_devices, width, scale = len(state.own_ms), law.width, search.ms_per_width
+    num_devices, width, scale = len(state.own_ms), menu.law.width, search.ms_per_width
     edits, marks, touched, n = search.edits, search.marks, search.touched, 0
     is_spread = False
     for e in range(count):
@@ -296,7 +296,7 @@ def _change(
         if done >= removed and menu.spread[option] == ON_DEVICES and not may_hold(menu, state, t, place):
             pays = False
         else:
-            _add_range(menu, law, state, edits[done], 1 if done >= removed else -1)
+            _add_range(menu, state, edits[done], 1 if done >= removed else -1)
             done += 1
     for i in range(n):
         pays = pays and _overfull(menu, touched[i], state.used[touched[i]]) <= _MOST_OVERFULL
@@ -316,13 +316,13 @@ def _change(
             wide_ms = scale * state.sums[touched[i], width]
             widest, squares = max(widest, state.sums[touched[i], width]), squares + wide_ms**2
         if is_spread:
-            _settle_traffic(law, state)
-        waits = _waits_ms(law, state, widest)
+            _settle_traffic(menu, state)
+        waits = _waits_ms(menu, state, widest)
         overfull = _OVERFULL_WEIGHT * search.reference * state.totals[_OVERFULL]
         evenness = _EVENNESS / (num_devices * search.reference)
         for i in range(n - 1, -1, -1):
             d = touched[i]
-            state.own_ms[d] = device_ms(law, state.sums[d])
+            state.own_ms[d] = device_ms(menu.law, state.sums[d])
             slowest, squares = max(slowest, state.own_ms[d]), squares + state.own_ms[d] ** 2
             cost = slowest + waits
             energy = cost + overfull + evenness * squares
@@ -335,7 +335,7 @@ def _change(
         state.totals[_SQUARES], state.totals[_COST], state.totals[_ENERGY] = squares, cost, energy
         return True
     for e in range(done - 1, -1, -1):
-        _add_range(menu, law, state, edits[e], -1 if e >= removed else 1)
+        _add_range(menu, state, edits[e], -1 if e >= removed else 1)
     for i in range(n):
         state.own_ms[touched[i]] = search.kept_ms[i]
         for c in range(state.sums.shape[1]):
@@ -347,7 +347,6 @@ def _change(
 @jit
 def _choose_places(
     menu: Menu,
-    law: DeviceLaw,
     state: State,
     search: Search,
     table: int,
@@ -375,10 +374,10 @@ def _choose_places(
         return fits
     free = search.free
     for d in range(num_devices):
-        free[d] = state.own_ms[d] + search.ms_per_width * state.sums[d, law.width]
+        free[d] = state.own_ms[d] + search.ms_per_width * state.sums[d, menu.law.width]
     if menu.spread[old] == ON_DEVICES:
         for r in range(menu.first_range[old + 1] - menu.first_range[old]):
-            free[state.place[table, r]] -= search.row_ms[menu.load[menu.first_range[old] + r]]
+            free[state.place[table, r]] -= menu.row_ms[menu.load[menu.first_range[old] + r]]
     if generator.random() < 0.5:
         free[int(generator.random() * num_devices)] = -np.inf
     for k in range(count):
@@ -403,7 +402,6 @@ def _has_room(menu: Menu, state: State) -> bool:
 @jit
 def _anneal(
     menu: Menu,
-    law: DeviceLaw,
     state: State,
     search: Search,
     best: Found,
@@ -420,7 +418,7 @@ def _anneal(
     places = np.zeros(state.place.shape[1], np.int64)
     for _ in range(moves):
         if stale:
-            _find_leaders(law, state, search.leaders)
+            _find_leaders(menu, state, search.leaders)
             stale = False
         temperature *= decay
         threshold = state.totals[_ENERGY] - temperature * math.log(max(generator.random(), 1e-300))
@@ -442,7 +440,7 @@ def _anneal(
                 continue
             removed = menu.first_range[old + 1] - menu.first_range[old]
             added = menu.first_range[new + 1] - menu.first_range[new]
-            if not _choose_places(menu, law, state, search, t, new, places[:added], generator):
+            if not _choose_places(menu, state, search, t, new, places[:added], generator):
                 continue
             for k in range(removed):
                 edits[k, 0], edits[k, 1], edits[k, 2], edits[k, 3] = t, k, old, state.place[t, k]
@@ -477,7 +475,7 @@ def _anneal(
                     edits[e, 0], edits[e, 1], edits[e, 2], edits[e, 3] = other, second, state.option[other], swapped
                 e += 1
             count = 2 * removed
-        if _change(menu, law, state, search, removed, count, threshold):
+        if _change(menu, state, search, removed, count, threshold):
             stale = True
             for each in (t, other):
                 if each >= 0 and not is_changed[each]:
@@ -491,18 +489,18 @@ def _anneal(
     return least
 
 
-def state_of(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> State:
+def state_of(menu: Menu, option: Ints, place: Ints) -> State:
     """The state of a placement, from nothing."""
     state = empty_state(menu)
-    _fill(menu, law, state, option, place)
+    _fill(menu, state, option, place)
     return state
 
 
 @jit
-def _fill(menu: Menu, law: DeviceLaw, state: State, option: Ints, place: Ints) -> None:
+def _fill(menu: Menu, state: State, option: Ints, place: Ints) -> None:
     for t in range(len(option)):
-        put(menu, law, state, t, option[t], place[t])
-    settle(law, state)
+        put(menu, state, t, option[t], place[t])
+    settle(menu, state)
 
 
 def found(state: State) -> Found:
@@ -510,9 +508,9 @@ def found(state: State) -> Found:
     return Found(state.option, state.place, float(state.totals[_COST]))
 
 
-def priced(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> Found | None:
+def priced(menu: Menu, option: Ints, place: Ints) -> Found | None:
     """A placement with its cost; None if it is not legal."""
-    state = state_of(menu, law, option, place)
+    state = state_of(menu, option, place)
     return found(state) if _is_legal(menu, state) else None
 
 
@@ -529,27 +527,25 @@ def _is_legal(menu: Menu, state: State) -> bool:
     return True
 
 
-def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0) -> Found:
+def anneal(menu: Menu, start: Found, moves: int, seed: int = 0) -> Found:
     """The best placement that `moves` changes of a legal start visit; never costs more than the start."""
-    best, (state, search) = Found(start.option.copy(), start.place.copy(), start.cost_ms), prepared(menu, law, start)
+    best, (state, search) = Found(start.option.copy(), start.place.copy(), start.cost_ms), prepared(menu, start)
     heat, decay = _HOT * start.cost_ms, (_COLD / _HOT) ** (1 / max(moves, 1))
-    cost_ms = _anneal(menu, law, state, search, best, np.random.default_rng(seed), moves, heat, decay)
+    cost_ms = _anneal(menu, state, search, best, np.random.default_rng(seed), moves, heat, decay)
     return best._replace(cost_ms=cost_ms)
 
 
-def prepared(menu: Menu, law: DeviceLaw, start: Found) -> tuple[State, Search]:
+def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
     """The state of a start, and what its search needs besides."""
-    state, num_devices = state_of(menu, law, start.option, start.place), len(menu.capacity)
-    width, rows = state.sums[:, law.width], menu.load[menu.first_range[menu.first_option[:-1]]]
-    row_ms = _alone(law, menu.loads, np.arange(len(menu.loads)))
-    by_width = np.lexsort((row_ms[rows], menu.loads[rows, law.width]))
-    scale = curve_ms(law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9)
+    state, num_devices = state_of(menu, start.option, start.place), len(menu.capacity)
+    width, rows = state.sums[:, menu.law.width], menu.load[menu.first_range[menu.first_option[:-1]]]
+    by_width = np.lexsort((menu.row_ms[rows], menu.loads[rows, menu.law.width]))
+    scale = curve_ms(menu.law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9)
     search = Search(
         reference=start.cost_ms,
         ms_per_width=scale,
         by_width=by_width,
         rank=np.argsort(by_width),
-        row_ms=row_ms,
         leaders=np.zeros((2, 3), np.int64),
         edits=np.zeros((2 * state.place.shape[1] + 2, 4), np.int64),
         touched=np.zeros(num_devices, np.int64),
@@ -565,14 +561,15 @@ def prepared(menu: Menu, law: DeviceLaw, start: Found) -> tuple[State, Search]:
     return state, search
 
 
-def alone_ms(menu: Menu, law: DeviceLaw) -> Floats:
+def alone_ms(menu: Menu) -> Floats:
     """`[T]` what a device with one table costs, by the first of its options, its all-to-all included."""
-    return _alone(law, menu.loads, menu.load[menu.first_range[menu.first_option[:-1]]])
+    return menu.row_ms[menu.load[menu.first_range[menu.first_option[:-1]]]]
 
 
 @jit
-def _alone(law: DeviceLaw, loads: Floats, rows: Ints) -> Floats:
-    costs = np.zeros(len(rows))
-    for i in range(len(rows)):
-        costs[i] = device_ms(law, loads[rows[i]]) + curve_ms(law.curves, ALL_TO_ALL, loads[rows[i], law.width])
+def rows_ms(law: DeviceLaw, loads: Floats) -> Floats:
+    """`[N]` what a device with each of the loads costs, its all-to-all included."""
+    costs = np.zeros(len(loads))
+    for i in range(len(loads)):
+        costs[i] = device_ms(law, loads[i]) + curve_ms(law.curves, ALL_TO_ALL, loads[i, law.width])
     return costs

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dreamshard.cost_model.compiled import Floats, Ints
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
@@ -23,7 +23,7 @@ from dreamshard.placement import (
     most_ranges,
 )
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, rows_ms
 from dreamshard.search.costs import CostModel
 from dreamshard.search.packing import Mask, PlacementLimits
 from dreamshard.shards import Shards, allowed_devices
@@ -113,7 +113,8 @@ class ShardingOptions:
             np.repeat(parts, parts),
         )
         start, end = (DIM_MULTIPLE * (units * (number + more) // of_range) for more in (0, 1))
-        return cls._made(task, model, limits, _Ways(of_item, level, kind, share, parts, start, end), drop=True)
+        ways = _Ways(of_item, level, kind, share, parts, start, end)
+        return cls._made(task, model, model.law(spread=most == ALL), limits, ways, drop=True)
 
     @classmethod
     def given(
@@ -135,7 +136,7 @@ class ShardingOptions:
         shares = np.array([np.nan if way.cached_share is None else way.cached_share for _, way in flat])
         parts = np.array([max(len(way.columns), 1) for _, way in flat])
         ways = _Ways(np.array([i for i, _ in flat]), 0 * kinds, kinds, shares, parts, start.copy(), end.copy())
-        options, found = cls._made(task, model, limits, ways, drop=False), []
+        options, found = cls._made(task, model, model.law(), limits, ways, drop=False), []
         for n, placement in enumerate(placements):
             first = options.menu.first_option.tolist()
             option = np.array([first[i] + ways.index(chosen[i][n]) for i, ways in enumerate(own)])
@@ -148,7 +149,14 @@ class ShardingOptions:
 
     @classmethod
     def _made(
-        cls, task: PlacementTask, model: CostModel, limits: PlacementLimits, ways: _Ways, *, drop: bool
+        cls,
+        task: PlacementTask,
+        model: CostModel,
+        law: DeviceLaw,
+        limits: PlacementLimits,
+        ways: _Ways,
+        *,
+        drop: bool,
     ) -> "ShardingOptions":
         """Options with their menu; `drop` those that no device has room for, if an item has others."""
         per_host, item, table = model.devices_per_host, limits.item, limits.first
@@ -188,7 +196,9 @@ class ShardingOptions:
             load=load[:, 0].copy(),
             blocks=blocks,
             size=size[:, 0].copy(),
+            law=law,
             loads=np.ascontiguousarray(loads),
+            row_ms=rows_ms(law, np.ascontiguousarray(loads)),
             allowed=limits.allowed,
             first_group=first_group,
             groups=np.array([g for own in limits.groups for g in own], np.int64),

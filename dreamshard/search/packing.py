@@ -1,13 +1,13 @@
-"""Where whole tables may be by a task's constraints, and whether tables fit the devices' memory at all.
+"""Where tables may be by a task's constraints, and whether tables fit the devices' memory at all.
 
 *Items* are placed: tables, or groups of tables that share a device. If no rule of thumb finds room, packing is an integer
-program, which HiGHS solves (`scipy.optimize.milp`): which item is on which device, and how many of its columns if tables may
-be split. The search is limited in nodes, not in time, so a task ends alike on any machine.
+program, which HiGHS solves (`scipy.optimize.milp`). It is limited in nodes, not in time, so a task ends alike on any machine.
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from dreamshard.cost_model.compiled import Floats, Ints, jit
 from dreamshard.files.text import gib
-from dreamshard.placement import Placement, TableSharding, most_ranges
+from dreamshard.placement import Columns, Placement, TableSharding, even_columns, most_ranges
 from dreamshard.placer import NoPlacementError, table_order
-from dreamshard.shards import allowed_devices, violation
+from dreamshard.shards import Shards, allowed_devices
 from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 
@@ -197,10 +197,10 @@ def packed(task: PlacementTask) -> Int[Tensor, " T"]:
     device = packed_by_size(ordered)
     if device is None:
         limits = PlacementLimits.of(ordered)
-        packing = pack(limits, Parts.whole(limits.item_bytes))
-        if packing.amounts is None:
-            raise no_room(task, is_proved=packing.is_impossible)
-        device = torch.from_numpy(packing.amounts.argmax(axis=1)[limits.item])
+        found, is_impossible = pack(limits)
+        if found is None:
+            raise no_room(task, is_proved=is_impossible)
+        device = torch.from_numpy(found[limits.item])
     return device[order.argsort()]
 
 
@@ -216,6 +216,7 @@ def no_room(task: PlacementTask, *, is_proved: bool = False, columns: bool = Fal
     what = "whole tables or columns" if columns else "whole tables"
     otherwise = "or allow other ways to shard" if columns else "or use a placer that splits tables by columns"
     if int(size.sum()) > sum(room):
+        is_proved = True
         otherwise = f"since all devices together have {gib(sum(room))}"
     return NoPlacementError(
         f"found no placement of {what} for the {len(task.tables)} tables of {task.name} on {task.num_devices} devices of "
@@ -226,125 +227,76 @@ def no_room(task: PlacementTask, *, is_proved: bool = False, columns: bool = Fal
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """How items may be split.
-
-    Attributes:
-        units: `[I]` parts that an item consists of.
-        unit_bytes: `[I]` of each part.
-        base_bytes: `[I]` that a device needs besides, if it has any part.
-        least: `[I]` units on a device that has any.
-        most: `[I]` devices of an item.
-    """
-
-    units: Ints
-    unit_bytes: Ints
-    base_bytes: Ints
-    least: Ints
-    most: Ints
-
-    @classmethod
-    def whole(cls, item_bytes: Ints) -> "Parts":
-        """Of items that stay whole."""
-        units, least, most = (np.ones_like(item_bytes) for _ in range(3))
-        return cls(units=units, unit_bytes=item_bytes.copy(), base_bytes=np.zeros_like(units), least=least, most=most)
-
-
-@dataclass(frozen=True)
-class Packing:
-    """What is known about a task.
-
-    Attributes:
-        amounts: `[I, D]` units of each item on each device; None if no packing was found.
-        is_impossible: whether none exists; False also if the search was ended before that was known.
-    """
-
-    amounts: Ints | None
-    is_impossible: bool = False
-
-
-def pack(limits: PlacementLimits, parts: Parts) -> Packing:
-    """Items, each in as many parts as is allowed."""
+def pack(limits: PlacementLimits) -> tuple[Ints | None, bool]:
+    """The device of each item by an integer program; None if it found none, and whether it proved that there is none."""
+    capacity, sizes = limits.capacity_bytes, limits.item_bytes
     if limits.allowed.size > _MOST_CELLS:
-        return Packing(None)
-    capacity = limits.capacity_bytes
-    if int((parts.units * parts.unit_bytes + parts.base_bytes).sum()) > int(capacity.sum()):
-        return Packing(None, is_impossible=True)
+        return None, False
+    if int(sizes.sum()) > int(capacity.sum()):
+        return None, True
     for share in (1.0, _SHRUNK):
-        room = capacity if share == 1.0 else np.floor(capacity * share).astype(np.int64)
-        answer = _solution(limits, parts, room)
-        if answer.amounts is None:
-            return answer if share == 1.0 else Packing(None)
-        held = parts.unit_bytes @ answer.amounts + parts.base_bytes @ (answer.amounts > 0)
-        if (held <= capacity).all():
-            return answer
-    return Packing(None)
+        device, is_impossible = _solution(limits, capacity if share == 1 else (capacity * share).astype(np.int64))
+        if device is None:
+            return None, is_impossible and share == 1
+        if (np.bincount(device, sizes, len(capacity)) <= capacity).all():
+            return device, False
+    return None, False
 
 
-def _solution(limits: PlacementLimits, parts: Parts, capacity_bytes: Ints) -> Packing:
-    """The packing that HiGHS finds, if it finds one.
-
-    Variables are y `[I, D]`, whether a device has a part of an item, and x `[S, D]`, how many units of those that are split.
-    """
+def _solution(limits: PlacementLimits, capacity_bytes: Ints) -> tuple[Ints | None, bool]:
+    """As `pack`, by HiGHS, up to rounding. The variables `[I, D]` say whether a device has an item."""
     num_items, num_devices = limits.allowed.shape
-    is_split, split = parts.most > 1, np.flatnonzero(parts.most > 1)
-    divisor = max(math.gcd(*(int(each) for each in (*parts.unit_bytes, *parts.base_bytes))), 1)
-    scale = min(1.0, _SCALE / max(float(capacity_bytes.max() // divisor), 1.0))
-    unit, base = (each / divisor * scale for each in (parts.unit_bytes, parts.base_bytes))
+    divisor = max(math.gcd(*limits.item_bytes.tolist()), 1)
+    scale = min(1.0, _SCALE / max(float(capacity_bytes.max() // divisor), 1.0)) / divisor
     kron, eye = scipy.sparse.kron, scipy.sparse.eye_array
-    constraints: list[Any] = []
-
-    def limit(of_y: Any, of_x: Any, low: Any, high: Any, across: Any) -> None:
-        """Bound sums of y and x, of some items each, `across` devices or on each one."""
-        of_x = scipy.sparse.csr_array((of_y.shape[0], len(split))) if of_x is None else of_x
-        both = scipy.sparse.hstack([kron(of_y, across), kron(of_x, across)]).tocsr()
-        constraints.append(scipy.optimize.LinearConstraint(both, low, high))
-
-    row, each = np.ones((1, num_devices)), eye(num_devices)
-    limit(eye(num_items), None, 1, np.where(is_split, parts.most, 1), row)
-    held = np.where(is_split, base, unit * parts.units + base)
-    limit(held[None], unit[None, split], 0, (capacity_bytes // divisor) * scale, each)
+    each, room = eye(num_devices), capacity_bytes // divisor * divisor * scale
+    limit = scipy.optimize.LinearConstraint
+    constraints = [
+        limit(kron(eye(num_items), np.ones((1, num_devices))), 1, 1),
+        limit(kron(scale * limits.item_bytes[None], each), 0, room),
+    ]
     pairs = [
         (a, b)
         for a, b in combinations(range(num_items), 2)
         if set(limits.groups[a]) & set(limits.groups[b]) and limits.parent[a] != limits.parent[b]
     ]
     if pairs:
-        limit(sum(np.eye(num_items)[list(side)] for side in zip(*pairs, strict=True)), None, 0, 1, each)
-    if len(split):
-        chosen = np.eye(num_items)[split]
-        limit(0 * chosen, eye(len(split)), parts.units[split], parts.units[split], row)
-        for bound, low, high in ((parts.units, -np.inf, 0), (parts.least, 0, np.inf)):  # least y <= x <= units y
-            limit(-bound[split, None] * chosen, eye(len(split)), low, high, each)
-    upper = np.concatenate([_may_hold(limits, split).ravel(), np.repeat(parts.units[split], num_devices)])
+        constraints.append(limit(kron(np.eye(num_items)[np.array(pairs)].sum(axis=1), each), 0, 1))
+    allowed = limits.allowed.copy()
+    if len(set(capacity_bytes.tolist())) == 1 and allowed.all():  # of equal devices, the largest items take the first
+        for device, item in enumerate(np.argsort(-limits.item_bytes, kind="stable")[:num_devices]):
+            allowed[item, device + 1 :] = False
     found: Any = scipy.optimize.milp(
-        c=np.zeros(len(upper)),
-        integrality=np.ones(len(upper)),
-        bounds=scipy.optimize.Bounds(0, upper.astype(np.float64)),
+        c=np.zeros(allowed.size),
+        integrality=np.ones(allowed.size),
+        bounds=scipy.optimize.Bounds(0, allowed.ravel().astype(np.float64)),
         constraints=constraints,
         options={"node_limit": _NODES, "presolve": True},
     )
     if found.x is None:
-        return Packing(None, is_impossible=found.status == 2)  # 2 is infeasible
-    amounts = np.rint(found.x).astype(np.int64).reshape(-1, num_devices)
-    amounts[split] = amounts[num_items:]
-    return Packing(amounts[:num_items])
+        return None, found.status == 2  # infeasible
+    return found.x.reshape(num_items, num_devices).argmax(axis=1), False
 
 
-def _may_hold(limits: PlacementLimits, split: Ints) -> Mask:
-    """`[I, D]` devices that may hold an item; of devices that are alike, the largest items take the first ones."""
-    allowed = limits.allowed.copy()
-    if len(set(limits.capacity_bytes.tolist())) == 1 and allowed.all() and not len(split):
-        for device, item in enumerate(np.argsort(-limits.item_bytes, kind="stable")[: allowed.shape[1]]):
-            allowed[item, device + 1 :] = False
-    return allowed
+def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> PlacementTask:
+    """The task with each table split into so many tables of about equally many columns, called `name[start:end]`.
+
+    Raises:
+        ValueError: a table has too few columns for that many parts.
+    """
+    ways = tuple(TableSharding("column_wise", each, (0,) * len(each)) for each in _columns(task, parts))
+    return Shards.of(task, Placement(ways, task.num_devices, task.num_devices)).as_task()
 
 
-def column_limits(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, " T"]]:
-    """The fewest and the most column shards of each table by its constraints."""
+def _columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> list[Columns]:
+    return [even_columns(dim, count) for dim, count in zip(task.tables.dim.tolist(), parts.tolist(), strict=True)]
+
+
+def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
+    """Numbers of column shards of each table, the coarsest first: none larger than a device, half of one, and so on."""
     constraints, together = task.constraints, frozenset().union(*task.constraints.together)
-    least, most = torch.ones(len(task.tables), dtype=torch.int64), (task.tables.dim // DIM_MULTIPLE).clamp(min=1)
+    units, rows, found = task.tables.dim // DIM_MULTIPLE, task.tables.rows, []  # [T] of four columns
+    least, most = torch.ones_like(units), units.clamp(min=1)
     for t, name in enumerate(map(parent_name, task.tables.names)):
         types = constraints.sharding_types_for(name)
         if name in constraints.narrowest_columns_of:
@@ -354,59 +306,35 @@ def column_limits(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, "
             most[t] = 1
         if "table_wise" not in types:
             least[t] = 2
-    return least, most
-
-
-def fits_together(task: PlacementTask, parts: Int[Tensor, " T"]) -> bool:
-    """Whether the shards fit the memory of all devices together; each repeats its table's state per row."""
-    repeated = (parts - 1) * task.tables.rows * task.row_bytes
-    return int((task.table_bytes + repeated).sum()) <= int(task.capacity_bytes.double().sum())
-
-
-def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
-    """Splits by size alone, the coarsest first, for tasks whose memory is too tight for large shards."""
-    least, most = column_limits(task)
-    units, rows, found = task.tables.dim // DIM_MULTIPLE, task.tables.rows, []  # [T] of four columns
     unit_bytes = rows * DIM_MULTIPLE * (task.weight_bytes + task.element_state_bytes)
     for k in range(7):
         room = max(int(task.capacity_bytes.max()) // 2**k, 1) - rows * task.row_bytes
         fitting = torch.div(room, unit_bytes, rounding_mode="floor").clamp(min=1)
-        parts = torch.minimum(torch.maximum((units + fitting - 1) // fitting, least), most)
-        if fits_together(task, parts):
-            found.append(parts)
+        found.append(torch.minimum(torch.maximum((units + fitting - 1) // fitting, least), most))
     return found
 
 
 def packed_columns(task: PlacementTask) -> Placement:
-    """A legal placement of whole tables and column shards, of any widths.
+    """Whole tables and column shards of equal widths, in as few shards as memory allows.
 
     Raises:
-        NoPlacementError: none exists, or none was found within the limit of the search.
+        NoPlacementError: none was found.
     """
-    limits, tables, (least, most) = PlacementLimits.of(task), task.tables, column_limits(task)
-    parts, members = Parts.whole(limits.item_bytes), np.bincount(limits.item)
-    unit_bytes = (tables.rows * DIM_MULTIPLE * (task.weight_bytes + task.element_state_bytes)).numpy()
-    for t, name in enumerate(map(parent_name, tables.names)):
-        i, devices = limits.item[t], min(int(most[t]), task.num_devices)
-        if members[i] == 1 and devices > 1:
-            parts.units[i], parts.unit_bytes[i] = int(tables.dim[t]) // DIM_MULTIPLE, unit_bytes[t]
-            parts.base_bytes[i], parts.most[i] = int((tables.rows * task.row_bytes)[t]), devices
-            parts.least[i] = -(-task.constraints.narrowest_columns_of.get(name, DIM_MULTIPLE) // DIM_MULTIPLE)
-    packing = pack(limits, parts)
-    if packing.amounts is None:
-        raise no_room(task, is_proved=packing.is_impossible, columns=True)
-    shardings: list[TableSharding] = []
-    for t, dim in enumerate(tables.dim.tolist()):
-        held_by = np.flatnonzero(packing.amounts[limits.item[t]])
-        widths = (DIM_MULTIPLE * packing.amounts[limits.item[t], held_by]).tolist()
-        if len(held_by) == 1:
-            widths = [dim]
-            if int(least[t]) > 1:  # it may not be whole, but both halves may be on one device
-                half = dim // DIM_MULTIPLE // 2 * DIM_MULTIPLE
-                held_by, widths = held_by.repeat(2), [half, dim - half]
-        ends = [0, *np.cumsum(widths).tolist()]
-        shardings.append(TableSharding.by_columns(tuple(pairwise(ends)), held_by.tolist()))
-    placement = Placement(tuple(shardings), task.num_devices, task.devices_per_host or task.num_devices)
-    if violation(task, placement):  # halves on one device need its state per row twice
+    device, splits = None, tight_splits(task)
+    for parts in splits:
+        device = packed_by_size(split_by_columns(task, parts))
+        if device is not None:
+            break
+    else:
+        parts = splits[0]
+        with suppress(NoPlacementError):
+            device = packed(split_by_columns(task, parts))
+    if device is None:
         raise no_room(task, columns=True)
-    return placement
+    places = device.split(parts.tolist())
+    ways = zip(_columns(task, parts), places, strict=True)
+    return Placement(
+        tuple(TableSharding.by_columns(columns, where.tolist()) for columns, where in ways),
+        task.num_devices,
+        task.devices_per_host or task.num_devices,
+    )

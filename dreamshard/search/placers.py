@@ -178,8 +178,8 @@ class GreedyCostPlacer(OrderedPlacer):
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Packs tables if greedy finds no room; raises NoPlacementError if packing finds none either."""
         costs = NetworkCosts.of(task, self.cost_network, self.normaliser)
-        options, law = ShardingOptions.of(task, costs, WHOLE), costs.law(spread=False)
-        found = greedy(options.menu, law, np.argsort(-alone_ms(options.menu, law), kind="stable"))
+        options = ShardingOptions.of(task, costs, WHOLE)
+        found = greedy(options.menu, np.argsort(-alone_ms(options.menu), kind="stable"))
         if found is None:
             return Placement.whole(packed(task), task.num_devices)
         return options.placement(found, joined=True)

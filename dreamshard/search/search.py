@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from dreamshard.cost_model.compiled import DeviceLaw, Ints
+from dreamshard.cost_model.compiled import Ints
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_DEVICES, Found, Menu, alone_ms, anneal, priced
@@ -27,7 +27,6 @@ _MARGINS = (0.5, 0.15, 0.05)  # above perfect balance, within which every device
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
 _MARGIN = 3  # numbers of devices to which wide tables keep
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
-_KEPT = 2  # placements with split tables from which the search goes on
 
 
 def default_moves(task: PlacementTask) -> int:
@@ -56,40 +55,41 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
     Raises:
         NoPlacementError: nothing fits the devices' memory, or the constraints cannot be met.
     """
-    law, found = costs.law(spread=most == ALL), None
+    found: list[Found] = []
     for caching in (False, True) if task.constraints.caching else (False,):
         if not found:
             options = ShardingOptions.of(task, costs, most, caching=caching)
-            found = _best_starts(task, options, law, most, caching=caching)
+            found = _best_starts(task, options, most, caching=caching)
     if not found:
         return _packed(task, most)
-    best = _improved(options.up_to(WHOLE), law, found, moves)
+    best = _improved(options.up_to(WHOLE), found, moves)
     for level, gain in ((COLUMNS, costs.column_gain), (ALL, costs.spread_gain)):
         if level > most or (options.levels[:, level] == options.levels[:, level - 1]).all():
             continue
         menu = options.up_to(level)
-        if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced(menu, law).cost_ms:
+        if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced(menu).cost_ms:
             continue  # not even perfect balance would gain as much
-        others = _split_starts(options, menu, law) if level == COLUMNS else _spread_starts(options, law, best, moves)
+        others = _split_start(options, menu) if level == COLUMNS else _spread_starts(options, best, moves)
         thorough = 4 if gain > 0 else 1  # a little less than the gain asked for is lost altogether
-        other = _improved(menu, law, [best, *others], thorough * moves)
+        other = _improved(menu, [best, *others], thorough * moves)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
-    plans = [options.placement(best, joined=joined) for joined in (True, False)]
-    legal = [plan for plan in dict.fromkeys(plans) if task.constraints.places_freely or not violation(task, plan)]
-    if not legal:
-        raise NoPlacementError(
-            f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
-        )
-    return min(legal, key=lambda each: float(costs.predict(each).overall_ms())) if len(legal) > 1 else legal[0]
+    joined, plain = (options.placement(best, joined=joined) for joined in (True, False))
+    for plan in (joined, plain):
+        pays = plan == plain or float(costs.predict(plan).overall_ms()) < best.cost_ms
+        if pays and (task.constraints.places_freely or not violation(task, plan)):
+            return plan
+    raise NoPlacementError(
+        f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
+    )
 
 
-def _separated(menu: Menu, law: DeviceLaw, dim: Ints) -> list[Found]:
+def _separated(menu: Menu, dim: Ints) -> list[Found]:
     """Greedy placements in which tables wider than some number of columns keep to some of the devices.
 
     A kernel gives every row of a device as many threads as the widest needs, so narrow tables are cheap among themselves.
     """
-    alone, num_devices, found = alone_ms(menu, law), menu.allowed.shape[1], []
+    alone, num_devices, found = alone_ms(menu), menu.allowed.shape[1], []
     for widest in _WIDEST_RANGES:
         wide = dim > widest
         if wide.any() and not wide.all():
@@ -98,7 +98,7 @@ def _separated(menu: Menu, law: DeviceLaw, dim: Ints) -> list[Found]:
                 allowed = menu.allowed & (~wide[:, None] | (np.arange(num_devices) < count))
                 if allowed.any(axis=1).all():
                     order = np.lexsort((-alone, ~wide))
-                    found.append(greedy(menu._replace(allowed=allowed), law, order))
+                    found.append(greedy(menu._replace(allowed=allowed), order))
     return [each for each in found if each is not None]
 
 
@@ -106,14 +106,14 @@ def _cost(found: Found) -> float:
     return found.cost_ms
 
 
-def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -> Found:
+def _improved(menu: Menu, starts: Sequence[Found], moves: int) -> Found:
     """A long search from the best result of short ones."""
-    tried = [anneal(menu, law, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else starts
-    return anneal(menu, law, min(tried, key=_cost), moves, seed=1)
+    tried = [anneal(menu, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else starts
+    return anneal(menu, min(tried, key=_cost), moves, seed=1)
 
 
-def _split_starts(options: ShardingOptions, menu: Menu, law: DeviceLaw) -> list[Found]:
-    """Placements in which no range is wider than some number of columns, and all devices stay within a target.
+def _split_start(options: ShardingOptions, menu: Menu) -> list[Found]:
+    """The best placement, if any, with no range wider than some number of columns and all devices within a target.
 
     A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
     """
@@ -121,20 +121,20 @@ def _split_starts(options: ShardingOptions, menu: Menu, law: DeviceLaw) -> list[
     for widest in _WIDEST_RANGES:
         first = options.first_within(menu, widest)
         own = menu._replace(first_option=np.append(first, menu.first_option[-1]))
-        own_ms, width = balanced(own, law).even
-        work = alone_ms(own, law) * np.diff(menu.first_range)[first]
+        own_ms, width = balanced(own).even
+        work = alone_ms(own) * np.diff(menu.first_range)[first]
         order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
         least = np.inf
         for margin in _MARGINS:
-            start = greedy(own, law, order, Target(own_ms * (1 + margin), width * (1 + margin)))
+            start = greedy(own, order, Target(own_ms * (1 + margin), width * (1 + margin)))
             if start is None or start.cost_ms > least:
                 break
             least = start.cost_ms
             found.append(start)
-    return sorted(found, key=_cost)[:_KEPT]
+    return [min(found, key=_cost)] if found else []
 
 
-def _spread_starts(options: ShardingOptions, law: DeviceLaw, best: Found, moves: int) -> list[Found]:
+def _spread_starts(options: ShardingOptions, best: Found, moves: int) -> list[Found]:
     """Placements with tables spread as they would be if devices could be perfectly even, the others searched by columns."""
     menu = options.up_to(ALL)
     chosen: dict[bytes, Spread] = {}
@@ -142,7 +142,7 @@ def _spread_starts(options: ShardingOptions, law: DeviceLaw, best: Found, moves:
     for kind in kinds:
         able, limit = options.first_of(kind), ANYTHING
         for share in _LIMITS:
-            each = spread_evenly(menu, law, np.where(able >= 0, able, menu.first_option[:-1]), limit)
+            each = spread_evenly(menu, np.where(able >= 0, able, menu.first_option[:-1]), limit)
             if (menu.spread[each.option] != ON_DEVICES).any() and each.cost_ms < best.cost_ms:
                 chosen[each.option.tobytes()] = each
             limit = Target(share * each.even.own_ms, share * each.even.width)
@@ -150,38 +150,36 @@ def _spread_starts(options: ShardingOptions, law: DeviceLaw, best: Found, moves:
     for each in chosen.values():
         last = np.where(menu.spread[each.option] == ON_DEVICES, options.up_to(COLUMNS).last_option, each.option + 1)
         own = menu._replace(first_option=np.append(each.option, menu.first_option[-1]), last_option=last)
-        found += [(anneal(own, law, start, moves // _TRIAL), own) for start in _split_starts(options, own, law)]
+        found += [(anneal(own, start, moves // _TRIAL), own) for start in _split_start(options, own)]
     if not found:
         return []
     start, own = min(found, key=lambda each: each[0].cost_ms)
-    return [_improved(own, law, [start], moves)]
+    return [_improved(own, [start], moves)]
 
 
-def _best_starts(
-    task: PlacementTask, options: ShardingOptions, law: DeviceLaw, most: int, *, caching: bool
-) -> list[Found]:
+def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, caching: bool) -> list[Found]:
     """The cheapest legal start of each origin; none if nothing fits."""
     menu = options.up_to(WHOLE)
-    alone = alone_ms(menu, law)
+    alone = alone_ms(menu)
     by_cost = np.argsort(-alone, kind="stable")
     by_size = np.argsort(-menu.size[menu.first_range[menu.first_option[:-1]]], kind="stable")
     dim = np.zeros(len(alone), np.int64)
     np.maximum.at(dim, options.item, task.tables.dim.numpy())
     by_origin: list[Sequence[Found | None]] = []
     if not caching:
-        by_origin += [[greedy(menu, law, by_cost)], _separated(menu, law, dim)]
+        by_origin += [[greedy(menu, by_cost)], _separated(menu, dim)]
     if options.are_whole and not caching:
-        by_origin.append([priced(menu, law, *options.whole(device.numpy())) for device in rule_placements(task)])
+        by_origin.append([priced(menu, *options.whole(device.numpy())) for device in rule_placements(task)])
     legal = [[each for each in found if each is not None] for found in by_origin]
     best = [min(found, key=_cost) for found in legal if found]  # of each origin, so that they differ
     for level in range(WHOLE, most + 1):
         if not best:
             # smallest first leaves them in device memory where some tables must be cached
-            tried = [greedy(options.up_to(level), law, order) for order in (by_size[::-1], by_cost, by_size)]
+            tried = [greedy(options.up_to(level), order) for order in (by_size[::-1], by_cost, by_size)]
             best = [each for each in tried if each is not None]
     if not best and options.are_whole:
         with suppress(NoPlacementError):
-            exact = priced(menu, law, *options.whole(packed(task).numpy()))
+            exact = priced(menu, *options.whole(packed(task).numpy()))
             best = [] if exact is None else [exact]
     return best
 

@@ -14,7 +14,6 @@ from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
     NUM_CURVES,
     TRAFFIC,
-    DeviceLaw,
     Floats,
     Ints,
     curve_ms,
@@ -63,7 +62,6 @@ def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> f
 @jit
 def _fit_on_devices(
     menu: Menu,
-    law: DeviceLaw,
     state: State,
     t: int,
     option: int,
@@ -78,7 +76,7 @@ def _fit_on_devices(
     """
     worst, after, slowest, widest = 0.0, np.zeros(menu.loads.shape[1]), 0.0, 0.0
     for d in range(len(loads)):
-        slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, law.width])
+        slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, menu.law.width])
     for k, number in enumerate(range(menu.first_range[option], menu.first_range[option + 1])):
         best, least, best_load, size = -1, np.inf, 0.0, menu.size[number]
         for d in range(len(loads)):
@@ -86,7 +84,7 @@ def _fit_on_devices(
             for j in range(k):
                 taken += places[j] == d
             fits = may_hold(menu, state, t, d) and state.used[d] + (taken + 1) * size <= menu.capacity[d]
-            load = _load(target, state.own_ms[d], state.sums[d, law.width], scale)
+            load = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
             loads[d] = load + _APART * taken if fits else np.inf
         for _ in range(min(_TRIED, len(loads))):
             d = int(loads.argmin())
@@ -94,11 +92,11 @@ def _fit_on_devices(
                 break
             apart, loads[d] = _APART * (loads[d] >= _APART), np.inf
             after[:] = state.sums[d] + menu.loads[menu.load[number]]
-            own = device_ms(law, after)
-            load = _load(target, own, after[law.width], scale)
+            own = device_ms(menu.law, after)
+            load = _load(target, own, after[menu.law.width], scale)
             cost = load + apart
             if target.own_ms == np.inf:
-                own, width = max(slowest, own), max(widest, after[law.width])
+                own, width = max(slowest, own), max(widest, after[menu.law.width])
                 cost += _SLOWEST_COUNTS * (own + scale * width)
             if cost < least:
                 best, least, best_load = d, cost, load
@@ -133,7 +131,7 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints) -
 
 
 @jit
-def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, scale: float, target: Target) -> bool:
+def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target) -> bool:
     places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
     loads, most = np.zeros(len(state.own_ms)), np.inf if target.own_ms == np.inf else 1.0
     for t in order:
@@ -145,35 +143,35 @@ def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, scale: float,
             if is_spread:
                 worst = 0.0 if _fit_on_hosts(menu, state, t, option, places) else np.inf
             else:
-                worst = _fit_on_devices(menu, law, state, t, option, places, scale, target, loads)
+                worst = _fit_on_devices(menu, state, t, option, places, scale, target, loads)
             if worst < least:
                 chosen, least, kept[:] = option, worst, places
         if chosen < 0:
             return False
-        put(menu, law, state, t, chosen, kept)
+        put(menu, state, t, chosen, kept)
         if menu.spread[chosen] != ON_DEVICES:
-            settle(law, state)
+            settle(menu, state)
         else:
             for k in range(menu.first_range[chosen + 1] - menu.first_range[chosen]):
-                state.own_ms[kept[k]] = device_ms(law, state.sums[kept[k]])
-    settle(law, state)
+                state.own_ms[kept[k]] = device_ms(menu.law, state.sums[kept[k]])
+    settle(menu, state)
     return True
 
 
-def greedy(menu: Menu, law: DeviceLaw, order: Ints, target: Target = ANYTHING) -> Found | None:
+def greedy(menu: Menu, order: Ints, target: Target = ANYTHING) -> Found | None:
     """A legal start: tables in an order, each in its first option within a target, or else in the one of the least load.
 
     A table is spread over devices only if it has no room otherwise, or its first option is. None if one finds no room.
     """
     state = empty_state(menu)
-    return found(state) if _greedy(menu, law, state, order, ms_per_width(menu, law), target) else None
+    return found(state) if _greedy(menu, state, order, ms_per_width(menu), target) else None
 
 
-def ms_per_width(menu: Menu, law: DeviceLaw) -> float:
+def ms_per_width(menu: Menu) -> float:
     """Milliseconds of the all-to-all per unit of the widest device's width, if all are as wide."""
-    total = float(menu.loads[menu.load[menu.first_range[menu.first_option[:-1]]], law.width].sum())
+    total = float(menu.loads[menu.load[menu.first_range[menu.first_option[:-1]]], menu.law.width].sum())
     even = max(total / menu.allowed.shape[1], 1e-9)
-    return float(curve_ms(law.curves, ALL_TO_ALL, even) / even)
+    return float(curve_ms(menu.law.curves, ALL_TO_ALL, even) / even)
 
 
 class Spread(NamedTuple):
@@ -184,20 +182,21 @@ class Spread(NamedTuple):
     cost_ms: float
 
 
-def spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target = ANYTHING, sweeps: int = SWEEPS) -> Spread:
+def spread_evenly(menu: Menu, option: Ints, limit: Target = ANYTHING, sweeps: int = SWEEPS) -> Spread:
     """Options, from given ones on, that cost least if every device had the same share of all loads.
 
     One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
     the option that costs least beside the others', until none does. Options with a range beyond the limit are left out.
     """
     option = option.copy()
-    own_ms, width, cost_ms = _spread_evenly(menu, law, option, limit, sweeps)
+    own_ms, width, cost_ms = _spread_evenly(menu, option, limit, sweeps)
     return Spread(option, Target(own_ms, width), cost_ms)
 
 
 @jit
-def _even_ms(law: DeviceLaw, total: Floats, num_devices: int, share: Floats) -> tuple[float, float, float]:
+def _even_ms(menu: Menu, total: Floats, share: Floats) -> tuple[float, float, float]:
     """A device's own cost, its width and the overall cost, if all devices have the same share of `total` `[L]`."""
+    law, num_devices = menu.law, len(menu.capacity)
     share[:] = total / num_devices
     share[law.tables] = max(share[law.tables], 1.0)
     own, width = device_ms(law, share), share[law.width]
@@ -208,8 +207,8 @@ def _even_ms(law: DeviceLaw, total: Floats, num_devices: int, share: Floats) -> 
 
 
 @jit
-def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target, sweeps: int) -> tuple[float, float, float]:
-    columns, num_devices, capacity = menu.loads.shape[1], len(menu.capacity), menu.capacity.sum()
+def _spread_evenly(menu: Menu, option: Ints, limit: Target, sweeps: int) -> tuple[float, float, float]:
+    columns, capacity = menu.loads.shape[1], menu.capacity.sum()
     loads, num_bytes = np.zeros((len(menu.spread), columns)), np.zeros(len(menu.spread))
     beyond = np.zeros(len(menu.spread), np.bool_)
     for t in range(len(option)):
@@ -219,7 +218,7 @@ def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target, swee
                 loads[o] += menu.blocks[r] * load
                 num_bytes[o] += menu.blocks[r] * menu.size[r]
                 if limit.own_ms < np.inf and menu.spread[o] == ON_DEVICES:
-                    beyond[o] = beyond[o] or _load(limit, device_ms(law, load), load[law.width], 0.0) > 1
+                    beyond[o] = beyond[o] or _load(limit, device_ms(menu.law, load), load[menu.law.width], 0.0) > 1
     total, share, used = np.zeros(columns), np.zeros(columns), 0.0
     for t in range(len(option)):
         total += loads[option[t]]
@@ -236,7 +235,7 @@ def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target, swee
             for o in range(menu.first_option[t], menu.last_option[t]):
                 if limit.own_ms == np.inf and menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
                     continue
-                _, _, cost = _even_ms(law, total + loads[o], num_devices, share)
+                _, _, cost = _even_ms(menu, total + loads[o], share)
                 cost *= 1 + 10 * max((used + num_bytes[o]) / capacity - _FULL, 0.0)
                 cost *= 1e3 if beyond[o] else 1.0  # unless there is no other
                 if cost < least * (1 - 1e-9):
@@ -245,9 +244,9 @@ def _spread_evenly(menu: Menu, law: DeviceLaw, option: Ints, limit: Target, swee
             option[t] = chosen
             total += loads[chosen]
             used += num_bytes[chosen]
-    return _even_ms(law, total, num_devices, share)
+    return _even_ms(menu, total, share)
 
 
-def balanced(menu: Menu, law: DeviceLaw) -> Spread:
+def balanced(menu: Menu) -> Spread:
     """The first option of each table, if every device had the same share of all loads: less than any real placement."""
-    return spread_evenly(menu, law, menu.first_option[:-1], sweeps=0)
+    return spread_evenly(menu, menu.first_option[:-1], sweeps=0)

@@ -9,12 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
-from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.packing import fits_together, packed_by_size, packed_columns, tight_splits
+from dreamshard.search.packing import packed_columns, split_by_columns
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -165,25 +162,15 @@ def split_tasks(model: PlacementTask, count: int, generator: torch.Generator) ->
     for number in range(count):
         parts = 1 + (torch.rand(len(most), generator=generator) * most).long()
         split = replace(model, name=f"split-{number:03}")
-        if int(parts.max()) > 1 and fits_together(split, parts):
-            tasks.append(split_by_columns(split, parts))
+        drawn = split_by_columns(split, parts)
+        if int(parts.max()) > 1 and int(drawn.table_bytes.sum()) <= int(drawn.capacity_bytes.sum()):
+            tasks.append(drawn)
     return tasks
 
 
 def split_to_fit(task: PlacementTask) -> PlacementTask:
     """The task with the coarsest column splits that can be packed; raises NoPlacementError if none is found."""
-    for parts in tight_splits(task):
-        split = split_by_columns(task, parts)
-        if packed_by_size(split) is not None:
-            return split
     return Shards.of(task, packed_columns(task)).as_task()
-
-
-def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> PlacementTask:
-    """The task with each table split into so many tables of about equally many columns, called `name[start:end]`."""
-    sizes = zip(task.tables.dim.tolist(), parts.tolist(), strict=True)
-    tables = [TableSharding.by_columns(even_columns(dim, count), (0,) * count) for dim, count in sizes]
-    return Shards.of(task, Placement(tuple(tables), task.num_devices, task.num_devices)).as_task()
 
 
 def _draw_variant(model: Tables, drift: Sequence[Drift], generator: torch.Generator) -> tuple[list[str], str]:

@@ -7,8 +7,8 @@ import torch
 from dreamshard.costs import DeviceCosts
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import CurrentPlan, make_plan, parse_plan, read_plan
+from dreamshard.search.packing import split_by_columns
 from dreamshard.shards import Shards, violation
-from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
 from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
 from tests.helpers.tables import tables_of

@@ -37,14 +37,14 @@ CONSTRAINED = Constraints(
 def test_a_state_after_1000_changes_costs_what_it_costs_from_scratch(kind, constraints):
     task = PlacementTask(pool_of(24), 8, 2**33, devices_per_host=4, constraints=constraints)
     costs = PLACERS[kind]().costs(task)
-    options, law = ShardingOptions.of(task, costs, ALL), costs.law()
+    options = ShardingOptions.of(task, costs, ALL)
     menu = options.menu
-    start = greedy(menu, law, np.argsort(-annealing.alone_ms(menu, law)))
-    state, search = annealing.prepared(menu, law, start)
+    start = greedy(menu, np.argsort(-annealing.alone_ms(menu)))
+    state, search = annealing.prepared(menu, start)
     for seed in range(4):
         generator, best = np.random.default_rng(seed), annealing.Found(start.option.copy(), start.place.copy(), 0.0)
-        annealing._anneal(menu, law, state, search, best, generator, 1000, 1e3 * start.cost_ms, 1.0)
-        fresh = annealing.state_of(menu, law, state.option, state.place)
+        annealing._anneal(menu, state, search, best, generator, 1000, 1e3 * start.cost_ms, 1.0)
+        fresh = annealing.state_of(menu, state.option, state.place)
         cost_ms = state.totals[annealing._COST]
         assert cost_ms == pytest.approx(fresh.totals[annealing._COST], rel=1e-9)
         assert np.allclose(state.sums, fresh.sums)

@@ -78,7 +78,7 @@ def test_a_table_larger_than_a_device_is_split_into_the_fewest_columns_shards_th
     assert split.tables.names == ("t0[0:8]", "t0[8:16]", "t1")
     assert split.whole_tables == {"t0", "t1"}
     assert split_to_fit(task_of([5, 5], 2, 10)).tables.names == ("t0", "t1"), "tables that fit stay whole"
-    with pytest.raises(NoPlacementError, match=r"of whole tables or columns .* and none exists"):
+    with pytest.raises(NoPlacementError, match="of whole tables or columns"):
         split_to_fit(task_of([6, 6, 6], 2, 10))
 
 
