@@ -26,6 +26,7 @@ _TRIAL = 4  # of the changes of a search, one in so many for each of several sta
 _MARGINS = (0.5, 0.15, 0.05)  # above perfect balance, within which every device is to stay
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
 _MARGIN = 3  # numbers of devices to which wide tables keep
+_KEPT = 2  # placements with split tables from which the search goes on
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
 
 
@@ -69,9 +70,8 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
         menu = options.up_to(level)
         if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced(menu).cost_ms:
             continue  # not even perfect balance would gain as much
-        others = _split_start(options, menu) if level == COLUMNS else _spread_starts(options, best, moves)
-        thorough = 4 if gain > 0 else 1  # a little less than the gain asked for is lost altogether
-        other = _improved(menu, [best, *others], thorough * moves)
+        others = _split_starts(options, menu) if level == COLUMNS else _spread_starts(options, best, moves)
+        other = _improved(menu, [best, *others], 2 * moves, searches=2)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
     joined, plain = (options.placement(best, joined=joined) for joined in (True, False))
@@ -106,14 +106,15 @@ def _cost(found: Found) -> float:
     return found.cost_ms
 
 
-def _improved(menu: Menu, starts: Sequence[Found], moves: int) -> Found:
-    """A long search from the best result of short ones."""
+def _improved(menu: Menu, starts: Sequence[Found], moves: int, searches: int = 1) -> Found:
+    """The best of long searches from the best result of short ones."""
     tried = [anneal(menu, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else starts
-    return anneal(menu, min(tried, key=_cost), moves, seed=1)
+    start = min(tried, key=_cost)
+    return min((anneal(menu, start, moves, seed) for seed in range(1, searches + 1)), key=_cost)
 
 
-def _split_start(options: ShardingOptions, menu: Menu) -> list[Found]:
-    """The best placement, if any, with no range wider than some number of columns and all devices within a target.
+def _split_starts(options: ShardingOptions, menu: Menu) -> list[Found]:
+    """Placements with no range wider than some number of columns, and all devices within a target.
 
     A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
     """
@@ -131,7 +132,7 @@ def _split_start(options: ShardingOptions, menu: Menu) -> list[Found]:
                 break
             least = start.cost_ms
             found.append(start)
-    return [min(found, key=_cost)] if found else []
+    return sorted(found, key=_cost)[:_KEPT]
 
 
 def _spread_starts(options: ShardingOptions, best: Found, moves: int) -> list[Found]:
@@ -150,7 +151,7 @@ def _spread_starts(options: ShardingOptions, best: Found, moves: int) -> list[Fo
     for each in chosen.values():
         last = np.where(menu.spread[each.option] == ON_DEVICES, options.up_to(COLUMNS).last_option, each.option + 1)
         own = menu._replace(first_option=np.append(each.option, menu.first_option[-1]), last_option=last)
-        found += [(anneal(own, start, moves // _TRIAL), own) for start in _split_start(options, own)]
+        found += [(anneal(own, start, moves // _TRIAL), own) for start in _split_starts(options, own)]
     if not found:
         return []
     start, own = min(found, key=lambda each: each[0].cost_ms)
