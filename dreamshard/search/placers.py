@@ -33,7 +33,7 @@ from dreamshard.tasks import PlacementTask
 MOVES_PER_MS = 500
 """Changes that an idle core tries in a millisecond; a budget of time stands for as many, whatever the machine."""
 
-_MORE_MOVES = 18_000  # by a preset, since a kernel's steps make many local optima
+_MORE_MOVES = 1_000_000  # by a preset, over the number of tables: a kernel's steps make many local optima
 
 Inference = Literal["search", "policy"]
 """How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
@@ -147,7 +147,8 @@ class RooflinePlacer(SearchingPlacer):
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """See `SearchingPlacer`."""
-        return super().moves(task, budget_ms) + (_MORE_MOVES if (budget_ms or self.budget_ms) is None else 0)
+        moves = super().moves(task, budget_ms)
+        return moves + (_MORE_MOVES // len(task.tables) if (budget_ms or self.budget_ms) is None else 0)
 
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase of any placement of `task`, as the roofline has them."""

@@ -107,10 +107,10 @@ def _cost(found: Found) -> float:
 
 
 def _improved(menu: Menu, starts: Sequence[Found], moves: int, searches: int = 1) -> Found:
-    """The best of long searches from the best result of short ones."""
+    """The best of long searches from the best results of short ones."""
     tried = [anneal(menu, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else starts
-    start = min(tried, key=_cost)
-    return min((anneal(menu, start, moves, seed) for seed in range(1, searches + 1)), key=_cost)
+    ends = sorted(tried, key=_cost)[:searches]
+    return min((anneal(menu, ends[n % len(ends)], moves, seed=n + 1) for n in range(searches)), key=_cost)
 
 
 def _split_starts(options: ShardingOptions, menu: Menu) -> list[Found]:
