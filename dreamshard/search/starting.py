@@ -34,7 +34,7 @@ from dreamshard.search.annealing import (
     settle,
 )
 
-_TRIED, _TRIED_FOR_TARGET = 8, 2  # devices on which greedy tries a table, and within a target
+_TRIED = 8  # devices on which greedy tries a table
 _APART = 1e6  # load of a second range of a table on a device
 _SLOWEST_COUNTS = 10  # times as much as the device that a table is put on
 SWEEPS = 6  # over all tables, in which each may change how it is spread
@@ -86,7 +86,7 @@ def _fit_on_devices(
             fits = may_hold(menu, state, t, d) and state.used[d] + (taken + 1) * size <= menu.capacity[d]
             load = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
             loads[d] = load + _APART * taken if fits else np.inf
-        for _ in range(min(_TRIED if target.own_ms == np.inf else _TRIED_FOR_TARGET, len(loads))):
+        for _ in range(min(_TRIED, len(loads))):
             d = int(loads.argmin())
             if loads[d] == np.inf:
                 break

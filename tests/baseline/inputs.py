@@ -71,9 +71,10 @@ def _case(spec: dict[str, Any]) -> Case:
     for groups in ("together", "apart"):
         if groups in given:
             given[groups] = tuple(frozenset(group) for group in given[groups])
-    for places in ("pinned", "excluded"):
-        if places in given:
-            given[places] = {name: tuple(devices) for name, devices in given[places].items()}
+    if "pinned" in given:
+        given["pinned"] = {name: tuple(devices) for name, devices in given["pinned"].items()}
+    if "memory_bytes_of" in given:
+        given["memory_bytes_of"] = {int(device): size for device, size in given["memory_bytes_of"].items()}
     task = PlacementTask(
         pool(spec["pool"]).select(spec["tables"]),
         spec["num_devices"],
