@@ -48,6 +48,8 @@ each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims, 
 _LOGS = [COUNT, DISTINCT, DIMS, LOOKUPS]  # in the order of the correction's inputs
 _SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a pair's work and its concentration
 _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
+_PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in spreads of the training pool from its mean
+_SQUARES, _SATURATING = 3, 17  # inputs of a table's work: five quantities at three places, first lookups, hot lookups
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
 _MEMBERS, _HIDDEN = 4, 16
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
@@ -84,12 +86,21 @@ class FitData(NamedTuple):
 class StructuredCostNetwork(CostNetwork):
     """An ensemble of `M` structured predictors, evaluated together; the prediction is their mean.
 
-    Compute, per phase: each table does work `pooling x dim x exp(linear(log dim, log rows, log pooling, their squares,
-    reuse))`; a device costs `launch + sum of work x exp(correction)`. A small net bounded to +-1.5 gives the correction
-    from the logarithm of the sum, its concentration on few tables, the number of tables, lookups and distinct bytes, and
-    whether a table is wider than 32 and than 64: the fused operator gives every row as many threads as the widest needs,
-    so narrow tables cost more beside a wide one. The weights of wide tables begin at 0, so that they have no effect
-    before a sample has shown one. Communication, the same for all members: linear in `comm_inputs`, by `exchanges`.
+    Compute, per phase: each table does work `pooling x dim x exp(linear(inputs))`; a device costs `launch + sum of work x
+    exp(correction)`. The inputs are the logarithms of dim, rows, pooling, reuse and distinct rows, the share of hot
+    lookups, three squares, and inputs that saturate:
+
+    - Steps: `tanh` of the logarithms of dim, pooling, reuse, bytes of distinct rows and bytes of all rows, at three places
+      of the training pool's spread. Hardware changes the price of a lookup between two levels: a cache keeps all, some or
+      none of the distinct rows, an address cache reaches all or little of the table, a narrow row leaves part of a sector
+      unused. Which size decides is unknown, so the fit weighs three. Beyond them a step is level, so it extrapolates.
+    - The share of lookups that are a row's first, which no cache serves.
+
+    A small net bounded to +-1.5 gives the correction from the logarithm of the sum, its concentration on few tables, the
+    number of tables, lookups and distinct bytes, and whether a table is wider than 32 and than 64: the fused operator gives
+    every row as many threads as the widest needs, so narrow tables cost more beside a wide one. The weights of wide tables
+    begin at 0, so that they have no effect before a sample has shown one. Communication, the same for all members: linear
+    in `comm_inputs`, by `exchanges`.
 
     A *pair* is one member's forward or backward compute. `compiled._network_ms` is the formula in compiled code, and
     `loss_and_gradient` its gradient.
@@ -115,7 +126,7 @@ class StructuredCostNetwork(CostNetwork):
         of_wide = torch.zeros(_MEMBERS, 2, len(WIDE_DIMS), _HIDDEN)
         weights = {
             "log_scale": torch.zeros(_MEMBERS, 2),
-            "slope": 0.01 * torch.randn(_MEMBERS, 2, len(_COLUMNS) + 3),
+            "slope": 0.01 * torch.randn(_MEMBERS, 2, len(_COLUMNS) + _SQUARES + _SATURATING),
             "launch": torch.full((_MEMBERS, 2), -4.0),
             "hidden_weight": torch.cat([drawn, of_wide], dim=2),
             "hidden_bias": 0.1 * torch.randn(_MEMBERS, 2, _HIDDEN),
@@ -150,10 +161,14 @@ class StructuredCostNetwork(CostNetwork):
         """Logarithms; inputs of the exponent of a table's work; the work before it, in hundreds of pooled weights."""
         z = normalised[..., _COLUMNS]
         logs = z * self.std + self.mean
+        num_bytes = z[..., [4, 1]] + z[..., :1] * self.std[0] / self.std[[4, 1]]  # of distinct rows, of all rows
+        sizes = torch.cat([z[..., [0, 2, 3]], num_bytes], dim=-1)  # [*B, 5]
+        steps = (sizes[..., None] + _PLACES).tanh().flatten(-2)
+        saturating = torch.cat([steps, (-logs[..., 3:4]).exp(), z[..., 5:].tanh()], dim=-1)
         work = (logs[..., :1] + logs[..., 2:3]).exp() / 100
         if ratios is not None:
             work = work * ratios[..., [FORWARD, BACKWARD]].tile(_MEMBERS)
-        return logs, torch.cat([z, 0.3 * z[..., :3].square()], dim=-1), work
+        return logs, torch.cat([z, 0.3 * z[..., :3].square(), saturating], dim=-1), work
 
     def _exponents(self, inputs: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B M2"]:
         return inputs @ self.slope.flatten(0, 1).T + self.log_scale.flatten()

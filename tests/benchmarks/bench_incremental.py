@@ -14,13 +14,13 @@ import torch
 from dreamshard.tables import NUM_BINS, Tables, concatenate
 from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.training import TrainingConfig
-from tests.benchmarks.annealing import true_ms
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, meta_tables, tasks
+from tests.helpers.laws import SIMULATED
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import Learned, learn, make_placer
 
-EXACT, HELD_OUT = simulated(noise=0.0), 20
+HELD_OUT = 20
 OTHERS = ("trained incrementally", "the champion as it was", "in full with another seed")
 
 
@@ -67,7 +67,7 @@ def _costs(runs: Sequence[Learned], dims: Dims, share: float, seed: int) -> np.n
     """`[R, T]` true cost of each held-out task as placed after each run."""
     held_out = tasks(changed_split(dims, share, seed)[1], TRAINED, HELD_OUT, seed=300 + seed)
     placers = [make_placer(run.state) for run in runs]
-    return np.array([[true_ms(EXACT, task, placer.place(task)) for task in held_out] for placer in placers])
+    return np.array([[SIMULATED.true_ms(task, placer.place(task)) for task in held_out] for placer in placers])
 
 
 def changed_split(dims: Dims, share: float, seed: int) -> tuple[Tables, Tables]:

@@ -1,194 +1,125 @@
-"""Quality of placements: true cost over that of long annealing, on tasks of unseen tables.
+"""Quality of placements and predictions on unseen tables: true cost over that of long annealing, by four laws.
 
-Trained at 50x4 only, from 100 placements and 30 all-to-alls of 4, 8 and 128 devices measured with noise on the simulated
-testbed; placed within the default budget, which is counted in work, so that a busy machine finds the same placements.
-Annealing keeps tables whole; the default placer may split some by columns, which a row's text then says, and separate rows
-show the gain. Intervals are of 95 % over tasks and seeds.
+Trained at 50x4 only, from 100 placements and all-to-alls of 4, 8 and 128 devices, measured with noise; placed within the
+default budget. All tables stay whole, as in annealing. A row also has the greedy placement on the same network, the best rule
+of thumb, predicted over true cost of dreamshard's own placements, and how well the network predicts placements by rules of
+thumb and at random. Intervals are of 95 % over tasks and seeds. `--quick` uses one seed and tasks of validation tables.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
+from dreamshard.cost_model import mean_relative_error
 from dreamshard.placement import Placement
-from dreamshard.placer import Placer
-from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
-from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.search import GreedyCostPlacer
+from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState
-from tests.benchmarks.annealing import anneal, true_ms
+from tests.benchmarks.annealing import annealed_ms
+from tests.benchmarks.bench_paper_table import pool_of
 from tests.benchmarks.gains import Costs, gain_over
-from tests.benchmarks.measuring import Row, row, split_note, trained, trained_unseen
-from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, tasks
-from tests.helpers import unseen_testbed
-from tests.helpers.policy_placer import PolicyPlacer
-from tests.helpers.testbeds import simulated
+from tests.benchmarks.measuring import Row, rank, row, trained
+from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, Memory, Size, tasks
+from tests.helpers.laws import LAWS, SIMULATED, Law
 from tests.helpers.trained import make_placer
 
-BAR = 1.02
-COUNTS = {"20x4": 10, "50x4": 10, "100x8": 6, "200x8": 5, "800x128": 3}
-QUICK_COUNT = 3
-ANNEALING_STEPS = 2000
-CURVE = (10, 30, 100, 300)
-EXACT = simulated(noise=0.0)
+COUNTS = {Size(20, 4): 10, TRAINED: 10, Size(100, 8): 8, Size(200, 8): 5}
+BARS = {Size(20, 4): 1.015, TRAINED: 1.01, Size(100, 8): 1.015, Size(200, 8): 1.01}
+RANDOM_EACH = 6
+Place = Callable[[PlacementTask], Placement]
 
 
 @dataclass(frozen=True)
 class Set:
     """Tasks judged together."""
 
+    law: Law
     dims: Dims
     size: Size
-    memory: Memory
-    count: int
+    quick: bool
+    memory: Memory = "generous"
 
     def __str__(self) -> str:
-        return f"{self.size}, {self.dims}" + (", tight memory" if self.memory == "tight" else "")
+        return f"{self.law.name}, {self.size}, {self.dims}" + (", tight memory" if self.memory == "tight" else "")
 
-
-@dataclass(frozen=True)
-class Placed:
-    """What placers of several seeds, or one placer, made of the same tasks.
-
-    Attributes:
-        costs: `[S, T]` true cost in ms.
-        is_split: whether any placement splits tables by columns.
-    """
-
-    costs: Costs
-    is_split: bool
-
-    def over(self, reference: Costs) -> float:
-        """Mean cost over the mean of `reference`, `[T]` or `[S, T]`."""
-        return float(self.costs.mean() / reference.mean())
-
-    def interval(self, reference: Costs) -> str:
-        """The 95 % interval of that over tasks and seeds."""
-        gain = gain_over(self.costs, np.broadcast_to(reference, self.costs.shape))
-        if gain.low is None or gain.high is None:
-            raise AssertionError(f"costs are not finite: {self.costs}, {reference}")
-        seeds = "1 seed" if len(self.costs) == 1 else f"{len(self.costs)} seeds"
-        return f"({1 - gain.high:.3f} to {1 - gain.low:.3f}, {seeds})"
+    @property
+    def seeds(self) -> Sequence[int]:
+        return (0,) if self.quick else (0, 1, 2)
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """All sets of tasks, then quality by number of measurements."""
-    seeds = (0,) if quick else (0, 1, 2)
-    sets = [Set(dims, size, "generous", _count(size, quick)) for dims in ALL_DIMS for size in SIZES]
-    sets.append(Set("mixed", TRAINED, "tight", _count(TRAINED, quick)))
-    worse = 0
-    for each in sets:
-        found = _judged(each, seeds)
-        worse += found.pop("worse")
-        yield found
-    yield {
-        "name": "sets on which dreamshard is worse than the best rule of thumb",
-        "value": worse,
-        "unit": "",
-        "bar": 0,
-    }
-    yield from _curve(seeds, quick)
-    yield from _unseen(seeds, quick)
-    yield from _columns(seeds, quick)
-
-
-def _unseen(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
-    """Quality on a testbed whose laws the project does not know (`tests/helpers/unseen_testbed.py`)."""
+    """All sets of tasks, and the predictions of the paper's network."""
+    sets = [Set(law, dims, size, quick) for law in LAWS for dims in ALL_DIMS for size in COUNTS]
+    for each in [*sets, Set(SIMULATED, "mixed", TRAINED, quick, "tight")]:
+        yield _judged(each)
     for dims in ALL_DIMS:
-        for size in (Size(20, 4), TRAINED, Size(100, 8)):
-            drawn = tasks(pools(dims)[1], size, _count(size, quick), seed=200)
-            least = np.asarray(_unseen_annealed(dims, size, len(drawn)))
-            ours = placed([_searching(trained_unseen(dims, seed)) for seed in seeds], drawn, unseen_testbed.true_ms)
-            rules = [placed([baselines()[rule]], drawn, unseen_testbed.true_ms).over(least) for rule in RULES_OF_THUMB]
-            name = (
-                f"{size}, {dims}, unseen testbed{split_note(ours.is_split)}: cost / annealing's {ours.interval(least)}"
-            )
-            yield row(f"{name}; best rule of thumb {min(rules):.3f}", ours.over(least), "", BAR)
+        each = Set(SIMULATED, dims, TRAINED, quick)
+        states = [trained(dims, seed, algorithm="paper") for seed in each.seeds]
+        error, ranks = _predictions(each, states)
+        yield row(f"{each}, the paper's network: rank correlation {ranks:.3f}, error of predictions", 100 * error, "%")
 
 
-@cache
-def _unseen_annealed(dims: Dims, size: Size, count: int) -> list[float]:
-    return [unseen_testbed.annealed_ms(task, 6000) for task in tasks(pools(dims)[1], size, count, seed=200)]
+def _judged(each: Set) -> Row:
+    states = [trained(each.dims, seed, law=each.law) for seed in each.seeds]
+    greedy = [GreedyCostPlacer(state.cost_network, state.normaliser).place for state in states]
+    rules = [_true_ms(each, baselines()[rule].place).mean() for rule in RULES_OF_THUMB]
+    least, (error, ranks) = _annealed(each), _predictions(each, states)
+    others = [np.mean([_true_ms(each, place) for place in greedy]), min(rules)] / least.mean()
+    own = [(task, _own(state)(task), state) for state in states for task in _tasks(each)]
+    honest = np.mean(
+        [
+            float(make_placer(state).predict(task, at).overall_ms()) / each.law.true_ms(task, at)
+            for task, at, state in own
+        ]
+    )
+    name = f"{each}; cost_greedy {others[0]:.3f}, best rule {others[1]:.3f}; predicted / true {honest:.3f}"
+    name += f"; of other placements: error {error:.2%}, rank correlation {ranks:.3f}"
+    return _over_annealing(name, _costs(each, states), each)
 
 
-def _columns(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
-    """Gain of splitting by columns over the same search on whole tables."""
-    for size in (TRAINED, Size(100, 8), Size(50, 16)):
-        each = Set("mixed", size, "generous", QUICK_COUNT)
-        placers = [_searching(trained("mixed", seed)) for seed in seeds]
-        split = _judge(placers, each)
-        whole = _judge([replace(placer, columns=False) for placer in placers], each)
-        name = f"{each}{split_note(split.is_split)}: cost / that of whole tables {split.interval(whole.costs)}"
-        yield row(name, split.over(whole.costs), "", 1.0)
-
-
-def _count(size: Size, quick: bool) -> int:
-    return QUICK_COUNT if quick else COUNTS[str(size)]
-
-
-def _judged(each: Set, seeds: Sequence[int]) -> Row:
-    """Mean over the seeds, with the rules of thumb and the policy alone for comparison."""
+def _over_annealing(name: str, costs: Costs, each: Set) -> Row:
     least = _annealed(each)
-    by_rule = [_judge([baselines()[rule]], each).over(least) for rule in RULES_OF_THUMB]
-    states = [trained(each.dims, seed) for seed in seeds]
-    ours = _judge([_searching(state) for state in states], each)
-    others: dict[str, Sequence[Placer]] = {
-        "cost_greedy": [GreedyCostPlacer(state.cost_network, state.normaliser) for state in states],
-        "policy": [PolicyPlacer(state) for state in states],
-    }
-    beside = "; ".join(f"{name} {_judge(placers, each).over(least):.3f}" for name, placers in others.items())
-    name = f"{each}{split_note(ours.is_split)}: cost / annealing's {ours.interval(least)}"
-    found = row(f"{name}; {beside}; best rule of thumb {min(by_rule):.3f}", ours.over(least), "", BAR)
-    return {**found, "worse": ours.over(least) > min(by_rule)}
+    gain = gain_over(costs, np.broadcast_to(least, costs.shape))
+    interval = f"({1 - gain.high:.3f} to {1 - gain.low:.3f}, {len(costs)} seeds)" if gain.low is not None else ""
+    return row(f"{name}; cost / annealing's {interval}", float(costs.mean() / least.mean()), "", BARS[each.size])
 
 
-def _curve(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
-    each = Set("mixed", TRAINED, "generous", _count(TRAINED, quick))
-    for measurements in CURVE:
-        ours, least = (
-            _judge([_searching(trained(each.dims, seed, measurements)) for seed in seeds], each),
-            _annealed(each),
-        )
-        name = f"{each}{split_note(ours.is_split)}: cost / annealing's from {measurements} measurements"
-        bar = BAR if measurements >= 100 else None
-        yield row(f"{name} {ours.interval(least)}", ours.over(least), "", bar)
+def _own(state: TrainingState) -> Place:
+    return replace(make_placer(state), columns=False).place
 
 
-def _searching(state: TrainingState) -> DreamShardPlacer:
-    return make_placer(state)
+def _costs(each: Set, states: Sequence[TrainingState]) -> Costs:
+    return np.stack([_true_ms(each, _own(state)) for state in states])
 
 
-def placed(
-    placers: Sequence[Placer], drawn: Sequence[PlacementTask], cost_ms: Callable[[PlacementTask, Placement], float]
-) -> Placed:
-    """Let each placer place all tasks.
-
-    Raises:
-        AssertionError: a placement is illegal.
-    """
-    costs, is_split = [], False
-    for placer in placers:
-        placements = [placer.place(task) for task in drawn]
-        for task, placement in zip(drawn, placements, strict=True):
-            if violation(task, placement):
-                raise AssertionError(f"{placer.name} placed {task.name} illegally")
-            is_split |= len(placement.device) > len(task.tables)
-        costs.append([cost_ms(task, placement) for task, placement in zip(drawn, placements, strict=True)])
-    return Placed(np.asarray(costs), is_split)
+def _true_ms(each: Set, place: Place) -> Costs:
+    """`[T]` true costs; raises AssertionError if a placement is illegal."""
+    placed = [(task, place(task)) for task in _tasks(each)]
+    assert not any(violation(task, placement) for task, placement in placed), f"an illegal placement of {each}"
+    return np.array([each.law.true_ms(task, placement) for task, placement in placed])
 
 
-def _judge(placers: Sequence[Placer], each: Set) -> Placed:
-    return placed(placers, _tasks(each), partial(true_ms, EXACT))
+def _predictions(each: Set, states: Sequence[TrainingState]) -> tuple[float, float]:
+    """Mean relative error and rank correlation within a task, of placements by the rules of thumb and at random."""
+    placers = [baselines()[rule] for rule in RULES_OF_THUMB] + [RandomPlacer(seed) for seed in range(RANDOM_EACH)]
+    placed = [(task, placer.place(task)) for task in _tasks(each) for placer in placers]
+    true = np.array([each.law.true_ms(task, placement) for task, placement in placed])
+    names = [task.name for task, _ in placed]
+    predicted = [np.array([float(make_placer(state).predict(*at).overall_ms()) for at in placed]) for state in states]
+    errors, ranks = zip(*((mean_relative_error(own, true), rank(own, true, names)) for own in predicted), strict=True)
+    return float(np.mean(errors)), float(np.mean(ranks))
 
 
 @cache
 def _tasks(each: Set) -> list[PlacementTask]:
-    return tasks(pools(each.dims)[1], each.size, each.count, seed=200, memory=each.memory)
+    pool, count = pool_of(each.dims, "validation" if each.quick else "test"), 3 if each.quick else COUNTS[each.size]
+    return tasks(pool, each.size, count, seed=200, memory=each.memory)
 
 
 @cache
 def _annealed(each: Set) -> Costs:
-    return np.asarray([anneal(EXACT, task, steps=ANNEALING_STEPS).overall_ms for task in _tasks(each)])
+    return np.array([annealed_ms(each.law, task) for task in _tasks(each)])

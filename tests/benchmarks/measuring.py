@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 
 from dreamshard.cost_model.exchanges import designed_exchanges
-from dreamshard.costs import ExchangeSample
 from dreamshard.evaluation import rank_correlations
-from dreamshard.testbeds.base import Testbed
 from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
-from tests.helpers.testbeds import simulated
+from tests.helpers.laws import SIMULATED, Law, LawTestbed
 from tests.helpers.trained import learn
-from tests.helpers.unseen_testbed import UnseenTestbed
 
 Row = dict[str, Any]
 PLACED_ON = (4, 8, 128)
@@ -77,33 +74,13 @@ def peak_bytes() -> int:
 
 @cache
 def trained(
-    dims: Dims,
-    seed: int,
-    measurements: int = 100,
-    algorithm: Algorithm = "dreamshard",
-    exchange_devices: tuple[int, ...] = PLACED_ON,
+    dims: Dims, seed: int, measurements: int = 100, algorithm: Algorithm = "dreamshard", law: Law = SIMULATED
 ) -> TrainingState:
-    """A state trained at 50x4 on the simulated testbed from `measurements` placements; read-only.
+    """A state trained at 50x4 by a law from `measurements` placements; read-only.
 
-    Ten rounds as in Algorithm 1, or one per placement where there are fewer than ten. Ten all-to-alls of each of
-    `exchange_devices` are measured as well.
+    Ten rounds as in Algorithm 1. Ten all-to-alls of each number of devices in `PLACED_ON` are measured as well.
     """
-    rounds = min(10, measurements)
-    config = TrainingConfig(iterations=rounds, placements_per_iteration=measurements // rounds)
-    config = with_algorithm(config, algorithm)
-    designed = designed_exchanges(exchange_devices, None, EXCHANGED_BYTES)
-    exchanges = [simulated().measure_exchange(exchange) for exchange in designed]
-    return _learned(dims, config, seed, simulated(), exchanges)
-
-
-@cache
-def trained_unseen(dims: Dims, seed: int) -> TrainingState:
-    """A state trained on the testbed of `tests/helpers/unseen_testbed.py`; read-only."""
-    return _learned(dims, TrainingConfig(), seed, UnseenTestbed(seed))
-
-
-def _learned(
-    dims: Dims, config: TrainingConfig, seed: int, testbed: Testbed, exchanges: Sequence[ExchangeSample] = ()
-) -> TrainingState:
-    pool = pools(dims)[0]
+    config = with_algorithm(TrainingConfig(placements_per_iteration=measurements // 10), algorithm)
+    pool, testbed = pools(dims)[0], LawTestbed(law, seed)
+    exchanges = [testbed.measure_exchange(each) for each in designed_exchanges(PLACED_ON, None, EXCHANGED_BYTES)]
     return learn(pool, tasks(pool, TRAINED, 50, seed=5), config, seed, testbed, exchanges=exchanges).state
