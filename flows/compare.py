@@ -31,7 +31,6 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     announce(taken)
     config, dataset = configured(store, options)
     with running(store, "compare", config, options.seed) as chain, chain.stage("compare"):
-        mlflow_tracking.log_sizes(store, chain.run, config)
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
         topology = Training(recipe=config, dataset=dataset, testbed=bench).topology
         other = comparison.other_hardware(versions, topology)
@@ -50,7 +49,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         "page": page,
         "notes": "; ".join(filter(None, (taken, other, report.caveat))),
         "title": report_tables.title(report),
-        "table": report_tables.comparison_table(report),
+        "table": report_tables.placers_table(report),
     }
 
 

@@ -57,7 +57,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
         "evaluation": key,
         "testbed": report.hardware,
         "title": report_tables.title(report),
-        "table": report_tables.evaluation_table(report),
+        "table": report_tables.placers_table(report),
         "notes": report.caveat,
     }
 

@@ -32,7 +32,7 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
     config, store = with_batch_size(configure(options)), open_store()
     with running(store, "ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
-        ingested = ingest_workload(store, config.workload, options.name)
+        ingested = ingest_workload(store, config.workload)
         mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
     dataset, lake = ingested.dataset, store.lake
     tables = lake.read_dataset(dataset)

@@ -6,10 +6,9 @@ from typing import Any
 from dreamshard.files import digest
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
-from flows.placing.pages import html_page, plan_page
-from flows.placing.request import check
-from flows.placing.request import place as place_request
-from flows.placing.sentences import prediction_sentence
+from flows.placing import request
+from flows.placing.plan_view.page import html_page
+from flows.placing.sentences import markdown_page, prediction_sentence
 from flows.reports.report_pages import publish
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
@@ -39,19 +38,17 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
         notes.append(sentence)
         announce(sentence)
 
-    checked = check(store, options, note)
-    placed = place_request(store, checked, note)
+    placed = request.place(store, request.check(store, options, note), note)
     plan, text = placed.plan, placed.plan.to_json()
-    name = re.sub(r"[^\w.-]+", "-", checked.task.name)
+    name = re.sub(r"[^\w.-]+", "-", placed.request.task.name)
     target = store.plans / f"{name}-{digest(text)}.json"
     html = target.with_suffix(".html")
-    for path, content in ((html, html_page(checked, placed)), (target, text)):
+    for path, content in ((html, html_page(placed)), (target, text)):
         with writing(path) as file:
             file.write(content.encode())
-    sentence = prediction_sentence(plan, placed.placement)
+    sentence = prediction_sentence(plan)
     announce(f"{sentence}; wrote {target} and, to look at in a browser, {html}")
-    publish(plan_page(checked, placed, str(target), str(html), notes), "dreamshard-plan", sentence)
-    moved = {} if placed.way is None else {"moved_bytes": placed.way.moved_bytes}
+    publish(markdown_page(placed, str(target), str(html), notes), "dreamshard-plan", sentence)
     return {
         "plan": str(target),
         "page": str(html),
@@ -59,5 +56,5 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
         "overall_ms": plan.predicted.overall_ms,
         "costs_of": None if plan.costs_of is None else str(plan.costs_of),
         "warning": plan.warning,
-        **moved,
+        "moved_bytes": placed.moved_bytes,
     }

@@ -112,8 +112,7 @@ def decide_standing(store: Store, run: str, uri: str, evaluation: str, *, tryout
         "evaluation": evaluation,
         "where": links,
     }
-    history = checkpoints.history(store, training)
-    page = report_pages.evaluation_page(report, history, f"{decision.reason}{note}", links)
+    page = report_pages.evaluation_page(report, f"{decision.reason}{note}", links)
     # an error may have prevented the report of a champion
     if not decision.already_champion or not mlflow_tracking.has_report(store, version):
         mlflow_tracking.log_report(store, version, report, page, f"{place.words}: {decision.reason}")

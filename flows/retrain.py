@@ -30,7 +30,6 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             ingested = ingest_workload(store, config.workload)
             mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
             config = settle(store, config, ingested.dataset, capacity)
-            mlflow_tracking.log_sizes(store, chain.run, config)
             training = prepare(store, config, ingested.dataset, options.seed, full=options.full)
         with chain.stage("train") as run:
             last = train_placer(store, run, training)

@@ -44,7 +44,6 @@ def stage(store: Store, name: str, options: StageOptions) -> Iterator[tuple[str,
     """Run the block as the stage `name`; yields ids of its run and of the run above it, and the training's key."""
     config, dataset = configured(store, options)
     with running(store, name, config, options.seed) as chain, chain.stage(name) as run:
-        mlflow_tracking.log_sizes(store, chain.run, config)
         yield run, chain.run, prepare(store, config, dataset, options.seed)
 
 

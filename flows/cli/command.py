@@ -32,24 +32,23 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
                 terminal.note(without_passwords(traceback.format_exc()))
             else:
                 advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
-                terminal.fail(f"{error_sentence(error)}{advice}")
+                terminal.note(f"dreamshard: {error_sentence(error)}{advice}", "red")
             raise SystemExit(1) from None
 
     return run
 
 
-def open_home(*, existing: bool = False, shared: bool = True, reads_only: bool = False) -> Store:
+def open_home(*, existing: bool = False, reads_only: bool = False) -> Store:
     """Open the store of the home.
 
     Args:
         existing: refuse a home that does not exist, which for a command that only reads is a misspelt one.
-        shared: use `DREAMSHARD_STORE` if it is set; otherwise the store is the home.
         reads_only: of a command that keeps nothing, so that a home which this user may only read will do.
 
     Raises:
         ValueError: home or store cannot be written, or the home does not exist and should.
     """
-    settings = Settings.from_environment(os.environ if shared else {**os.environ, "DREAMSHARD_STORE": ""})
+    settings = Settings.from_environment()
     if existing and not settings.home.is_dir() and not {"MLFLOW_TRACKING_URI", "DREAMSHARD_STORE"} & set(os.environ):
         raise ValueError(
             f"there is no home {settings.home}; check --home or DREAMSHARD_HOME, or make it with `dreamshard run`"

@@ -3,19 +3,19 @@
 import importlib
 import importlib.metadata
 import os
-import platform
 import shutil
 from pathlib import Path
 
 import torch
 
-from dreamshard.files.text import without_passwords
+from dreamshard.files.text import gib, without_passwords
 from flows.cli import terminal
-from flows.cli.command import Json, command, open_home
+from flows.cli.command import Json, command
 from flows.servers.local import LOOPBACK, answers
+from storage.settings import Settings
 from storage.store import open_store
 
-PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
+PACKAGES = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors")
 
 Check = tuple[str, str, str, str]
 """What was checked, its state (ok, other, optional, missing), what was found, and what to do."""
@@ -24,23 +24,21 @@ Check = tuple[str, str, str, str]
 @command
 def doctor(*, as_json: Json = False) -> None:
     """Check devices, the fbgemm build, pinned versions, servers, home and store; say what is missing and what to do."""
-    home = open_home(shared=False, reads_only=True).settings.home
+    own = Settings.from_environment({**os.environ, "DREAMSHARD_STORE": ""})
+    home = open_store(own, reads_only=True).settings.home
     checks = [
-        _python(),
-        *map(_pin, PINS),
+        *map(_package, PACKAGES),
+        _torchrec(),
         _fbgemm(),
         _devices(),
-        _server("Prefect", "PREFECT_API_URL", "4200/api"),
-        _server("MLflow", "MLFLOW_TRACKING_URI", "5000"),
+        _server("Prefect server", "PREFECT_API_URL", f"http://{LOOPBACK}:4200/api"),
+        _server("MLflow server", "MLFLOW_TRACKING_URI", f"http://{LOOPBACK}:5000"),
         _home(home),
         _store(),
     ]
     names = ("what", "state", "found", "to do")
     rows = [dict(zip(names, map(without_passwords, check), strict=True)) for check in checks]
-    if as_json:
-        terminal.print_json(rows)
-    else:
-        terminal.print_table(rows)
+    (terminal.print_json if as_json else terminal.print_table)(rows)
     if any(row["state"] == "missing" for row in rows):
         raise SystemExit(1)
 
@@ -53,22 +51,21 @@ def _version(package: str) -> str:
         return ""
 
 
-def _python() -> Check:
-    version = platform.python_version()
-    is_tested = version.startswith(("3.11.", "3.12."))
-    return ("Python", "ok", version, "") if is_tested else ("Python", "missing", version, "use Python 3.11 or 3.12")
-
-
-def _pin(name: str) -> Check:
+def _package(name: str) -> Check:
     requirements = importlib.metadata.requires("dreamshard") or []
     pins = dict(text.partition(";")[0].strip().split("==") for text in requirements if "==" in text)
-    version, pin = _version(name).partition("+")[0], pins.get(name)
-    if version:
-        is_tested = pin in (None, version)
-        return (name, "ok", version, "") if is_tested else (name, "other", version, f"tested with {pin}: make run")
-    if name == "torchrec":
-        return name, "optional", "not installed", "pip install --no-deps torchrec==1.8.0, for --format torchrec"
-    return name, "missing", "not installed", "make run"
+    version = _version(name).partition("+")[0]
+    if not version:
+        return name, "missing", "not installed", "make run"
+    if version == pins.get(name, version):
+        return name, "ok", version, ""
+    return name, "other", version, f"tested with {pins[name]}: make run"
+
+
+def _torchrec() -> Check:
+    if version := _version("torchrec"):
+        return "torchrec", "ok", version, ""
+    return "torchrec", "optional", "not installed", "pip install --no-deps torchrec==1.8.0, for --format torchrec"
 
 
 def _fbgemm() -> Check:
@@ -76,8 +73,7 @@ def _fbgemm() -> Check:
         importlib.import_module("fbgemm_gpu")  # only to see whether it loads; the testbeds use it
     except (ImportError, OSError, RuntimeError) as error:
         return "fbgemm", "missing", str(error).splitlines()[0], "make run; fbgemm 1.8 needs torch 2.13"
-    found = [f"{name} {_version(name)}" for name in ("fbgemm-gpu-cpu", "fbgemm-gpu") if _version(name)]
-    return "fbgemm", "ok", ", ".join(found) or "of an unknown package", ""
+    return "fbgemm", "ok", _version("fbgemm-gpu") or _version("fbgemm-gpu-cpu"), ""
 
 
 def _devices() -> Check:
@@ -89,26 +85,21 @@ def _devices() -> Check:
     return "devices", "ok", found, advice
 
 
-def _server(name: str, variable: str, port: str) -> Check:
-    what, address = f"{name} server", os.environ.get(variable, "")
-    if address.startswith("http"):
-        if answers(f"{address.rstrip('/')}/health"):
-            return what, "ok", f"{variable}={address}", ""
-        return what, "missing", f"{variable}={address} does not answer", f"start it, or correct {variable}"
-    if address:
+def _server(what: str, variable: str, usual: str) -> Check:
+    address = os.environ.get(variable, "")
+    if address and not address.startswith("http"):
         return what, "ok", f"{variable} is a database", ""
-    if answers(f"http://{LOOPBACK}:{port}/health"):
-        return what, "ok", f"one answers on port {port.partition('/')[0]}", f"to use it: {variable}"
+    if answers(f"{(address or usual).rstrip('/')}/health"):
+        return what, "ok", f"{address or usual} answers", "" if address else f"to use it: {variable}={usual}"
+    if address:
+        return what, "missing", f"{variable}={address} does not answer", f"start it, or correct {variable}"
     return what, "optional", "not running", "not needed for `run`; `dreamshard up` starts it"
 
 
 def _home(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    found = f"{folder}, {size / 2**20:.0f} MiB, {free / 2**30:.0f} GiB free"
-    if free > 2 * 2**30:
-        return "home", "ok", found, ""
-    return "home", "other", found, "less than 2 GiB left on this disk: free some, or use --home elsewhere"
+    advice = "less than 2 GiB left on this disk: free some, or use --home elsewhere" if free < 2 * 2**30 else ""
+    return "home", "other" if advice else "ok", f"{folder}, {gib(free)} free", advice
 
 
 def _store() -> Check:

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.markdown import Markdown
 
-from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, command, open_home
 from flows.forms.options import PruneOptions
@@ -22,7 +21,18 @@ KEY_METRICS = (
 """Metrics in the table of versions; `models VERSION` and `--json` show all."""
 
 FACTS = (
-    *("algorithm", "name", "source", "tables", "table_diff", "hardware", "devices", "devices_per_host", "memory_gb"),
+    *(
+        "is_default",
+        "algorithm",
+        "name",
+        "source",
+        "tables",
+        "table_diff",
+        "hardware",
+        "devices",
+        "devices_per_host",
+        "memory_gb",
+    ),
     *("tables_per_task", "mode", "iterations", "warm_from", "reference_set", "reference_batch_size"),
     *("dataset_version", "precision", "optimizer", "batch_size", "libraries", "recipe", "seed", "commit"),
 )
@@ -70,24 +80,12 @@ def models(
     names = ["standing", "created_at", *FACTS, *metrics]
     table = [{"": name} | {head: entry[name] or None for head, entry in columns.items()} for name in names]
     terminal.print_table([row for row in table if any(value is not None for value in list(row.values())[1:])])
-    _show_champions(rows)
     for head, entry in columns.items():
         terminal.say(f"{head}: {entry['reason']}")
     if len(shown) > 1:
         terminal.say(_COMPARABLE)
     if len(shown) < len(rows):
         terminal.say(f"{len(rows) - len(shown)} older versions: --all")
-
-
-def _show_champions(rows: list[dict[str, Any]]) -> None:
-    """The champion of each topology and algorithm, first the one that commands use by default."""
-    known = [entry for entry in rows if "champion" in entry["aliases"]]
-    for entry in sorted(known, key=lambda entry: (ALGORITHMS.index(entry["algorithm"]), not entry["is_default"])):
-        topology = f"{entry['hardware']}, {entry['devices']} devices"
-        option = "" if entry["algorithm"] == DEFAULT_ALGORITHM else f" with --algorithm {entry['algorithm']}"
-        used = f" (`champion`{option})" if entry["is_default"] else ""
-        note = ", provisional" if "provisional" in entry["standing"] else ""
-        terminal.say(f"champion of {topology}: {in_words(entry['reference'])}{note}{used}")
 
 
 def _show_version(version: dict[str, Any]) -> None:
@@ -113,6 +111,4 @@ def prune(*, options: Annotated[PruneOptions, Fields] = PruneOptions(), as_json:
     done = "removed" if options.delete else "would be removed"
     terminal.print_table(table, title=f"Older than {days} days and needed by no version: {done}")
     if not options.delete and table[-1]["files"]:
-        terminal.say(
-            f"Nothing was removed. To remove it:\n  {terminal.typed(f'prune --older-than-days {days} --delete')}"
-        )
+        terminal.say(f"Nothing was removed. To remove it: dreamshard prune --older-than-days {days} --delete")

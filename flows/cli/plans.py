@@ -20,7 +20,7 @@ from flows.cli.command import Fields, Json, command, open_home
 from flows.forms.options import PlaceOptions, PlanOptions
 from flows.placing import models, request
 from flows.placing.placers import choose
-from flows.placing.sentences import prediction_sentence, transition_lines, unmeasured_sentence
+from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
 
 OTHER_SETTING = 3
 """Exit code of `place` if the plan's costs are of something else than what it is for."""
@@ -63,11 +63,8 @@ def place(
     checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
     placed = request.place(store, checked, terminal.note)
     plan = placed.plan
-    if checked.in_use is not None and placed.way is not None:
-        for line in transition_lines(
-            checked.task, checked.in_use, placed.way, " (--steps-until-next, --move-gb-per-s)"
-        ):
-            terminal.note(line)
+    for line in moving_lines(placed):
+        terminal.note(line)
     text = plan.to_csv() if form == "csv" else plan.to_json()
     if out is None:
         print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201 - the plan itself
@@ -75,20 +72,11 @@ def place(
         out.write_text(text, encoding="utf-8")
         terminal.note(f"wrote {out}")
     if html is not None:
-        from flows.placing.pages import html_page  # Bokeh and pandas take a second to import
+        from flows.placing.plan_view.page import html_page  # Bokeh and pandas take a second to import
 
-        html.write_text(html_page(checked, placed), encoding="utf-8")
+        html.write_text(html_page(placed), encoding="utf-8")
         terminal.note(f"wrote {html}; open it in a browser")
-    if placed.predictor is not None:
-        _show_prediction(checked, placed)
-    if "hardware" in plan.differs_in or (strict and plan.differs_in):
-        raise SystemExit(OTHER_SETTING)
-
-
-def _show_prediction(checked: request.CheckedRequest, placed: request.Placed) -> None:
-    """Say what the plan costs, and what that is of."""
-    plan = placed.plan
-    terminal.note(prediction_sentence(plan, placed.placement))
+    terminal.note(prediction_sentence(plan))
     if said := unmeasured_sentence(plan):
         terminal.note(said)
     if plan.costs_of is not None:
@@ -97,6 +85,8 @@ def _show_prediction(checked: request.CheckedRequest, placed: request.Placed) ->
         terminal.note(f"costs of {plan.costs_of}{batch}{other}")
     if plan.warning:
         terminal.warn(plan.warning)
+    if "hardware" in plan.differs_in or (strict and plan.differs_in):
+        raise SystemExit(OTHER_SETTING)
 
 
 @command
@@ -134,49 +124,39 @@ def explain(
         terminal.print_json(asdict(explanation))
         return
     devices = sorted(explanation.devices, key=lambda reason: -reason.total_ms)
-    tables = explanation.tables
-    terminal.print_table(
-        [_device(reason) for reason in devices[:shown]], title=f"{len(devices)} devices, slowest first"
-    )
-    terminal.print_table(
-        [_table(reason) for reason in tables[:shown]],
-        title=f"{len(tables)} tables, by what their device would save without them; the step of {explanation.overall_ms:.3f} "
-        "ms if they were elsewhere",
-    )
+    tables, step = explanation.tables, f"the step of {explanation.overall_ms:.3f} ms if they were elsewhere"
+    terminal.print_table(list(map(_device, devices[:shown])), title=f"{len(devices)} devices, slowest first")
+    title = f"{len(tables)} tables, by what their device would save without them; {step}"
+    terminal.print_table(list(map(_table, tables[:shown])), title=title)
 
 
 def _device(reason: DeviceReason) -> dict[str, Any]:
-    top = ", ".join(f"{each.table} {each.ms:.3f}" for each in reason.contributions[:_TOP])
-    more = len(reason.contributions) - _TOP
-    phases = {phase.replace("_", " "): f"{ms:.3f}" for phase, ms in reason.phases_ms.items()}
     return {
         "device": reason.device,
-        "total ms": f"{reason.total_ms:.3f}",
-        **phases,
-        "GiB": f"{reason.memory_bytes / 2**30:.3g}",
-        "tables that cost most": f"{top}, and {more} more" if more > 0 else top,
+        "total ms": reason.total_ms,
+        **{phase.replace("_", " "): ms for phase, ms in reason.phases_ms.items()},
+        "GiB": reason.memory_bytes / 2**30,
+        "tables that cost most": [f"{each.table} {each.ms:.3f}" for each in reason.contributions[:_TOP]],
     }
 
 
 def _table(reason: TableReason) -> dict[str, Any]:
-    cached = "" if reason.cached_share is None else f", {reason.cached_share:.0%} cached"
     way = reason.next_way
     return {
         "table": reason.table,
-        "ms": f"{reason.ms:.3f}",
-        "sharded": f"{reason.sharding_type}{cached}",
-        "where": _where(reason.where),
-        "next best place": _alternative(reason.next_place, reason.bound),
-        "next best way": f"{way.sharding_type} on {_alternative(way, '')}" if way else reason.bound or "none",
+        "ms": reason.ms,
+        "sharded": reason.sharding_type,
+        "cached": reason.cached_share,
+        "where": reason.where or "all",
+        "next best place": _alternative(reason.next_place) or reason.bound,
+        "next best way": f"{way.sharding_type} on {_alternative(way)}" if way else reason.bound,
     }
 
 
-def _alternative(other: Alternative | None, bound: str) -> str:
-    return f"{_where(other.where)}: {other.overall_ms:.3f} ({other.extra_ms:+.3f})" if other else bound or "none"
-
-
-def _where(places: tuple[int, ...]) -> str:
-    return ", ".join(map(str, places)) if places else "all"
+def _alternative(other: Alternative | None) -> str:
+    if other is None:
+        return ""
+    return f"{terminal.shown(other.where) or 'all'}: {other.overall_ms:.3f} ({other.extra_ms:+.3f})"
 
 
 @command
@@ -203,17 +183,17 @@ def what_if(
     model = models.read_model(store, tables, terminal.note)
     precision, optimizer = models.setting_of(model, precision, optimizer, terminal.note)
     settings: dict[str, Any] = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
-    estimates = estimates_of(model.tables, clusters, **settings)
+    figures = list(map(_figures, estimates_of(model.tables, clusters, **settings)))
     if as_json:
-        terminal.print_json([_figures(estimate) | settings for estimate in estimates])
+        terminal.print_json([each | settings for each in figures])
         return
-    setting = f"{len(model)} tables, {precision}, {optimizer}, batch {batch_size:,}"
-    terminal.print_table(
-        [_row(estimate, estimates) for estimate in estimates],
-        title=f"Predicted training step, {tables.name}: {setting}",
+    title = (
+        f"Predicted training step, {tables.name}: {len(model)} tables, {precision}, {optimizer}, batch {batch_size:,}"
     )
-    for estimate in filter(lambda one: one.infeasible, estimates):
-        terminal.say(f"{_name(estimate.cluster)} does not fit: {estimate.infeasible}")
+    terminal.print_table(list(map(_row, figures)), title=title)
+    for each in figures:
+        if each["infeasible"]:
+            terminal.say(f"{each['hardware']} x{each['num_devices']} does not fit: {each['infeasible']}")
 
 
 def parse_clusters(text: str) -> list[Cluster]:
@@ -223,38 +203,15 @@ def parse_clusters(text: str) -> list[Cluster]:
         ValueError: an entry has no number of devices, or names no hardware.
     """
     clusters = []
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        name, _, count = entry.rpartition(":")
+    for entry in text.split(","):
+        name, _, count = entry.strip().rpartition(":")
         if not name or not count.isdigit() or not 1 <= int(count) <= _MOST_DEVICES:
             raise ValueError(
                 f"{entry!r} names no cluster; give hardware and 1 to {_MOST_DEVICES} devices, for example a100:8 or "
                 "my_cluster.yaml:64"
             )
         clusters.append(Cluster(called=name, spec=hardware_of(name), num_devices=int(count)))
-    if not clusters:
-        raise ValueError("--hardware names no cluster; give for example a100:8,h100:8")
     return clusters
-
-
-def _name(cluster: Cluster) -> str:
-    return f"{Path(cluster.called).stem} x{cluster.num_devices}"
-
-
-def _row(one: Estimate, estimates: list[Estimate]) -> dict[str, Any]:
-    """One cluster for people; the cheapest step is 1.00."""
-    fits, room = not one.infeasible, gib(one.cluster.table_bytes)
-    least = min((other.overall_ms for other in estimates if not other.infeasible), default=0.0)
-    phases = {phase.replace("_", " "): ms for phase, ms in zip(PHASES, one.phases_ms, strict=True)}
-    return {
-        "cluster": _name(one.cluster),
-        "hosts": one.cluster.num_hosts,
-        "step ms": f"{one.overall_ms:.3f}" if fits else "-",
-        "relative": f"{one.overall_ms / least:.2f}" if fits else "-",
-        **{name: f"{ms:.3f}" if fits else "-" for name, ms in phases.items()},
-        "indices ms": f"{one.index_ms:.3f}" if fits else "-",
-        "balance": f"{one.balance:.0%}" if fits else "-",
-        "fullest device": f"{gib(one.largest_bytes)} of {room}" if fits else f"- of {room}",
-    }
 
 
 def _figures(estimate: Estimate) -> dict[str, Any]:
@@ -276,4 +233,18 @@ def _figures(estimate: Estimate) -> dict[str, Any]:
         "memory_bytes": cluster.table_bytes,
         **(figures if fits else dict.fromkeys(figures)),
         "infeasible": estimate.infeasible or None,
+    }
+
+
+def _row(figures: dict[str, Any]) -> dict[str, Any]:
+    """One cluster for people."""
+    largest = figures["largest_memory_bytes"]
+    return {
+        "cluster": f"{Path(figures['hardware']).stem} x{figures['num_devices']}",
+        "hosts": figures["num_hosts"],
+        "step ms": figures["overall_ms"],
+        **{phase.replace("_", " "): figures[f"{phase}_ms"] for phase in PHASES},
+        "indices ms": figures["index_exchange_ms"],
+        "balance": figures["balance"],
+        "fullest device": f"{'-' if largest is None else gib(largest)} of {gib(figures['memory_bytes'])}",
     }

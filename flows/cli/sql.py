@@ -1,16 +1,13 @@
 """`dreamshard sql`: queries over the home."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter, validators
-from duckdb import DuckDBPyRelation
 
 from flows.cli import terminal
 from flows.cli.command import Json, command, open_home
 from storage.lake import catalog
-
-_LONGEST_CELL = 1000  # characters of a printed table
 
 
 @command
@@ -41,20 +38,7 @@ def sql(
             answer.write_parquet(str(parquet), compression="zstd")
             terminal.note(f"wrote {parquet}")
         if csv is None and parquet is None:
-            _print(answer, rows, as_json=as_json)
-
-
-def _print(answer: DuckDBPyRelation, most: int, *, as_json: bool) -> None:
-    found = [dict(zip(answer.columns, row, strict=True)) for row in answer.limit(most + 1).fetchall()]
-    if as_json:
-        terminal.print_json(found[:most])
-    else:
-        terminal.print_table([{name: _cut(value) for name, value in row.items()} for row in found[:most]])
-    if len(found) > most:
-        terminal.note(f"more than {most} rows; --rows prints more, and --csv FILE and --parquet FILE give all")
-
-
-def _cut(value: Any) -> Any:
-    """The value, or the beginning of its text if that is too long to be read."""
-    text = terminal.shown(value)
-    return value if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}... ({len(text):,} characters)"
+            found = [dict(zip(answer.columns, row, strict=True)) for row in answer.limit(rows + 1).fetchall()]
+            (terminal.print_json if as_json else terminal.print_table)(found[:rows])
+            if len(found) > rows:
+                terminal.note(f"more than {rows} rows; --rows prints more, and --csv FILE and --parquet FILE give all")

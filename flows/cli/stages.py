@@ -27,10 +27,8 @@ import flows.promote
 import flows.retrain
 import flows.train
 import flows.watch
-from dreamshard.workloads import is_function, list_file
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, command, open_home
-from flows.forms.configuration import configure
 from flows.forms.options import (
     CompareOptions,
     EvaluateOptions,
@@ -44,9 +42,7 @@ from flows.forms.options import (
     WatchOptions,
 )
 from flows.reports import report_tables
-from flows.rules import comparison, contestants
 from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
-from flows.runtime.testbed_pool import check_testbed
 from storage.run_records import report_store
 from storage.version_names import in_words
 
@@ -56,30 +52,23 @@ _LINE_EVERY_S = 60.0
 @command
 def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_json: Json = False) -> None:
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
-    store = open_home()
-    configure(options)  # fail before the server starts
-    started = time.monotonic()
+    store, started = open_home(), time.monotonic()
     outcome = _flow(flows.retrain.retrain, options, quiet=as_json)
     report = report_store.load(store, outcome["evaluation"])
     if as_json:
         terminal.print_json(outcome)
         return
-    terminal.print_table(report_tables.evaluation_table(report), title=report_tables.title(report))
+    terminal.print_table(report_tables.placers_table(report), title=report_tables.title(report))
     _show_promotion(outcome)
-    terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.settings.home}:")
-    terminal.show_fields(outcome["where"])
-    own = options.source and (is_function(options.source) or list_file(options.source))
-    tables = options.source if own else "mlperf-dlrm-dcnv2 --devices 8 --memory-gb 40"
-    placer = "" if outcome["alias"] == "champion" and not outcome["note"] else f" --placer {outcome['version']}"
-    query = 'sql "select hardware, avg(overall_ms) from cost_samples group by 1"'
-    _show_next("models", query, f"place {tables}{placer}")
+    terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.settings.home}.")
+    placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
+    terminal.say(f"Next: `dreamshard place TABLES{placer}` plans, `dreamshard models` compares versions")
 
 
 @command
 def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, as_json: Json = False) -> None:
     """Show whether tables changed since the last training, and which retraining that would start."""
-    once = WatchOptions(**options.given(), start=False)
-    outcome = _flow(flows.watch.watch, once, quiet=as_json, numbered=False)
+    outcome = _flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
     table = outcome.pop("table")
     if as_json:
         terminal.print_json(outcome)
@@ -94,35 +83,32 @@ def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *
 @command
 def ingest(options: Annotated[IngestOptions, Fields] = IngestOptions(), *, as_json: Json = False) -> None:
     """Read tables and their lookups into the home, so that `train` can measure and learn."""
-    _stage(flows.ingest.ingest, options, as_json, f"train{_shared(options)}")
+    _stage(flows.ingest.ingest, options, as_json, "train")
 
 
 @command
 def profile(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json: Json = False) -> None:
     """Measure the placements of the next training iteration."""
-    _stage(flows.profile.profile, options, as_json, f"train{_shared(options)}")
+    _stage(flows.profile.profile, options, as_json, "train")
 
 
 @command
 def train(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json: Json = False) -> None:
     """Train the cost network and the policy: all iterations that are left."""
-    _stage(flows.train.train, options, as_json, f"evaluate{_shared(options)}")
+    _stage(flows.train.train, options, as_json, "evaluate")
 
 
 @command
 def evaluate(*, options: Annotated[EvaluateOptions, Fields] = EvaluateOptions(), as_json: Json = False) -> None:
     """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
-    _stage(flows.evaluate.evaluate, options, as_json, f"promote{_shared(options)}")
+    _stage(flows.evaluate.evaluate, options, as_json, "promote")
 
 
 @command
 def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False) -> None:
     """Compare any versions and other placers on the same tasks, held out for all of them."""
-    store = open_home(existing=True)
-    who = contestants.resolve(store, options.versions, with_rivals=options.rivals)  # fail before the server starts
-    filled, _ = comparison.with_sizes_of_versions(store, options, list(filter(None, who.values())))
-    check_testbed(store, configure(filled))
-    _stage(flows.compare.compare, options, as_json, "models", "promote VERSION")
+    open_home(existing=True)
+    _stage(flows.compare.compare, options, as_json, "promote VERSION")
 
 
 @command
@@ -130,22 +116,22 @@ def promote(options: Annotated[PromoteOptions, Fields] = PromoteOptions(), *, as
     """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
     store = open_home(existing=options.version is not None)
     if options.version is None:
-        outcome = _flow(flows.promote.promote, options, quiet=as_json, numbered=False)
+        outcome = _flow(flows.promote.promote, options, quiet=as_json)
     else:  # without a flow, which would first start a Prefect server
         outcome = flows.promote.replace_champion(store, options.version, options.reason or "")
     if as_json:
         terminal.print_json(outcome)
-    elif options.version is not None:
-        _show_champion(outcome)
-    else:
+    elif options.version is None:
         _show_promotion(outcome)
-        terminal.show_fields(outcome["where"])
-        _show_next("models")
+    else:
+        version, former = outcome["version"], outcome["former"]
+        undo = f"; undo: dreamshard promote {former}" if former not in (None, version) else ""
+        terminal.say(f"{in_words(version)} is champion of {outcome['topology']}{undo}")
 
 
-def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: bool, *following: str) -> None:
-    """Run a stage and show its outcome and the commands that come next."""
-    outcome = _flow(flow, options, quiet=as_json, numbered=False)
+def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: bool, following: str) -> None:
+    """Run a stage and show its outcome and the command that comes next, with the same options."""
+    outcome = _flow(flow, options, quiet=as_json)
     if as_json:
         terminal.print_json(outcome)
         return
@@ -154,10 +140,10 @@ def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: boo
     if table:
         terminal.print_table(table, title=title)
     terminal.show_fields(outcome)
-    _show_next(*following)
+    terminal.say(f"Next, with the same options: dreamshard {following}")
 
 
-def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool, **progress: bool) -> dict[str, Any]:
+def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> dict[str, Any]:
     """Run a flow with its options in this process, with progress bars, and return its outcome."""
     open_home()  # fail before the server starts
     for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
@@ -167,30 +153,16 @@ def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool, **p
         get_client(sync_client=True)  # starts the temporary server, if no other is configured
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
-        with _progress_bars(quiet=quiet, **progress):
+        with nullcontext() if quiet else _progress_bars():
             return flow(options)
     except KeyboardInterrupt:
         terminal.note("interrupted; finished work is kept, and the same command continues from it")
         raise SystemExit(130) from None
 
 
-def _shared(options: RecipeOptions) -> str:
-    """The options that the stages of one training must have in common, as one types them."""
-    given = options.model_dump(exclude_defaults=True, include=set(StageOptions.model_fields))
-    return "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
-
-
 @contextmanager
-def _progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
-    """Show a progress bar per stage while the block runs; without a terminal, a line per finished stage and per minute.
-
-    Args:
-        quiet: show nothing.
-        numbered: start each line with the stage's position in the chain.
-    """
-    if quiet:
-        yield
-        return
+def _progress_bars() -> Iterator[None]:
+    """Show a progress bar per stage while the block runs; without a terminal, a line per finished stage and per minute."""
     bars = Progress(
         TextColumn("{task.description:<9}"),
         BarColumn(bar_width=30),
@@ -212,9 +184,8 @@ def _progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
                 rows[stage] = bars.add_task(stage, total=total, note="")
             bars.update(rows[stage], completed=done, total=total, note=text, refresh=True)
         elif stage in STAGES and (done == total or time.monotonic() >= printed_at + _LINE_EVERY_S):
-            position = f"[{list(STAGES).index(stage) + 1}/{len(STAGES)}] " if numbered else ""
             printed_at = time.monotonic()
-            terminal.note(f"{position}{stage}: {done} of {total} {text}".rstrip())
+            terminal.note(f"{stage}: {done} of {total} {text}".rstrip())
 
     with listening(show), bars if on_terminal else nullcontext():
         yield
@@ -226,29 +197,8 @@ def _show_promotion(outcome: Mapping[str, Any]) -> None:
     if outcome["note"]:
         terminal.say(f"Note: {outcome['note']}")
     terminal.say(f"Trained {outcome['effort']}")
-    error = outcome["prediction_error"]
-    held_out = "not known: no placement was held out" if error is None else f"{error:.1%} on held-out placements"
     if outcome["is_predicted"]:
+        error = outcome["prediction_error"]
+        held_out = "not known: no placement was held out" if error is None else f"{error:.1%} on held-out placements"
         terminal.say(f"Prediction error: {held_out}")
-    else:
-        terminal.say("It predicts compute only, and no cost of a step")
-
-
-def _show_champion(change: Mapping[str, Any]) -> None:
-    """The champion that was set by hand, and how to undo it."""
-    version, former = change["version"], change["former"]
-    if version == former:
-        terminal.say(f"{in_words(version)} is the champion already; `champion` alone means it")
-    elif former is None:
-        terminal.say(f"{in_words(version)} is champion of {change['topology']}; there was none before")
-    else:
-        terminal.say(
-            f"{in_words(version)} is champion of {change['topology']}; {in_words(former)} is kept as `previous`"
-        )
-        terminal.say(f"Undo: {terminal.typed(f'promote {former}')}")
-
-
-def _show_next(*commands: str) -> None:
-    terminal.say("Next:")
-    for words in commands:
-        terminal.say(f"  {terminal.typed(words)}")
+    terminal.show_fields(outcome["where"])

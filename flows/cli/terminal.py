@@ -1,12 +1,9 @@
 """Output of the command: notes and errors on stderr, tables and JSON on stdout."""
 
 import json
-import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,18 +12,11 @@ from rich.text import Text
 
 _WIDEST_IN_PIPE = 200
 _NARROWEST = 15  # characters of a column that is folded, with its border
-_FOUR_DIGITS = 10_000.0  # from here on, four digits would leave out units
+_LONGEST = 1000  # characters of a value
 debug = False
 """Whether the command line has `--debug`; `app.launch` sets it."""
 OUT = Console() if sys.stdout.isatty() else Console(width=_WIDEST_IN_PIPE)
 ERR = Console(stderr=True)
-
-
-def typed(command: str) -> str:
-    """`dreamshard COMMAND` as one types it, with the home if it is not the default one."""
-    home = os.environ.get("DREAMSHARD_HOME", "")
-    is_default = not home or Path(home) == Path(".dreamshard").absolute()
-    return f"dreamshard {command}{'' if is_default else f' --home {shlex.quote(home)}'}"
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
@@ -47,31 +37,28 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
         return
     if title:
         OUT.print(title, style="bold")
-    width = max(len(name) for name in names)
     for row in rows:
         say("")
-        for name in names:
-            say(f"{name:<{width}}  {shown(row.get(name))}")
+        show_fields({name: row.get(name) for name in names})
 
 
 def show_fields(fields: Mapping[str, Any]) -> None:
     """One line per field."""
     width = max(len(name) for name in fields)
     for name, value in fields.items():
-        say(f"  {name.replace('_', ' '):<{width}}  {shown(value)}")
+        say(f"{name:<{width}}  {shown(value)}")
 
 
 def shown(value: Any) -> str:
-    """Format a value for people."""
+    """Format a value for people; a text too long to be read is cut."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < _FOUR_DIGITS else f"{value:.0f}"
-    if isinstance(value, list):
-        return ", ".join(map(shown, value))
-    return str(value)
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"  # four digits would leave out units
+    text = ", ".join(map(shown, value)) if isinstance(value, list | tuple) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"
 
 
 def say(line: str) -> None:
@@ -87,11 +74,6 @@ def note(line: str, style: str | None = None) -> None:
 def warn(sentence: str) -> None:
     """Print a warning on stderr, on one line."""
     note(f"warning: {' '.join(sentence.split())}", "yellow")
-
-
-def fail(sentence: str) -> None:
-    """Print an error on stderr, on one line."""
-    note(f"dreamshard: {' '.join(sentence.split())}", "red")
 
 
 def print_json(content: Any) -> None:

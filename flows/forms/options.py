@@ -160,9 +160,6 @@ class WatchOptions(RetrainingOptions):
 class IngestOptions(RecipeOptions, SourceFields):
     """Tables to bring into the lake."""
 
-    name: str | None = None
-    """Name of the data set for people; by default the source's."""
-
 
 class TaskOptions(TaskFields, RunOptions):
     """Tasks of tables that have been ingested."""
@@ -193,7 +190,7 @@ class VersionsField(Options):
         examples=[["champion", "challenger"], ["models:/paper-a100-8@champion", "3"]],
     )
     """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, rivals;
-    gains are over the first."""
+    the table shows what the first saves over each."""
 
 
 class CompareOptions(TaskOptions, VersionsField):

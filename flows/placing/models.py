@@ -1,7 +1,6 @@
 """Tables of a list or of a TorchRec model, to be placed."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 
 from dreamshard.tables import Optimizer, Precision, Tables
@@ -20,40 +19,23 @@ def read_model(store: Store, source: Path, note: Callable[[str], None]) -> Model
     Raises:
         ValueError: the function or the file is wrong, or there are no tables that can be planned.
     """
-    version = _dataset(store)
+    trained = registered().champion_dataset(store) if store.settings.has_registry else None
+    version: str | None = trained or store.lake.newest_dataset()
     known = store.lake.read_dataset(version) if version else None
+    lists = bundled_lists()
     if is_function(str(source)):
         bridge = torchrec_bridge()
         model: ModelTables = bridge.tables_of(call(str(source), "there is no model"), defaults=known)
+    elif source.suffix or source.is_file() or str(source) in lists:
+        model = model_tables(list_tables(lists.get(str(source), source)), defaults=known)
     else:
-        _check_name(source)
-        model = model_tables(list_tables(bundled_lists().get(str(source), source)), defaults=known)
+        raise ValueError(
+            f"there is no bundled list {str(source)!r}; give a .csv, .parquet or .json file, model.py:make_model, or one of "
+            f"{', '.join(lists)}"
+        )
     for sentence in (*model.notes, *_origin(store, version, known, model)):
         note(sentence)
     return model
-
-
-def _dataset(store: Store) -> str | None:
-    """The data set that the champion was trained on; the newest before the first champion."""
-    trained: str | None = registered().champion_dataset(store) if store.settings.has_registry else None
-    return trained or store.lake.newest_dataset()
-
-
-def _check_name(path: Path) -> None:
-    """Refuse a name that is neither a bundled list's nor a file's.
-
-    Raises:
-        ValueError: the name is; the message lists the bundled ones.
-    """
-    lists = bundled_lists()
-    if path.suffix or path.is_file() or str(path) in lists:
-        return
-    near = get_close_matches(str(path), lists, n=1)
-    meant = f"did you mean {near[0]!r}? Or " if near else ""
-    raise ValueError(
-        f"there is no bundled list {str(path)!r}; {meant}give a .csv, .parquet or .json file, model.py:make_model, or one of "
-        f"{', '.join(lists)}"
-    )
 
 
 def _origin(store: Store, version: str | None, known: Tables | None, model: ModelTables) -> list[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 
@@ -16,7 +15,7 @@ from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from storage.store import Store
-from storage.version_names import ALIASES, WRITTEN, names_version
+from storage.version_names import WRITTEN, names_version
 
 PRIOR = "prior"
 
@@ -104,9 +103,7 @@ def choose(
     name = name or "champion"
     if not names_version(name):
         others = sorted([*baselines(), *RIVALS, *PARTS, PRIOR])
-        alike = get_close_matches(name, [*others, *ALIASES], n=1)
-        meant = f"did you mean {alike[0]!r}? Or " if alike else ""
-        raise ValueError(f"there is no placer {name!r}; {meant}give a version ({WRITTEN}), or one of {others}")
+        raise ValueError(f"there is no placer {name!r}; give a version ({WRITTEN}), or one of {others}")
     found: Choice = registered().version(store, name)
     return found
 

@@ -35,10 +35,8 @@ def for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec) -> Ch
     """The best version for some hardware; None if none was trained on it."""
     if (found := find_version(store, spec, task)) is None:
         return None
-    placer, standing = (
-        registry.load_predictor(found.uri, store.settings),
-        f" ({found.standing})" if found.standing else "",
-    )
+    placer = registry.load_predictor(found.uri, store.settings)
+    standing = f" ({found.standing})" if found.standing else ""
     why = f"{found}{standing} places: its costs are of {found.measured_on}"
     caveat = f"{found} is {found.provisional}" if found.provisional else ""
     return Choice(placer, str(found), placer, found.measured_on, why, caveat=caveat)

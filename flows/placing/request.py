@@ -11,7 +11,7 @@ from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
-from dreamshard.moving import InUse, MovePrice
+from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.plan import Plan, make_plan, parse_plan, read_plan
 from dreamshard.search import DreamShardPlacer
@@ -19,12 +19,10 @@ from dreamshard.search.costs import Predictor
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
-from dreamshard.workloads.model_tables import ModelTables
 from flows.forms.configuration import kept_setting
 from flows.forms.options import PlaceOptions
 from flows.placing.models import read_model
 from flows.placing.placers import choose, registered
-from flows.placing.sentences import Transition, transition
 from flows.runtime.sources import torchrec_bridge
 from storage.store import Store
 from storage.version_names import names_version
@@ -43,17 +41,21 @@ class CheckedRequest:
         options: as given.
         spec: the hardware; None if it is not said.
         task: to be placed.
-        model: the tables, and all that their list or model says of them.
         plan: in use; None without one.
-        in_use: what it holds of the task's tables.
+        in_use: its placement of the task's tables.
     """
 
     options: PlaceOptions
     spec: AcceleratorSpec | None
     task: PlacementTask
-    model: ModelTables
     plan: Plan | None
     in_use: InUse | None
+
+    @property
+    def price(self) -> MovePrice:
+        """The price of moving from the plan in use."""
+        options = self.options
+        return MovePrice(steps_until_next=options.steps_until_next, bytes_per_s=1e9 * options.move_gb_per_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +63,37 @@ class Placed:
     """A request's plan.
 
     Attributes:
+        request: that was placed.
         plan: as it is written.
         placement: that the plan holds.
         predictor: of its costs; None if nothing can predict.
         predicted_by: name of the predictor; empty without one.
-        way: from the plan in use; None without one.
+        weighed: against keeping the plan in use; None without one, or if no costs are predicted.
+        steps: from the plan in use.
     """
 
+    request: CheckedRequest
     plan: Plan
     placement: Placement
     predictor: Predictor | None
     predicted_by: str
-    way: Transition | None
+    weighed: Weighed | None
+    steps: tuple[Step, ...]
+
+    @property
+    def kept(self) -> Point | None:
+        """The plan in use with today's tables; None if it cannot be kept, or no costs are predicted."""
+        return None if self.weighed is None else self.weighed.kept
+
+    @property
+    def moved_tables(self) -> set[str]:
+        """Tables of which something moves between devices."""
+        return {step.table for step in self.steps if step.kind == "move"}
+
+    @property
+    def moved_bytes(self) -> int:
+        """Of all moves between devices."""
+        return sum(step.memory_bytes for step in self.steps if step.kind == "move")
 
 
 def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = None) -> CheckedRequest:
@@ -118,27 +139,30 @@ def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = N
         constraints=constraints,
     )
     in_use = None if plan is None else InUse.of(plan, task)
-    return CheckedRequest(options=options, spec=spec, task=task, model=model, plan=plan, in_use=in_use)
+    return CheckedRequest(options=options, spec=spec, task=task, plan=plan, in_use=in_use)
 
 
-def place(store: Store, checked: CheckedRequest, note: Note) -> Placed:
+def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     """Choose the placer, place, and weigh the plan against the one in use.
 
     Raises:
         ValueError: there is no such placer.
         NoPlacementError: none was found that respects the constraints.
     """
-    options, task, spec = checked.options, checked.task, checked.spec
+    options, task, spec, in_use = request.options, request.task, request.spec, request.in_use
     chosen = choose(store, options.placer, task, spec, options.hardware or "", note=note)
     if chosen.why:
         note(chosen.why)
     per_host = options.devices_per_host or (spec.devices_per_node if spec else None)
     placement = chosen.place(task, options.budget_ms).on_hosts_of(per_host)
-    oracle, way = chosen.predictor, None
-    if checked.in_use is not None:
-        price = MovePrice(steps_until_next=options.steps_until_next, bytes_per_s=1e9 * options.move_gb_per_s)
-        way = transition(task, checked.in_use, placement, oracle, price)
-        placement = way.placement
+    oracle, weighed = chosen.predictor, None
+    moves: tuple[Step, ...] = ()
+    if in_use is not None:
+        placement = rename_devices(task, placement, in_use.shards)
+        if oracle is not None:
+            weighed = weigh(task, in_use, placement, oracle, request.price)
+            placement = weighed.chosen.placement
+        moves = steps(task, in_use.shards, placement)
     plan = make_plan(
         task,
         placement,
@@ -149,11 +173,16 @@ def place(store: Store, checked: CheckedRequest, note: Note) -> Placed:
         called=options.hardware,
         knows_topology=isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task),
     )
-    moves = () if way is None else tuple(step.to_json() for step in way.steps)
     warning = "; ".join(filter(None, (plan.warning, chosen.caveat)))
-    plan = plan.model_copy(update={"warning": warning, "moves": moves})
-    predicted_by = "" if oracle is None else chosen.predicted_by or chosen.name
-    return Placed(plan=plan, placement=placement, predictor=oracle, predicted_by=predicted_by, way=way)
+    return Placed(
+        request=request,
+        plan=plan.model_copy(update={"warning": warning, "moves": tuple(step.to_json() for step in moves)}),
+        placement=placement,
+        predictor=oracle,
+        predicted_by=chosen.predicted_by or chosen.name,
+        weighed=weighed,
+        steps=moves,
+    )
 
 
 def _usual_sizes(store: Store, options: PlaceOptions) -> dict[str, Any]:
@@ -193,14 +222,6 @@ def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: N
     return memory_bytes
 
 
-def file_or_text(given: str | None) -> Path | str | None:
-    """Constraints from a field that takes both: one word that ends as a file's name does is a path, all else the text."""
-    if given is None or not given.strip():
-        return None
-    is_path = len(given.split()) == 1 and given.strip().endswith((".yaml", ".yml", ".json"))
-    return Path(given.strip()) if is_path else given
-
-
 def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int, plan: Plan | None) -> Constraints:
     """What the plan must respect: the options, and what the file or text says if an option says nothing.
 
@@ -212,8 +233,9 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
         used = {each.sharding_type for each in plan.tables.values()} if plan else set()
         types = tuple(each for each in SHARDING_TYPES if each in {*UNCONSTRAINED.sharding_types, *used})
     constraints = Constraints(sharding_types=types)
-    given = file_or_text(options.constraints)
-    if given is not None:
+    if options.constraints:
+        text = options.constraints.strip()
+        given = Path(text) if text.endswith((".yaml", ".yml", ".json")) else text
         constraints = parse_constraints(given, tables, num_devices, types)
     if options.reserve_gb is not None:
         constraints = replace(constraints, reserve_bytes=round(options.reserve_gb * 2**30))
@@ -222,10 +244,10 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
 
 def setting_of(path: Path) -> dict[str, Any]:
     """Options of the setting that a plan's costs are of, with the hardware if that is a preset; empty if it says none."""
-    text = path.read_bytes() if path.is_file() else b"{}"
-    with reading(path, *_NO_PLAN):
-        content = json.loads(text)
-    measured = parse_plan(text, str(path)).costs_of if isinstance(content, dict) and "num_devices" in content else None
+    try:
+        measured = read_plan(path).costs_of
+    except ValueError:  # it is TorchRec's, or `check` says what it is
+        measured = None
     if measured is None:
         return {}
     preset = measured.hardware.removeprefix("simulated ")

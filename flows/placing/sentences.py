@@ -1,64 +1,23 @@
 """A plan in sentences: what it costs, and what moves from the plan in use."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from dreamshard.files.text import gib
-from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, rename_devices, steps, weigh
-from dreamshard.placement import Placement
+from dreamshard.files.text import gib, markdown_table, shown
+from dreamshard.moving import Point
 from dreamshard.plan import Plan
-from dreamshard.search.costs import Predictor
-from dreamshard.tasks import PlacementTask
+from flows.placing.request import Placed
 
 
-@dataclass(frozen=True)
-class Transition:
-    """The way from the plan in use to the one that is chosen.
-
-    Attributes:
-        placement: that is chosen.
-        steps: to it.
-        weighed: against keeping the plan in use; None if no costs are predicted.
-        price: of moving.
-    """
-
-    placement: Placement
-    steps: tuple[Step, ...]
-    weighed: Weighed | None
-    price: MovePrice
-
-    @property
-    def kept(self) -> Point | None:
-        """The plan in use with today's tables; None if it cannot be kept, or no costs are predicted."""
-        return None if self.weighed is None else self.weighed.kept
-
-    @property
-    def moved_bytes(self) -> int:
-        """Of all moves between devices."""
-        return sum(step.memory_bytes for step in self.steps if step.kind == "move")
-
-
-def transition(
-    task: PlacementTask, current: InUse, placement: Placement, predictor: Predictor | None, price: MovePrice
-) -> Transition:
-    """What to move; without predicted costs all of the way, with names of devices that keep most."""
-    placement, weighed = rename_devices(task, placement, current.shards), None
-    if predictor is not None:
-        weighed = weigh(task, current, placement, predictor, price)
-        placement = weighed.chosen.placement
-    return Transition(placement, steps(task, current.shards, placement), weighed, price)
-
-
-def prediction_sentence(plan: Plan, placement: Placement) -> str:
+def prediction_sentence(plan: Plan) -> str:
     """Who placed, what the plan costs, and how many tables are sharded in which way."""
-    overall_ms = plan.predicted.overall_ms
+    overall_ms, tables = plan.predicted.overall_ms, plan.tables.values()
     cost = "no cost is predicted" if overall_ms is None else f"predicted {overall_ms:.3f} ms"
-    ways = Counter(sharding.sharding_type for sharding in placement.tables)
-    cached = sum(sharding.cached_share is not None for sharding in placement.tables)
-    how = "" if set(ways) == {"table_wise"} else f": {', '.join(f'{n} {way}' for way, n in ways.most_common())}"
-    how += f"; {cached} in host memory with a cache" if cached else ""
-    return f"{plan.placer}: {cost} for {len(placement.tables)} tables on {plan.num_devices} devices{how}"
+    ways = Counter[str](each.sharding_type for each in tables)
+    ways.update("cached" for each in tables if each.cached_share is not None)
+    how = ", ".join(f"{count} {way}" for way, count in ways.most_common())
+    return f"{plan.placer}: {cost} for {len(tables)} tables on {plan.num_devices} devices: {how}"
 
 
 def unmeasured_sentence(plan: Plan) -> str:
@@ -69,68 +28,66 @@ def unmeasured_sentence(plan: Plan) -> str:
     return f"{count} tables are sharded in ways that no training measures: their costs are predicted, not measured"
 
 
-def transition_lines(task: PlacementTask, current: InUse, way: Transition, options: str = "") -> Iterator[str]:
-    """What the plan in use costs, what the chosen one gains, and what moves.
-
-    Args:
-        options: where a person sets the price of moving, added to its line.
-    """
-    if way.weighed is not None:
-        yield from _gain_lines(way.weighed, way.price, options)
-    yield from _move_lines(task, current, way)
-
-
-def _gain_lines(weighed: Weighed, price: MovePrice, options: str) -> Iterator[str]:
-    steps, rate = f"{price.steps_until_next:,.0f} steps", f"{price.bytes_per_s / 1e9:g} GB/s"
-    yield f"weighed over {steps} until the next change, at {rate} while tables move{options}"
-    chosen, kept = weighed.chosen, weighed.kept
-    if kept is None:
-        yield f"the plan in use cannot be kept: {weighed.why_not_kept}"
+def moving_lines(placed: Placed) -> Iterator[str]:
+    """What the plan in use costs, what the chosen one gains, and what moves; nothing without a plan in use."""
+    price, weighed, in_use, kept = placed.request.price, placed.weighed, placed.request.in_use, placed.kept
+    if in_use is None:
         return
-    yield f"the plan in use: predicted {kept.overall_ms:.3f} ms; all of the new plan: {_gain(kept, weighed.moved_all)}"
-    if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:
-        yield "keep it: no gain is worth its moves"
-    else:
-        seconds = price.move_ms(chosen.moved_bytes) / 1e3
-        yield f"chosen: {_gain(kept, chosen)}; moving stops training for {seconds:.3g} s"
-    if len(weighed.curve) > 1:
+    if weighed is not None:
+        rate = f"{price.bytes_per_s / 1e9:g} GB/s"
+        yield f"weighed over {price.steps_until_next:,.0f} steps until the next change, at {rate} while tables move"
+    if weighed is not None and kept is None:
+        yield f"the plan in use cannot be kept: {weighed.why_not_kept}"
+    elif weighed is not None and kept is not None:
+        gain, chosen = _gain(kept, weighed.moved_all), weighed.chosen
+        yield f"the plan in use: predicted {kept.overall_ms:.3f} ms; all of the new plan: {gain}"
+        if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:
+            yield "keep it: no gain is worth its moves"
+        else:
+            seconds = price.move_ms(chosen.moved_bytes) / 1e3
+            yield f"chosen: {_gain(kept, chosen)}; moving stops training for {seconds:.3g} s"
         yield "  GiB moved        ms      gain"
         for point in weighed.curve:
-            share = 1 - point.overall_ms / kept.overall_ms if kept.overall_ms else 0.0
-            yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {share:8.2%}"
+            yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
+    parts = [f"{len(placed.moved_tables)} of {len(in_use.task.tables)} tables move, {gib(placed.moved_bytes)} in all"]
+    cut = {step.table for step in placed.steps if step.kind == "cut"} - placed.moved_tables
+    named = {"re-split where they are": sorted(cut), "new": in_use.new}
+    named |= {"of another size": in_use.changed, "gone": in_use.removed}
+    parts += [f"{how}: {shown(names)}" for how, names in named.items() if names]
+    yield "; ".join(parts)
+
+
+def _saved(kept: Point, point: Point) -> float:
+    return 1 - point.overall_ms / kept.overall_ms if kept.overall_ms else 0.0
 
 
 def _gain(kept: Point, point: Point) -> str:
-    saved = kept.overall_ms - point.overall_ms
-    share = abs(saved) / kept.overall_ms if kept.overall_ms else 0.0
-    change = f"{abs(saved):.3f} ms ({share:.1%}) {'less' if saved >= 0 else 'more'}"
+    saved = _saved(kept, point)
+    change = f"{abs(kept.overall_ms - point.overall_ms):.3f} ms ({abs(saved):.1%}) {'less' if saved >= 0 else 'more'}"
     return f"{point.overall_ms:.3f} ms, {change} for {gib(point.moved_bytes)}"
 
 
-def _move_lines(task: PlacementTask, current: InUse, way: Transition) -> Iterator[str]:
-    steps = [step for step in way.steps if step.kind != "load"]
-    moved = {step.table for step in steps if step.kind == "move"}
-    parts = [f"{len(moved)} of {len(current.task.tables)} tables move, {gib(way.moved_bytes)} in all"]
-    if cut := {step.table for step in steps if step.kind == "cut"} - moved:
-        parts.append(f"{len(cut)} re-split where they are, which moves nothing")
-    others = {"new": current.new, "of another size": current.changed, "gone": current.removed}
-    parts += [f"{how}: {_listed(names)}" for how, names in others.items() if names]
-    yield "; ".join(parts) + (":" if steps else "")
-    for step in steps:
-        yield f"  {_step(task, step)}"
+def markdown_page(placed: Placed, path: str, html: str, notes: Sequence[str]) -> str:
+    """The cost of the plan on each device, how tables are sharded, what moves, and where the plan is.
 
-
-def _listed(names: tuple[str, ...]) -> str:
-    """The first names, and how many more there are."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _step(task: PlacementTask, step: Step) -> str:
-    t = task.tables.names.index(step.table)
-    what = step.table
-    if step.columns != (0, int(task.tables.dim[t])):
-        what += f", columns {step.columns[0]} to {step.columns[1]}"
-    if step.rows != (0, int(task.tables.rows[t])):
-        what += f", rows {step.rows[0]} to {step.rows[1]}"
-    way = f"re-split on device {step.target}" if step.kind == "cut" else f"device {step.source} -> {step.target}"
-    return f"{what}: {way}, {step.memory_bytes / 2**20:.4g} MiB"
+    Args:
+        placed: the plan and what it was made for.
+        path: of the plan's file.
+        html: path of the page of HTML that shows it.
+        notes: said on the way.
+    """
+    plan, request, moving = placed.plan, placed.request, [*moving_lines(placed)]
+    devices = [{"device": d, **figures} for d, figures in enumerate(plan.predicted.devices)]
+    parts: list[Any] = [
+        f"# {request.task.name} on {plan.num_devices} devices",
+        f"**{prediction_sentence(plan)}**",
+        plan.warning and f"**Warning:** {plan.warning}",
+        plan.costs_of and f"Costs of {plan.costs_of}. {unmeasured_sentence(plan)}",
+        f"The plan: `{path}`",
+        f"To look at, table by table and device by device, in a browser: `{html}`",
+        f"## Devices\n\n{markdown_table(devices)}",
+        request.options.constraints and f"## Constraints\n\n```\n{request.options.constraints}\n```",
+        moving and "\n".join(["## From the plan in use\n\n```", *moving, "```"]),
+        "\n".join(["## Notes\n", *(f"- {note}" for note in notes)]),
+    ]
+    return "\n\n".join(filter(None, parts))

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 from prefect.context import FlowRunContext
@@ -65,17 +64,9 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
         store.settings,
         named if algorithm == DEFAULT_ALGORITHM else f"{algorithm}: {named}",
         key=None if flow_run is None else str(flow_run.id),
-        params={**_known_parameters(config), "seed": seed},
         tags=tags,
     ) as run:
         yield Chain(store, run)
-
-
-def log_sizes(store: Store, run: str, config: Recipe) -> None:
-    """Mode and sizes of the tasks, as parameters of the chain's run; they are settled after ingestion."""
-    tasks = config.tasks
-    sizes = {"mode": tasks.mode, "tables_per_task": tasks.tables_per_task, "memory_bytes": tasks.memory_bytes}
-    runs.log_params(store.settings, run, {"tasks": sizes})
 
 
 def log_ingested(store: Store, run: str, ingested: Ingested, source: str) -> None:
@@ -89,9 +80,9 @@ def log_evaluation(store: Store, run: str, evaluation: str) -> None:
     settings, report = store.settings, report_store.load(store, evaluation)
     _log_tasks(store, run, report)
     runs.log_metrics(settings, run, report_tables.evaluation_metrics(report), tasks=report.tasks)
-    for name, figure in plots.plots(report, checkpoints.history(store, str(report.training))).items():
+    for name, figure in plots.plots(report).items():
         runs.client(settings).log_figure(run, figure, f"plots/{name}.png")
-    runs.log_table(settings, run, report_tables.evaluation_table(report))
+    runs.log_table(settings, run, report_tables.placers_table(report))
     runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
 
 
@@ -104,7 +95,7 @@ def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
     settings, page = store.settings, report_pages.html_page(report_pages.comparison_page(report), "comparison")
     tracking = runs.client(settings)
     _log_tasks(store, run, report)
-    runs.log_table(settings, run, report_tables.comparison_table(report), "comparison")
+    runs.log_table(settings, run, report_tables.placers_table(report), "comparison")
     runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
     tracking.log_text(run, page, "comparison.html")
     for name, uri in report.versions.items():
@@ -127,10 +118,13 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
         runs.log_metrics(settings, run, figures, step)
     made_of, placer = trainings.read(store, training), checkpoints.placer(store, training, iteration, budget_ms)
     measured = placer.cost_network.measured_on
-    runs.log_params(settings, run, trainings.effort(store, training))
-    libraries = {} if measured is None else {"libraries": ", ".join(map(" ".join, measured.versions.items()))}
-    parameters = facts(store, training, made_of, iteration) | {"tasks": report.tasks} | libraries
-    runs.log_params(settings, run, parameters)
+    libraries = "" if measured is None else ", ".join(map(" ".join, measured.versions.items()))
+    parameters = facts(store, training, made_of, iteration) | {"tasks": report.tasks, "libraries": libraries}
+    recipe = asdict(made_of.recipe)
+    parameters |= {"recipe": recipe.pop("name"), "seed": str(made_of.testbed.seed)}
+    del recipe["training"]["iterations"]  # the facts have those that were really run
+    for logged in (trainings.effort(store, training), parameters, recipe):
+        runs.log_params(settings, run, logged)
     _log_tables(store, run, report.dataset, made_of.source)
     return registration.register_placer(
         settings,
@@ -153,7 +147,7 @@ def complete(store: Store, version: Version, report: EvaluationReport) -> None:
     if "name" in version.tags:
         return
     _log_tasks(store, version.run, report)
-    runs.log_table(settings, version.run, report_tables.evaluation_table(report))
+    runs.log_table(settings, version.run, report_tables.placers_table(report))
     _log_figures(store, version, report, report_tables.evaluation_metrics(report))
     runs.log_metrics(settings, version.run, report_tables.gains_over_champion(report))
     for name, uri in report.versions.items():
@@ -168,7 +162,7 @@ def complete(store: Store, version: Version, report: EvaluationReport) -> None:
 def log_report(store: Store, version: Version, report: EvaluationReport, page: str, decision: str) -> None:
     """The comparison report of a version: the decision and its table in the version's description, `page` on its run."""
     settings, tracking, run = store.settings, runs.client(store.settings), version.run
-    table, name = markdown_table(report_tables.evaluation_table(report)), version.tags.get("name", version.uri)
+    table, name = markdown_table(report_tables.placers_table(report)), version.tags.get("name", version.uri)
     links = {"Comparison report": runs.run_link(settings, run, REPORT)}
     address = tracking.get_run(run).data.tags.get(PREFECT_RUN, "")
     if address.startswith("http"):
@@ -236,16 +230,6 @@ def facts(store: Store, key: str, made_of: Training, iterations: int) -> dict[st
         "iterations": str(iterations),
         "warm_from": str(number_of(made_of.warm.version)) if made_of.warm else "",
     }
-
-
-def _known_parameters(config: Recipe) -> dict[str, Any]:
-    """The configuration without what `log_sizes` and `register` log: a parameter of a run has one value."""
-    parameters: dict[str, Any] = asdict(config)
-    parameters["recipe"] = parameters.pop("name")
-    for name in ("mode", "tables_per_task", "memory_bytes"):
-        del parameters["tasks"][name]
-    del parameters["training"]["iterations"]
-    return parameters
 
 
 def _log_tables(store: Store, run: str, dataset: str, source: str) -> None:

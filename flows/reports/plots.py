@@ -1,14 +1,12 @@
-"""Pictures of an evaluation and of a training, for MLflow and for the page in Prefect."""
+"""Pictures of an evaluation, for MLflow and for the page in Prefect; MLflow draws the curves of training itself."""
 
-import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import EvaluationReport, MeasuredRow
+from storage.run_records.report_store import EvaluationReport
 
 _PHASE_COLOURS = {
     "forward_compute": "#4c72b0",
@@ -16,38 +14,20 @@ _PHASE_COLOURS = {
     "backward_comm": "#f2b48a",
     "backward_compute": "#dd8452",
 }
-_CURVES = {
-    "measured_cost_ms": ("mean measured\ncost, ms", "#4c72b0", 1),
-    "cost_heldout_mape": ("cost network, error on\nnew placements, %", "#dd8452", 100),
-    "policy_reward": ("policy reward", "#55a868", 1),
-}
-"""Figures of an iteration that are drawn: label, colour, scale."""
 
 
-def plots(report: EvaluationReport, history: Sequence[Metrics]) -> dict[str, Figure]:
+def plots(report: EvaluationReport) -> dict[str, Figure]:
     """The plots by file name."""
     predictions = {"predicted_vs_measured": plot_predictions(report)} if report.is_predicted else {}
-    return {"placement": plot_placements(report), **predictions, "learning_curve": plot_learning(history)}
-
-
-def rows_of_shown_task(report: EvaluationReport) -> list[MeasuredRow]:
-    """One task as placed by the best rule of thumb and then by the candidate: the fixed model, or that of median gain."""
-    rows = {(row.placer, row.task): row for row in report.rows}
-
-    def relative_cost(task: str) -> float:
-        candidate, baseline = (rows[placer, task].overall_ms for placer in (report.candidate, report.reference))
-        return math.inf if candidate is None else 0.0 if baseline is None else candidate / baseline
-
-    ranked = sorted(report.task_names, key=relative_cost)
-    task = report.model or ranked[len(ranked) // 2]
-    return [rows[report.reference, task], rows[report.candidate, task]]
+    return {"placement": plot_placements(report), **predictions}
 
 
 def plot_placements(report: EvaluationReport) -> Figure:
-    """Per-device stacked bars of one held-out task: the best rule of thumb beside the candidate."""
-    figure, shown = Figure(figsize=(9, 4.5), layout="constrained"), rows_of_shown_task(report)
+    """Per-device stacked bars of the model, or of the first held-out task: the best rule of thumb beside the candidate."""
+    figure, task = Figure(figsize=(9, 4.5), layout="constrained"), report.model or report.task_names[0]
     axes: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
-    for axis, row in zip(axes, shown, strict=True):
+    rows = {row.placer: row for row in report.rows if row.task == task}
+    for axis, row in zip(axes, (rows[report.reference], rows[report.candidate]), strict=True):
         bottom = [0.0] * len(row.devices)
         for phase, colour in _PHASE_COLOURS.items():
             heights = [device[phase] for device in row.devices]
@@ -61,7 +41,7 @@ def plot_placements(report: EvaluationReport) -> Figure:
     axes[0].set_ylabel("measured ms")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(f"Task {shown[0].task} on {report.hardware}; all wait for the slowest device", fontsize=11)
+    figure.suptitle(f"Task {task} on {report.hardware}; all wait for the slowest device", fontsize=11)
     return figure
 
 
@@ -90,20 +70,4 @@ def plot_predictions(report: EvaluationReport) -> Figure:
     off = "none fits" if error is None else f"{100 * error:.1f} % off on average"
     axis.set_title(f"Held-out placements: {off}", fontsize=11)
     axis.legend(fontsize="small", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
-
-
-def plot_learning(history: Sequence[Metrics]) -> Figure:
-    """By iteration: cost of the placements measured, held-out error of the cost network, reward of the policy."""
-    figure = Figure(figsize=(7, 6.5), layout="constrained")
-    axes: Sequence[Axes] = figure.subplots(3, 1, sharex=True)
-    for axis, (name, (label, colour, scale)) in zip(axes, _CURVES.items(), strict=True):
-        known = {step: scale * entry[name] for step, entry in enumerate(history, start=1) if name in entry}
-        axis.plot([*known], [*known.values()], color=colour, marker="o")
-        axis.set_ylabel(label)
-        axis.grid(axis="y", color="#eeeeee")
-    axes[1].set_ylim(bottom=0)
-    axes[2].set(xlabel="iteration", xlim=(0.5, len(history) + 0.5))
-    axes[2].xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.suptitle("Training; the error is taken before the new placements are learned from", fontsize=11)
     return figure

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
@@ -12,7 +12,6 @@ from prefect.context import FlowRunContext
 from dreamshard.files.text import markdown_table
 from flows.reports import report_tables
 from flows.reports.plots import plots
-from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
 
 _STYLE = """
@@ -25,22 +24,21 @@ img { max-width: 100%; }
 _ABOUT = {
     "paper": "Algorithm `paper`: DreamShard as published, whose policy places without a search.",
     "autoshard": "Algorithm `autoshard`: AutoShard as published. It balances predicted compute and knows nothing of "
-    "all-to-alls, so compare compute below as well as the cost of a step. Reward and errors of the learning curve are of "
-    "compute.",
+    "all-to-alls, so compare compute below as well as the cost of a step.",
 }
 """What a training optimises, by the candidate's name, if it is not the predicted cost of a step."""
 
 
-def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:
-    """The evaluation of a training: outcome, table, pictures of a placement and of learning, links."""
+def evaluation_page(report: EvaluationReport, reason: str, links: Mapping[str, str]) -> str:
+    """The evaluation of a training: outcome, table, pictures, links."""
     parts = [
         f"# {report_tables.title(report)}",
         f"**{reason}**",
         _ABOUT.get(report.candidate, ""),
-        markdown_table(report_tables.evaluation_table(report)),
+        markdown_table(report_tables.placers_table(report)),
         _note(report),
         prediction_sentence(report),
-        *(f"![{name}]({_data_uri(figure)})" for name, figure in plots(report, history).items()),
+        *(f"![{name}]({_data_uri(figure)})" for name, figure in plots(report).items()),
         "## Where",
         *(f"- {name}: {link}" for name, link in links.items()),
     ]
@@ -53,9 +51,9 @@ def comparison_page(report: EvaluationReport) -> str:
     parts = [
         f"# {', '.join(report.gains)}",
         f"{report_tables.title(report)}; {heldout_sentence(report)}.",
-        markdown_table(report_tables.comparison_table(report)),
+        markdown_table(report_tables.placers_table(report)),
         _note(report),
-        "Prediction error and rank correlation are of a version's own cost network on all placements measured here.",
+        "Prediction errors are of a version's own cost network on all placements measured here.",
         f"## Every pair: measured cost saved (95 % interval, paired by {paired_by})",
         markdown_table(report_tables.pairs_table(report)),
         "## Every task, measured ms",

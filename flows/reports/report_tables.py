@@ -7,7 +7,7 @@ from typing import Any
 from dreamshard.costs import MeasuredOn
 from dreamshard.evaluation import PairedComparison
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import EvaluationReport, PlacerFigures
+from storage.run_records.report_store import EvaluationReport
 
 Table = list[dict[str, Any]]
 
@@ -36,50 +36,26 @@ def intervals_over(report: EvaluationReport) -> str:
     return f"{rounds} interleaved repeats" + (f", and over {variants} drifted variants of it" if variants > 1 else "")
 
 
-def evaluation_table(report: EvaluationReport) -> Table:
-    """The evaluation of a training: one row per placer, cheapest last."""
+def placers_table(report: EvaluationReport) -> Table:
+    """One row per placer, cheapest last, and what the candidate, or the first of a comparison, saves over it."""
+    first = report.reference if report.training is None else report.candidate
     rows = []
     for line in report.placers:
+        gains = {f"{first} saves": gain_text(report.gain(first, line.placer))}
         if report.model is not None:
-            gains = {
-                f"{report.candidate} saves": report.gain(report.candidate, line.placer),
-                "on variants": report.variant_gain(report.candidate, line.placer),
+            gains["on variants"] = gain_text(report.variant_gain(first, line.placer))
+        rows.append(
+            {
+                "placer": line.placer,
+                "measured ms": _milliseconds(line.overall_ms),
+                **gains,
+                "predicted ms": "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}",
+                "prediction error": "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}",
+                "tables": "split" if report.splits_columns(line.placer) else "whole",
+                "place ms": f"{line.place_ms:.2f}",
             }
-        else:
-            gains = {f"gain over {other}": report.gain(line.placer, other) for other in ("random", report.reference)}
-        predicted = {"predicted ms": "" if line.predicted_ms is None else f"{line.predicted_ms:.3f}"}
-        rows.append(_row(report, line, predicted | _texts(gains)))
+        )
     return rows
-
-
-def comparison_table(report: EvaluationReport) -> Table:
-    """A comparison of versions: one row per placer, cheapest last; gains are over the placer that was named first."""
-    rows = []
-    for line in report.placers:
-        gains = {f"gain over {report.reference}": report.gain(line.placer, report.reference)}
-        if report.model is not None:
-            gains["on variants"] = report.variant_gain(line.placer, report.reference)
-        errors = {
-            "prediction error": "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}",
-            "rank correlation": "-" if line.predicted_spearman is None else f"{line.predicted_spearman:.3f}",
-        }
-        rows.append(_row(report, line, _texts(gains) | errors))
-    return rows
-
-
-def _row(report: EvaluationReport, line: PlacerFigures, columns: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "placer": line.placer,
-        "measured ms": _milliseconds(line.overall_ms),
-        **columns,
-        "tables": "split" if report.splits_columns(line.placer) else "whole",
-        "legal": "yes" if line.fits else "no",
-        "place ms": f"{line.place_ms:.2f}",
-    }
-
-
-def _texts(gains: Mapping[str, PairedComparison | None]) -> dict[str, str]:
-    return {name: gain_text(gain) for name, gain in gains.items()}
 
 
 def pairs_table(report: EvaluationReport) -> Table:

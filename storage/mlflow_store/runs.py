@@ -97,7 +97,6 @@ def chain(
     name: str,
     *,
     key: str | None = None,
-    params: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """Yield the id of a chain's parent run, which ends with the block.
@@ -105,11 +104,9 @@ def chain(
     Args:
         name: how MLflow shows it, e.g. `retrain`.
         key: identifies this chain across restarts: an unfinished run of the same key is resumed. None for a new run.
-        params: parameters of the whole chain; nested mappings become `outer.inner`.
         tags: tags for searching.
     """
     with _open(settings, name, {CHAIN_KEY: key} if key else {}, tags or {}) as run:
-        log_params(settings, run, params or {})
         yield run
 
 

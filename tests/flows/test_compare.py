@@ -54,7 +54,7 @@ def home(mlflow_home: Callable[[], Path]) -> Path:
         same = {"recipe": "none", "source": "by hand", "dataset": dataset, "testbed": "simulated"}
         made_of = training_of("simulated", "a machine", tasks=f"tasks{seed}", tables_per_task=6, **same)
         placer = make_placer(start_training(half, TrainingConfig(), seed=seed))
-        with runs.chain(settings, "retrain", params={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
+        with runs.chain(settings, "retrain", tags={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
             tags = {"training": f"t{seed}", "iteration": 1, "dataset": dataset}
             metrics = {"eval_overall_ms": 3 - seed}
             registration.register_placer(settings, placer, run, made_of, metrics=metrics, tags=tags)
@@ -181,12 +181,12 @@ def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home
     settings = store.settings
     failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", ONE, TWO)
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
-    assert "version 1 is kept as `previous`" in done.stdout
+    assert f"undo: dreamshard promote {ONE}" in done.stdout
     assert [registry.find(settings, alias).uri for alias in ("champion", "previous")] == [TWO, ONE]
     assert registry.find(settings, "2").tags["reason"] == "a hunch"
     assert shared_dreamshard("promote", "previous", home=home).returncode == 0
     assert [registry.find(settings, alias).uri for alias in ("champion", "previous")] == [ONE, TWO]
-    assert "already" in shared_dreamshard("promote", "1", home=home).stdout
+    assert "undo" not in shared_dreamshard("promote", "1", home=home).stdout
 
 
 def test_a_page_interprets_no_html_of_what_it_reports():

@@ -72,7 +72,7 @@ def test_a_path_in_the_field_is_read_and_the_same_request_keeps_its_file(placed,
     ],
 )
 def test_what_cannot_be_met_is_refused_in_one_sentence_before_anything_is_placed(placed, monkeypatch, options, reason):
-    monkeypatch.setattr("flows.place.place_request", lambda *_: pytest.fail("it was placed"))
+    monkeypatch.setattr("flows.placing.request.place", lambda *_: pytest.fail("it was placed"))
     with pytest.raises(ValueError, match=re.escape(reason)) as refused:
         placed(**options)
     assert "\n" not in str(refused.value)

@@ -1,5 +1,6 @@
 """Fixtures of tests that run commands in this process."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +16,19 @@ def new_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place_tables(new_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Done]:
-    """A function that runs `dreamshard place` for the text of a list and options."""
+def in_home(new_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """A function that runs a command on that home."""
     monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
+    return dreamshard
 
-    def run(listed: str, *options: str) -> Done:
+
+@pytest.fixture
+def place_tables(in_home: Callable[..., Done], tmp_path: Path) -> Callable[..., tuple[Done, dict]]:
+    """A function that runs `dreamshard place` for the text of a list and options, and gives the plan too."""
+
+    def run(listed: str, *options: str | Path) -> tuple[Done, dict]:
         (tmp_path / "tables.csv").write_text(listed)
-        return dreamshard("place", tmp_path / "tables.csv", *options)
+        done = in_home("place", tmp_path / "tables.csv", *options)
+        return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
 
     return run

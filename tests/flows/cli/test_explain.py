@@ -4,29 +4,26 @@ import json
 
 import pytest
 
-from tests.flows.commands import dreamshard
 from tests.helpers.tables import whole_plan
 
 TABLES = "name,rows,dim,pooling_factor\nbusy,100000,64,40\nquiet,100000,64,2\nother,100000,64,20\n"
 
 
 @pytest.fixture
-def explain(new_home, monkeypatch, tmp_path):
+def explain(in_home, tmp_path):
     """A function that explains a plan of three tables on two devices."""
-    monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
     (tmp_path / "plan.json").write_text(whole_plan({"busy": 0, "quiet": 0, "other": 1}, 2))
     (tmp_path / "tables.csv").write_text(TABLES)
-    return lambda *options: dreamshard("explain", tmp_path / "plan.json", tmp_path / "tables.csv", *options)
+    return lambda *options: in_home("explain", tmp_path / "plan.json", tmp_path / "tables.csv", *options)
 
 
 def test_the_slowest_device_comes_first_with_the_tables_that_make_it_so(explain):
     done = explain("--hardware", "a100")
     assert "2 devices, slowest first" in done.stdout, done.sentence
-    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if "│" in line]
-    cells = [[cell.strip() for cell in row] for row in rows]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     assert (cells[0][0], "busy" in cells[0][-1]) == ("0", True)
     busy = next(row for row in cells if row[0] == "busy")
-    assert (busy[3], busy[4][:2]) == ("0", "1:")
+    assert (busy[2], busy[4], busy[5][:2]) == ("table_wise", "0", "1:")
 
 
 def test_programs_get_all_of_it(explain):
@@ -42,24 +39,21 @@ def test_without_costs_there_is_nothing_to_explain(explain):
     assert (done.returncode, "no cost is predicted" in done.sentence) == (1, True)
 
 
-def test_a_plan_is_explained_in_its_own_setting(new_home, monkeypatch, tmp_path):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
-    (tmp_path / "tables.csv").write_text(TABLES)
-    plan, tables = tmp_path / "plan.json", tmp_path / "tables.csv"
+def test_a_plan_is_explained_in_its_own_setting(explain, in_home, tmp_path):
     setting = ("--hardware", "a100", "--devices", "2", "--optimizer", "adam", "--batch-size", "8192")
-    assert dreamshard("place", tables, *setting, "--out", plan).returncode == 0
-    predicted = json.loads(plan.read_text())["predicted"]["overall_ms"]
-    done = dreamshard("explain", plan, tables, "--json")
-    assert done.returncode == 0, done.sentence
-    assert json.loads(done.stdout)["overall_ms"] == pytest.approx(predicted, abs=1e-3)  # rounded in the file
+    assert in_home("place", tmp_path / "tables.csv", *setting, "--out", tmp_path / "plan.json").returncode == 0
+    predicted = json.loads((tmp_path / "plan.json").read_text())["predicted"]["overall_ms"]
+    done = explain("--json")
+    assert json.loads(done.stdout)["overall_ms"] == pytest.approx(predicted, abs=1e-3), (
+        done.sentence
+    )  # rounded in the file
 
 
-def test_clusters_are_compared_by_published_figures(new_home, monkeypatch, tmp_path):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
+def test_clusters_are_compared_by_published_figures(in_home, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: h100\nnetwork_bandwidth: 10 Gbit/s\n")
-    clusters = ("mlperf-dlrm-dcnv2", "--hardware", f"a100:8,h100:16,{mine}:16,v100:2")
-    a100, h100, slow, small = json.loads(dreamshard("what-if", *clusters, "--json").stdout)
+    clusters = ("what-if", "mlperf-dlrm-dcnv2", "--hardware", f"a100:8,h100:16,{mine}:16,v100:2")
+    a100, h100, slow, small = json.loads(in_home(*clusters, "--json").stdout)
     assert (a100["num_hosts"], h100["num_hosts"]) == (1, 2)
     assert h100["forward_compute_ms"] < a100["forward_compute_ms"]
     assert slow["forward_comm_ms"] > 10 * h100["forward_comm_ms"]  # 10 instead of 400 Gbit/s between hosts
@@ -67,6 +61,6 @@ def test_clusters_are_compared_by_published_figures(new_home, monkeypatch, tmp_p
     assert 97 * 2**30 / 8 < a100["largest_memory_bytes"] <= a100["memory_bytes"]
     assert a100["index_exchange_ms"] > 0
     assert (small["overall_ms"], "more than" in small["infeasible"]) == (None, True)
-    words = " ".join(dreamshard("what-if", *clusters).stdout.split())
+    words = " ".join(in_home(*clusters).stdout.split())
     assert "h100 x16" in words
     assert "v100 x2 does not fit: the 26 tables" in words

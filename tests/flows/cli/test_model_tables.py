@@ -110,9 +110,7 @@ def test_what_a_list_lacks_is_as_ingested_last_before_the_first_champion(place, 
     assert f"those of 1 of 2 tables {of}, the others have its mean reuse" in place("listed.csv", *SMALL).stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("mlperf-dlrm", "did you mean 'mlperf-dlrm-dcnv2'?"), ("x", "criteo-kaggle")]
-)
+@pytest.mark.parametrize(("name", "said"), [("mlperf-dlrm", "mlperf-dlrm-dcnv2"), ("x", "criteo-kaggle")])
 def test_a_name_that_is_no_list_is_refused_with_those_that_are(name, said, tmp_path, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     with pytest.raises(ValueError, match=f"no bundled list '{name}'") as refused:

@@ -1,10 +1,12 @@
 """`dreamshard place --constraints`: what a person asks for holds in the plan, or is refused with the reason."""
 
-import json
-
 import pytest
 
+from dreamshard.placement import Placement, TableSharding
+from dreamshard.search import RooflinePlacer
+
 TABLES = "name,rows,dim,pooling_factor\n" + "".join(f"t{t},100000,64,{5 + t}\n" for t in range(6))
+ONE = 100_000 * 64 * 4 / 2**30
 
 
 @pytest.fixture
@@ -14,9 +16,8 @@ def place(place_tables, tmp_path):
     def run(text: str, *options: str):
         path = tmp_path / "constraints.yaml"
         path.write_text(text)
-        done = place_tables(TABLES, "--devices", "4", "--hardware", "a100", "--constraints", str(path), *options)
-        plan = json.loads(done.stdout) if done.stdout.startswith("{") else {"tables": {}}
-        held = {name: {*table["where"]} for name, table in plan["tables"].items()}
+        done, plan = place_tables(TABLES, "--devices", "4", "--hardware", "a100", "--constraints", str(path), *options)
+        held = {name: {*table["where"]} for name, table in plan.get("tables", {}).items()}
         return done, plan, held
 
     return run
@@ -24,42 +25,42 @@ def place(place_tables, tmp_path):
 
 def test_all_constraints_of_a_file_hold_in_the_plan(place):
     text = "{pin: {t0: 2}, exclude: {t1: [0, 2]}, exclude_devices: 3, together: [[t2, t3]], apart: [[t4, t5]]}"
-    done, _, held = place(text)
+    done, plan, held = place(text, "--sharding", "whole")
     assert done.returncode == 0, done.sentence
     assert held["t0"] == {2}
     assert held["t1"] <= {1}
     assert not any(3 in devices for devices in held.values())
     assert held["t2"] == held["t3"]
-    assert len(held["t2"]) == 1
     assert not held["t4"] & held["t5"]
+    assert {table["sharding_type"] for table in plan["tables"].values()} == {"table_wise"}
 
 
 def test_unequal_memory_and_a_reserve_bound_each_device(place):
-    one = 100_000 * 64 * 4 / 2**30
-    done, plan, _ = place(f"memory_gb: [{2.1 * one}, {2.1 * one}, {3.1 * one}, {1.1 * one}]", "--reserve-gb", str(one))
-    assert done.returncode == 1  # room for 1 + 1 + 2 + 0 of six tables
-    assert "devices together" in done.sentence
-    done, plan, _ = place(f"memory_gb: [{3.1 * one}, {3.1 * one}, {4.1 * one}, {1.05 * one}]", "--reserve-gb", str(one))
+    room = [2.1, 2.1, 3.1, 0.05]
+    done, plan, _ = place(f"memory_gb: {[(size + 1) * ONE for size in room]}", "--reserve-gb", str(ONE))
     assert done.returncode == 0, done.sentence
-    room = [int(size * one * 2**30) for size in (2.1, 2.1, 3.1, 0.05)]
-    assert all(device["memory_bytes"] <= most for device, most in zip(plan["predicted"]["devices"], room, strict=True))
+    used = [device["memory_bytes"] for device in plan["predicted"]["devices"]]
+    assert all(each <= size * ONE * 2**30 for each, size in zip(used, room, strict=True))
 
 
-def test_ways_to_shard_are_those_that_are_allowed(place):
-    done, plan, _ = place("", "--sharding", "whole")
-    assert done.returncode == 0, done.sentence
-    assert {table["sharding_type"] for table in plan["tables"].values()} == {"table_wise"}
-    done, _, _ = place("", "--sharding", "diagonal")
-    assert done.returncode == 1
-    assert "'diagonal' names no way to shard" in done.sentence
+PRIOR = ("--placer", "prior", "--sharding", "auto")
+REFUSED = {
+    "room": (f"memory_gb: {[2.1 * ONE, 2.1 * ONE, 3.1 * ONE, ONE]}", ("--reserve-gb", str(ONE)), "devices together"),
+    "way": ("", ("--sharding", "diagonal"), "'diagonal' names no way to shard"),
+    "rival": ("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", ("--placer", "torchrec_planner"), "which it may not use"),
+    "wrong": ("pin: {t0: 2}", PRIOR, "prior found violates a constraint: table 't0' has a shard on device 0"),
+}
 
 
-def test_a_rival_whose_placement_breaks_a_constraint_says_which(place):
+@pytest.mark.parametrize(("text", "options", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused_with_the_reason(place, monkeypatch, text, options, said):
     pytest.importorskip("torchrec")
-    done, _, _ = place("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", "--placer", "torchrec_planner")
-    assert done.returncode == 1
-    assert "torchrec_planner" in done.sentence
-    assert "which it may not use" in done.sentence
+    first = TableSharding("table_wise", where=(0,))
+    wrong = Placement((first,) * 6, 4, 4)
+    if options == PRIOR:
+        monkeypatch.setattr(RooflinePlacer, "found", lambda *_: wrong)
+    done, plan, _ = place(text, *options)
+    assert (done.returncode, plan, said in done.sentence) == (1, {}, True), done.sentence
 
 
 def test_a_table_to_be_split_by_columns_is_split_even_on_one_device(place):
@@ -67,17 +68,3 @@ def test_a_table_to_be_split_by_columns_is_split_even_on_one_device(place):
     assert done.returncode == 0, done.sentence
     assert held["t1"] == {0}
     assert len(plan["tables"]["t1"]["columns"]) > 1
-
-
-def test_a_placement_that_violates_a_constraint_is_not_written(place, monkeypatch):
-    from dreamshard.placement import Placement, TableSharding
-    from dreamshard.search import RooflinePlacer
-
-    def wrong(_self, task, _budget_ms):
-        first = TableSharding("table_wise", where=(0,))
-        return Placement((first,) * len(task.tables), task.num_devices, task.num_devices)
-
-    monkeypatch.setattr(RooflinePlacer, "found", wrong)
-    done, _, _ = place("pin: {t0: 2}", "--placer", "prior", "--sharding", "auto")
-    assert done.returncode == 1
-    assert "prior found violates a constraint: table 't0' has a shard on device 0" in done.sentence

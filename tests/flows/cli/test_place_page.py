@@ -1,9 +1,7 @@
 """`dreamshard place --html`: the page that a person opens, in a real browser."""
 
-import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -19,31 +17,12 @@ DRAWN = "Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle"
 NETWORK = ("file:", "data:", "blob:")
 
 
-def in_use(folder: Path) -> str:
-    """A plan with all but one table on the first of two devices."""
-    held = {
-        f"<b>t{t}</b>": PlannedTable(sharding_type="table_wise", where=(int(t == 0),), rows=50_000 * (t + 1), dim=64)
-        for t in range(6)
-    }
-    path = folder / "current.json"
-    path.write_text(Plan(num_devices=2, placer="old", tables=held).to_json())
-    return str(path)
-
-
-def test_a_page_that_cannot_be_written_is_refused_before_placing(place_tables, tmp_path):
-    missing = tmp_path / "missing" / "plan.html"
-    done = place_tables(LISTED, "--devices", "2", "--hardware", "a100", "--html", str(missing))
-    assert done.returncode == 1
-    assert "plan.html" in done.sentence
-    assert done.stdout == ""
-
-
-def test_without_costs_the_page_shows_memory_alone(place_tables, tmp_path):
-    page = tmp_path / "plan.html"
-    options = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--html", str(page))
-    done = place_tables(LISTED, *options)
-    assert done.returncode == 0, done.sentence
-    text = page.read_text()
+def test_without_costs_the_page_shows_memory_alone_and_a_folder_must_exist(place_tables, tmp_path):
+    size = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--html")
+    done, plan = place_tables(LISTED, *size, tmp_path / "missing" / "plan.html")
+    assert (done.returncode, plan, "plan.html" in done.sentence) == (1, {}, True)
+    assert place_tables(LISTED, *size, tmp_path / "plan.html")[0].returncode == 0
+    text = (tmp_path / "plan.html").read_text()
     assert "No cost is predicted, so the page shows memory alone." in text
     assert "predicted ms of a step" not in text
 
@@ -53,22 +32,15 @@ def test_without_costs_the_page_shows_memory_alone(place_tables, tmp_path):
 def test_the_page_shows_the_plan_beside_the_one_in_use_and_asks_no_network(place_tables, tmp_path):
     from playwright.sync_api import expect, sync_playwright
 
-    path = tmp_path / "plan.html"
-    options = (
-        "--devices",
-        "2",
-        "--hardware",
-        "a100",
-        "--memory-gb",
-        "0.5",
-        "--current",
-        in_use(tmp_path),
-        "--steps-until-next",
-        "1e9",
-    )
-    done = place_tables(LISTED, *options, "--html", str(path))
+    path, in_use = tmp_path / "plan.html", tmp_path / "current.json"
+    sizes = {
+        f"<b>t{t}</b>": PlannedTable("table_wise", where=(int(t == 0),), rows=50_000 * (t + 1), dim=64)
+        for t in range(6)
+    }
+    in_use.write_text(Plan(num_devices=2, placer="old", tables=sizes).to_json())
+    options = ("--devices", "2", "--hardware", "a100", "--memory-gb", "0.5", "--steps-until-next", "1e9")
+    done, plan = place_tables(LISTED, *options, "--current", in_use, "--html", path)
     assert done.returncode == 0, done.sentence
-    plan = json.loads(done.stdout)
     assert path.stat().st_size < 3e6
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--disable-gpu"])

@@ -1,6 +1,5 @@
 """`dreamshard place --placer` with a published rival."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -39,17 +38,15 @@ def with_champion(monkeypatch):
     ],
 )
 def test_without_a_champion_a_placer_that_needs_one_says_so(place_tables, placer, said):
-    done = place_tables(TABLES, *SHAPE, placer)
+    done, _ = place_tables(TABLES, *SHAPE, placer)
     assert (done.returncode, said in done.sentence) == (1, True), done.sentence
 
 
 def test_torchrecs_planner_says_which_bandwidths_it_assumes(place_tables):
     pytest.importorskip("torchrec")
-    done = place_tables(TABLES, *SHAPE, "torchrec_planner_columns")
-    assert done.returncode == 0, done.sentence
-    assert "assumes TorchRec's default bandwidths; say --hardware" in done.stderr
-    known = place_tables(TABLES, *SHAPE, "torchrec_planner_columns", "--hardware", "h100")
-    assert "default bandwidths" not in known.stderr
+    for hardware, is_assumed in (((), True), (("--hardware", "h100"), False)):
+        done, plan = place_tables(TABLES, *SHAPE, "torchrec_planner_columns", *hardware)
+        assert (len(plan["tables"]), "assumes TorchRec's default bandwidths" in done.stderr) == (3, is_assumed)
 
 
 @pytest.mark.parametrize("placer", ["neuroshard_columns", "cost_greedy", "size_greedy", "champion"])
@@ -58,7 +55,7 @@ def test_a_damaged_champion_is_said_by_whoever_needs_it(place_tables, with_champ
         raise ValueError("version 1 cannot be read")
 
     with_champion(damaged)
-    done = place_tables(TABLES, *SHAPE, placer)
+    done, _ = place_tables(TABLES, *SHAPE, placer)
     assert (done.returncode, "version 1 cannot be read" in done.sentence) == (1, True)
 
 
@@ -66,8 +63,7 @@ def test_a_damaged_champion_is_said_by_whoever_needs_it(place_tables, with_champ
 def test_with_a_champion_rivals_place_by_its_predicted_costs(place_tables, with_champion, placer):
     champion = make_placer(start_training(pool_of(8), TrainingConfig(), seed=0))
     with_champion(lambda: champion)
-    done = place_tables(TABLES, *SHAPE, placer)
+    done, plan = place_tables(TABLES, *SHAPE, placer)
     assert done.returncode == 0, done.sentence
-    plan = json.loads(done.stdout)
     assert (plan["placer"], plan["tables"].keys()) == (placer, {"users", "items", "words"})
     assert plan["predicted"]["overall_ms"] > 0

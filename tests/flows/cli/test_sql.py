@@ -71,22 +71,11 @@ def test_answers_are_written_as_csv_and_parquet(sql, tmp_path):
     assert written["both"][0].tolist() == [10, 4]
 
 
-def test_repeated_names_are_numbered(sql, measured):
-    query = "select dim as a, rows as a from tables order by rows limit 1"
-    assert json.loads(sql(query, "--json").stdout) == [{"a": 4, "a_1": 10}]
-    assert notebook.query(query, measured).to_dict("records") == [{"a": 4, "a_1": 10}]
-
-
 @pytest.mark.parametrize(
-    ("query", "said"),
-    [
-        (("from nowhere",), "the views are versions, tables"),
-        (("",), "asks for no rows"),
-        ((" -- no query",), "asks for no rows"),
-    ],
+    ("query", "said"), [("from nowhere", "the views are versions, tables"), (" -- no query", "asks for no rows")]
 )
 def test_what_cannot_be_asked_is_one_sentence(sql, query, said):
-    assert said in sql(*query).sentence
+    assert said in sql(query).sentence
 
 
 def test_costs_of_tables_are_those_measured_alone(sql):
@@ -111,14 +100,8 @@ def test_a_long_answer_is_printed_in_part_and_written_whole(sql, tmp_path):
     assert [line.split()[1] for line in printed.stdout.splitlines()[3:-1]] == ["0", "1", "2"]
     assert "more than 3 rows" in printed.stderr
     assert len(json.loads(sql("from range(2000)", "--json").stdout)) == 1000
-    assert sql("from range(2000) where false", "--json").stdout == "[]\n"
-    assert sql("from range(2000)", "--parquet", tmp_path / "a.parquet").returncode == 0
+    sql("from range(2000)", "--parquet", tmp_path / "a.parquet")
     assert len(pd.read_parquet(tmp_path / "a.parquet")) == 2000
-
-
-def test_no_progress_of_a_long_query_is_in_its_answer(sql):
-    [row] = json.loads(sql("select current_setting('enable_progress_bar') as shown", "--json").stdout)
-    assert row["shown"] is False  # DuckDB begins to show it after two seconds
 
 
 def test_long_texts_are_cut_where_they_are_printed_for_people_only(sql):

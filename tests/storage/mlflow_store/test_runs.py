@@ -31,7 +31,8 @@ def test_one_homes_runs_do_not_become_the_next_homes(mlflow_settings: Settings, 
 
 
 def test_stages_are_children_of_their_chain(mlflow_settings: Settings):
-    with runs.chain(mlflow_settings, "retrain", params={"seed": 3, "tasks": {"num_devices": 2}}) as parent:
+    with runs.chain(mlflow_settings, "retrain") as parent:
+        runs.log_params(mlflow_settings, parent, {"seed": 3, "tasks": {"num_devices": 2}})
         with runs.stage(mlflow_settings, parent, "ingest") as child:
             assert statuses(mlflow_settings) == {"retrain": "RUNNING", "ingest": "RUNNING"}
         assert runs.client(mlflow_settings).get_run(child).data.tags["mlflow.parentRunId"] == parent

@@ -1,4 +1,4 @@
-"""The forms of all flows, from Prefect's own schema of them, and the team's setting."""
+"""Options of flows: their forms, from Prefect's own schema, the recipe that they stand for, and the team's setting."""
 
 import importlib
 
@@ -8,20 +8,27 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 from pydantic import ValidationError
 
+from dreamshard.recipes import RECIPES
+from dreamshard.training.config import ALGORITHMS
 from flows.forms import form
-from flows.forms.configuration import kept_setting
+from flows.forms.configuration import configure, kept_setting
 from flows.forms.form import checked, deployed, with_setting
-from flows.forms.options import CompareOptions, RetrainOptions, StageOptions
+from flows.forms.options import CompareOptions, RecipeOptions, RetrainOptions, StageOptions
 from flows.retrain import retrain
 from storage.settings import Settings
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
 FLOWS = ("ingest", "profile", "train", "evaluate", "promote", "compare", "place", "retrain", "watch", "prune")
+SMOKE = RECIPES["smoke"]
 
 
 def refused(**values) -> dict[str, str]:
     """What Prefect says of these values, by field."""
     return {error.path[-1]: error.message for error in validate({"options": values}, FORM)}
+
+
+def chosen(**options):
+    return configure(RetrainOptions(recipe="smoke", **options))
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -61,6 +68,33 @@ def test_a_flow_is_called_with_its_options_and_named_for_its_function():
 
     assert (echo.name, echo.description) == ("echo", "Return the options.")
     assert echo.fn(StageOptions(seed=3)) == StageOptions(seed=3)
+
+
+def test_options_that_are_filled_in_override_the_recipe_and_empty_ones_do_not():
+    assert configure(RecipeOptions(recipe="smoke")) == chosen() == SMOKE
+    own = chosen(testbed="simulated", devices=4, memory_gb=1.5, iterations=3, reserve_gb=0.5, devices_per_host=8)
+    assert (own.testbed, own.training.iterations, own.training.warm_iterations) == ("simulated", 3, 3)
+    assert (own.tasks.num_devices, own.tasks.devices_per_host) == (4, 8)
+    assert (own.tasks.memory_bytes, own.tasks.reserve_bytes) == (3 * 2**29, 2**29)
+    assert own.tasks.tables_per_task == SMOKE.tasks.tables_per_task
+    assert chosen(exchange_devices=[128, 64, 64]).measure.exchange_devices == (64, 128)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_algorithm_replaces_the_recipes_and_keeps_its_numbers(algorithm: str):
+    own = chosen(algorithm=algorithm, iterations=3).training
+    assert (own.algorithm, own.iterations) == (algorithm, 3)
+    assert own.placements_per_iteration == SMOKE.training.placements_per_iteration
+    assert configure(RetrainOptions(recipe="paper_50x4")).training.algorithm == "paper"
+
+
+def test_sources_become_absolute_and_batches_need_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workload = chosen(source="m.py:make", batches="d.py:batches").workload
+    assert (workload.source, workload.batches) == (f"{tmp_path}/m.py:make", f"{tmp_path}/d.py:batches")
+    assert chosen(source="meta-dlrm-2021").workload.source == "meta-dlrm-2021"
+    with pytest.raises(ValueError, match="needs a model"):
+        chosen(source="tables.csv", batches="d.py:batches")
 
 
 @pytest.mark.parametrize("wrong", [{"num_devices": 8}, {"devices": 0}, {"mode": "both"}, [8]])

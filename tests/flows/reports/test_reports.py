@@ -1,3 +1,5 @@
+"""Reports of an evaluation: figures, tables, plots, and names of versions."""
+
 import math
 from dataclasses import replace
 
@@ -12,20 +14,22 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.dataset_diff import diff_datasets
 from flows.reports.evaluation_report import make_report
 from flows.reports.mlflow_tracking import version_name
-from flows.reports.report_tables import comparison_table, title
+from flows.reports.plots import plot_placements, plot_predictions, plots
+from flows.reports.report_tables import measured_rows, placers_table, title
 from storage.run_records.trainings import Warm
 from tests.helpers.samples import four_tables
 from tests.helpers.tables import tables_of
 from tests.helpers.versions import training_of
 
-FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine"}
+FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "training": "t1"}
 
 
 def row(placer: str, task: str, overall_ms: float, predicted_ms: float = 1.0, place_ms: float = 1.0) -> EvaluationRow:
-    costs = DeviceCosts.from_phases(torch.zeros(2, 4))
+    """Device 0 takes `overall_ms`, device 1 takes 1 ms; a quarter of it in each phase."""
+    costs = DeviceCosts.from_phases(torch.tensor([[overall_ms / 4] * 4, [0.25] * 4]))
     of = PlacementTask(four_tables(), 2, 2**30, name=task)
-    device = Placement.whole(torch.tensor([0, 0, 1, 1]), 2)
-    return EvaluationRow(placer, of, device, (overall_ms,), predicted_ms, place_ms, costs)
+    placement = Placement.whole(torch.tensor([0, 0, 1, 1]), 2)
+    return EvaluationRow(placer, of, placement, (overall_ms,), predicted_ms, place_ms, costs)
 
 
 ROWS = [
@@ -40,8 +44,14 @@ ROWS = [
 ]
 
 
+def report_of(change=lambda each: each, **facts):
+    """The report of the rows, of which those of the candidate are changed."""
+    rows = [change(each) if each.placer == "dreamshard" else each for each in ROWS]
+    return make_report("key", rows, "dim_greedy", {}, **FACTS | facts)
+
+
 def test_a_report_has_figures_of_every_placer_most_expensive_first_and_gains_of_every_pair():
-    report = make_report("key", ROWS, "dim_greedy", {}, **FACTS)
+    report = report_of()
     assert [line.placer for line in report.placers] == ["random", "size_greedy", "dim_greedy", "dreamshard"]
     rule = report.placer("dim_greedy")
     assert (rule.overall_ms, rule.predicted_ms, rule.place_ms, rule.predicted_mape) == (15, 15, 3, None)
@@ -49,22 +59,31 @@ def test_a_report_has_figures_of_every_placer_most_expensive_first_and_gains_of_
     assert report.gains["dreamshard"]["dim_greedy"].mean_gain == pytest.approx(0.1)
     assert report.gains["dreamshard"]["random"].mean_gain == pytest.approx((0.55 + 0.4) / 2)
     assert report.task_names == ["a", "b"]
+    saved = {line["placer"]: line["dreamshard saves"] for line in placers_table(report)}
+    assert (saved["dreamshard"], saved["dim_greedy"][:7]) == ("-", "+10.0 %")
+    assert "dim_greedy saves" in placers_table(report_of(training=None))[0], "the first of a comparison"
 
 
-def test_a_placer_that_did_not_fit_once_has_no_mean_cost_and_comes_first():
-    rows = [replace(each, repeats_ms=(math.inf,)) if each.placer == "dreamshard" else each for each in ROWS]
-    report = make_report("key", rows, "dim_greedy", {}, **FACTS)
-    assert report.placers[0].placer == "dreamshard"
-    assert (report.placers[0].overall_ms, report.placers[0].fits) == (None, False)
-    assert [each.overall_ms for each in report.rows if each.placer == "dreamshard"] == [None, None]
+def test_a_placer_that_did_not_fit_has_no_mean_cost_comes_first_and_is_not_drawn_as_a_prediction():
+    report = report_of(lambda each: replace(each, repeats_ms=(math.inf,)))
+    assert (report.placers[0].placer, report.placers[0].overall_ms, report.placers[0].fits) == (
+        "dreamshard",
+        None,
+        False,
+    )
+    assert plot_placements(report).axes[1].get_title() == "dreamshard: did not fit"
+    points = {each.get_label(): each.get_offsets().tolist() for each in plot_predictions(report).axes[0].collections}
+    assert (points["random"], points["dreamshard"]) == ([[20.0, 1.0], [30.0, 1.0]], [])
+    assert {(line["placer"], line["legal"]) for line in measured_rows(report)} >= {
+        ("random", True),
+        ("dreamshard", False),
+    }
 
 
 def test_the_title_of_a_table_says_what_was_measured():
-    report = make_report("key", ROWS, "dim_greedy", {}, **FACTS)
-    assert title(report) == "Held-out tasks on a machine (95 % intervals, paired by task)"  # from before it was kept
     setting = {"precision": "fp16", "optimizer": "sgd", "batch_size": 512}
     measured = MeasuredOn(testbed="own", hardware="a machine", num_devices=8, devices_per_host=4, **setting)
-    told = make_report("key", ROWS, "dim_greedy", {}, **FACTS, measured_on=measured.model_dump())
+    told = report_of(measured_on=measured.model_dump())
     assert "on a machine (8 devices, 4 per host, fp16, sgd, batch 512; 95 %" in title(told)
 
 
@@ -72,20 +91,20 @@ def test_placers_that_split_tables_by_columns_are_marked():
     task = PlacementTask(four_tables(), 2, 2**30, name="a")
     halves = TableSharding("column_wise", ((0, 16), (16, 32)), (1, 1))
     shards = Shards.of(task, Placement.whole([0, 1, 0, 1], 2).with_table(3, halves))
-    split = shards.as_task(), Placement.whole(shards.device, 2)
-    rows = [
-        replace(each, task=split[0], placement=split[1])
-        if (each.placer, each.task.name) == ("dreamshard", "a")
-        else each
-        for each in ROWS
-    ]
-    table = comparison_table(make_report("key", rows, "dim_greedy", {}, **FACTS))
-    assert {line["placer"]: line["tables"] for line in table} == {
-        "random": "whole",
-        "size_greedy": "whole",
-        "dim_greedy": "whole",
-        "dreamshard": "split",
-    }
+    split = {"task": shards.as_task(), "placement": Placement.whole(shards.device, 2)}
+    table = placers_table(report_of(lambda each: replace(each, **split) if each.task.name == "a" else each))
+    assert {line["placer"] for line in table if line["tables"] == "split"} == {"dreamshard"}
+
+
+def test_bars_stack_to_the_measured_sums_of_both_placers():
+    rule, candidate = plot_placements(report_of()).axes
+    assert (rule.get_title(), candidate.get_title()) == (
+        "dim_greedy: slowest device 10 ms",
+        "dreamshard: slowest device 9 ms",
+    )
+    tops = [bar.get_y() + bar.get_height() for bar in candidate.containers[-1]]
+    assert tops == pytest.approx([9.0, 1.0])
+    assert set(plots(report_of())) == {"placement", "predicted_vs_measured"}
 
 
 WARM = Warm(version="models:/m/3", training="t", iteration=1, trainings=())

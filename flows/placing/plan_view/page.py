@@ -1,0 +1,265 @@
+"""The page of a plan as one file."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+
+import pandas as pd  # type: ignore[import-untyped]
+from bokeh import models
+from bokeh.core.properties import value
+from bokeh.document import Document
+from bokeh.embed import file_html
+from bokeh.layouts import column
+from bokeh.plotting import figure
+from bokeh.resources import Resources
+from bokeh.transform import dodge
+from jinja2 import Environment
+
+from dreamshard.costs import PHASES
+from dreamshard.files.text import gib
+from flows.placing.plan_view.view import (
+    OTHERS,
+    SIZES,
+    WAITING,
+    Side,
+    colours_of,
+    moves_of,
+    parts_of,
+    sides_of,
+    tables_of,
+)
+from flows.placing.request import Placed
+from flows.placing.sentences import unmeasured_sentence
+
+_TEMPLATE = files(__package__).joinpath("page.html").read_text()
+_STYLE = files(__package__).joinpath("page.css").read_text()
+_PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#ffaabb", "#99ddff", "#44bb99", "#bbcc33", "#aaaa00")
+"""Of tables: Paul Tol's light scheme, on which dark text is readable and which colour-blind people tell apart."""
+_COLOURS = {"plan": _PALETTE[0], "others": "#c9cacf", "waiting": "#9a9ca5", "moved": "#d6006c", "room": "#d1495b"}
+_INK, _SOFT = "#16181d", "#767a84"  # of names in bars, and of sums beside them, on light and dark pages
+_PALE = 0.55  # of white in the bars of the plan in use
+_MEMORY = SIZES.index("gib")
+_SCREEN = 16  # devices that a screen shows
+_LANES = {1: [(0.0, 0.76)], 2: [(0.22, 0.42), (-0.24, 0.32)]}  # middle and height of bars in a row from -0.5 to 0.5
+_ABOUT = {OTHERS: "its smaller tables", WAITING: "no table of this device: it waits for others"}
+_SMALL = {"text_baseline": "middle", "text_font_size": "11px"}
+
+# names the parts of bars that are wide enough; names often differ at their ends, so both ends stay
+_NAME = """
+const scale = plot.inner_width / (plot.x_range.end - plot.x_range.start)
+for (const {data, change} of sources) {
+  for (let i = 0; i < data.name.length; i++) {
+    const name = data.name[i], room = Math.floor(((data["right" + k][i] - data["left" + k][i]) * scale - 8) / 6.8)
+    const half = Math.floor(room / 2)
+    const ends = name.slice(0, room - 1 - half) + "…" + name.slice(-half)
+    data["label" + k][i] = room >= name.length ? name : room < 9 ? "" : ends
+  }
+  change.emit()
+}
+"""
+
+
+def html_page(placed: Placed) -> str:
+    """The page; it asks for nothing from a network."""
+    task, sides = placed.request.task, sides_of(placed)
+    tables, has_costs = tables_of(task.tables, sides), sides[0].size == "whole"
+    sources = _bar_sources(placed, sides, tables)
+    numbers = [*range(max(len(side.sums) for side in sides))]
+    if len(numbers) > _SCREEN:  # the slowest first
+        numbers = [*sides[0].sums[sides[0].size].reindex(numbers).sort_values(ascending=False).index]
+    rows = models.FactorRange(factors=[str(d) for d in reversed(numbers)])
+    capacity = (task.capacity_bytes.double() / 2**30).tolist()
+    roots: dict[str, models.UIElement] = {"memory": _chart(sides, rows, sources, _MEMORY, capacity)}
+    if has_costs:
+        charts = [_chart(sides, rows, sources, k, capacity) for k in range(_MEMORY)]
+        for k, chart in enumerate(charts):
+            chart.visible = k == 0
+        labels = ["whole step", *(phase.replace("_", " ") for phase in PHASES)]
+        phase = models.RadioButtonGroup(labels=labels, active=0, stylesheets=[_STYLE])
+        code = "charts.forEach((chart, k) => { chart.visible = k == this.active })"
+        phase.js_on_change("active", models.CustomJS(args={"charts": charts}, code=code))
+        roots |= {"phase": phase, "cost": column(*charts, sizing_mode="stretch_width")}
+    roots["tables"] = _table_list(sides, tables, has_costs)
+    if placed.steps:
+        roots["moves"] = _move_list(placed)
+    document = Document()
+    for name, root in roots.items():
+        root.name = name
+        document.add_root(root)
+    page: str = file_html(
+        document,
+        resources=Resources(mode="inline", minified=True),
+        title=f"{task.name}: {len(task.tables)} tables on {task.num_devices} devices",
+        template=Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_TEMPLATE),
+        template_variables={
+            "style": _STYLE,
+            "placed": placed,
+            "task": task,
+            "sides": sides,
+            "overall_ms": [side.sums["whole"].max() for side in sides] if has_costs else [],
+            "kinds": {kind for source in sources for kind in source.data["table"]},
+            "colours": {**_COLOURS, "pale": _paler(_PALETTE[0])},
+            "capacity": [gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
+            "gib": gib,
+            "unmeasured": unmeasured_sentence(placed.plan),
+        },
+        suppress_callback_warning=True,
+    )
+    return page
+
+
+def _bar_sources(placed: Placed, sides: list[Side], tables: pd.DataFrame) -> list[models.ColumnDataSource]:
+    """The parts of each side's bars, with all that is said of a part under the pointer."""
+    number = {name: t for t, name in enumerate(placed.request.task.tables.names)}
+    moves = [(number[step.table], step) for step in placed.steps if step.kind == "move"]
+    colours = colours_of(sides[0], tables.index, _PALETTE)
+    colours |= {OTHERS: _COLOURS["others"], WAITING: _COLOURS["waiting"]}
+    about = tables.drop(columns=["gib", "whole", "lookups"]).assign(rows=tables["rows"].map("{:,}".format))
+    sources = []
+    for side, end in zip(sides, ("target", "source"), strict=False):
+        parts = parts_of(side, {(t, getattr(step, end)) for t, step in moves})
+        parts = parts.join(about.astype(object), on="table")
+        parts["name"] = parts["name"].fillna(parts["table"].map(_ABOUT))
+        parts["colour"] = [colours[t] if side is sides[0] else _paler(colours[t]) for t in parts["table"]]
+        parts = parts.fillna("-").assign(side=side.name, **{f"label{k}": "" for k in range(len(SIZES))})
+        parts = parts.astype({"device": str, "table": "int32", "moved": "float32"})
+        floats = parts.select_dtypes("float64").columns
+        sources.append(models.ColumnDataSource(dict(parts.astype(dict.fromkeys(floats, "float32")))))
+    return sources
+
+
+def _chart(
+    sides: list[Side],
+    rows: models.FactorRange,
+    sources: list[models.ColumnDataSource],
+    k: int,
+    capacity: list[float],
+) -> figure:
+    """Bars of one size of `SIZES`: of each device, and below it of the plan in use."""
+    by_cost, num_devices = k != _MEMORY, len(rows.factors)
+    many, pixels = num_devices > _SCREEN, (36, 26, 20) if len(sides) == 1 else (54, 42, 36)
+    widest = max(side.sums[SIZES[k]].max() for side in sides)
+    shown = max(widest, 0 if by_cost or max(capacity) > 4 * widest else max(capacity)) or 1
+    plot = figure(
+        y_range=rows,
+        x_range=models.Range1d(0, (1.2 if k == 0 else 1.12) * shown),
+        height=num_devices * pixels[many + (num_devices > 3 * _SCREEN)] + 64,
+        sizing_mode="stretch_width",
+        tools="xwheel_zoom,xpan,reset",
+        active_scroll=None,
+        toolbar_location=None,
+        x_axis_label="predicted ms of a step" if by_cost else "GiB of device memory",
+        x_axis_location="above" if many else "below",
+        y_axis_label="device" if by_cost else None,
+        outline_line_color=None,
+    )
+    plot.xaxis.ticker = models.BasicTicker(desired_num_ticks=6)
+    plot.ygrid.visible = False
+    plot.xgrid.level = "underlay"
+    plot.axis.axis_label_text_font_style = "normal"
+    plot.axis.minor_tick_line_color = plot.yaxis.major_tick_line_color = None
+    hovered = []
+    for side, source, (middle, height) in zip(sides, sources, _LANES[len(sides)], strict=True):
+        ends = {"left": f"left{k}", "right": f"right{k}", "source": source}
+        y, top = (dodge("device", at, range=rows) for at in (middle, middle + height / 2 - 0.035))
+        hovered.append(plot.hbar(y=y, height=height, fill_color="colour", line_color="white", line_width=0.5, **ends))
+        plot.hbar(y=top, height=0.07, fill_color=_COLOURS["moved"], fill_alpha="moved", line_color=None, **ends)
+        if height * plot.height / num_devices >= 9:
+            plot.text(f"left{k}", y, f"label{k}", source=source, text_color=_INK, x_offset=4, **_SMALL)
+        plot.text(value(shown), y, "total", source=_totals(side, k), text_color=_SOFT, x_offset=6, **_SMALL)
+    if k == 0:
+        slowest = models.Span(location=sides[0].sums["whole"].max(), dimension="height", line_dash="dashed")
+        plot.add_layout(slowest)
+    if not by_cost:
+        lines = models.ColumnDataSource({"device": [str(d) for d in range(len(capacity))], "gib": capacity})
+        low, high = (dodge("device", offset, range=rows) for offset in (-0.5, 0.5))
+        plot.segment("gib", low, "gib", high, source=lines, line_width=2, line_color=_COLOURS["room"], name="room")
+    plot.add_tools(models.HoverTool(renderers=hovered, tooltips=_tooltips(sources[0].data, k)))
+    naming = models.CustomJS(args={"sources": sources, "plot": plot, "k": k}, code=_NAME)
+    plot.js_on_change("inner_width", naming)
+    plot.x_range.js_on_change("end", naming)
+    return plot
+
+
+def _totals(side: Side, k: int) -> models.ColumnDataSource:
+    """The sum of each bar, and which device is the slowest."""
+    sums = side.sums[SIZES[k]]
+    slowest = sums.idxmax() if k == 0 and len(sums) > 1 else None
+    texts = [f"{total:.3g}" + ("  ◀ slowest" if d == slowest else "") for d, total in sums.items()]
+    return models.ColumnDataSource({"device": [str(d) for d in sums.index], "total": texts})
+
+
+def _tooltips(columns: Mapping[str, object], k: int) -> list[tuple[str, str]]:
+    """The figures of the part under the pointer."""
+    lines = [("table", "@name"), ("device", "@device"), ("of the", "@side")]
+    lines += [("rows", "@rows"), ("dim", "@dim"), ("pooling factor", "@pooling")]
+    if k != _MEMORY:
+        phases = " + ".join(f"@{phase}{{0.000}}" for phase in PHASES)
+        lines += [("cost here, ms", f"@{SIZES[k]}{{0.000}}"), ("by phase", phases)]
+    lines += [("memory here, GiB", "@gib{0.0000}"), ("way to shard", "@way"), ("on devices", "@where")]
+    return lines + ([("was on", "@before")] if "before" in columns else [])
+
+
+def _table_list(sides: list[Side], tables: pd.DataFrame, has_costs: bool) -> models.UIElement:
+    shown = [
+        _column("name", "table", 220),
+        _column("rows", "rows", 100, "0,0"),
+        _column("dim", "dim", 60, "0,0"),
+        _column("pooling", "pooling factor", 100, "0,0.[00]"),
+        _column("lookups", "lookups in a batch", 120, "0,0"),
+        _column("way", "way to shard", 170),
+        _column("where", "devices", 110),
+        _column("gib", "memory, GiB", 100, "0,0.0000"),
+    ]
+    shown += [_column("whole", "share of cost, ms", 130, "0,0.000")] if has_costs else []
+    shown += [_column("before", f"devices, {side.name}", 130) for side in sides[1:]]
+    return _list(shown, tables.assign(table=tables.index), "name", "filter tables by name")
+
+
+def _move_list(placed: Placed) -> models.UIElement:
+    shown = [
+        _column("step", "step", 50, "0,0"),
+        _column("kind", "what", 60),
+        _column("table", "table", 220),
+        _column("rows", "rows", 180),
+        _column("columns", "columns", 100),
+        _column("source", "from", 80),
+        _column("target", "to", 80),
+        _column("mib", "MiB", 100, "0,0.00"),
+    ]
+    return _list(shown, moves_of(placed.steps), "table", "filter moves by table")
+
+
+def _list(shown: list[models.TableColumn], rows: pd.DataFrame, named: str, says: str) -> models.UIElement:
+    """A list to sort, and the entry that filters it by name."""
+    source = models.ColumnDataSource(dict(rows))
+    entry = models.TextInput(placeholder=says, width=320, stylesheets=[_STYLE])
+    matching = (
+        "return source.data[named].map(name => name.toLowerCase().includes(entry.value_input.trim().toLowerCase()))"
+    )
+    entry.js_on_change("value_input", models.CustomJS(args={"source": source}, code="source.change.emit()"))
+    table = models.DataTable(
+        source=source,
+        view=models.CDSView(filter=models.CustomJSFilter(args={"entry": entry, "named": named}, code=matching)),
+        columns=shown,
+        index_position=None,
+        row_height=26,
+        height=min(560, 50 + 26 * len(rows)),
+        sizing_mode="stretch_width",
+        autosize_mode="force_fit",
+        reorderable=False,
+        css_classes=["list"],
+        stylesheets=[_STYLE],
+    )
+    return column(entry, table, sizing_mode="stretch_width")
+
+
+def _column(field: str, title: str, width: int, number: str | None = None) -> models.TableColumn:
+    if number is None:
+        return models.TableColumn(field=field, title=title, width=width, formatter=models.StringFormatter())
+    formatter = models.NumberFormatter(format=number, text_align="right", nan_format="-")
+    return models.TableColumn(field=field, title=title, width=width, formatter=formatter, default_sort="descending")
+
+
+def _paler(colour: str) -> str:
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * _PALE):02x}" for part in parts)
