@@ -211,7 +211,7 @@ def _table_list(sides: list[Side], tables: pd.DataFrame, has_costs: bool) -> mod
         _column("gib", "memory, GiB", 100, "0,0.0000"),
     ]
     shown += [_column("whole", "share of cost, ms", 130, "0,0.000")] if has_costs else []
-    shown += [_column("before", f"devices, {side.name}", 130) for side in sides[1:]]
+    shown += [_column("before", f"devices, {side.name}", 190) for side in sides[1:]]
     return _list(shown, tables.assign(table=tables.index), "name", "filter tables by name")
 
 
