@@ -60,7 +60,7 @@ def test_clusters_are_compared_by_published_figures(in_home, tmp_path):
     assert 0 < a100["balance"] <= 1
     assert 97 * 2**30 / 8 < a100["largest_memory_bytes"] <= a100["memory_bytes"]
     assert a100["index_exchange_ms"] > 0
-    assert (small["overall_ms"], "more than" in small["infeasible"]) == (None, True)
+    assert (small["overall_ms"], "97.4 GiB in all" in small["infeasible"]) == (None, True)
     words = " ".join(in_home(*clusters).stdout.split())
     assert "h100 x16" in words
-    assert "v100 x2 does not fit: the 26 tables" in words
+    assert "v100 x2 does not fit: " in words
