@@ -111,12 +111,6 @@ def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
     ]
 
 
-def test_a_table_of_other_rows_is_loaded_again():
-    old = PlacementTask(tables_of([5, 4]), 2, 2**20)
-    plan = make_plan(old, placed(old, [0, 1]), "old")
-    assert InUse.of(plan, PlacementTask(tables_of([5, 8]), 2, 2**20)).changed == ("t1",)
-
-
 def test_a_plan_of_other_tables_or_of_other_sizes_of_all_is_refused():
     old = task_of([5], num_devices=2, room_rows=10)
     plan = make_plan(old, placed(old, [0]), "old")

@@ -4,20 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.search.baselines import baselines
-from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.policy_placer import PolicyPlacer
-from tests.helpers.tables import pool_of, task_of
+from tests.helpers.tables import pool_of
 from tests.helpers.trained import learnt, learnt_placer
 
 UNHURRIED_MS = 50.0
@@ -44,19 +41,6 @@ def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, bud
         task = PlacementTask(pool_of(14, seed), num_devices, 2**33)
         found = float(placer.predict(task, placer.place(task, budget_ms)).overall_ms())
         assert found <= min(float(placer.predict(task, start).overall_ms()) for start in starts(task)) * (1 + 1e-5)
-
-
-@settings(max_examples=15)
-@given(rows=st.lists(st.integers(1, 20), min_size=2, max_size=10), num_devices=st.integers(1, 4))
-@pytest.mark.slow
-def test_where_memory_is_tight_the_result_is_legal_or_an_error(rows, num_devices):
-    task = task_of(rows, num_devices, max(max(rows), -(-sum(rows) // num_devices)))
-    try:
-        assert not violation(task, learnt_placer().place(task, 20.0))
-    except NoPlacementError:
-        for placer in baselines().values():
-            with pytest.raises(NoPlacementError):
-                placer.place(task)
 
 
 def test_local_search_finds_the_even_split_that_no_start_has():
