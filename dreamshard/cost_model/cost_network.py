@@ -129,23 +129,26 @@ class CostNetwork(nn.Module, ABC):
     """Predicts the cost of placements from features of their tables.
 
     Attributes:
+        table: the network of `encode`.
         max_gradient_norm: to which gradients of the fit are clipped.
         measured_on: origin of the samples that it was fitted to; None before the first fit.
     """
 
+    table: nn.Module
     max_gradient_norm: ClassVar[float] = math.inf
     measured_on: MeasuredOn | None = None
 
-    @abstractmethod
     def encode(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
     ) -> Float[Tensor, "*B L"]:
-        """Latent vector of each table.
+        """Latent vector of each table; as published, precision, optimizer and batch size have no effect.
 
         Args:
             normalised: features of the tables.
             ratios: from `work_ratios`, for steps of another setting than the network's; None for its own.
         """
+        latent: Tensor = self.table(normalised)
+        return latent
 
     def ratios(self, task: PlacementTask, tables: Tables | None = None) -> Float[Tensor, "T 4"] | None:
         """`work_ratios` of a task's tables, or of other ones in its setting; None if the network has that setting too."""

@@ -1,4 +1,4 @@
-"""All-to-alls: which to measure by themselves, and what a cost network knows of them.
+"""All-to-alls: which to measure alone, and what a cost network knows of them.
 
 For a task's topology the network needs the weights of `comm_inputs`. They come from the best that is known: the placements
 measured on that topology, unless the task's devices hold far more than theirs; else the all-to-alls measured on it; else a
@@ -8,7 +8,6 @@ Bytes are those that leave a device for others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from dreamshard.tasks import PlacementTask
 Array = NDArray[np.float64]
 # Columns of `points` and `fits`: devices, devices per host, then
 _BYTES, _TIMES = 2, slice(3, 5)  # of points; milliseconds forward and backward
-_FIT_BYTES, _FIT_WEIGHTS = slice(2, 4), slice(4, 12)  # of fits: range of the widest device's bytes; weights both ways
+_WIDEST, _FIT_WEIGHTS = 3, slice(4, 12)  # of fits: least and most bytes of the widest device; weights both ways
 _COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 _OUTLIER = 2.5  # medians of the absolute error, above which a placement counts less
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
@@ -39,14 +38,8 @@ _LEAST_BYTES, _STEP = 2**14, 3  # of designed exchanges: below, latency alone co
 _HEADROOM = 2  # of the largest exchange over a balanced placement's
 
 
-@dataclass(frozen=True, order=True)
-class ExchangeShape:
-    """Equal devices on equal hosts.
-
-    Attributes:
-        num_devices: `D`.
-        devices_per_host: 1 to `D`.
-    """
+class ExchangeShape(NamedTuple):
+    """Equal devices on equal hosts, 1 to all devices per host."""
 
     num_devices: int
     devices_per_host: int
@@ -79,12 +72,9 @@ def exchanges_for(tasks: Sequence[PlacementTask], batch_size: int, more_devices:
 
 
 def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most_bytes: int) -> list[Exchange]:
-    """Exchanges of each number of devices in equal parts up to `most_bytes` or more.
+    """Exchanges of each number of devices in equal parts, of up to `most_bytes` or more from each device.
 
-    Args:
-        counts: of devices.
-        devices_per_host: None for as many as the hardware has.
-        most_bytes: that a device sends in the largest exchange that matters.
+    `devices_per_host` of None stands for as many as the hardware has.
     """
     sizes = [_LEAST_BYTES]
     while sizes[-1] < most_bytes:
@@ -116,12 +106,13 @@ class ExchangeModel(nn.Module):
     Its buffers have as many rows as there is to know, and loading a state replaces them.
 
     Attributes:
-        points: `[K, 5]` all-to-alls measured by themselves.
+        points: `[K, 5]` all-to-alls measured alone.
         fits: `[G, 12]` weights fitted to placements, a row per topology, the one with the most placements first.
         host_devices: devices on a host of the hardware; 0 if all devices share a host.
         batch_size: of the placements; 0 before there are any.
         law: `fit_law` of all points.
         curves: of each topology with points.
+        fitted: the row of each topology in `fits`.
     """
 
     points: Tensor
@@ -136,8 +127,8 @@ class ExchangeModel(nn.Module):
         self.register_buffer("host_devices", torch.zeros((), dtype=torch.int64))
         self.register_buffer("batch_size", torch.zeros((), dtype=torch.int64))
         self.register_load_state_dict_pre_hook(_take_shapes)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_post_hook(lambda module, _: module._learn_points())  # type: ignore[no-untyped-call]
-        self._learn_points()
+        self.register_load_state_dict_post_hook(lambda module, _: module._index())  # type: ignore[no-untyped-call]
+        self._index()
 
     def topology(self, num_devices: int, devices_per_host: int | None) -> ExchangeShape:
         """The topology of a task on this hardware."""
@@ -145,10 +136,10 @@ class ExchangeModel(nn.Module):
 
     def knows(self, shape: ExchangeShape) -> bool:
         """Whether all-to-alls of exactly this topology were measured."""
-        return shape in self.curves or bool(len(self._fits_of(shape)))
+        return shape in self.curves or shape in self.fitted
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
-        """Replace all that was known of all-to-alls by themselves; samples must be of one hardware."""
+        """Replace all that was known of all-to-alls alone; samples must be of one hardware."""
         hosts = {sample.host_devices for sample in samples if sample.host_devices is not None}
         self.host_devices = torch.tensor(max(hosts, default=0))
         rows = []
@@ -158,13 +149,7 @@ class ExchangeModel(nn.Module):
             leaves = int(sample.exchange.sent_bytes.max()) * (count - 1) / count
             rows.append([count, shape.devices_per_host, leaves, *(float(each.mean()) for each in times)])
         self.points = torch.tensor(rows, dtype=torch.float64).reshape(-1, 5)
-        self._learn_points()
-
-    def _learn_points(self) -> None:
-        points, shapes = self.points.numpy(), [ExchangeShape(*row) for row in self.points[:, :2].long().tolist()]
-        rows = {shape: points[[each == shape for each in shapes]] for shape in dict.fromkeys(shapes)}
-        self.law = fit_law(rows)
-        self.curves = {shape: _Curve.through(shape, own) for shape, own in rows.items()}
+        self._index()
 
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
@@ -178,6 +163,7 @@ class ExchangeModel(nn.Module):
                 width = [float(widest.min()), float(widest.max())]
                 rows[shape] = [num_devices, shape.devices_per_host, *width, *weights.flatten().tolist()]
         self.fits = torch.tensor(list(rows.values()), dtype=torch.float64).reshape(-1, 12)
+        self._index()
 
     def placed_ms(self, data: CostData, dims: Float[Tensor, "S D"]) -> Float[Tensor, "S D 2"]:
         """Forward and backward communication of measured placements."""
@@ -200,15 +186,15 @@ class ExchangeModel(nn.Module):
         """
         if shape.num_devices == 1 or not self.batch_size:
             return torch.zeros(2, 4)
-        own, is_measured = self._fits_of(shape), shape in self.curves
-        if not len(own) and not self.curves:
-            own = self.fits[:1]
+        fit, curve = self.fitted.get(shape), self.curves.get(shape)
+        if fit is None and not self.curves:
+            return self.fitted_ms
         balanced = sum_dims / _HUNDRED * self._unit_bytes * (shape.num_devices - 1) / shape.num_devices**2
-        if len(own) and not (is_measured and balanced > _REACH * float(own[0, _FIT_BYTES][1])):
-            return own[0, _FIT_WEIGHTS].reshape(2, 4).float()
+        if fit is not None and (curve is None or balanced <= _REACH * fit[_WIDEST]):
+            return torch.from_numpy(fit[_FIT_WEIGHTS].reshape(2, 4)).float()
         if not self.law[:, 1].any():  # without a network between hosts if none was measured
             shape = ExchangeShape(shape.num_devices, shape.num_devices)
-        sizes, curve = np.array([1.0, _AHEAD]) * balanced, self.curves.get(shape)
+        sizes = np.array([1.0, _AHEAD]) * balanced
         here, ahead = (law_ms(self.law, shape, sizes) if curve is None else curve.ms(shape, sizes)).T
         slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
         slopes = self.fitted_ms[:, 1:].double()  # of what a device sends, the most that any sends, what it receives
@@ -221,8 +207,16 @@ class ExchangeModel(nn.Module):
         """Of a unit of `comm_inputs`."""
         return float(_HUNDRED * VECTOR_BYTES * int(self.batch_size))
 
-    def _fits_of(self, shape: ExchangeShape) -> Float[Tensor, "N 12"]:
-        return self.fits[(self.fits[:, 0] == shape.num_devices) & (self.fits[:, 1] == shape.devices_per_host)]
+    def _index(self) -> None:
+        points, fits = self.points.numpy(), self.fits.numpy()
+        rows = {shape: points[(points[:, :2] == shape).all(axis=1)] for shape in _shapes(points)}
+        self.law = fit_law(rows)
+        self.curves = {shape: _Curve.through(shape, own) for shape, own in rows.items()}
+        self.fitted = dict(zip(_shapes(fits), fits, strict=True))
+
+
+def _shapes(rows: Array) -> list[ExchangeShape]:
+    return [ExchangeShape(*row) for row in rows[:, :2].astype(int).tolist()]
 
 
 def fit_law(points: Mapping[ExchangeShape, Array]) -> Array:

@@ -71,18 +71,13 @@ class PaperCostNetwork(CostNetwork):
     directions move the same bytes, so the one communication head stands for both.
     """
 
+    table: TableNetwork
+
     def __init__(self) -> None:
         super().__init__()
         self.table = TableNetwork()
         self.heads = nn.ModuleList(mlp(LATENT, _HEAD, 1) for _ in range(3))
         self.overall = mlp(LATENT, _HEAD, 1)
-
-    def encode(
-        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
-    ) -> Float[Tensor, "*B L"]:
-        """As published, without an effect of precision, optimizer or batch size."""
-        latent: Tensor = self.table(normalised)
-        return latent
 
     def heads_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 3"]:
         """Forward compute, backward communication and backward compute of each device."""

@@ -33,8 +33,8 @@ from dreamshard.cost_model.features import (
     BACKWARD,
     BATCH,
     DISTINCT_ROWS,
-    FEATURES,
     FORWARD,
+    NUM_PAPER_FEATURES,
     PHYSICAL_FEATURES,
     Normaliser,
 )
@@ -47,7 +47,7 @@ each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims, 
 
 _LOGS = [COUNT, DISTINCT, DIMS, LOOKUPS]  # in the order of the correction's inputs
 _SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a pair's work and its concentration
-_COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
+_COLUMNS = slice(NUM_PAPER_FEATURES, None)  # that it sees: `PHYSICAL_FEATURES`
 _PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in spreads of the training pool from its mean
 _SQUARES, _SATURATING = 3, 17  # inputs of a table's work: five quantities at three places, first lookups, hot lookups
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
@@ -126,7 +126,7 @@ class StructuredCostNetwork(CostNetwork):
         of_wide = torch.zeros(_MEMBERS, 2, len(WIDE_DIMS), _HIDDEN)
         weights = {
             "log_scale": torch.zeros(_MEMBERS, 2),
-            "slope": 0.01 * torch.randn(_MEMBERS, 2, len(_COLUMNS) + _SQUARES + _SATURATING),
+            "slope": 0.01 * torch.randn(_MEMBERS, 2, len(PHYSICAL_FEATURES) + _SQUARES + _SATURATING),
             "launch": torch.full((_MEMBERS, 2), -4.0),
             "hidden_weight": torch.cat([drawn, of_wide], dim=2),
             "hidden_bias": 0.1 * torch.randn(_MEMBERS, 2, _HIDDEN),
@@ -150,7 +150,7 @@ class StructuredCostNetwork(CostNetwork):
         work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [*B, 2M]
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., :1] + logs[..., 4:5]
-        shared = torch.cat([distinct, logs[..., [0, 2]]], dim=-1).exp() / _UNITS
+        shared = torch.cat([distinct, logs[..., 0:3:2]], dim=-1).exp() / _UNITS
         if ratios is not None:
             shared = shared * ratios[..., [DISTINCT_ROWS, BATCH, BATCH]]
         return torch.cat([work, work.square(), wide, shared, torch.ones_like(wide[..., :1])], dim=-1)
@@ -180,7 +180,12 @@ class StructuredCostNetwork(CostNetwork):
         def array(value: Tensor) -> Floats:
             return np.ascontiguousarray(value.numpy(), np.float64)
 
-        scale = np.tile(array(self.scale_ms) / _MEMBERS, _MEMBERS)  # [2M]
+        def pairs(weights: nn.Parameter) -> Floats:
+            """With pairs of a member and a phase last."""
+            own = array(weights)
+            return np.ascontiguousarray(np.moveaxis(own.reshape(2 * _MEMBERS, *own.shape[2:]), 0, -1))
+
+        scale = np.concatenate([array(self.scale_ms) / _MEMBERS] * _MEMBERS)  # [2M]
         launch = array(nn.functional.softplus(self.launch.double())).ravel()
         latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
         share, size = (num_devices - 1) / num_devices, 4 * _MEMBERS + _SHARED
@@ -194,9 +199,9 @@ class StructuredCostNetwork(CostNetwork):
             own_ms=own * share - received / num_devices,
             total_ms=received / num_devices,
             fixed_ms=latency,
-            hidden_weight=array(self.hidden_weight.flatten(0, 1).permute(1, 2, 0).flatten(1)),
-            hidden_bias=array(self.hidden_bias.flatten(0, 1).T.flatten()),
-            output_weight=array(self.output_weight.flatten(0, 1).T) / BOUND,
+            hidden_weight=pairs(self.hidden_weight).reshape(_SHARED + 2, -1),
+            hidden_bias=pairs(self.hidden_bias).ravel(),
+            output_weight=pairs(self.output_weight) / BOUND,
             scale_ms=scale,
             launch_ms=(launch * scale).reshape(-1, 2).sum(axis=0),
         )

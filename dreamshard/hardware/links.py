@@ -7,7 +7,6 @@ shares its adapters evenly; no public time between hosts checks this, except tho
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -16,6 +15,7 @@ import numpy as np
 import scipy
 import torch
 from jaxtyping import Float
+from scipy.interpolate import PchipInterpolator
 from torch import Tensor
 
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
@@ -159,7 +159,7 @@ def within_node_s(
         return torch.zeros_like(num_bytes)
     if spec.link_curve in PRESETS:
         faster = spec.link_bytes_per_s / PRESETS[spec.link_curve].link_bytes_per_s
-        return link_curve(spec.link_curve, near, operation).seconds(num_bytes / faster)
+        return curve_s(link_curve(spec.link_curve, near, operation), num_bytes / faster)
     share = _datasheet_share(spec.link_curve, near, operation) if spec.link_curve else 1.0
     return num_bytes * sent_share(near, operation) / (share * spec.link_bytes_per_s) + spec.link_latency_s
 
@@ -174,56 +174,29 @@ def _datasheet_share(kind: str, num_gpus: int, operation: Operation) -> float:
     """Share of its datasheet's bandwidth that a link of this kind reaches: the geometric mean of the GPUs measured."""
     shares = []
     for gpu in MEASURED_LINKS[kind]:
-        seconds = float(link_curve(gpu, num_gpus, operation).seconds(torch.tensor(float(LARGE_BYTES))))
+        seconds = float(curve_s(link_curve(gpu, num_gpus, operation), torch.tensor(float(LARGE_BYTES))))
         shares.append(LARGE_BYTES * sent_share(num_gpus, operation) / seconds / PRESETS[gpu].link_bytes_per_s)
     return math.prod(shares) ** (1 / len(shares))
 
 
-@dataclass(frozen=True, eq=False)
-class LinkCurve:
-    """Seconds of a collective among a fixed number of GPUs; never falls as bytes grow.
-
-    Below the smallest measured size it takes as long as that; above the largest it grows in proportion.
-
-    Attributes:
-        logs: logarithm of seconds over the logarithm of bytes, as `collective_times` counts them.
-    """
-
-    logs: scipy.interpolate.PchipInterpolator
-
-    @classmethod
-    def through(cls, times_us: Mapping[int, float]) -> "LinkCurve":
-        """The curve through times by bytes, after the least change that makes them rise."""
-        sizes = sorted(times_us)
-        rising = scipy.optimize.isotonic_regression(np.log([1e-6 * times_us[size] for size in sizes])).x
-        return cls(scipy.interpolate.PchipInterpolator(np.log(sizes), rising))
-
-    def seconds(self, sent_bytes: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        """Seconds for these bytes, of any shape, in their precision."""
-        wanted = sent_bytes.double().clamp(min=1).log()
-        within = wanted.clamp(float(self.logs.x[0]), float(self.logs.x[-1]))
-        measured = torch.from_numpy(np.asarray(self.logs(within.numpy())))
-        return (measured + (wanted - within).clamp(min=0)).exp().to(sent_bytes.dtype)
-
-
 @cache
-def link_curve(gpu: str, num_gpus: int, operation: Operation = "all_to_all") -> LinkCurve:
-    """The curve of `num_gpus` of this kind, at least 2."""
+def link_curve(gpu: str, num_gpus: int, operation: Operation = "all_to_all") -> PchipInterpolator:
+    """The curve of `num_gpus` of this kind, at least 2: logarithms of seconds over those of bytes, never falling."""
     return fit_link_curve(collective_times(operation)[gpu], num_gpus)
 
 
-def fit_link_curve(times_us: Mapping[int, Mapping[int, float]], num_gpus: int) -> LinkCurve:
+def fit_link_curve(times_us: Mapping[int, Mapping[int, float]], num_gpus: int) -> PchipInterpolator:
     """The curve through times by number of GPUs and bytes; between numbers it is interpolated in their logarithm.
 
     Beyond the largest measured number `m`, each doubling adds as much latency as the last measured one, and the rest grows
     with the share of the bytes that leaves a GPU, from `(m-1)/m` to `(n-1)/n`.
     """
     if num_gpus in times_us:
-        return LinkCurve.through(times_us[num_gpus])
+        return _curve_through(times_us[num_gpus])
     counts = sorted(times_us)
-    curves = [LinkCurve.through(times_us[count]) for count in counts]
-    log_bytes = np.unique(np.concatenate([curve.logs.x for curve in curves]))  # [K]
-    at_counts = np.stack([curve.seconds(torch.from_numpy(np.exp(log_bytes))).numpy() for curve in curves])  # [C, K]
+    curves = [_curve_through(times_us[count]) for count in counts]
+    log_bytes = np.unique(np.concatenate([curve.x for curve in curves]))  # [K]
+    at_counts = np.stack([curve_s(curve, torch.from_numpy(np.exp(log_bytes))).numpy() for curve in curves])  # [C, K]
     if num_gpus > counts[-1] and len(counts) > 1:
         (fewer, most), (before, last) = counts[-2:], at_counts[-2:]
         latency_s = max(last[0] - before[0], 0) * math.log(num_gpus / most, most / fewer)
@@ -232,7 +205,25 @@ def fit_link_curve(times_us: Mapping[int, Mapping[int, float]], num_gpus: int) -
         at = np.interp(np.log(num_gpus), np.log(counts), np.arange(len(counts)))
         low, part = int(at), float(at % 1)
         seconds = at_counts[low] ** (1 - part) * at_counts[min(low + 1, len(counts) - 1)] ** part
-    return LinkCurve(scipy.interpolate.PchipInterpolator(log_bytes, np.log(seconds)))
+    return PchipInterpolator(log_bytes, np.log(seconds))
+
+
+def _curve_through(times_us: Mapping[int, float]) -> PchipInterpolator:
+    """The curve through times by bytes, after the least change that makes them rise."""
+    sizes = sorted(times_us)
+    rising = scipy.optimize.isotonic_regression(np.log([1e-6 * times_us[size] for size in sizes])).x
+    return PchipInterpolator(np.log(sizes), rising)
+
+
+def curve_s(curve: PchipInterpolator, num_bytes: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """Seconds for these bytes, in their precision.
+
+    Below the smallest measured size it takes as long as that; above the largest it grows in proportion.
+    """
+    wanted = num_bytes.double().clamp(min=1).log()
+    within = wanted.clamp(float(curve.x[0]), float(curve.x[-1]))
+    measured = torch.from_numpy(np.asarray(curve(within.numpy())))
+    return (measured + (wanted - within).clamp(min=0)).exp().to(num_bytes.dtype)
 
 
 @cache

@@ -19,12 +19,7 @@ from torch import Tensor
 from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.placement import ON_ONE_DEVICE
 from dreamshard.shards import GRADIENT_BYTES, Shards
-from dreamshard.tables import (
-    BYTES_PER_ELEMENT_STATE,
-    BYTES_PER_ROW_STATE,
-    NUM_BINS,
-    Tables,
-)
+from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
 
 SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
@@ -103,9 +98,7 @@ def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[
 
 def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
     """Distinct rows of a batch that are not in the cache; see the module's docstring."""
-    share = shards.tables.bins.double()
-    share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
-    rows = unique[:, None] * share.flip(1)  # [S, 17], most often looked up first
+    rows = unique[:, None] * _shares(shards.tables).flip(1)  # [S, 17], most often looked up first
     alike = rows.clone()
     alike[:, -1] += shards.tables.rows.double() - unique
     hotter = alike.cumsum(dim=1) - alike
@@ -122,14 +115,19 @@ def _reuse(
     A bin's rows count as its middle, scaled so that all reads add up to the table's lookups.
     """
     middle = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)  # [17]
-    share = tables.bins.to(torch.float64)
-    share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    share = _shares(tables)
     rows = unique[:, None] * share  # [T, 17]
     unscaled = rows * (middle - 1)  # reads after the first
     again = unscaled * ((lookups - unique) / unscaled.sum(dim=1).clamp(min=1e-12)).clamp(min=0)[:, None]
     unbinned = (unscaled.sum(dim=1) <= 0)[:, None] * (lookups - unique).clamp(min=0)[:, None]
     again = again + unbinned * share  # where bins show no reuse but counts do
     return rows.flip(1), again.flip(1)
+
+
+def _shares(tables: Tables) -> Float[Tensor, "T 17"]:
+    """Of the distinct rows in each access-count bin."""
+    share = tables.bins.double()
+    return share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
 
 
 def _sectors(num_bytes: Float[Tensor, " T"]) -> Float[Tensor, " T"]:

@@ -6,22 +6,21 @@ testbed cost such sums by the same compiled functions. Times are not additive:
 - a shard with little work does not fill the device, and costs what the host needs to launch its kernels;
 - the widest table of a shard sets how many threads share a row, so lanes idle for narrower tables;
 - repeated reads are served from the cache as far as the hottest rows of the tables in flight fit into it;
-- the backward pass sorts all indices of the shard, with one more pass for every 8 bits of its total rows;
-- all devices wait in the all-to-all for the one with the largest sum of dims.
+- the backward pass sorts all indices of the shard, with one more pass for every 8 bits of its total rows.
 
 Kernels run as FBGEMM's CUDA code does (pytorch/FBGEMM at 71d6f8b2). Forward: a group of 8, 16 or 32 threads reads a row; a
 warp looks up the bag of a sample. Backward: all indices are sorted, so that the lookups of a row are one segment; a warp sums
-a segment's gradients and updates its row. Warps of a block share segments of `SEGMENT` lookups and more, and blocks share
-those above 1024, so work spreads over lookups, never over distinct rows alone.
+a segment's gradients and updates its row. Several warps share segments of `SEGMENT` lookups and more, so work spreads over
+lookups, never over distinct rows alone.
 
 Tables in host memory: fbgemm's prefetch sorts the cached lookups, fetches missing rows over the host's link and writes back
 the rows that they drive out, both ways at once; the backward pass reads and writes the optimizer's state there. Data-parallel
 copies: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
 
 Fitted to the forward sweep of torchrec PR 2365 (taken for an A100) and the V100's times, and to nothing else: `STEP_CYCLES`,
-`BANDWIDTH_SHARE`, `UPDATE_SHARE`. The host's launches are those of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is
-fitted to an H100 (NVIDIA/recsys-examples), whose backward pass moves rows of 128 columns, or two moments of each, at 39 to
-44 GB/s in each direction at once, of 63. `python -m tests.benchmarks presets` compares all public times.
+`BANDWIDTH_SHARE`, `UPDATE_SHARE`. The host's launches are of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is fitted to
+an H100 (NVIDIA/recsys-examples), whose backward pass moves rows at 39 to 44 GB/s in each direction at once, of 63.
+`python -m tests.benchmarks presets` compares all public times.
 """
 
 import inspect
@@ -65,16 +64,15 @@ Compiled = TypeVar("Compiled", bound=Callable[..., Any])
 _MEMORY, _L2, _L2_RATE, _CYCLES, _WARPS, _LAUNCH, _HOST_RATE, _BATCH = range(8)
 
 
-def jit(function: Compiled) -> Compiled:
+def jit(function: Compiled, **options: bool) -> Compiled:
     """Compile a function, whatever checks its shapes in tests; the machine code is cached on disk."""
-    compiled: Compiled = numba.njit(cache=True, error_model="numpy")(inspect.unwrap(function))
+    compiled: Compiled = numba.njit(cache=True, error_model="numpy", **options)(inspect.unwrap(function))
     return compiled
 
 
 def inlined(function: Compiled) -> Compiled:
     """Compile a function into its callers: passing states and menus of many arrays takes longer than small functions do."""
-    compiled: Compiled = numba.njit(cache=True, error_model="numpy", forceinline=True)(inspect.unwrap(function))
-    return compiled
+    return jit(function, forceinline=True)
 
 
 def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:

@@ -143,7 +143,7 @@ def rollout(
     legal = np.empty((count, num_tables, num_devices), np.bool_)
     _place(
         episode.law,
-        _scorer(policy, episode),
+        _Scorer.of(policy, episode.features),
         episode.latents.double().numpy(),
         episode.table_bytes.numpy(),
         episode.capacity_bytes.numpy(),
@@ -155,17 +155,9 @@ def rollout(
         costs,
         legal,
     )
-    taken = torch.from_numpy(actions)
-    device = torch.empty_like(taken)
-    device[:, episode.order] = taken
-    return Rollout(
-        device,
-        torch.from_numpy(loads).float(),
-        (torch.from_numpy(used_bytes) <= episode.capacity_bytes).all(dim=1),
-        taken,
-        torch.from_numpy(costs),
-        torch.from_numpy(legal),
-    )
+    device, feasible = np.empty_like(actions), (used_bytes <= episode.capacity_bytes.numpy()).all(axis=1)
+    device[:, episode.order.numpy()] = actions
+    return Rollout(*map(torch.from_numpy, (device, loads.astype(np.float32), feasible, actions, costs, legal)))
 
 
 def log_probs(
@@ -220,23 +212,26 @@ class _Scorer(NamedTuple):
     score: Floats
     bias: float
 
+    @classmethod
+    def of(cls, policy: PolicyNetwork, features: Float[Tensor, "T F"]) -> "_Scorer":
+        """The policy's scores of tables with these features."""
+        scores = _array(policy.table_scores(nn.functional.pad(features, (0, 0, 0, 1))))  # [T + 1]
+        first_weight, first_bias, second_weight, second_bias = map(_array, policy.cost.parameters())
+        return cls(
+            scores[:-1],
+            float(scores[-1]),
+            first_weight,
+            first_bias,
+            second_weight,
+            second_bias,
+            _array(policy.score.weight[0, LATENT:]),
+            float(policy.score.bias),
+        )
 
-def _scorer(policy: PolicyNetwork, episode: Episode) -> _Scorer:
-    def array(value: Tensor) -> Floats:
-        return np.ascontiguousarray(value.detach().numpy(), np.float64)
 
-    *scores, empty = array(policy.table_scores(nn.functional.pad(episode.features, (0, 0, 0, 1))))  # [T + 1]
-    first_weight, first_bias, second_weight, second_bias = map(array, policy.cost.parameters())
-    return _Scorer(
-        np.array(scores),
-        float(empty),
-        np.ascontiguousarray(first_weight.T),
-        first_bias,
-        np.ascontiguousarray(second_weight.T),
-        second_bias,
-        array(policy.score.weight[0, LATENT:]),
-        float(policy.score.bias),
-    )
+def _array(value: Tensor) -> Floats:
+    """In float64, with inputs of a layer before its outputs."""
+    return np.ascontiguousarray(value.detach().numpy().T, np.float64)
 
 
 @jit

@@ -1,6 +1,6 @@
 """Testbeds measure placements: on real ranks, on one device that stands for many, or on models of an accelerator.
 
-base        the protocol, the setup, capacity and timings
+base        the protocol, the setup, capacity
 simulated   costs from an accelerator's figures
 emulated    one device that stands for all
 cluster     a rank per device; layout says which is which
@@ -24,13 +24,7 @@ from dreamshard.hardware.accelerator import (
     preset_of,
     read_hardware,
 )
-from dreamshard.testbeds.base import (
-    Capacity,
-    DeviceType,
-    MeasurementError,
-    Testbed,
-    TestbedSetup,
-)
+from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster import ClusterTestbed
 from dreamshard.testbeds.device import device_model
 from dreamshard.testbeds.emulated import EmulatedTestbed
@@ -65,9 +59,9 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
 
     - `cluster`: real ranks, on CUDA if there are GPUs, else on CPU; `cluster:cpu`, `cluster:cuda`. GPUs for only some of
       the devices are an error, never a reason to measure on CPU.
-    - `cluster:ray`: the same ranks as actors of a Ray cluster; `cluster:ray:cpu`, `cluster:ray:cuda`.
+    - `cluster:ray`: the same ranks as tasks of a Ray cluster; `cluster:ray:cpu`, `cluster:ray:cuda`.
     - `emulated`, `emulated:<accelerator>`: measures the shards of every device on one, a GPU if there is one, with the links
-      of the accelerator, by default the GPU's own.
+      of the accelerator; by default of the GPU's own preset, or else of the paper's.
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
     - Instead of an accelerator's name, the last two take a file of one's own hardware (docs/hardware.md).
@@ -79,10 +73,15 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
         ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.
     """
     kind, _, detail = name.partition(":")
-    if kind == "emulated" or (
-        name == "auto" and launched is None and 0 < torch.cuda.device_count() < setup.num_devices
-    ):
-        return _emulated(setup, detail)
+    num_gpus = torch.cuda.device_count()
+    if kind == "emulated" or (name == "auto" and launched is None and 0 < num_gpus < setup.num_devices):
+        on: DeviceType = "cuda" if num_gpus else "cpu"
+        if not num_gpus:
+            logger.warning(
+                "this machine has no GPU, so shards are measured on its CPU; their costs are no guide to GPUs"
+            )
+        spec = hardware(detail) if detail else preset_of(device_model(on)) or PRESETS[DEFAULT_PRESET]
+        return EmulatedTestbed(setup, on, spec)
     if name in ("auto", *CLUSTERS):
         device_type: DeviceType | None = "cpu" if name.endswith("cpu") else "cuda" if name.endswith("cuda") else None
         ranks = ray_ranks(setup.most_devices, device_type) if detail.startswith("ray") else launched
@@ -122,12 +121,3 @@ def is_testbed(name: str, kind: str, hardware: str) -> bool:
     elif preset not in PRESETS:
         return kind == named_kind
     return kind == named_kind and hardware.endswith(f" {preset}")
-
-
-def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:
-    """One device for all, with the links of `target`, else of the GPU's own preset, else of the default one."""
-    device_type: DeviceType = "cuda" if torch.cuda.device_count() else "cpu"
-    if device_type == "cpu":
-        logger.warning("this machine has no GPU, so shards are measured on its CPU; their costs are no guide to GPUs")
-    spec = hardware(target) if target else preset_of(device_model(device_type)) or PRESETS[DEFAULT_PRESET]
-    return EmulatedTestbed(setup, device_type, spec)

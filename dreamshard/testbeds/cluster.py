@@ -114,7 +114,7 @@ class ClusterTestbed(DeviceTestbed):
             on_host = f" on host {host}" if len(self.layout.pattern) > 1 else ""
             error = MeasurementError(
                 f"measuring {name} failed on rank {failure.rank} of {len(part.numbers)}{on_host}: {failure.what}. All "
-                f"ranks were ended; earlier samples are kept; {self.ranks.launcher.advice}"
+                "ranks were ended; earlier samples are kept; start the same command again, or open the testbed again"
             )
             if failure.trace:
                 error.add_note(f"rank {failure.rank}:\n{failure.trace}")

@@ -8,7 +8,6 @@ share cores; communication is wall time. On CUDA both are timed by events on the
 """
 
 import gc
-import os
 import platform
 import time
 from collections import OrderedDict
@@ -233,7 +232,7 @@ def library_versions() -> dict[str, str]:
 
 def machine_memory_bytes() -> int:
     """Memory of this machine, or of the container that this process is in."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits = [int(psutil.virtual_memory().total)]
     for file in map(Path, _CGROUP_LIMITS):
         with suppress(OSError, ValueError):  # there is no such file, or it says `max`
             limits.append(int(file.read_text()))

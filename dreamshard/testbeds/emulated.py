@@ -7,8 +7,6 @@ device's shards that were measured before, in any placement, are not measured ag
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample, Infeasible
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
@@ -18,10 +16,10 @@ from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Capacity, DeviceType, TestbedSetup, check_placement
-from dreamshard.testbeds.device import Device, DeviceTestbed, DoesNotFitError, device_model, machine_memory_bytes
+from dreamshard.testbeds.device import Device, DeviceTestbed, device_model, machine_memory_bytes
 from dreamshard.testbeds.operators import precision_of, require_fbgemm, require_operators
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.step import measure_operators
+from dreamshard.testbeds.step import Floats, measure_step
 
 
 class EmulatedTestbed(DeviceTestbed):
@@ -42,7 +40,7 @@ class EmulatedTestbed(DeviceTestbed):
         self.setup, self.target = setup, target
         self.device_type: DeviceType = device_type
         self.hardware = self.links = f"{device_model(device_type)} for each device, links of {target.name}"
-        self._known: dict[str, Float[Tensor, "R 2"]] = {}
+        self._known: dict[str, Floats] = {}
         self._device: Device | None = None
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
@@ -53,11 +51,10 @@ class EmulatedTestbed(DeviceTestbed):
         timed = torch.zeros(self.setup.repeats, task.num_devices, 4, dtype=torch.float64)
         timed[..., 1:3] = 1e3 * collectives_s(shards.collectives(), self.setup.batch_size, self.target, per_host)
         for d in shards.device.unique().tolist():
-            try:
-                timed[:, d, [0, 3]] = self._operators_ms(task, shards.on(d), d)
-            except DoesNotFitError as error:
-                misfit = Infeasible(device=d, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes)
-                return self.sample(task, placement, misfit)
+            found = self._operators_ms(task, shards.on(d), d)
+            if isinstance(found, Infeasible):
+                return self.sample(task, placement, found)
+            timed[:, d, [0, 3]] = torch.from_numpy(found[:, [0, 3]])
         return self.sample(task, placement, timed)
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
@@ -78,12 +75,20 @@ class EmulatedTestbed(DeviceTestbed):
         if self.device_type == "cuda":
             torch.cuda.empty_cache()
 
-    def _operators_ms(self, task: PlacementTask, own: Shards, device: int) -> Float[Tensor, "R 2"]:
-        """Milliseconds of the operators of a device's shards, measured now or before."""
+    def _operators_ms(self, task: PlacementTask, own: Shards, device: int) -> Floats | Infeasible:
+        """`measure_step` of a device's shards alone, now or before."""
         precisions = [precision_of(task, table) for table in own.table.tolist()]
-        columns = [own.tables.rows, own.tables.dim, own.sharding_type, own.rows, own.host_bytes, own.cached_share]
+        columns = [own.tables.rows, own.tables.dim, own.sharding_type, own.rows, own.in_host, own.resident_share]
         key = repr([task.optimizer, own.tables.names, precisions, *(column.tolist() for column in columns)])
-        if key not in self._known:
-            self._device = self._device or Device(self.setup, torch.device(self.device_type))
-            self._known[key] = torch.from_numpy(measure_operators(task, own, self._device, device))
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        self._device = self._device or Device(self.setup, torch.device(self.device_type))
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the CPU's clock counts one thread
+        try:
+            found = measure_step(task, own, self._device, device)
+        finally:
+            torch.set_num_threads(num_threads)
+        if not isinstance(found, Infeasible):
+            self._known[key] = found
+        return found

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from dreamshard.testbeds.base import DeviceType
 
@@ -17,7 +18,6 @@ class Rank:
         processor: model of the CPU, with the number of its cores.
         gpu: model of the GPU that this rank would use; None if it has none.
         gpu_bytes: memory of the GPU.
-        pid: of the process; 0 if it has not started.
     """
 
     number: int
@@ -25,7 +25,6 @@ class Rank:
     processor: str
     gpu: str | None = None
     gpu_bytes: int = 0
-    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,26 +40,23 @@ class Layout:
     def __post_init__(self) -> None:
         if any(count != self.devices_per_host for count in self.pattern[:-1]):
             raise ValueError(
-                f"hosts have different numbers of ranks {dict(self._hosts)}; start as many on each, as tasks know one number "
-                "of devices per host (only the last may have fewer)"
+                f"hosts have different numbers of ranks {self.pattern}; start as many on each, as tasks know one number of "
+                "devices per host (only the last may have fewer)"
             )
 
     @classmethod
     def of(cls, ranks: Iterable[Rank]) -> "Layout":
         """Number the ranks so that those of a host are consecutive."""
-        ordered = sorted(ranks, key=lambda rank: rank.number)
-        counts = Counter(rank.host for rank in ordered)
-        first = {rank.host: rank.number for rank in reversed(ordered)}
-        return cls(tuple(sorted(ordered, key=lambda rank: (-counts[rank.host], first[rank.host], rank.number))))
-
-    @property
-    def _hosts(self) -> Counter[str]:
-        return Counter(rank.host for rank in self.ranks)
+        hosts: dict[str, list[Rank]] = {}
+        for rank in sorted(ranks, key=lambda rank: rank.number):
+            hosts.setdefault(rank.host, []).append(rank)
+        fullest_first = sorted(hosts.values(), key=lambda own: -len(own))
+        return cls(tuple(chain.from_iterable(fullest_first)))
 
     @property
     def pattern(self) -> list[int]:
         """Ranks of each host, and so which devices share one."""
-        return list(self._hosts.values())
+        return list(Counter(rank.host for rank in self.ranks).values())
 
     @property
     def devices_per_host(self) -> int:
@@ -92,9 +88,9 @@ class Layout:
 
     def hardware(self, device_type: DeviceType) -> str:
         """Names the devices for people and for comparing samples, e.g. `NVIDIA H100 x64, 8 hosts`; raises as `model`."""
-        hosts = len(self.pattern)
         count = f", {len(self.ranks)} ranks" if device_type == "cpu" else f" x{len(self.ranks)}"
-        return f"{self.model(device_type)}{count}{'' if hosts == 1 else f', {hosts} hosts'}"
+        hosts = f", {len(self.pattern)} hosts" if len(self.pattern) > 1 else ""
+        return f"{self.model(device_type)}{count}{hosts}"
 
     def model(self, device_type: DeviceType) -> str:
         """Names the devices without their number, e.g. `NVIDIA H100`.

@@ -9,7 +9,7 @@ fbgemm is imported with the first operator, so everything that needs no device w
 import functools
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
@@ -67,19 +67,18 @@ class RankOperator:
         return pooled
 
 
-@dataclass
 class DenseOptimizer:
     """Applies summed gradients of data-parallel tables; state starts at zero.
 
-    Attributes:
+    Args:
         weights: `[W]` of all tables, flat, with their gradient.
         shapes: rows and columns of each.
     """
 
-    weights: torch.nn.Parameter
-    shapes: list[tuple[int, int]]
-    optimizer: Optimizer
-    _state: dict[int, Tensor] = field(default_factory=dict)
+    def __init__(self, weights: torch.nn.Parameter, shapes: list[tuple[int, int]], optimizer: Optimizer) -> None:
+        self.weights, self._shapes, self._optimizer = weights, shapes, optimizer
+        widths = [1 if optimizer == "rowwise_adagrad" else dim for _, dim in shapes]
+        self._state = [weights.new_zeros(rows, width) for (rows, _), width in zip(shapes, widths, strict=True)]
 
     @property
     def gradient(self) -> Float[Tensor, " W"]:
@@ -90,18 +89,18 @@ class DenseOptimizer:
     @torch.no_grad()
     def step(self) -> Tensor:
         """One step of plain SGD or an Adagrad."""
-        gradient = self.gradient
-        if self.optimizer == "sgd":
-            return self.weights.add_(gradient, alpha=-LEARNING_RATE)
-        sizes = [rows * dim for rows, dim in self.shapes]
-        parts = zip(self.weights.split(sizes), gradient.split(sizes), self.shapes, strict=True)
-        for i, (weight, change, shape) in enumerate(parts):
-            square = change.reshape(shape).square()
-            if self.optimizer == "rowwise_adagrad":
-                square = square.mean(dim=1, keepdim=True)
-            total = self._state.setdefault(i, torch.zeros_like(square)).add_(square)
-            weight.reshape(shape).sub_(LEARNING_RATE * change.reshape(shape) / total.sqrt().add_(EPSILON))
+        if self._optimizer == "sgd":
+            return self.weights.add_(self.gradient, alpha=-LEARNING_RATE)
+        tables = zip(self._by_table(self.weights), self._by_table(self.gradient), self._state, strict=True)
+        for weight, change, total in tables:
+            square = change.square()
+            total += square.mean(dim=1, keepdim=True) if self._optimizer == "rowwise_adagrad" else square
+            weight.sub_(LEARNING_RATE * change / total.sqrt().add_(EPSILON))
         return self.weights
+
+    def _by_table(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split([rows * dim for rows, dim in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
 class RankOperators:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,11 +88,9 @@ class Launcher:
 
     Attributes:
         address: of this host, at which ranks reach the driver.
-        advice: what to do after a failure.
     """
 
     address = LOOPBACK
-    advice = "open the testbed again for new ranks"
 
     def __init__(self, num_ranks: int, *, on_gpu: bool) -> None:
         self.num_ranks = num_ranks
@@ -131,7 +129,7 @@ class Ranks:
         self.launcher = launcher
         self.failure: RankFailure | None = None
         self._jobs = count()
-        listening = socket.create_server((launcher.address, 0), backlog=4096)
+        listening = socket.create_server((launcher.address, 0), backlog=4096)  # at this address alone
         port = listening.getsockname()[1]
         self._store = TCPStore(
             launcher.address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
@@ -167,9 +165,7 @@ class Ranks:
     def end(self, how: str = DONE) -> None:
         """End all ranks; those of torchrun exit with 0 if they are `DONE`."""
         if self.failure is None:
-            self.failure = RankFailure(0, "all ranks have ended")
-            self._silent_at_the_end(how)
-            self.launcher.end()
+            self._end(how, RankFailure(0, "all ranks have ended"))
 
     def _answers(self, what: str, timeout_s: float) -> list[Any]:
         """What each rank has put under `what`.
@@ -177,42 +173,44 @@ class Ranks:
         Raises:
             RankFailure: a rank failed first; all have ended.
         """
-        keys = [f"{what}/{number}" for number in range(self.launcher.num_ranks)]
-        deadline = time.monotonic() + timeout_s
-        while not _arrive(self._store, keys):
-            if self._store.check([FAILED]) or self.launcher.exits() or time.monotonic() > deadline:
-                missing = [number for number, key in enumerate(keys) if not self._store.check([key])] or [0]
-                self.failure = self._find(RankFailure(missing[0], f"no answer within {timeout_s:g} s"))
-                self.launcher.end()
-                raise self.failure
-        answers = [_taken(self._store, key) for key in keys]
-        for key in keys:
+        missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or bool(self.launcher.exits()))
+        if missing:
+            raise self._end(FAILED, RankFailure(missing[0], f"no answer within {timeout_s:g} s"))
+        answers = [_taken(self._store, key) for key in self._keys(what)]
+        for key in self._keys(what):
             self._store.delete_key(key)
         return answers
 
-    def _find(self, otherwise: RankFailure) -> RankFailure:
-        """The rank at fault: one that has died, else a silent one, else the one that reported. Ends all ranks."""
-        silent, exits = self._silent_at_the_end(FAILED), self.launcher.exits()
-        if exits:
-            return RankFailure(min(exits), exits[min(exits)])
-        if silent:
-            return RankFailure(silent[0], "it died without a report")
-        return _taken(self._store, FAILED) if self._store.check([FAILED]) else otherwise
-
-    def _silent_at_the_end(self, how: str) -> list[int]:
-        """End all ranks; the numbers of those that did not answer."""
+    def _end(self, how: str, otherwise: RankFailure) -> RankFailure:
+        """End all ranks; returns which is at fault: one that has died, else a silent one, else the one that reported."""
+        self.failure = otherwise
         self._store.set(OVER, how)
-        keys = [f"alive/{number}" for number in range(self.launcher.num_ranks)]
-        deadline = time.monotonic() + GRACE_S
-        while not _arrive(self._store, keys) and not self.launcher.exits() and time.monotonic() < deadline:
-            pass
+        silent, exits = self._missing("alive", GRACE_S, lambda: bool(self.launcher.exits())), self.launcher.exits()
+        if exits:
+            self.failure = RankFailure(min(exits), exits[min(exits)])
+        elif silent:
+            self.failure = RankFailure(silent[0], "it died without a report")
+        elif self._store.check([FAILED]):
+            self.failure = _taken(self._store, FAILED)
+        self.launcher.end()
+        return self.failure
+
+    def _keys(self, what: str) -> list[str]:
+        return [f"{what}/{number}" for number in range(self.launcher.num_ranks)]
+
+    def _missing(self, what: str, timeout_s: float, is_over: Callable[[], bool]) -> list[int]:
+        """Ranks that have put nothing under `what` after this time, or once all `is_over`.
+
+        A wait in the store would warn each time that it gives up.
+        """
+        keys, deadline = self._keys(what), time.monotonic() + timeout_s
+        while not self._store.check(keys) and not is_over() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         return [number for number, key in enumerate(keys) if not self._store.check([key])]
 
 
 class TorchrunLauncher(Launcher):
     """The processes of torchrun: this one, rank 0, drives, and starts a process for its own rank."""
-
-    advice = "start the same command again, or let torchrun do so with --max-restarts"
 
     def __init__(self) -> None:
         super().__init__(num_launched(), on_gpu=True)
@@ -317,7 +315,7 @@ class _Worker:
             self._device, self._setup = Device(pickle.loads(job.setup), place), job.setup
         if isinstance(job.measured, Exchange):
             return measure_exchange(job.measured, self._device, groups[0])
-        return measure_step(job.measured[0], shards, self._device, Teams(*groups))
+        return measure_step(job.measured[0], shards, self._device, groups[0].rank(), Teams(*groups))
 
     def _group(self, groups: list[Numbers], place: torch.device) -> dist.ProcessGroup:
         """This rank's group of these, each made unless it is there; all ranks make all groups in one order."""
@@ -350,7 +348,7 @@ def describe_rank(number: int, local_rank: int | None, host: str | None = None) 
         properties = torch.cuda.get_device_properties(gpu_index)
         gpu, gpu_bytes = str(properties.name), int(properties.total_memory)
     name = host or os.environ.get(HOST) or socket.gethostname()
-    return Rank(number, name, f"{device_model('cpu')} x{os.cpu_count()}", gpu, gpu_bytes, os.getpid())
+    return Rank(number, name, f"{device_model('cpu')} x{os.cpu_count()}", gpu, gpu_bytes)
 
 
 def _gpu_of(local_rank: int | None) -> int | None:
@@ -405,11 +403,3 @@ def _put(store: Store, key: str, value: object) -> None:
 
 def _taken(store: Store, key: str) -> Any:
     return pickle.loads(store.get(key))
-
-
-def _arrive(store: Store, keys: list[str]) -> bool:
-    """Whether all keys are there; waits a moment if not. A wait in the store warns of every time that it gives up."""
-    if store.check(keys):
-        return True
-    time.sleep(POLL_S)
-    return False

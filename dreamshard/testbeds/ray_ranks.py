@@ -1,4 +1,4 @@
-"""Ranks on a Ray cluster: a placement group with an actor per GPU, or per CPU core, each of which is a rank.
+"""Ranks on a Ray cluster: a placement group with a task per GPU, or per CPU core, each of which is a rank.
 
 Ray decides which hosts they are on. Without `RAY_ADDRESS` it takes the cluster of this machine, or starts one.
 """
@@ -15,19 +15,16 @@ RESERVE_TIMEOUT_S = 60.0
 
 
 class RayLauncher(Launcher):
-    """Starts ranks as actors of a placement group.
+    """Starts ranks as tasks in a placement group.
 
     Raises:
         ConnectionError: others use the devices.
     """
 
-    advice = "open the testbed again for new ranks on what is left of the Ray cluster"
-
     def __init__(self, ray: Any, num_ranks: int, *, on_gpu: bool) -> None:
         super().__init__(num_ranks, on_gpu=on_gpu)
         self.address = str(ray.util.get_node_ip_address())
         self._ray = ray
-        self._actors: list[Any] = []
         self._runs: list[Any] = []
         name = "GPU" if on_gpu else "CPU"
         self._group = ray.util.placement_group([{name: 1}] * num_ranks, strategy="PACK")
@@ -45,10 +42,9 @@ class RayLauncher(Launcher):
         resources = {"num_gpus": 1, "num_cpus": 0} if self.on_gpu else {"num_cpus": 1}
         for number in range(self.num_ranks):
             strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
-            actor = self._ray.remote(_RankActor).options(scheduling_strategy=strategy, **resources).remote()
-            local_rank = 0 if self.on_gpu else None  # an actor sees only its own GPU
-            self._actors.append(actor)
-            self._runs.append(actor.serve.remote(number, self.num_ranks, meeting, local_rank))
+            task = self._ray.remote(_serve).options(scheduling_strategy=strategy, max_retries=0, **resources)
+            local_rank = 0 if self.on_gpu else None  # a task sees only its own GPU
+            self._runs.append(task.remote(number, self.num_ranks, meeting, local_rank))
 
     def exits(self) -> Mapping[int, str]:
         """See `Launcher`; with Ray's own words."""
@@ -56,9 +52,7 @@ class RayLauncher(Launcher):
         return {number: self._reason(run) for number, run in enumerate(self._runs) if run in ended}
 
     def end(self) -> None:
-        """See `Launcher`; gives all devices back."""
-        for actor in self._actors:
-            self._ray.kill(actor)
+        """See `Launcher`; ends tasks that are left, and gives all devices back."""
         self._ray.util.remove_placement_group(self._group)
 
     def _reason(self, run: Any) -> str:
@@ -69,14 +63,12 @@ class RayLauncher(Launcher):
         return "it ended"
 
 
-class _RankActor:
-    """A rank as an actor."""
+def _serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> None:
+    """A rank, named by its node of Ray."""
+    import ray
 
-    def serve(self, number: int, num_ranks: int, meeting: str, local_rank: int | None) -> None:
-        import ray
-
-        host = f"{socket.gethostname()} (Ray node {ray.get_runtime_context().get_node_id()[:8]})"
-        serve(number, num_ranks, meeting, local_rank, host=host)
+    host = f"{socket.gethostname()} (Ray node {ray.get_runtime_context().get_node_id()[:8]})"
+    serve(number, num_ranks, meeting, local_rank, host=host)
 
 
 _running: list[Ranks] = []

@@ -6,7 +6,7 @@ as many samples, the first ones on one more if need be. Collectives that need eq
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,28 +65,34 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
     return found
 
 
-def measure_step(task: PlacementTask, shards: Shards, device: Device, teams: Teams) -> Floats | Infeasible | None:
+def measure_step(
+    task: PlacementTask, shards: Shards, device: Device, rank: int, teams: Teams | None = None
+) -> Floats | Infeasible:
     """`[R, 4]` milliseconds of each timed pass by phase on this rank, or the first shards that did not fit.
 
-    `shards` are those of all devices. Each operator runs by itself; each collective begins when all ranks are there.
+    `shards` are those of all devices. Each operator runs by itself; each collective begins when all ranks are there. Without
+    `teams` there are no collectives.
+
+    Raises:
+        ValueError: lookups are missing.
     """
-    everyone, batch = teams.everyone, device.setup.batch_size
-    built, misfit = None, (0, 0)
+    batch, everyone, built, misfit = device.setup.batch_size, teams.everyone if teams else None, None, None
     try:
         built = device.within_memory(
-            lambda: (operators_of(task, shards, device, everyone.rank()), collectives_of(shards, teams, device)),
-            asked_bytes(shards.on(everyone.rank()), batch) + exchanged_bytes(shards, batch, everyone.rank()),
+            lambda: (operators_of(task, shards, device, rank), collectives_of(shards, teams, device) if teams else []),
+            asked_bytes(shards.on(rank), batch) + (exchanged_bytes(shards, batch, rank) if teams else 0),
         )
     except DoesNotFitError as error:
-        misfit = error.asked_bytes, error.free_bytes
-    infeasible = _agree(misfit, everyone, device.device)
-    if infeasible is not None or built is None:
+        misfit = Infeasible(device=rank, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes)
+    misfits = [misfit]
+    if everyone is not None:
+        misfits *= everyone.size()
+        dist.all_gather_object(misfits, misfit, group=everyone)
+    if infeasible := next(filter(None, misfits), None):
         return infeasible
+    assert built is not None
     operators, collectives = built
     dense = operators.dense
-
-    def timed(work: Work) -> float:
-        return _timed(work, everyone, device)
 
     def reduce() -> Tensor:
         assert dense is not None
@@ -95,34 +101,15 @@ def measure_step(task: PlacementTask, shards: Shards, device: Device, teams: Tea
 
     def once() -> tuple[float, ...]:
         forward_ms = operators.forward()
-        forward_comm_ms = sum(timed(there) for there, _ in collectives)
-        backward_comm_ms = sum(timed(back) for _, back in collectives)
+        forward_comm_ms = sum((_timed(there, everyone, device) for there, _ in collectives), 0.0)
+        backward_comm_ms = sum((_timed(back, everyone, device) for _, back in collectives), 0.0)
         backward_ms = operators.backward()
         if dense is not None:
-            backward_comm_ms += timed(reduce)
+            backward_comm_ms += _timed(reduce, everyone, device)
             backward_ms += operators.dense_step()
         return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
 
     return _passes(device, once)
-
-
-def measure_operators(task: PlacementTask, shards: Shards, device: Device, rank: int) -> Floats:
-    """`[R, 2]` milliseconds of each timed pass of a rank's operators, forward and backward, without any exchange.
-
-    Raises:
-        DoesNotFitError: the device has no room for the shards.
-        ValueError: lookups are missing.
-    """
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the CPU's clock counts one thread
-    try:
-        operators = device.within_memory(
-            lambda: operators_of(task, shards, device, rank),
-            asked_bytes(shards.on(rank), device.setup.batch_size),
-        )
-        return _passes(device, lambda: (operators.forward(), operators.backward() + operators.dense_step()))
-    finally:
-        torch.set_num_threads(num_threads)
 
 
 def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
@@ -147,8 +134,10 @@ def _passes(device: Device, once: Callable[[], Sequence[float]]) -> Floats:
     return np.array([once() for _ in range(warmups + repeats)][warmups:])
 
 
-def _timed(work: Work, team: Group, device: Device) -> float:
-    """Milliseconds after all ranks are there, so that waiting is not timed as communication."""
+def _timed(work: Work, team: Group | None, device: Device) -> float:
+    """Milliseconds after all ranks are there, so that waiting is not timed as communication; 0 without a team."""
+    if team is None:
+        return 0.0
     dist.barrier(group=team)
     device.synchronize()
     return device.clock.communicate(work)[1]
@@ -180,46 +169,25 @@ def exchanged_bytes(shards: Shards, batch_size: int, rank: int) -> int:
 
 def all_to_all(sent: list[int], received: list[int], team: Group, place: torch.device) -> tuple[Work, Work]:
     """An all-to-all and its way back, by the elements that this rank sends to and receives from each."""
-    own = torch.full((sum(sent),), VALUE, device=place)
-    others = torch.full((sum(received),), VALUE, device=place)
-
-    def there() -> Tensor:
-        if team.size() > 1:
-            dist.all_to_all_single(others, own, received, sent, group=team)
-        return others
-
-    def back() -> Tensor:
-        if team.size() > 1:
-            dist.all_to_all_single(own, others, sent, received, group=team)
-        return own
-
-    return there, back
+    own, others = (torch.full((sum(counts),), VALUE, device=place) for counts in (sent, received))
+    there = _exchange(dist.all_to_all_single, team, others, own, received, sent)
+    return there, _exchange(dist.all_to_all_single, team, own, others, sent, received)
 
 
 def _reduce_scatter(count: int, team: Group, place: torch.device) -> tuple[Work, Work]:
     """A reduce-scatter of partial sums, of which each rank gets `count` elements, and the all-gather back."""
-    whole = torch.full((team.size() * count,), VALUE, device=place)
-    part, gradient, gathered = torch.empty(count, device=place), whole[:count].clone(), torch.empty_like(whole)
+    whole, gathered = (torch.full((team.size() * count,), VALUE, device=place) for _ in range(2))
+    part, gradient = whole[:count].clone(), whole[:count].clone()
+    there = _exchange(dist.reduce_scatter_single, team, part, whole)
+    return there, _exchange(dist.all_gather_single, team, gathered, gradient)
 
-    def there() -> Tensor:
+
+def _exchange(collective: Callable[..., Any], team: Group, out: Tensor, given: Tensor, *counts: list[int]) -> Work:
+    """A collective that fills and returns `out`; nothing moves in a team of one."""
+
+    def work() -> Tensor:
         if team.size() > 1:
-            dist.reduce_scatter_single(part, whole, group=team)
-        return part
+            collective(out, given, *counts, group=team)
+        return out
 
-    def back() -> Tensor:
-        if team.size() > 1:
-            dist.all_gather_single(gathered, gradient, group=team)
-        return gathered
-
-    return there, back
-
-
-def _agree(misfit: tuple[int, int], team: Group, device: torch.device) -> Infeasible | None:
-    """Share misfits, in bytes asked and free, among all ranks of a team; the first one, or None if all shards fit."""
-    own = torch.tensor(misfit, device=device)
-    gathered = [torch.zeros_like(own) for _ in range(team.size())]
-    dist.all_gather(gathered, own, group=team)
-    for rank, (asked, free) in enumerate(torch.stack(gathered).tolist()):
-        if asked:
-            return Infeasible(device=rank, asked_bytes=asked, free_bytes=free)
-    return None
+    return work

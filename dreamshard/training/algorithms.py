@@ -9,16 +9,17 @@ uninterrupted one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
-from dreamshard import autoshard
-from dreamshard.autoshard import AutoShardPlacer, AutoShardPolicy, ComputeCostNetwork
 from dreamshard.cost_model import (
     CostData,
     CostNetwork,
@@ -28,7 +29,6 @@ from dreamshard.cost_model import (
     prediction_error,
 )
 from dreamshard.costs import CostSample, ExchangeSample, MeasuredOn, feasible
-from dreamshard.files.foreign import InputError
 from dreamshard.files.text import gib
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
@@ -38,7 +38,8 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import files
+from dreamshard.training import autoshard, files
+from dreamshard.training.autoshard import AutoShardPlacer, AutoShardPolicy, ComputeCostNetwork
 from dreamshard.training.config import Algorithm, TrainingConfig
 
 TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
@@ -52,20 +53,26 @@ class TrainingState:
     """Everything a run needs to continue.
 
     Attributes:
-        generator: the only source of randomness.
-        iteration: rounds completed.
         warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
+        iteration: rounds completed.
+        cost_optimizer: of the cost network, as `policy_optimizer` is of the policy.
+        generator: the only source of randomness.
     """
 
     config: TrainingConfig
     normaliser: Normaliser
     cost_network: Any
     policy: Any
-    cost_optimizer: torch.optim.Optimizer
-    policy_optimizer: torch.optim.Optimizer
-    generator: torch.Generator
+    warm: bool
     iteration: int = 0
-    warm: bool = False
+    cost_optimizer: torch.optim.Optimizer = field(init=False)
+    policy_optimizer: torch.optim.Optimizer = field(init=False)
+    generator: torch.Generator = field(default_factory=torch.Generator)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.cost_optimizer = Adam(self.cost_network.parameters(), lr=config.cost_learning_rate, fused=True)
+        self.policy_optimizer = Adam(self.policy.parameters(), lr=config.policy_learning_rate, fused=True)
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,8 @@ class DreamShard:
     """Algorithm 1 of the paper with the structured cost network; placers search. Other algorithms override what differs."""
 
     name: ClassVar[Algorithm] = "dreamshard"
+    made: ClassVar[Callable[..., TrainedPlacer]] = staticmethod(DreamShardPlacer)
+    """A placer of trained networks."""
     uses_exchanges: ClassVar[bool] = True
     """Whether the cost network learns from all-to-alls measured alone."""
     least_rate: ClassVar[float] = 0.05
@@ -97,10 +106,6 @@ class DreamShard:
     def normaliser(self, pool: Tables) -> Normaliser:
         """Of the features in a training on tables of `pool`."""
         return Normaliser.fit(pool)
-
-    def made(self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None) -> TrainedPlacer:
-        """A placer of trained networks; `budget_ms` is for its search, if it searches."""
-        return DreamShardPlacer(network, policy, normaliser, budget_ms=budget_ms)
 
     def placer(self, state: TrainingState) -> TrainedPlacer:
         """The placer that the state has learned so far."""
@@ -127,21 +132,21 @@ class DreamShard:
         Raises:
             ValueError: `base` is of another algorithm.
         """
-        normaliser = self.normaliser(pool) if base is None else base.normaliser
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network, policy = self.networks(normaliser)
-        if base is not None:
-            if base.name != self.name:
-                raise ValueError(
-                    f"a training of {self.name} cannot start from a placer of {base.name}; start without one"
-                )
-            network.load_state_dict(base.cost_network.state_dict())
-            network.measured_on = base.cost_network.measured_on
-            policy.load_state_dict(base.policy.state_dict())
+        network: CostNetwork
+        if base is None:
+            normaliser = self.normaliser(pool)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                network, policy = self.networks(normaliser)
+        elif base.name == self.name:
+            network, policy, normaliser = deepcopy(base.cost_network), deepcopy(base.policy), base.normaliser
+        else:
+            raise ValueError(f"a training of {self.name} cannot start from a placer of {base.name}; start without one")
         if exchanges:
             network.learn_exchanges(exchanges)
-        return _state(config, normaliser, network, policy, seed, warm=base is not None)
+        state = TrainingState(config, normaliser, network, policy, warm=base is not None)
+        state.generator.manual_seed(seed)
+        return state
 
     def propose(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[PlacementTask, Placement]]:
         """This round's placements to measure, each of a task drawn from `tasks`: sampled from the policy, or unbalanced.
@@ -222,17 +227,20 @@ class DreamShard:
 
     def save(self, state: TrainingState, folder: Path) -> None:
         """Write a training state as `folder`, replacing any earlier one."""
-        tensors = _tensors(state) | {"generator": state.generator.get_state()}
-        tensors |= files.optimizer_tensors(state.cost_optimizer, "cost_optimizer")
-        tensors |= files.optimizer_tensors(state.policy_optimizer, "policy_optimizer")
-        config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
-        files.write_model(folder, tensors, _config(self.name, state) | config)
+        sections = {
+            "generator": {"state": state.generator.get_state()},
+            "cost_optimizer": files.moments(state.cost_optimizer),
+            "policy_optimizer": files.moments(state.policy_optimizer),
+        }
+        own = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
+        _write(folder, self.name, state, sections, **own)
 
 
 class Paper(DreamShard):
     """DreamShard as published; placers place by the policy alone."""
 
     name = "paper"
+    made = staticmethod(partial(DreamShardPlacer, inference="policy"))
     uses_exchanges = False
     least_rate = 0.0
 
@@ -244,15 +252,12 @@ class Paper(DreamShard):
         """See `DreamShard`."""
         return PaperCostNetwork(), PolicyNetwork()
 
-    def made(self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None) -> TrainedPlacer:
-        """See `DreamShard`."""
-        return DreamShardPlacer(network, policy, normaliser, inference="policy")
-
 
 class AutoShard(DreamShard):
     """Placers balance compute, whatever all-to-alls cost."""
 
     name = "autoshard"
+    made = staticmethod(AutoShardPlacer)
     uses_exchanges = False
     rollout = staticmethod(autoshard.rollout)
     update = staticmethod(autoshard.update)
@@ -262,26 +267,22 @@ class AutoShard(DreamShard):
         """See `DreamShard`."""
         return ComputeCostNetwork(), AutoShardPolicy()
 
-    def made(self, network: Any, policy: Any, normaliser: Normaliser, budget_ms: float | None = None) -> TrainedPlacer:
-        """See `DreamShard`."""
-        return AutoShardPlacer(network, policy, normaliser)
-
 
 TRAINING_ALGORITHMS: dict[str, DreamShard] = {each.name: each for each in (DreamShard(), Paper(), AutoShard())}
 
 
 def save_placer(placer: TrainedPlacer, folder: Path) -> None:
     """Write a placer as `folder`, replacing any earlier one."""
-    budget_ms = getattr(placer, "budget_ms", None)
-    files.write_model(folder, _tensors(placer), _config(placer.name, placer) | {"budget_ms": budget_ms})
+    _write(folder, placer.name, placer, {}, budget_ms=getattr(placer, "budget_ms", None))
 
 
 def load_placer(folder: Path) -> TrainedPlacer:
     """The placer in a folder, of any algorithm; raises ValueError if there is none."""
-    tensors, config = files.read_model(folder)
+    sections, config = files.read_model(folder)
     with files.complete_model(folder):
-        algorithm, network, policy, normaliser = _restored(folder, tensors, config)
-        return algorithm.made(network, policy, normaliser, config["budget_ms"])
+        network, policy, normaliser = _restored(sections, config)
+        placer = TRAINING_ALGORITHMS[config["algorithm"]].made(network, policy, normaliser)
+        return replace(placer, budget_ms=config["budget_ms"]) if isinstance(placer, DreamShardPlacer) else placer
 
 
 def load_state(folder: Path) -> TrainingState:
@@ -290,62 +291,38 @@ def load_state(folder: Path) -> TrainingState:
     Raises:
         ValueError: there is none.
     """
-    tensors, config = files.read_model(folder)
+    sections, config = files.read_model(folder)
     with files.complete_model(folder):
-        _, network, policy, normaliser = _restored(folder, tensors, config)
+        network, policy, normaliser = _restored(sections, config)
         training = TrainingConfig(**config["training"])
-        state = _state(training, normaliser, network, policy, seed=0, warm=config["warm"])
-        files.restore_optimizer(state.cost_optimizer, tensors, "cost_optimizer")
-        files.restore_optimizer(state.policy_optimizer, tensors, "policy_optimizer")
-        state.generator.set_state(tensors["generator"])
-        state.iteration = config["iteration"]
+        state = TrainingState(training, normaliser, network, policy, config["warm"], config["iteration"])
+        files.restore_moments(state.cost_optimizer, sections.get("cost_optimizer", {}))
+        files.restore_moments(state.policy_optimizer, sections.get("policy_optimizer", {}))
+        state.generator.set_state(sections["generator"]["state"])
         return state
 
 
-def _state(
-    config: TrainingConfig, normaliser: Normaliser, network: nn.Module, policy: nn.Module, seed: int, *, warm: bool
-) -> TrainingState:
-    return TrainingState(
-        config,
-        normaliser,
-        network,
-        policy,
-        torch.optim.Adam(network.parameters(), lr=config.cost_learning_rate, fused=True),
-        torch.optim.Adam(policy.parameters(), lr=config.policy_learning_rate, fused=True),
-        torch.Generator().manual_seed(seed),
-        warm=warm,
-    )
-
-
-def _tensors(trained: TrainingState | TrainedPlacer) -> dict[str, Tensor]:
-    own = files.sections(cost_network=trained.cost_network, policy=trained.policy)
-    return own | {"normaliser.mean": trained.normaliser.mean, "normaliser.std": trained.normaliser.std}
-
-
-def _config(algorithm: str, trained: TrainingState | TrainedPlacer) -> dict[str, Any]:
-    measured_on = trained.cost_network.measured_on
-    return {
-        "algorithm": algorithm,
-        "normalised_by": trained.normaliser.scope,
-        "measured_on": measured_on.model_dump() if measured_on else None,
+def _write(
+    folder: Path, algorithm: str, trained: TrainingState | TrainedPlacer, sections: files.Sections, **config: Any
+) -> None:
+    measured_on, normaliser = trained.cost_network.measured_on, trained.normaliser
+    own = {
+        "cost_network": trained.cost_network.state_dict(),
+        "policy": trained.policy.state_dict(),
+        "normaliser": {"mean": normaliser.mean, "std": normaliser.std},
     }
+    config |= {"algorithm": algorithm, "normalised_by": normaliser.scope}
+    config["measured_on"] = measured_on.model_dump() if measured_on else None
+    files.write_model(folder, {**own, **sections}, config)
 
 
-def _restored(
-    folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> tuple[DreamShard, CostNetwork, nn.Module, Normaliser]:
-    if config.get("algorithm") not in TRAINING_ALGORITHMS:
-        raise InputError(
-            f"the model in {folder} is of algorithm {config.get('algorithm')!r}; there are "
-            f"{', '.join(TRAINING_ALGORITHMS)}: train it again"
-        )
-    algorithm = TRAINING_ALGORITHMS[config["algorithm"]]
-    normaliser = Normaliser(**files.section(tensors, "normaliser"), scope=config["normalised_by"])
-    network, policy = algorithm.networks(normaliser)
-    network.load_state_dict(files.section(tensors, "cost_network"))
+def _restored(sections: files.Sections, config: Mapping[str, Any]) -> tuple[CostNetwork, nn.Module, Normaliser]:
+    normaliser = Normaliser(**sections["normaliser"], scope=config["normalised_by"])
+    network, policy = TRAINING_ALGORITHMS[config["algorithm"]].networks(normaliser)
+    network.load_state_dict(sections["cost_network"])
     network.measured_on = MeasuredOn.model_validate(config["measured_on"]) if config["measured_on"] else None
-    policy.load_state_dict(files.section(tensors, "policy"))
-    return algorithm, network, policy, normaliser
+    policy.load_state_dict(sections["policy"])
+    return network, policy, normaliser
 
 
 def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> PlacementTask:

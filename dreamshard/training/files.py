@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from dreamshard.cost_model import FEATURES
 from dreamshard.files.atomic import replacing
 from dreamshard.files.foreign import InputError, reading
+
+Sections = Mapping[str, Mapping[str, Tensor]]
+"""Tensors of each part of a model by their names."""
 
 _FORMAT = 4
 _WEIGHTS = "weights.safetensors"
@@ -23,8 +26,9 @@ _UNREADABLE = (
 )
 
 
-def write_model(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Write a model as `folder`, replacing any earlier one."""
+def write_model(folder: Path, sections: Sections, config: Mapping[str, Any]) -> None:
+    """Write a model as `folder`, replacing any earlier one; the file names a tensor by its section, a dot, and its name."""
+    tensors = {f"{of}.{name}": value for of, own in sections.items() for name, value in own.items()}
     weights = save({name: value.detach().contiguous() for name, value in tensors.items()})
     content = json.dumps({"format": _FORMAT, "features": list(FEATURES), **config}, indent=1)
     for name, data in ((_WEIGHTS, weights), (_CONFIG, content.encode())):
@@ -32,8 +36,8 @@ def write_model(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str
             temporary.write_bytes(data)
 
 
-def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the config that `write_model` wrote.
+def read_model(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """The sections and the config that `write_model` wrote.
 
     Raises:
         ValueError: `folder` holds no readable model, or one of another format or with other features.
@@ -45,7 +49,11 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"the model in {folder} has a format or features other than this version's, so its predictions would be "
             "wrong; train it again with this version"
         )
-    return tensors, config
+    sections: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = value
+    return sections, config
 
 
 @contextmanager
@@ -59,30 +67,16 @@ def complete_model(folder: Path) -> Iterator[None]:
         yield
 
 
-def section(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names start with `prefix` and a dot, without these."""
-    start = f"{prefix}."
-    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimizer's moments by number of the parameter and name."""
+    states = optimizer.state_dict()["state"].items()
+    return {f"{index}.{name}": value for index, own in states for name, value in own.items()}
 
 
-def sections(**modules: nn.Module) -> dict[str, Tensor]:
-    """Weights of modules, in a section each."""
-    return {f"{prefix}.{name}": value for prefix, own in modules.items() for name, value in own.state_dict().items()}
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str, Tensor]:
-    """An optimizer's moments by `prefix`, number of the parameter, and name."""
-    return {
-        f"{prefix}.{index}.{name}": value
-        for index, moments in optimizer.state_dict()["state"].items()
-        for name, value in moments.items()
-    }
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Give an optimizer the moments of `optimizer_tensors`; learning rates are no part of them."""
-    moments: dict[int, dict[str, Tensor]] = {}
-    for name, value in section(tensors, prefix).items():
-        index, moment = name.split(".")
-        moments.setdefault(int(index), {})[moment] = value
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+def restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimizer its `moments`; learning rates are no part of them."""
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, _, name = key.partition(".")
+        states.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": states})

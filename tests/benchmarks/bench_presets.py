@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
-from dreamshard.hardware.links import Operation, collective_times, fit_link_curve
+from dreamshard.hardware.links import Operation, collective_times, curve_s, fit_link_curve
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
 from tests.benchmarks.measuring import Row, row
 from tests.helpers.testbeds import table_loads
@@ -144,6 +144,6 @@ def left_out_errors(times_us: Mapping[int, float]) -> Sequence[float]:
     errors = []
     for size, time_us in times_us.items():
         curve = fit_link_curve({2: {other: value for other, value in times_us.items() if other != size}}, 2)
-        seconds = float(curve.seconds(torch.tensor(float(size), dtype=torch.float64)))
+        seconds = float(curve_s(curve, torch.tensor(float(size), dtype=torch.float64)))
         errors.append(abs(1e6 * seconds / time_us - 1))
     return errors

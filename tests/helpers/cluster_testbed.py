@@ -47,7 +47,7 @@ def placement(*device: int, num_devices: int = 2) -> Placement:
 
 def pids_of(bed: ClusterTestbed) -> list[int]:
     """Of its ranks, in the order of devices."""
-    return [rank.pid for rank in bed.ranks.layout.ranks]
+    return [process.pid for process in bed.ranks.launcher._processes]
 
 
 def have_ended(pids: list[int]) -> bool:

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,7 +28,7 @@ class EvenLookups:
 
 @dataclass(frozen=True)
 class FaultyLookups(EvenLookups):
-    """Fails when a rank reads the table called `raise`, `kill` or `hang`."""
+    """Fails when a rank reads the table called `raise`, `kill`, `hang` or `outside`."""
 
     def __call__(self, name: str) -> Lookups:
         if name == "raise":
@@ -37,4 +37,5 @@ class FaultyLookups(EvenLookups):
             os.kill(os.getpid(), signal.SIGKILL)
         if name == "hang":
             threading.Event().wait()
-        return super().__call__(name)
+        found = super().__call__(name)
+        return replace(found, indices=found.indices + 992) if name == "outside" else found

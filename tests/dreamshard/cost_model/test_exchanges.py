@@ -58,18 +58,6 @@ def data_of(samples) -> CostData:
     return CostData.of(samples, Normaliser.fit(POOL))
 
 
-@torch.no_grad()
-def predicted_comm(found: StructuredCostNetwork, sample) -> torch.Tensor:
-    """`[D, 2]` milliseconds of both all-to-alls of a measured placement."""
-    sums = data_of([sample]).sums(found.encode)
-    return found.for_task(sample.task).phases_ms(sums)[0, :, 1:3]
-
-
-def assert_predicts(found: StructuredCostNetwork, sample, rel: float) -> None:
-    measured = torch.stack([sample.costs.forward_comm_ms, sample.costs.backward_comm_ms], dim=1)
-    torch.testing.assert_close(predicted_comm(found, sample), measured, rtol=rel, atol=0)
-
-
 def test_without_exchanges_placements_decide_for_any_number_of_devices():
     found = network(*placements(4))
     assert (found.comm_ms > 0).any()
@@ -77,19 +65,22 @@ def test_without_exchanges_placements_decide_for_any_number_of_devices():
     assert torch.equal(found.for_task(task(64)).comm_ms, found.comm_ms)
 
 
-def test_exchanges_of_a_topology_predict_placements_on_it():
-    found = network(*placements(4), learnt=exchanges(32))
-    assert_predicts(found, placements(32, 1)[0], rel=0.02)
-    assert_predicts(found, placements(4, 1)[0], rel=1e-4)
-
-
-def test_exchanges_of_fewer_devices_across_hosts_predict_many():
-    found = network(*placements(4), learnt=exchanges(2, 4, 8, 16, 32))
-    assert_predicts(found, placements(128, 1)[0], rel=0.03)
-
-
-def test_shards_and_exchanges_predict_placements():
-    assert_predicts(network(*placements(1, 2), learnt=exchanges(16)), placements(16, 1)[0], rel=0.02)
+@pytest.mark.parametrize(
+    ("counts", "learnt", "wanted", "rel"),
+    [
+        ((4, 12), (32,), 32, 0.02),  # exchanges of the same topology
+        ((4, 12), (32,), 4, 1e-4),  # placements of it
+        ((4, 12), (2, 4, 8, 16, 32), 128, 0.03),  # exchanges of fewer devices, across hosts
+        ((1, 2), (16,), 16, 0.02),  # shards and exchanges
+    ],
+)
+def test_placements_and_exchanges_predict_placements(counts, learnt, wanted, rel):
+    found, [sample] = network(*placements(*counts), learnt=exchanges(*learnt)), placements(wanted, 1)
+    measured = torch.stack([sample.costs.forward_comm_ms, sample.costs.backward_comm_ms], dim=1)
+    with torch.no_grad():
+        sums = data_of([sample]).sums(found.encode)
+        predicted = found.for_task(sample.task).phases_ms(sums)[0, :, 1:3]
+    torch.testing.assert_close(predicted, measured, rtol=rel, atol=0)
 
 
 def test_hosts_of_a_task_decide_how_much_crosses_the_network():
@@ -123,12 +114,12 @@ def test_designed_exchanges_grow_to_what_matters_on_powers_of_two_devices():
     assert exchanges_for([task(1)], 16) == []
 
 
-def test_hosts_of_none_are_the_hardwares_or_one_for_all():
-    assert ExchangeShape.of(64, None, 8) == ExchangeShape(64, 8)
-    assert ExchangeShape.of(64, 4, 8) == ExchangeShape(64, 4)
-    assert ExchangeShape.of(4, None, 8) == ExchangeShape(4, 4)
-    assert ExchangeShape.of(64, None, None) == ExchangeShape(64, 64)
-    assert ExchangeShape(64, 8).peers == (7, 56)
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [((64, None, 8), (64, 8)), ((64, 4, 8), (64, 4)), ((4, None, 8), (4, 4)), ((64, None, None), (64, 64))],
+)
+def test_hosts_of_none_are_the_hardwares_or_one_for_all(given, shape):
+    assert ExchangeShape.of(*given) == shape
 
 
 def test_a_law_fitted_to_few_devices_holds_for_more():

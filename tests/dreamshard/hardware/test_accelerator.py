@@ -31,6 +31,8 @@ def test_a_preset_goes_by_its_name_and_says_how_its_link_is_modelled():
     assert all(spec.link_curve for spec in PRESETS.values())
     with pytest.raises(ValueError, match=r"no hardware 'tpu'.*h100.*file of your own.*base: h100"):
         hardware("tpu")
+    with pytest.raises(ValueError, match=r"gone\.yaml is no hardware file"):
+        hardware("gone.yaml")
 
 
 @pytest.mark.parametrize(
@@ -38,10 +40,8 @@ def test_a_preset_goes_by_its_name_and_says_how_its_link_is_modelled():
     [
         ("NVIDIA A100-SXM4-80GB", "a100"),
         ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
-        ("NVIDIA L4", "l4"),
         ("Tesla T4", "t4"),
         ("NVIDIA GB200", "gb200"),
-        ("NVIDIA B200", "b200"),
         ("NVIDIA L40S", "l40s"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx_pro_6000"),
         ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
@@ -77,7 +77,6 @@ def test_a_file_may_give_every_figure_itself_but_the_link_to_the_host(read):
         ("base: h100\nmemory: 80\n", r"memory is '80'.*GiB.*`memory: 80 GB`"),
         ("base: h100\nmemory: 80 GHz\n", r"memory is '80 GHz'"),
         ("base: h100\nlink_bandwidth: 0 GB/s\n", "link_bandwidth is '0 GB/s'"),
-        ("base: h100\nlink_bandwidth: -3 GB/s\n", "above zero"),
         ("base: h100\nmemory: 1.2.3 GB\n", "no number above zero with one of the units"),
         (f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n", "memory is"),
         ("base: h100\ndevices_per_host: 8 GB\n", "devices_per_host is '8 GB'"),
@@ -96,16 +95,12 @@ def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, read, text, messag
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"gone\.yaml is no hardware file"):
-        hardware(str(tmp_path / "gone.yaml"))
-
-
 def test_ones_own_hardware_can_be_simulated(tmp_path, read):
     name = read("base: h100\nlink_bandwidth: 4.5 GB/s\n").name
     setup = TestbedSetup(num_devices=4, batch_size=65_536, lookups=lambda name: pytest.fail(name))
-    mine, preset = (open_testbed(f"simulated:{on}", setup) for on in (tmp_path / "my_cluster.yaml", "h100"))
     task, placement = roomy_task(pool_of(12), 4), Placement.whole(torch.arange(12) % 4, 4)
-    slow, fast = mine.measure(task, placement), preset.measure(task, placement)
+    slow, fast = (
+        open_testbed(f"simulated:{on}", setup).measure(task, placement) for on in (tmp_path / "my_cluster.yaml", "h100")
+    )
     assert slow.hardware == f"simulated {name}"
     assert float(slow.costs.forward_comm_ms.max()) > 10 * float(fast.costs.forward_comm_ms.max())

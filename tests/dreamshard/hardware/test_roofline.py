@@ -47,10 +47,10 @@ def test_an_empty_device_computes_for_no_time_but_waits_for_the_exchange():
     assert found.forward_comm_ms[1] == found.forward_comm_ms[0] > 0
 
 
-@pytest.mark.parametrize("spec", PRESETS.values(), ids=PRESETS.keys())
-def test_fusing_two_tables_costs_less_than_both_alone(spec):
-    fused, alone = (float(costs(tables_of(dims), spec=spec).overall_ms()) for dims in ([32, 32], [32]))
-    assert alone < fused < 2 * alone
+def test_fusing_two_tables_costs_less_than_both_alone():
+    for spec in PRESETS.values():
+        fused, alone = (float(costs(tables_of(dims), spec=spec).overall_ms()) for dims in ([32, 32], [32]))
+        assert alone < fused < 2 * alone
 
 
 def test_a_shard_with_hardly_any_work_costs_what_the_host_needs_to_launch_it():
@@ -79,14 +79,6 @@ def test_reuse_is_cheaper_where_the_hot_rows_fit_the_cache():
     tables = tables_of([64] * 2, rows=10**6, pooling=50.0)
     large = replace(RTX2080TI, l2_bytes=10 * RTX2080TI.l2_bytes)
     assert costs(tables, spec=large).forward_compute_ms < costs(tables, spec=RTX2080TI).forward_compute_ms
-
-
-def test_tables_of_a_shard_share_the_cache():
-    # Each table's rows fill the cache; together they miss, so reads per table cost more than alone.
-    spec = replace(A100, launch_s=1e-12, l2_bytes=50 * BATCH // 2 * 256, warps_per_sm=1, num_sms=1, clock_hz=1e15)
-    tables = tables_of([64] * 2, rows=10**6, pooling=50.0)
-    alone = costs(tables.select([0]), spec=spec).forward_compute_ms
-    assert costs(tables, spec=spec).forward_compute_ms > 2.1 * alone
 
 
 def test_sorting_takes_another_pass_when_the_shards_rows_need_another_8_bits():
@@ -121,23 +113,20 @@ def test_a_batch_of_a_tenth_of_the_resident_warps_gets_a_part_of_the_device():
 
 
 def test_rows_of_32_columns_take_a_quarter_of_the_steps_of_128():
-    times = [forward_kernel_s(FIGURES, loads_of(table(1000, 50.0, dim))) for dim in (4, 32, 64, 128)]
-    assert times[0] > 0.6 * times[1]  # both need a group of 8 threads
-    assert times[3] / times[1] == pytest.approx(4, rel=0.05)
-    assert times[3] / times[2] == pytest.approx(2, rel=0.05)
+    narrowest, narrow, middle, wide = (
+        forward_kernel_s(FIGURES, loads_of(table(1000, 50.0, dim))) for dim in (4, 32, 64, 128)
+    )
+    assert narrowest > 0.6 * narrow  # both need a group of 8 threads
+    assert [wide / narrow, wide / middle] == pytest.approx([4, 2], rel=0.05)
 
 
 @pytest.mark.parametrize(("rows", "pooling"), [(3, 1.0), (1000, 50.0), (10**7, 1.0), (10**7, 100.0)])
-def test_half_precision_is_never_slower_and_moves_fewer_bytes_forward_and_backward(rows, pooling):
+def test_half_precision_moves_fewer_bytes_and_an_optimizers_state_more(rows, pooling):
     full, half = (loads_of(table(rows, pooling), precision=precision) for precision in ("fp32", "fp16"))
+    adagrad = loads_of(table(rows, pooling), optimizer="rowwise_adagrad")
     assert forward_kernel_s(FIGURES, half) < forward_kernel_s(FIGURES, full)
-    assert update_kernels_s(FIGURES, half) < update_kernels_s(FIGURES, full)
+    assert update_kernels_s(FIGURES, half) < update_kernels_s(FIGURES, full) < update_kernels_s(FIGURES, adagrad)
     assert sort_kernels_s(FIGURES, half) == sort_kernels_s(FIGURES, full)
-
-
-def test_the_optimizers_state_is_read_and_written():
-    sgd, adagrad = (loads_of(table(10**7, 10.0), optimizer=name) for name in ("sgd", "rowwise_adagrad"))
-    assert update_kernels_s(FIGURES, adagrad) > 1.02 * update_kernels_s(FIGURES, sgd)
 
 
 def test_public_kernel_times_are_predicted_within_a_tenth():

@@ -42,17 +42,15 @@ def play(task, times=1, greedy=False, network=None):
         return start, taken, *log_probs(policy, start, taken)
 
 
-@pytest.mark.parametrize(
-    ("used", "expected"),
-    [
-        ([4, 5, 6], [True, True, False]),  # to the last byte
-        ([9, 7, 8], [False, True, False]),  # nothing fits: the emptiest keeps the softmax defined
-        ([0, 9, 9], [True, False, False]),
-    ],
-)
-def test_the_mask_lets_through_what_fits_or_the_emptiest(used, expected):
+def test_the_mask_lets_through_what_fits_or_the_emptiest():
+    used = torch.tensor([[4, 5, 6], [9, 7, 8], [0, 9, 9]]).numpy()
     capacity, allowed = torch.full((3,), 10).numpy(), torch.ones(3, dtype=torch.bool).numpy()
-    assert legal_devices(torch.tensor([used]).numpy(), 5, capacity, allowed).tolist() == [expected]
+    expected = [
+        [True, True, False],
+        [False, True, False],
+        [True, False, False],
+    ]  # if nothing fits, the softmax is defined
+    assert legal_devices(used, 5, capacity, allowed).tolist() == expected
 
 
 @settings(max_examples=15)
@@ -137,7 +135,6 @@ def test_the_gradient_moves_towards_the_cheaper_device_in_units_of_the_spread():
     # with Bessel's correction, advantages are +-sqrt(0.5); d(loss)/d(logits) = -mean(advantage x (taken - 0.5))
     step = 0.5 * math.sqrt(0.5)
     assert gradient([1.0, 3.0]) == pytest.approx([-step, step])
-    assert gradient([3.0, 1.0]) == pytest.approx([step, -step])
     assert gradient([100.0, 900.0]) == pytest.approx([-step, step], rel=1e-4)
     assert gradient([2.0, 2.0]) == [0.0, 0.0]
 
@@ -152,18 +149,12 @@ def test_the_policy_learns_to_place_cheaper():
         return float(start.network.overall_ms(drawn.loads).mean())
 
     before = mean_cost()
+    figures = update(policy, optimizer, start, 64, 0.001, torch.Generator().manual_seed(1))
+    assert figures.reward == pytest.approx(-before, rel=1e-4)
     for _ in range(40):
         figures = update(policy, optimizer, start, 10, 0.001, generator)
     assert mean_cost() < 0.8 * before
     assert 0 <= figures.entropy <= math.log(4)
-
-
-def test_the_reward_is_minus_the_predicted_cost():
-    start, policy = episode(), seeded(PolicyNetwork)
-    drawn = rollout(policy, start, 8, torch.Generator().manual_seed(5))
-    optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
-    figures = update(policy, optimizer, start, 8, 0.0, torch.Generator().manual_seed(5))
-    assert figures.reward == pytest.approx(-float(start.network.overall_ms(drawn.loads).mean()), rel=1e-4)
 
 
 def test_a_policy_that_is_no_number_ends_training_before_it_is_stepped():

@@ -27,26 +27,20 @@ def cluster():
 def test_two_ranks_measure_a_placement(cluster):
     sample = cluster.measure(roomy_task(TABLES), placement(0, 0, 1))
     assert isinstance(cluster, Testbed)
-    assert sample.costs.phases_ms().shape == (2, 4)
     assert (sample.costs.phases_ms() > 0).all()
     assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
     assert (sample.testbed, sample.clock, sample.repeats, sample.batch_size) == ("cluster", "thread_cpu", 5, BATCH)
     assert sample.spread_ms > 0
     assert sample.versions["torch"] == str(torch.__version__)
-
-
-def test_a_device_without_tables_computes_for_no_time_and_takes_part_in_the_exchange(cluster):
-    costs = cluster.measure(roomy_task(TABLES), placement(1, 1, 1)).costs
-    assert costs.forward_compute_ms[0] == costs.backward_compute_ms[0] == 0
-    assert costs.forward_comm_ms[0] > 0
-    assert costs.forward_compute_ms[1] > 0
+    first, second = cluster.measure(roomy_task(TABLES), placement(1, 1, 1)).costs.phases_ms()
+    assert first[0] == first[3] == 0  # without tables it only takes part in the exchange
+    assert min(first[1], second[0]) > 0
 
 
 def test_an_exchange_is_measured_without_any_table(cluster):
     sample = cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([4, 2**22])))
     assert sample.exchange.devices_per_host == 2
-    assert sample.forward_ms.shape == sample.backward_ms.shape == (2,)
-    assert (sample.forward_ms > 0).all()
+    assert (torch.stack([sample.forward_ms, sample.backward_ms]) > 0).all()
     assert (sample.repeats, sample.clock, sample.hardware) == (5, "wall", cluster.hardware)
 
 
@@ -73,8 +67,7 @@ def each_way(**first) -> Placement:
 def test_every_way_to_shard_is_measured_at_once(cluster):
     sample = cluster.measure(any_sharding_task(SIX), each_way())
     assert (sample.costs.phases_ms() > 0).all()
-    assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
-    assert (sample.clock, sample.repeats, sample.task.devices_per_host) == ("thread_cpu", 5, 2)
+    assert (sample.repeats, sample.task.devices_per_host) == (5, 2)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +82,6 @@ def test_every_way_to_shard_is_measured_at_once(cluster):
 def test_ways_to_shard_that_the_cpu_does_not_have_are_refused_by_name(cluster, options, first, message):
     with pytest.raises(ValueError, match=message):
         cluster.measure(any_sharding_task(SIX, **options), each_way(**first))
-
-
-def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):
-    tables = tables_of_dims([128, 128], rows=500)
-    with pytest.raises(ValueError, match="device 0 would hold"):
-        cluster.measure(roomy_task(tables, memory_bytes=500 * 128 * 4), placement(0, 0))
 
 
 def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_up(cluster):

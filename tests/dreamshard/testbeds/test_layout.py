@@ -13,30 +13,25 @@ def two_hosts(per_host: int) -> Layout:
     return Layout.of(rank(r, "ab"[r // per_host], "NVIDIA H100") for r in range(2 * per_host))
 
 
-def numbers(layout: Layout, *of) -> tuple[int, ...]:
-    return layout.part(*of).numbers
-
-
 def test_ranks_that_a_launcher_dealt_out_in_turn_become_devices_host_by_host():
     layout = Layout.of(rank(r, "ab"[r % 2]) for r in (3, 1, 0, 2))
     assert layout.numbers == (0, 2, 1, 3)
-    assert numbers(layout, 3) == (0, 2, 1)
     assert layout.devices_per_host == layout.part(3).devices_per_host == 2
 
 
 def test_only_the_last_host_may_have_fewer_ranks():
     layout = Layout.of([rank(0, "small"), *(rank(r, "large") for r in range(1, 4))])
     assert [each.host for each in layout.ranks] == ["large"] * 3 + ["small"]
-    with pytest.raises(ValueError, match="'a': 3, 'b': 2, 'c': 1"):
+    with pytest.raises(ValueError, match=r"\[3, 2, 1\]"):
         Layout.of(rank(r, host) for r, host in enumerate("aaabbc"))
 
 
-def test_a_task_takes_as_many_ranks_of_each_host_as_it_asks_for():
-    layout = two_hosts(4)
-    assert numbers(layout, 6) == (0, 1, 2, 3, 4, 5)
-    assert numbers(layout, 4, 2) == (0, 1, 4, 5)
-    assert numbers(layout, 2, 1) == (0, 4)
-    assert numbers(layout, 3, 8) == (0, 1, 2)
+@pytest.mark.parametrize(
+    ("num_devices", "per_host", "numbers"),
+    [(6, None, (0, 1, 2, 3, 4, 5)), (4, 2, (0, 1, 4, 5)), (2, 1, (0, 4)), (3, 8, (0, 1, 2))],
+)
+def test_a_task_takes_as_many_ranks_of_each_host_as_it_asks_for(num_devices, per_host, numbers):
+    assert two_hosts(4).part(num_devices, per_host).numbers == numbers
 
 
 @pytest.mark.parametrize(("num_devices", "per_host"), [(9, None), (6, 2), (8, 8)])
@@ -50,8 +45,3 @@ def test_hardware_names_the_model_the_number_and_the_hosts():
     assert layout.hardware("cuda") == "NVIDIA H100 x4, 2 hosts"
     assert layout.part(2).hardware("cuda") == "NVIDIA H100 x2"
     assert layout.part(2, 1).hardware("cpu") == "Ceres x8, 2 ranks, 2 hosts"
-
-
-def test_a_rank_without_a_gpu_is_named_and_never_measured_on_the_cpu():
-    with pytest.raises(ValueError, match="rank 1 on host b has no GPU"):
-        Layout.of([rank(0, "a", "NVIDIA H100"), rank(1, "b")]).hardware("cuda")

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,14 +36,10 @@ def two_hosts(monkeypatch) -> Iterator:
     cluster.shutdown()
 
 
-def setup(num_devices: int = 2, timeout_s: float = 60.0) -> TestbedSetup:
+def setup(num_devices: int = 2, **options) -> TestbedSetup:
+    lookups = FaultyLookups(BATCH)
     return TestbedSetup(
-        num_devices=num_devices,
-        batch_size=BATCH,
-        lookups=FaultyLookups(BATCH),
-        warmups=1,
-        repeats=3,
-        timeout_s=timeout_s,
+        num_devices=num_devices, batch_size=BATCH, lookups=lookups, warmups=1, repeats=3, timeout_s=60.0, **options
     )
 
 
@@ -54,7 +49,7 @@ def measure(bed, *names: str):
 
 
 def test_actors_on_two_hosts_measure_again_after_one_was_killed(two_hosts):
-    for too_many in (setup(3), replace(setup(), max_exchange_devices=3)):
+    for too_many in (setup(3), setup(max_exchange_devices=3)):
         with pytest.raises(ValueError, match="Ray cluster has 2 CPUs on 2 hosts for 3 devices"):
             open_testbed("cluster:ray", too_many)
 
@@ -63,8 +58,7 @@ def test_actors_on_two_hosts_measure_again_after_one_was_killed(two_hosts):
     assert sample.hardware.endswith(f"x{os.cpu_count()}, 2 ranks, 2 hosts")
     assert sample.task.devices_per_host == 1
     assert (sample.costs.phases_ms() > 0).all()
-    exchange = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**16, 2**16])))
-    assert (exchange.forward_ms > 0).all()
+    assert (bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**16, 2**16]))).forward_ms > 0).all()
 
     begun = time.monotonic()
     with pytest.raises(MeasurementError, match=r"on rank 1 of 2 on host .*Ray node"):

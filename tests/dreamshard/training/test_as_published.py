@@ -56,20 +56,14 @@ def test_the_three_heads_and_the_overall_head_agree_also_where_a_device_is_empty
 
 
 @SEEDS
-def test_tables_are_placed_in_the_published_order(seed):
-    network, _ = ours(random_weights(seed))
-    order = Episode.of(TASK, network, Normaliser.per_task()).order.tolist()
-    assert order == PublishedDreamShard(random_weights(seed)).order(published_features(TASK.tables))
-
-
-@SEEDS
-def test_each_steps_probabilities_are_those_of_the_published_logits(seed):
+def test_the_order_and_each_steps_probabilities_are_those_published(seed):
     network, policy = ours(random_weights(seed))
     episode = Episode.of(TASK, network, Normaliser.per_task())
     taken = rollout(policy, episode, 1, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         found, _ = log_probs(policy, episode, taken)  # [1, T]
     published, features = PublishedDreamShard(random_weights(seed)), published_features(TASK.tables)
+    assert episode.order.tolist() == published.order(features)
     on: list[list[int]] = [[] for _ in range(DEVICES)]
     for step, (table, device) in enumerate(zip(episode.order.tolist(), taken.actions[0].tolist(), strict=True)):
         logits = torch.tensor([published.logit(features[tables]) for tables in on])
@@ -132,9 +126,5 @@ def test_the_placer_sees_the_room_and_tables_of_each_device(constraints):
     task = PlacementTask(pool_of(14), 3, 2**33, constraints=constraints)
     assert violation(task, placer.place(replace(task, constraints=Constraints())))
     assert not violation(task, placer.place(task))
-
-
-def test_the_placer_says_that_it_found_nothing_legal():
-    half = int(TASK.table_bytes.sum()) // 2 + 1
     with pytest.raises(NoPlacementError):
-        placer(0).place(PlacementTask(TASK.tables, 2, half))
+        placer.place(PlacementTask(TASK.tables, 2, int(TASK.table_bytes.sum()) // 2 + 1))

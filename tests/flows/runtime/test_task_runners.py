@@ -60,7 +60,7 @@ def test_ray_ingests_and_measures_what_threads_do(
         assert _content(tmp_path / "ray") == _content(tmp_path / "threads")
 
         monkeypatch.setattr(
-            "dreamshard.testbeds.emulated.measure_operators", lambda *_: pytest.fail("measured in this process")
+            "dreamshard.testbeds.emulated.measure_step", lambda *_: pytest.fail("measured in this process")
         )
         measured = dreamshard("profile", *SMOKE, "--testbed", "emulated", "--json", home=tmp_path / "ray")
         assert measured.returncode == 0, measured.sentence

@@ -1,4 +1,7 @@
-"""AutoShard's episodes, rewarded for the balance of predicted compute, its updates, and its placer. No hardware is touched.
+"""AutoShard: Zha et al., "AutoShard: Automated Embedding Table Sharding for Recommender Systems", KDD 2022, arXiv 2208.06399.
+
+It balances compute, and knows nothing of all-to-alls: its cost network, its policy, episodes rewarded for the balance of
+predicted compute, updates, and placer. `docs/as-published.md` lists differences from the paper and the authors' program.
 
 The actor-critic learns with V-trace (Espeholt et al. 2018, arXiv 1802.01561), since the policy that acted is older than
 the one that learns.
@@ -6,23 +9,134 @@ the one that learns.
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from dreamshard.autoshard.networks import DEVICE_INPUTS, AutoShardPolicy, ComputeCostNetwork
-from dreamshard.cost_model import Normaliser, gradient_step
+from dreamshard.cost_model import CostData, CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
+from dreamshard.cost_model.compiled import DeviceLaw
+from dreamshard.cost_model.cost_network import COMPUTE
+from dreamshard.cost_model.paper import LATENT, heads_law
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer
 from dreamshard.policy.mdp import Episode, UpdateFigures, legal_devices, masked_entropy, masked_log_softmax
 from dreamshard.search.packing import PlacementLimits, packed
 from dreamshard.tasks import PlacementTask
 
+DEVICE_INPUTS = 2
+"""Of a device, besides its tables: its predicted compute and its memory in use."""
 _PER_BEHAVIOUR = 2  # updates on rollouts of one policy
 _VALUE_WEIGHT = 0.5  # of the loss of the value estimate
 _MAX_GRADIENT_NORM = 40.0
+
+
+class ComputeCostNetwork(CostNetwork):
+    """Compute of a device: table encoder, sum over its tables, 32-64-1.
+
+    Attributes:
+        unit_ms: unit of the last layer: mean cost of the devices of the first fit, so that losses mean the same on slow
+            and on fast hardware. The authors' network predicts milliseconds.
+    """
+
+    max_gradient_norm = _MAX_GRADIENT_NORM
+    unit_ms: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = TableNetwork()
+        self.head = mlp(LATENT, 64, 1)
+        self.register_buffer("unit_ms", torch.ones(()))
+
+    def compute_ms(self, sums: Float[Tensor, "*B L"]) -> Float[Tensor, "*B"]:
+        """Forward and backward compute of devices; 0 without tables, never negative."""
+        held = sums[..., -1] > 0.5
+        compute: Tensor = self.head(sums[..., :-1]).squeeze(-1).clamp(min=0) * held * self.unit_ms
+        return compute
+
+    def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
+        """All compute as forward compute, since AutoShard does not tell the passes apart, and no communication."""
+        return nn.functional.pad(self.compute_ms(sums)[..., None], (0, 3))
+
+    @torch.no_grad()
+    def law(self, num_devices: int) -> DeviceLaw:
+        """Compute of a device with tables."""
+        return heads_law([self.head], torch.zeros(LATENT), float(self.unit_ms))
+
+    def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *, first: bool, **steps: Any) -> float:
+        """See `CostNetwork`; sets `unit_ms` before the first fit."""
+        if first:
+            self.unit_ms.fill_(float(_measured_ms(data).mean().clamp(min=1e-9)))
+        return super().fit(data, optimizer, first=first, **steps)
+
+    def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
+        """Mean squared error in `unit_ms`², of devices with tables drawn with replacement."""
+        drawn = torch.randint(len(data.holding), (batch,), generator=generator)
+        sums = data.assignment.flatten(0, 1)[data.holding[drawn]] @ self.encode(data.features)
+        error: Tensor = self.head(sums[..., :-1]).squeeze(-1) - _measured_ms(data)[drawn] / self.unit_ms
+        return error.square().mean()
+
+    def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+        """Compute of devices with tables."""
+        return self.compute_ms(data.sums(self.encode)).flatten()[data.holding], _measured_ms(data)
+
+
+def _measured_ms(data: CostData) -> Float[Tensor, " N"]:
+    """Compute of each device with tables."""
+    return data.phases_ms[..., COMPUTE].sum(dim=-1).flatten()[data.holding]
+
+
+class AutoShardPolicy(nn.Module):
+    """Chooses a device for one table after another, and estimates the reward to come.
+
+    A step's state is the table being placed and the share of tables placed so far, through two LSTM layers. A device is the
+    sum of its tables' latents and `DEVICE_INPUTS`. State, device and their product go through 192-128-128-64-1 to the
+    device's logit, so any number of devices can be scored.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        width = 2 * LATENT
+        self.table = TableNetwork()
+        self.progress = nn.Sequential(nn.Linear(1, LATENT), nn.ReLU())
+        self.device = nn.Sequential(nn.Linear(DEVICE_INPUTS, LATENT), nn.ReLU())
+        self.core = nn.LSTM(width, width, num_layers=2, batch_first=True)
+        self.first = nn.Linear(3 * width, 128)
+        self.score = nn.Sequential(nn.ReLU(), *mlp(128, 128, 64, 1))
+        self.value = mlp(width, 64, 1)
+
+    def encode(self, features: Float[Tensor, "T F"]) -> Float[Tensor, "T L"]:
+        """Latent of each table."""
+        latent: Tensor = self.table(features.clamp(-10, 10))
+        return latent[..., :-1]
+
+    def states(self, encoded: Float[Tensor, "T L"]) -> Float[Tensor, "T H"]:
+        """The state of each step; it depends on no choice of device."""
+        placed = torch.arange(len(encoded))[:, None] / len(encoded)  # [T, 1]
+        states: Tensor = self.core(torch.cat([encoded, self.progress(placed)], dim=-1))[0]
+        return states
+
+    def values(self, states: Float[Tensor, "*B H"]) -> Float[Tensor, "*B"]:
+        """Expected reward of the rest of the episode."""
+        values: Tensor = self.value(states).squeeze(-1)
+        return values
+
+    def logits(
+        self, states: Float[Tensor, "*B H"], sums: Float[Tensor, "*C D L"], known: Float[Tensor, "*C D I"]
+    ) -> Float[Tensor, "*C D"]:
+        """Score of each device.
+
+        Args:
+            states: of the steps.
+            sums: latents summed over each device's tables.
+            known: `DEVICE_INPUTS` of each device.
+        """
+        devices, state = torch.cat([sums, self.device(known)], dim=-1), states[..., None, :]  # [*C, D, H]
+        of_state, of_device, of_both = self.first.weight.split(devices.shape[-1], dim=1)
+        hidden = devices @ of_device.T + (state * devices) @ of_both.T + (state @ of_state.T + self.first.bias)
+        logits: Tensor = self.score(hidden).squeeze(-1)
+        return logits
 
 
 class AutoShardRollout(NamedTuple):
@@ -33,7 +147,7 @@ class AutoShardRollout(NamedTuple):
         actions: devices in the order of placing.
         log_prob: of each action under the policy that took it.
         legal: devices open to each step.
-        known: inputs of the policy at each step (`networks.DEVICE_INPUTS`).
+        known: inputs of the policy at each step (`DEVICE_INPUTS`).
         reward: of each episode: the least over the largest predicted compute of a device, or minus the share by which the
             fullest device exceeds its memory.
     """
@@ -186,18 +300,14 @@ class AutoShardPlacer(OrderedPlacer):
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """The policy's placement of whole tables.
 
-        If the policy runs out of room, tables are packed (`packing.packed`). Constraints that it does not know (tables to
-        be together or apart) are met by moving as few tables as are in the way.
+        If the policy ran out of room, or broke constraints that it does not know (tables to be together or apart), only
+        the tables that are in the way are moved; if that fails, all are packed.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
         episode = Episode.of(task, self.cost_network, self.normaliser)
-        taken = rollout(self.policy, episode)
-        device: Tensor | None = taken.device[0]
-        if not task.constraints.places_freely:
-            alone_ms = self.cost_network.compute_ms(episode.latents[episode.order.argsort()])
-            device = PlacementLimits.of(task).repaired(taken.device[0], alone_ms.double().numpy())
-        elif float(taken.reward[0]) < 0:
-            device = None
+        alone_ms = self.cost_network.compute_ms(episode.latents[episode.order.argsort()])
+        taken = rollout(self.policy, episode).device[0]
+        device = PlacementLimits.of(task).repaired(taken, alone_ms.double().detach().numpy())
         return Placement.whole(packed(task) if device is None else device, task.num_devices)
