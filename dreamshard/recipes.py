@@ -52,7 +52,7 @@ class EvaluationConfig:
         rivals: whether to include the published rivals, one of which learns first, by measuring.
     """
 
-    repeats: int = 2
+    repeats: int = 1
     model_repeats: int = 10
     variant_repeats: int = 1
     budget_ms: float | None = None
