@@ -7,8 +7,8 @@ the machine only adds time.
 
 import tempfile
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 import duckdb
 import pyarrow as pa
@@ -18,6 +18,7 @@ from storage.lake.parquet_files import hive_folder, write_parquet
 from storage.lake.schemas import datasets
 from storage.settings import Settings
 from storage.store import open_store
+from tests.benchmarks.measuring import Row, row
 
 TESTBEDS, VERSIONS, NUM_TABLES, DEVICES = 2, 5, 856, 4
 SMALL_FILES = 1000
@@ -62,48 +63,39 @@ _ROWS = f"""
 
 
 CORES = 2
-"""The number of rows that the bars refer to."""
+"""The number of cores that the bars refer to."""
 
 
-def rows(num_rows: int = 10_000_000) -> list[dict[str, Any]]:
-    """Milliseconds per query; `ratio` above 1 beats the bar."""
+def rows(num_rows: int = 10_000_000) -> Iterator[Row]:
+    """Milliseconds per query; then bytes per row on disk, and a query over many small files."""
     with tempfile.TemporaryDirectory() as home:
         settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": home})).settings
-        folder = settings.lake_root / "cost_samples"
-        _write_rows(folder, num_rows)
-        size = sum(file.stat().st_size for file in folder.rglob("*.parquet"))
-        found = [_row(f"{name}, {num_rows:,} rows", settings, sql, bar) for name, (sql, bar) in QUERIES.items()]
-        found.append(
-            {"name": "bytes per row on disk", "value": size / num_rows, "unit": "B", "bar": None, "ratio": None}
-        )
+        for testbed, version in product(range(TESTBEDS), range(VERSIONS)):
+            _write(settings, f"simulated:{testbed}", f"v{version}", num_rows // (TESTBEDS * VERSIONS), ["run"])
+        for name, (sql, bar) in QUERIES.items():
+            yield _timed(f"{name}, {num_rows:,} rows", settings, sql, bar)
+        size = sum(file.stat().st_size for file in settings.lake_root.rglob("*.parquet"))
+        yield row("bytes per row on disk", size / num_rows, "B")
     with tempfile.TemporaryDirectory() as home:
         settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": home})).settings
-        one = _measurements("simulated:0", "v0", DEVICES)
-        folder = hive_folder(settings.lake_root / "cost_samples", testbed="simulated:0", dataset_version="v0")
-        for i in range(SMALL_FILES):
-            write_parquet(folder / f"run.{i}.parquet", one)
+        _write(settings, "simulated:0", "v0", DEVICES, [f"run.{i}" for i in range(SMALL_FILES)])
         sql = "select avg(overall_ms) from cost_samples"
-        found.append(_row(f"mean cost of the samples of {SMALL_FILES} files", settings, sql, None))
-    return found
+        yield _timed(f"mean cost of the samples of {SMALL_FILES} files", settings, sql, None)
 
 
-def _write_rows(folder: Path, num_rows: int) -> None:
-    for testbed in range(TESTBEDS):
-        for version in range(VERSIONS):
-            made = _measurements(f"simulated:{testbed}", f"v{version}", num_rows // (TESTBEDS * VERSIONS))
-            place = hive_folder(folder, testbed=f"simulated:{testbed}", dataset_version=f"v{version}")
-            write_parquet(place / "run.parquet", made)
-
-
-def _measurements(testbed: str, version: str, num_rows: int) -> pa.Table:
+def _write(settings: Settings, testbed: str, version: str, num_rows: int, names: Sequence[str]) -> None:
+    """The same measurements in a file of each name."""
     sql = _ROWS.format(part=f"{testbed}-{version}", testbed=testbed, version=version, rows=num_rows)
     with duckdb.connect() as connection:
         made: pa.Table = connection.sql(sql).to_arrow_table()
     schema = datasets()["cost_samples"]
-    return made.select(schema.names).cast(schema)
+    kept = made.select(schema.names).cast(schema)
+    folder = hive_folder(settings.lake_root / "cost_samples", testbed=testbed, dataset_version=version)
+    for name in names:
+        write_parquet(folder / f"{name}.parquet", kept)
 
 
-def _row(name: str, settings: Settings, sql: str, bar: float | None) -> dict[str, Any]:
+def _timed(name: str, settings: Settings, sql: str, bar: float | None) -> Row:
     taken, cpu = [], []
     with catalog.connect(settings) as connection:
         connection.execute(sql).fetchall()  # warm-up, not timed
@@ -112,6 +104,6 @@ def _row(name: str, settings: Settings, sql: str, bar: float | None) -> dict[str
             connection.execute(sql).fetchall()
             taken.append(1000 * (time.perf_counter() - start))
             cpu.append(1000 * (time.process_time() - cpu_start))
-    value = min(taken)
-    name = f"{name} (CPU {min(cpu):.0f} ms, {min(cpu) / CORES:.0f} ms on {CORES} idle cores)"
-    return {"name": name, "value": value, "unit": "ms", "bar": bar, "ratio": None if bar is None else bar / value}
+    return row(
+        f"{name} (CPU {min(cpu):.0f} ms, {min(cpu) / CORES:.0f} ms on {CORES} idle cores)", min(taken), "ms", bar
+    )
