@@ -5,51 +5,41 @@ import logging
 import pytest
 import torch
 
-torchrec = pytest.importorskip("torchrec")
+pytest.importorskip("torchrec")
 
-from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
-from torchrec.distributed.planner import ParameterConstraints, Topology  # noqa: E402
-from torchrec.distributed.planner.planners import (  # noqa: E402
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import ParameterConstraints, Topology
+from torchrec.distributed.planner.planners import (
     validate_modules_inclusion_in_sharding_plan,
     validate_rank_assignment,
 )
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
-from torchrec.distributed.planner.types import PlannerError, PlannerErrorType  # noqa: E402
-from torchrec.distributed.types import CacheParams, KeyValueParams  # noqa: E402
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
+from torchrec.distributed.types import CacheParams, KeyValueParams
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-from dreamshard import training  # noqa: E402
-from dreamshard.constraints import Constraints  # noqa: E402
-from dreamshard.placement import SHARDING_TYPES, Placement  # noqa: E402
-from dreamshard.sharding_planner import DreamShardPlanner, named_placer  # noqa: E402
-from tests.helpers.trained import learnt_placer  # noqa: E402
+from dreamshard import training
+from dreamshard.constraints import Constraints
+from dreamshard.placement import SHARDING_TYPES, Placement
+from dreamshard.sharding_planner import DreamShardPlanner, named_placer
+from tests.helpers.meta_models import bag, bags, sequences
+from tests.helpers.trained import learnt_placer
 
 SHARDERS = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
 GIB = 2**30
 
 
-class Model(torch.nn.Module):
+def make_model(rows: int = 1_000_000) -> torch.nn.Module:
     """Four pooled tables, one of which two features share, and a sequence."""
-
-    def __init__(self, rows: int = 1_000_000, dim: int = 64) -> None:
-        super().__init__()
-        config = torchrec.EmbeddingBagConfig
-        features = {"a": ["a"], "b": ["b"], "c": ["c", "c2"], "d": ["d"]}
-        self.ebc = torchrec.EmbeddingBagCollection(
-            device=torch.device("meta"),
-            tables=[
-                config(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=keys)
-                for name, keys in features.items()
-            ],
-        )
-        sequence = torchrec.EmbeddingConfig(name="s", num_embeddings=1000, embedding_dim=8, feature_names=["s"])
-        self.ec = torchrec.EmbeddingCollection(device=torch.device("meta"), tables=[sequence])
-        self.over = torch.nn.Linear(64, 1, device="meta")
+    features = {"a": ["a"], "b": ["b"], "c": ["c", "c2"], "d": ["d"]}
+    ebc = bags(*(bag(name, rows, 64, keys) for name, keys in features.items()))
+    over = torch.nn.Linear(64, 1, device="meta")
+    return torch.nn.ModuleDict({"ebc": ebc, "ec": sequences("s", 1000, 8), "over": over})
 
 
-def topology(ranks: int = 4, *, per_host: int = 2, memory: int = 40 * GIB, device: str = "cuda"):
-    return Topology(world_size=ranks, local_world_size=per_host, compute_device=device, hbm_cap=memory)
+def topology(memory: int = 40 * GIB):
+    return Topology(world_size=4, local_world_size=2, compute_device="cuda", hbm_cap=memory)
 
 
 def planner(costs="a100", **options) -> DreamShardPlanner:
@@ -57,97 +47,77 @@ def planner(costs="a100", **options) -> DreamShardPlanner:
     return DreamShardPlanner(costs=costs, **options)
 
 
-def constrained(constraint: ParameterConstraints, table: str = "a", model=None, device: str = "cuda", own=None):
+def constrained(constraint: ParameterConstraints, table: str = "a", own=None):
     """What a constraint, and dreamshard's own, mean for planning."""
-    model = model or Model()
-    found = planner(
-        topology=topology(device=device), constraints={table: constraint}, placement_constraints=own or Constraints()
-    )
+    model = make_model()
+    found = planner(constraints={table: constraint}, placement_constraints=own or Constraints())
     return found.task(found.model(model, SHARDERS), model, SHARDERS).constraints
 
 
 def test_every_table_of_every_module_gets_ranks_and_the_plan_is_repeatable():
-    model, first = Model(), planner()
+    model, first = make_model(), planner()
     plan = first.plan(model, SHARDERS)
     validate_modules_inclusion_in_sharding_plan(plan, model, SHARDERS)
     validate_rank_assignment(plan, first.topology)
     assert {path: set(parameters) for path, parameters in plan.plan.items()} == {"ebc": set("abcd"), "ec": {"s"}}
-    assert planner().plan(Model(), SHARDERS).plan == plan.plan
+    assert planner().plan(make_model(), SHARDERS).plan == plan.plan
 
 
 def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
     caplog.set_level(logging.INFO)
-    model = Model(rows=4 * 2**20)  # 1 GiB each
+    model = make_model(rows=4 * 2**20)  # 1 GiB each
     tight = topology(memory=2 * GIB)
     only = {name: ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"]) for name in "abcd"}
     reserve = FixedPercentageStorageReservation(0.4)
     plan = planner(topology=tight, storage_reservation=reserve, constraints=only).plan(model, SHARDERS)
     assert sorted(plan.plan["ebc"][name].ranks[0] for name in "abcd") == [0, 1, 2, 3]
     assert "1.2 GiB of a device are for tables, beside what FixedPercentageStorageReservation reserves" in caplog.text
+    more = planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(0.6), constraints=only)
     with pytest.raises(PlannerError, match="found no placement"):
-        planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(0.6), constraints=only).plan(
-            model, SHARDERS
-        )
+        more.plan(model, SHARDERS)
 
 
 def test_the_optimizers_state_takes_memory():
-    model = Model()
+    model = make_model()
     apply_optimizer_in_backward(torch.optim.Adam, model.ebc.parameters(), {"lr": 0.1})
     found = planner().model(model, SHARDERS)
     assert planner().task(found, model, SHARDERS).optimizer == "adam"
     assert any("adam" in note for note in found.model_notes)
     fused = [EmbeddingBagCollectionSharder(fused_params={"optimizer": "exact_row_wise_adagrad"}), SHARDERS[1]]
-    assert planner().model(Model(), fused).details[0].optimizer == "rowwise_adagrad"
+    assert planner().model(make_model(), fused).details[0].optimizer == "rowwise_adagrad"
 
 
 def test_measured_lookups_replace_what_is_assumed():
-    measured = planner().model(Model(), SHARDERS).tables.select([0])
+    measured = planner().model(make_model(), SHARDERS).tables.select([0])
     columns = measured.columns(torch.tensor([0])) | {"pooling_factor": torch.tensor([9.0], dtype=torch.float64)}
     measured = type(measured)(("a",), **columns)
-    again = planner(tables=measured).model(Model(), SHARDERS)
+    again = planner(tables=measured).model(make_model(), SHARDERS)
     assert again.tables.pooling_factor.tolist() == [9.0, 1.0, 2.0, 1.0, 1.0]
     assert "how often b, c, d, s are looked up is not known" in again.lookup_notes[0]
     with pytest.raises(ValueError, match="1000000 in the statistics"):
-        planner(tables=measured).model(Model(rows=7), SHARDERS)
+        planner(tables=measured).model(make_model(rows=7), SHARDERS)
 
 
 def test_lookups_and_vectors_per_sample_are_counted_over_features_and_poolings():
     own = ParameterConstraints(pooling_factors=[2.0, 5.0], num_poolings=[3.0, 1.0])
-    tables = planner(constraints={"c": own}).model(Model(), SHARDERS).tables
+    tables = planner(constraints={"c": own}).model(make_model(), SHARDERS).tables
     assert tables.named(["c"]).pooling_factor.tolist() == [2.0 * 3 + 5.0 * 1]
     assert tables.named(["c"]).sent_dim.tolist() == [64 * (3 + 1)]
     assert tables.vectors.tolist() == [1.0, 1.0, 4.0, 1.0, 1.0]
 
 
-@pytest.fixture
-def one_rank(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_a_topology_of_other_ranks_than_the_process_group_is_refused():
-    with pytest.raises(ValueError, match="topology has 4 ranks, but the process group 1"):
-        planner().collective_plan(Model(), SHARDERS)
-    assert planner(topology=topology(1, per_host=1)).collective_plan(Model(), SHARDERS).plan.keys() == {"ebc", "ec"}
-
-
 def test_costs_are_named_as_hardware_or_a_folder(tmp_path):
     assert named_placer("h100").name == "prior"
+    training.save_placer(learnt_placer(), tmp_path / "placer")
+    only = {"a": ParameterConstraints(sharding_types=["row_wise"])}
+    plan = planner(costs=tmp_path / "placer", constraints=only).plan(make_model(), SHARDERS)
+    assert plan.plan["ebc"]["a"].sharding_type == "row_wise"
     (tmp_path / "mine.yaml").write_text("base: a100\nmemory: 40 GB\n")
     assert named_placer(tmp_path / "mine.yaml").spec.memory_bytes == 40 * 10**9
     with pytest.raises(ValueError, match="holds no readable model"):
         named_placer(tmp_path)
     with pytest.raises(ValueError, match="is no preset"):
         named_placer(tmp_path / "none")
-
-
-def test_a_saved_placer_plans_with_every_constraint_of_a_gpu(tmp_path):
-    training.save_placer(learnt_placer(), tmp_path / "placer")
-    only = {"a": ParameterConstraints(sharding_types=["row_wise"])}
-    plan = planner(costs=tmp_path / "placer", constraints=only).plan(Model(), SHARDERS)
-    assert plan.plan["ebc"]["a"].sharding_type == "row_wise"
 
 
 def test_sharding_types_are_honoured_and_a_grid_is_planned_only_if_it_is_named():
@@ -187,7 +157,7 @@ def test_compute_kernels_are_honoured(kernels, types, cached):
 )
 def test_what_cannot_be_honoured_is_refused_by_name(refused, text):
     with pytest.raises(ValueError, match=text):
-        planner(constraints={"a": ParameterConstraints(**refused)}).plan(Model(), SHARDERS)
+        planner(constraints={"a": ParameterConstraints(**refused)}).plan(make_model(), SHARDERS)
 
 
 class EverythingOnOne:
@@ -200,11 +170,11 @@ class EverythingOnOne:
 
 
 def test_any_placer_may_place_but_not_against_constraints():
-    plan = planner(costs=EverythingOnOne()).plan(Model(), SHARDERS)
+    plan = planner(costs=EverythingOnOne()).plan(make_model(), SHARDERS)
     assert {each.ranks[0] for each in plan.plan["ebc"].values()} == {3}
     elsewhere = Constraints(pinned={"a": (1,)})
     with pytest.raises(PlannerError, match="'a' has a shard on device 3, which it may not use"):
-        planner(costs=EverythingOnOne(), placement_constraints=elsewhere).plan(Model(), SHARDERS)
+        planner(costs=EverythingOnOne(), placement_constraints=elsewhere).plan(make_model(), SHARDERS)
 
 
 def test_all_of_the_further_constraints_narrow_torchrecs():
@@ -226,8 +196,8 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
 def test_a_contradiction_is_no_shortage_of_memory():
     for further in (Constraints(pinned={"a": (9,)}), Constraints(pinned={"a": (1,)}, memory_bytes_of={1: 0})):
         with pytest.raises(PlannerError, match="cannot be met") as raised:
-            planner(placement_constraints=further).plan(Model(), SHARDERS)
+            planner(placement_constraints=further).plan(make_model(), SHARDERS)
         assert raised.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
     with pytest.raises(PlannerError) as raised:
-        planner(topology=topology(memory=GIB)).plan(Model(rows=2**40), SHARDERS)
+        planner(topology=topology(memory=GIB)).plan(make_model(rows=2**40), SHARDERS)
     assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE

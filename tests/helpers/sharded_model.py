@@ -214,6 +214,8 @@ def _plan_together(model: Model, rank: int, ranks: int, per_host: int) -> None:
     assert all(each == plan.plan for each in everyones)
     sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=_sharders())
     assert set(sharded(batch(rank))) == set(features())
+    with pytest.raises(ValueError, match=f"topology has {2 * ranks} ranks, but the process group {ranks}"):
+        DreamShardPlanner(Topology(world_size=2 * ranks, compute_device="cpu"), costs="a100").collective_plan(model)
     unknown = {"nothing": ParameterConstraints()} if rank == 0 else None
     with pytest.raises(ValueError, match=r"given for \['nothing'"):
         DreamShardPlanner(topology, costs="a100", constraints=unknown).collective_plan(Model(), _sharders())

@@ -20,38 +20,21 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantColl
 
 from dreamshard.constraints import UNCONSTRAINED  # noqa: E402
 from dreamshard.torchrec import discover, narrowed, tables_of  # noqa: E402
-
-META = torch.device("meta")
-
-
-def bag(name, rows=100, dim=16, features=None, kind=torchrec.EmbeddingBagConfig, **options):
-    features = features or [f"{name}_id"]
-    return kind(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features, **options)
+from tests.helpers.meta_models import META, bag, bags, sequences  # noqa: E402
 
 
-def sequence(name, **options):
-    return bag(name, kind=torchrec.EmbeddingConfig, **options)
-
-
-def bags(*tables, **options):
-    return torchrec.EmbeddingBagCollection(device=META, tables=list(tables), **options)
-
-
-class Model(nn.Module):
+def make_model() -> nn.Module:
     """Pooled, weighted and sequence tables in several modules."""
-
-    def __init__(self):
-        super().__init__()
-        self.sparse = nn.Module()
-        self.sparse.ebc = bags(bag("user"), bag("item", 50, 8, ["clicked", "bought"], pooling=PoolingType.MEAN))
-        self.sparse.weighted = bags(bag("score", data_type=DataType.FP16), is_weighted=True)
-        self.history = torchrec.EmbeddingCollection(device=META, tables=[sequence("word", data_type=DataType.BF16)])
-        self.over = nn.Linear(4, 2, device=META)
+    sparse = {
+        "ebc": bags(bag("user"), bag("item", 50, 8, ["clicked", "bought"], pooling=PoolingType.MEAN)),
+        "weighted": bags(bag("score", data_type=DataType.FP16), is_weighted=True),
+    }
+    history, over = sequences("word", data_type=DataType.BF16), nn.Linear(4, 2, device=META)
+    return nn.ModuleDict({"sparse": nn.ModuleDict(sparse), "history": history, "over": over})
 
 
 def test_all_collections_of_a_model_are_found_with_their_paths():
-    found = tables_of(Model())
-    assert found.tables.names == ("user", "item", "score", "word")
+    found = tables_of(make_model())
     assert [d.module_path for d in found.details] == ["sparse.ebc", "sparse.ebc", "sparse.weighted", "history"]
     assert [d.pooling for d in found.details] == ["sum", "mean", "sum", "none"]
     assert [d.precision for d in found.details] == ["fp32", "fp32", "fp16", "bf16"]
@@ -61,8 +44,8 @@ def test_all_collections_of_a_model_are_found_with_their_paths():
 
 
 def test_tables_are_where_torchrecs_sharders_find_them():
-    assert discover(Model(), get_default_sharders())[0] == list(tables_of(Model()).details)
-    assert [table.path for table in discover(Model(), [EmbeddingCollectionSharder()])[0]] == ["history.word"]
+    assert discover(make_model(), get_default_sharders())[0] == list(tables_of(make_model()).details)
+    assert [table.path for table in discover(make_model(), [EmbeddingCollectionSharder()])[0]] == ["history.word"]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +58,8 @@ def test_tables_are_where_torchrecs_sharders_find_them():
     ],
 )
 def test_the_optimizer_in_the_backward_pass_is_known(optimizer, name):
-    model = Model()
-    for collection in (model.sparse, model.history):
+    model = make_model()
+    for collection in (model["sparse"], model["history"]):
         apply_in_backward(optimizer, collection.parameters(), {"lr": 0.1})
     found = tables_of(model)
     assert {d.optimizer for d in found.details} == {name}
@@ -102,7 +85,11 @@ def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_m
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ([], "the model has no embedding tables"),
+        (ITEPEmbeddingBagCollection(bags(bag("user")), nn.Module()), "ITEPEmbeddingBagCollection, which is"),
+        (
+            QuantCollection([bag("user", data_type=DataType.INT8)], False, META),
+            "class EmbeddingBagCollection, which is",
+        ),
         ([1], "an object of type int is neither a torch.nn.Module nor"),
         ([bag("x", data_type=DataType.INT4)], "int4 table 'x' is of unknown size or cost here; use one of fp32"),
         ([bag("x", use_virtual_table=True)], "virtual table 'x' is of unknown"),
@@ -113,29 +100,15 @@ def test_what_has_no_tables_to_plan_is_refused_by_name(source, message):
         tables_of(source)
 
 
-def test_collections_that_are_not_trained_plainly_are_refused_by_name():
-    pruned = ITEPEmbeddingBagCollection(bags(bag("user")), nn.Module())
-    with pytest.raises(ValueError, match="ITEPEmbeddingBagCollection, which is"):
-        tables_of(pruned)
-    quantised = QuantCollection([bag("user", data_type=DataType.INT8)], is_weighted=False, device=torch.device("cpu"))
-    with pytest.raises(ValueError, match="class EmbeddingBagCollection, which is"):
-        tables_of(quantised)
-
-
 def test_a_model_without_collections_is_read_by_its_plain_embeddings():
     model = nn.Module()
-    model.bags = nn.ModuleList(
-        [nn.EmbeddingBag(100, 16, mode="mean", device=META), nn.EmbeddingBag(7, 10, device=META)]
-    )
+    model.bags = nn.ModuleList([nn.EmbeddingBag(rows, dim, device=META) for rows, dim in ((100, 16), (7, 10))])
     model.words = nn.Embedding(50, 8, device=META, dtype=torch.float16)
     found = tables_of(model)
     assert found.tables.names == ("bags.0", "bags.1", "words")
     assert found.tables.dim.tolist() == [16, 12, 8]
-    assert [(d.rows, d.pooling, d.precision) for d in found.details] == [
-        (100, "mean", "fp32"),
-        (7, "mean", "fp32"),
-        (50, "none", "fp16"),
-    ]
+    assert [d.pooling for d in found.details] == ["mean", "mean", "none"]
+    assert [d.precision for d in found.details] == ["fp32", "fp32", "fp16"]
     with pytest.raises(ValueError, match=r"bags\.0' is in no collection of TorchRec"):
         narrowed(UNCONSTRAINED, found.by_name, device_type="cuda")
     model.ebc = bags(bag("user"))

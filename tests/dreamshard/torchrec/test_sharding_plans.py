@@ -7,39 +7,34 @@ from dataclasses import replace
 import pytest
 import torch
 
-torchrec = pytest.importorskip("torchrec")
+pytest.importorskip("torchrec")
 
-from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
-from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan  # noqa: E402
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan
 
-from dreamshard.constraints import ANY_SHARDING  # noqa: E402
-from dreamshard.placement import Placement, TableSharding  # noqa: E402
-from dreamshard.plan import make_plan  # noqa: E402
-from dreamshard.tables import Tables  # noqa: E402
-from dreamshard.tasks import PlacementTask  # noqa: E402
-from dreamshard.torchrec import current_plan, load_plan, sharding_plan, tables_of  # noqa: E402
-from dreamshard.workloads.table_list import ModelTable  # noqa: E402
-from tests.helpers.tables import tables_of as of_sizes  # noqa: E402
+from dreamshard.constraints import ANY_SHARDING
+from dreamshard.placement import Placement, TableSharding
+from dreamshard.plan import make_plan
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.torchrec import current_plan, load_plan, sharding_plan, tables_of
+from dreamshard.workloads.table_list import ModelTable
+from tests.helpers.meta_models import bag, bags, sequences
+from tests.helpers.tables import tables_of as of_sizes
 
 ROWS, DIM = 37, 256  # rows that do not divide evenly
 HALVES = ((0, DIM // 2), (DIM // 2, DIM))
 
 
-def bags(rows: int = ROWS, dim: int = DIM, name: str = "user") -> torchrec.EmbeddingBagCollection:
-    config = torchrec.EmbeddingBagConfig(
-        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[f"{name}_id"]
-    )
-    return torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=[config])
+def user(rows: int = ROWS, dim: int = DIM, name: str = "user"):
+    return bags(bag(name, rows, dim))
 
 
-class Model(torch.nn.Module):
-    def __init__(self, **options) -> None:
-        super().__init__()
-        self.sparse = torch.nn.ModuleDict({"ebc": bags(**options)})
-        config = torchrec.EmbeddingConfig(name="clicks", num_embeddings=10, embedding_dim=8, feature_names=["c"])
-        self.sequence = torchrec.EmbeddingCollection(device=torch.device("meta"), tables=[config])
+def model(**options) -> torch.nn.Module:
+    sparse = torch.nn.ModuleDict({"ebc": user(**options)})
+    return torch.nn.ModuleDict({"sparse": sparse, "sequence": sequences("clicks", 10, 8)})
 
 
 def plan_of(topology: Topology, module: torch.nn.Module, sharder, **tables) -> ShardingPlan:
@@ -55,12 +50,12 @@ def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options
     """TorchRec's own plan of one table that may only be sharded in one way, on two hosts of two ranks."""
     topology = Topology(world_size=4, local_world_size=2, compute_device=device_type)
     own = {"sharding_types": [sharding_type], "compute_kernels": [kernel], **options}
-    return plan_of(topology, bags(), EmbeddingBagCollectionSharder(), user=own)
+    return plan_of(topology, user(), EmbeddingBagCollectionSharder(), user=own)
 
 
 def ours(sharding: TableSharding, device_type: str = "cuda", fields=None) -> ShardingPlan:
     placement = Placement((sharding,), 4, 2)
-    return sharding_plan(placement, tables_of(bags()).details, device_type=device_type, fields=[fields or {}])
+    return sharding_plan(placement, tables_of(user()).details, device_type=device_type, fields=[fields or {}])
 
 
 def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
@@ -127,10 +122,10 @@ def saved(path, *shardings: TableSharding, ranks: int = 4, per_host: int = 2) ->
 def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     placement = saved(tmp_path / "plan.json", sharding, TableSharding("row_wise"))
-    planned = tables_of(Model()).details
+    planned = tables_of(model()).details
     assert [table.path for table in planned] == ["sparse.ebc.user", "sequence.clicks"]
     made = sharding_plan(placement, planned, device_type="cuda")
-    assert_same(load_plan(tmp_path / "plan.json", Model(), device_type="cuda"), made)
+    assert_same(load_plan(tmp_path / "plan.json", model(), device_type="cuda"), made)
     assert current_plan(made, model_tables(), devices_per_host=2).placement(model_tables()) == placement
     written = current_plan(json.dumps(made._serialize()), model_tables(), devices_per_host=2)
     assert written.tables.keys() == {"user", "clicks"}
@@ -138,7 +133,7 @@ def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkey
 
 def test_the_plan_has_a_tables_real_columns_where_fbgemm_rounds_them_up():
     sharding = TableSharding("column_wise", columns=((0, 8), (8, 12)), where=(0, 1))
-    made = sharding_plan(Placement((sharding,), 2, 2), tables_of(bags(dim=10)).details, device_type="cpu")
+    made = sharding_plan(Placement((sharding,), 2, 2), tables_of(user(dim=10)).details, device_type="cpu")
     assert [shard.shard_sizes for shard in made.plan[""]["user"].sharding_spec.shards] == [[ROWS, 8], [ROWS, 2]]
     assert current_plan(made).tables["user"].sharding == sharding
 
@@ -172,7 +167,7 @@ def test_a_plan_of_torchrecs_planner_is_read_with_its_hosts_and_ranks():
 def test_a_plan_for_other_tables_is_refused_and_says_which(tmp_path, other, text):
     saved(tmp_path / "plan.json", *[TableSharding("table_wise", where=(0,))] * 2)
     with pytest.raises(ValueError, match=text):
-        load_plan(tmp_path / "plan.json", Model(**other))
+        load_plan(tmp_path / "plan.json", model(**other))
 
 
 @pytest.fixture
@@ -186,11 +181,11 @@ def one_rank(tmp_path):
 def test_a_plan_for_other_ranks_or_hosts_is_refused(tmp_path):
     path, on_first = tmp_path / "plan.json", TableSharding("table_wise", where=(0,))
     saved(path, on_first, on_first, ranks=1, per_host=1)
-    (shard,) = load_plan(path, Model()).plan["sequence"]["clicks"].sharding_spec.shards
+    (shard,) = load_plan(path, model()).plan["sequence"]["clicks"].sharding_spec.shards
     assert str(shard.placement) == "rank:0/cpu", "as gloo's ranks are, whatever the machine has"
     saved(path, on_first, on_first, ranks=2)
     with pytest.raises(ValueError, match="for 2 ranks, but 1 are running"):
-        load_plan(path, Model())
+        load_plan(path, model())
 
 
 @pytest.mark.parametrize("text", ['{"ebc": {"user": {"ranks": [0]}}}', "[1]", "{"])
@@ -218,9 +213,9 @@ def test_what_a_plan_cannot_hold_is_refused():
 
 
 def test_sequence_tables_have_the_same_shards():
-    planned, topology = tables_of(Model().sequence).details, Topology(world_size=2, compute_device="cpu")
+    planned, topology = tables_of(model()["sequence"]).details, Topology(world_size=2, compute_device="cpu")
     own = {"sharding_types": ["row_wise"]}
-    expected = plan_of(topology, Model().sequence, EmbeddingCollectionSharder(), clicks=own)
+    expected = plan_of(topology, model()["sequence"], EmbeddingCollectionSharder(), clicks=own)
     assert_same(sharding_plan(Placement((TableSharding("row_wise"),), 2, 2), planned, device_type="cpu"), expected)
     uneven = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
     with pytest.raises(ValueError, match="equally wide shards only"):

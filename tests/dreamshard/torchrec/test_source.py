@@ -7,22 +7,10 @@ from dreamshard.workloads import WorkloadConfig, statistics  # noqa: E402
 
 MODEL = """
 import torch
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        meta = torch.device("meta")
-        bag = EmbeddingBagConfig(name="item", num_embeddings=50, embedding_dim=6, feature_names=["i", "j"])
-        word = EmbeddingConfig(name="word", num_embeddings=1000, embedding_dim=8, feature_names=["w"])
-        self.ebc = EmbeddingBagCollection(device=meta, tables=[bag])
-        self.ec = EmbeddingCollection(device=meta, tables=[word])
+from tests.helpers.meta_models import bag, bags, sequences
 
 def make_model():
-    return Model()
-
-def number():
-    return 3
+    return torch.nn.ModuleDict({"ebc": bags(bag("item", 50, 6, ["i", "j"])), "ec": sequences("word", 1000, 8)})
 """
 DATA = """
 import torch
@@ -31,14 +19,11 @@ from torchrec import KeyedJaggedTensor
 def make_batches():
     while True:  # three samples of one lookup of i and w, none of j
         yield KeyedJaggedTensor(
-            keys=["w", "i", "j"], values=torch.tensor([7, 8, 9, 1, 1, 2]), lengths=torch.tensor([1] * 6 + [0] * 3)
+            keys=["word", "i", "j"], values=torch.tensor([7, 8, 9, 1, 1, 2]), lengths=torch.tensor([1] * 6 + [0] * 3)
         )
 
 def broken():
     yield from make_batches().__next__().to_dict()["absent"]
-
-def number():
-    return 3
 """
 
 
@@ -69,16 +54,8 @@ def test_identities_change_with_lookups_and_with_nothing_else(functions):
     assert first.fingerprint(0) == again.fingerprint(0) != more.fingerprint(0)
 
 
-@pytest.mark.parametrize(
-    ("model", "batches", "message"),
-    [
-        ("number", None, "an object of type int is neither a torch.nn.Module"),
-        ("make_model", "absent", "has no function absent, so there are no batches"),
-        ("make_model", "broken", "broken raises KeyError: 'absent', so its lookups are not known"),
-    ],
-)
-def test_what_is_wrong_with_a_persons_functions_is_one_sentence(functions, model, batches, message):
-    source, data = (function.rpartition(":")[0] for function in functions)
-    with pytest.raises(ValueError, match=message) as caught:
-        open_model(config(f"{source}:{model}", batches and f"{data}:{batches}"))
+def test_what_is_wrong_while_batches_are_made_is_one_sentence(functions):
+    model, batches = functions
+    with pytest.raises(ValueError, match="broken raises KeyError: 'absent', so its lookups are not known") as caught:
+        open_model(config(model, batches.replace("make_batches", "broken")))
     assert "\n" not in str(caught.value)

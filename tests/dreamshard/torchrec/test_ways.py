@@ -3,31 +3,16 @@
 import pytest
 import torch
 
-torchrec = pytest.importorskip("torchrec")
+pytest.importorskip("torchrec")
 
-from dreamshard.constraints import ANY_SHARDING, Constraints  # noqa: E402
-from dreamshard.placement import SHARDING_TYPES  # noqa: E402
-from dreamshard.torchrec import narrowed, tables_of  # noqa: E402
-from dreamshard.workloads.model_tables import ModelTable  # noqa: E402
+from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.placement import SHARDING_TYPES
+from dreamshard.torchrec import narrowed, tables_of
+from dreamshard.workloads.model_tables import ModelTable
+from tests.helpers.meta_models import bag, bags, sequences
 
-META = torch.device("meta")
-
-
-class Model(torch.nn.Module):
-    """A pooled table, one of 10 columns, and a sequence."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        bags = [
-            torchrec.EmbeddingBagConfig(name=name, num_embeddings=100, embedding_dim=dim, feature_names=[name])
-            for name, dim in (("pooled", 16), ("odd", 10))
-        ]
-        words = torchrec.EmbeddingConfig(name="words", num_embeddings=100, embedding_dim=16, feature_names=["words"])
-        self.ebc = torchrec.EmbeddingBagCollection(device=META, tables=bags)
-        self.ec = torchrec.EmbeddingCollection(device=META, tables=[words])
-
-
-TABLES = tables_of(Model()).by_name
+MODEL = torch.nn.ModuleDict({"ebc": bags(bag("pooled"), bag("odd", dim=10)), "ec": sequences("words")})
+TABLES = tables_of(MODEL).by_name
 
 
 def types_of(constraints: Constraints = ANY_SHARDING, device: str = "cuda", **options) -> dict[str, set[str]]:
@@ -47,20 +32,14 @@ def test_sequences_and_odd_columns_are_narrowed_to_what_torchrec_runs():
 @pytest.mark.parametrize(
     ("constraints", "text"),
     [
-        (
-            Constraints(sharding_types=SHARDING_TYPES, sharding_types_of={"words": ("grid_shard",)}),
-            "'ec.words' .* offers",
-        ),
-        (Constraints(sharding_types=("table_wise", "row_wise")), "'ebc.odd' has 10 columns.*widen the table"),
-        (
-            Constraints(cached_share_of={"odd": 0.5}, sharding_types=SHARDING_TYPES),
-            "odd' is to be cached and never",
-        ),
+        ({"sharding_types_of": {"words": ("grid_shard",)}}, "'ec.words' .* offers"),
+        ({"sharding_types": ("table_wise", "row_wise")}, "'ebc.odd' has 10 columns.*widen the table"),
+        ({"cached_share_of": {"odd": 0.5}}, "odd' is to be cached and never"),
     ],
 )
 def test_what_torchrec_cannot_run_in_any_way_is_refused(constraints, text):
     with pytest.raises(ValueError, match=text):
-        types_of(constraints)
+        types_of(Constraints(**{"sharding_types": SHARDING_TYPES, **constraints}))
 
 
 def test_what_torchrec_cannot_cache_is_not_cached():
