@@ -75,9 +75,7 @@ def test_a_file_may_give_every_figure_itself_but_the_link_to_the_host(read):
     [
         ("base: h100\nmemroy: 80 GB\n", r"unknown key 'memroy'.*memory_bandwidth"),
         ("base: h100\nmemory: 80\n", r"memory is '80'.*GiB.*`memory: 80 GB`"),
-        ("base: h100\nmemory: 80 GHz\n", r"memory is '80 GHz'"),
         ("base: h100\nlink_bandwidth: 0 GB/s\n", "link_bandwidth is '0 GB/s'"),
-        ("base: h100\nmemory: 1.2.3 GB\n", "no number above zero with one of the units"),
         (f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n", "memory is"),
         ("base: h100\ndevices_per_host: 8 GB\n", "devices_per_host is '8 GB'"),
         ("base: h100\nlink: carrier pigeon\n", r"link is 'carrier pigeon'.*nvlink"),

@@ -5,17 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dreamshard.hardware import links
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.links import (
-    NETWORK_SHARE,
-    PEER_S,
-    all_to_all_s,
-    collective_times,
-    collectives_s,
-    curve_s,
-    fit_link_curve,
-    ring_s,
-)
+from dreamshard.hardware.links import NETWORK_SHARE, PEER_S, all_to_all_s, collectives_s, ring_s
 from dreamshard.shards import Collectives
 
 A100, H100, L40S, RTX2080TI, V100 = (PRESETS[name] for name in ("a100", "h100", "l40s", "rtx2080ti", "v100"))
@@ -34,11 +26,11 @@ def ring(num_bytes: float, num_devices: int, spec, per_host: int, operation: str
 
 
 def test_measured_links_take_what_was_measured_at_the_largest_size():
-    for gpu, times in collective_times().items():
+    for gpu, times in links.collective_times().items():
         for num_gpus, by_bytes in times.items():
             assert seconds(max(by_bytes), num_gpus, PRESETS[gpu]) == pytest.approx(1e-6 * by_bytes[max(by_bytes)])
     for operation in ("reduce_scatter", "all_gather", "all_reduce"):
-        time_us = collective_times(operation)["a100"][8][2**29]
+        time_us = links.collective_times(operation)["a100"][8][2**29]
         assert ring(2.0**29, 8, A100, 8, operation) == pytest.approx(1e-6 * time_us)
 
 
@@ -116,5 +108,7 @@ def test_tables_on_one_host_hold_up_only_that_host_until_others_wait_for_it():
     ],
 )
 def test_a_curve_goes_through_times_and_beyond(times_us, num_gpus, sent_bytes, expected_us):
-    found_s = curve_s(fit_link_curve(times_us, num_gpus), torch.tensor(float(sent_bytes), dtype=torch.float64))
+    found_s = links.curve_s(
+        links.fit_link_curve(times_us, num_gpus), torch.tensor(float(sent_bytes), dtype=torch.float64)
+    )
     assert float(found_s) == pytest.approx(1e-6 * expected_us)

@@ -7,19 +7,9 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts
+from dreamshard.hardware import roofline
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.roofline import (
-    BACKWARD_KERNELS,
-    BANDWIDTH_SHARE,
-    FORWARD_KERNELS,
-    HOST_BACKWARD_LAUNCHES,
-    HOST_FORWARD_LAUNCHES,
-    backward_s,
-    figures_of,
-    forward_kernel_s,
-    sort_kernels_s,
-    update_kernels_s,
-)
+from dreamshard.hardware.roofline import backward_s, figures_of, forward_kernel_s, sort_kernels_s, update_kernels_s
 from dreamshard.tables import Tables
 from tests.benchmarks.bench_presets import kernel_ratios
 from tests.helpers.tables import tables_of as helper_tables
@@ -55,8 +45,8 @@ def test_fusing_two_tables_costs_less_than_both_alone():
 
 def test_a_shard_with_hardly_any_work_costs_what_the_host_needs_to_launch_it():
     found = costs(tables_of([4], pooling=0.0, rows=2))
-    host_ms = (HOST_FORWARD_LAUNCHES + HOST_BACKWARD_LAUNCHES) * A100.launch_s * 1e3
-    kernels_ms = (FORWARD_KERNELS + BACKWARD_KERNELS + 1) * A100.launch_s * 1e3
+    host_ms = (roofline.HOST_FORWARD_LAUNCHES + roofline.HOST_BACKWARD_LAUNCHES) * A100.launch_s * 1e3
+    kernels_ms = (roofline.FORWARD_KERNELS + roofline.BACKWARD_KERNELS + 1) * A100.launch_s * 1e3
     assert host_ms < float(found.overall_ms()) < host_ms + 0.1 * kernels_ms
 
 
@@ -65,7 +55,7 @@ def test_a_huge_table_without_reuse_is_read_at_the_achievable_memory_bandwidth()
     tables = tables_of([128], rows=2**40, pooling=float(BATCH))
     tables = replace(tables, unique_rows=torch.tensor([count]), bins=torch.eye(17)[:1])
     found = costs(tables, spec=replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
-    expected_ms = count * 128 * 4 / (BANDWIDTH_SHARE * A100.memory_bytes_per_s) * 1e3
+    expected_ms = count * 128 * 4 / (roofline.BANDWIDTH_SHARE * A100.memory_bytes_per_s) * 1e3
     assert float(found.forward_compute_ms) == pytest.approx(expected_ms, rel=0.02)
 
 

@@ -34,13 +34,8 @@ def learnt_rival():
     return NeuroShardPlacer(learnt().cost_network, learnt().normaliser)
 
 
-def narrow_and_two_wide():
-    """Pooling x dim is 128, 64 and 64; sums of dims are 4, 64 and 64."""
-    return tables_of([100, 100, 100], [4, 64, 64], [32.0, 1.0, 1.0])
-
-
 def test_a_limit_on_dims_separates_wide_tables_where_communication_is_expensive():
-    task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
+    task = PlacementTask(tables_of([100, 100, 100], [4, 64, 64], [32.0, 1.0, 1.0]), 2, PLENTY)
     placed = NeuroShardPlacer(*plain(task.tables, 20.0), columns=False).place(task)
     _, wide, other = placed.device.tolist()
     assert wide != other  # 128 + 64 | 64 at dims 68 | 64, within 1.5 times the mean of 66

@@ -15,7 +15,7 @@ from tests.helpers.trained import learnt, tiny_tasks
 class Recording:
     """Measures by a law of the numbers of tables per device, and keeps what it measured."""
 
-    def __init__(self, cost_of):
+    def __init__(self, cost_of=torch.square):
         self.cost_of, self.measured = cost_of, []
 
     def __call__(self, task, placement):
@@ -24,12 +24,8 @@ class Recording:
         return sample_of_phases(task, placement, self.cost_of(counts)[:, None].expand(-1, 4))
 
 
-def quadratic(counts):
-    return counts**2
-
-
 def test_it_measures_exactly_its_budget_of_legal_placements_and_says_how_many():
-    measure = Recording(quadratic)
+    measure = Recording()
     placer = train_rnn(learnt().normaliser, tiny_tasks(), measure, 0, 13)
     assert len(measure.measured) == placer.num_measurements == 13
     assert all(not violation(task, placement) for task, placement in measure.measured)
@@ -39,7 +35,7 @@ def test_it_measures_exactly_its_budget_of_legal_placements_and_says_how_many():
 @pytest.mark.slow
 def test_it_learns_from_what_is_measured_and_from_nothing_else():
     task = PlacementTask(tables_of([100] * 6, 16), 2, 2**30)
-    spread = train_rnn(learnt().normaliser, [task], Recording(quadratic), 0, 600).place(task)
+    spread = train_rnn(learnt().normaliser, [task], Recording(), 0, 600).place(task)
     together = Recording(lambda counts: (1 + counts.prod()).expand(len(counts)))
     gathered = train_rnn(learnt().normaliser, [task], together, 0, 600).place(task)
     assert sorted(torch.bincount(spread.device, minlength=2).tolist()) == [3, 3]
@@ -48,7 +44,7 @@ def test_it_learns_from_what_is_measured_and_from_nothing_else():
 
 def test_the_same_seed_measures_the_same_placements_and_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
-    runs = [Recording(quadratic) for _ in range(3)]
+    runs = [Recording() for _ in range(3)]
     for measure, seed in zip(runs, (0, 0, 1), strict=True):
         train_rnn(learnt().normaliser, tiny_tasks(), measure, seed, 10)
     first, second, other = ([placement.device.tolist() for _, placement in run.measured] for run in runs)
@@ -57,8 +53,8 @@ def test_the_same_seed_measures_the_same_placements_and_leaves_the_global_genera
 
 
 def test_another_number_of_devices_and_training_tasks_of_several_are_refused():
-    placer = train_rnn(learnt().normaliser, tiny_tasks(), Recording(quadratic), 0, 2)
+    placer = train_rnn(learnt().normaliser, tiny_tasks(), Recording(), 0, 2)
     with pytest.raises(NoPlacementError, match="trained for 2 devices"):
         placer.place(task_of([2, 2, 2, 2], 4, 8))
     with pytest.raises(ValueError, match=r"\[2, 4\]"):
-        train_rnn(learnt().normaliser, [*tiny_tasks(), task_of([2, 2, 2, 2], 4, 8)], Recording(quadratic), 0)
+        train_rnn(learnt().normaliser, [*tiny_tasks(), task_of([2, 2, 2, 2], 4, 8)], Recording(), 0)

@@ -56,26 +56,16 @@ def test_where_the_planner_finds_no_plan_it_says_so():
 def test_dear_links_make_it_share_dims_and_dear_memory_lookups():
     tables = tables_of([1000, 1000, 50_000], [64, 64, 4], [1.0, 1.0, 32.0])  # pooling x dim is 64, 64 and 128
     task = PlacementTask(tables, 2, 2**30)
-    first, second, _ = (
-        TorchRecPlanner(replace(A100, memory_bytes_per_s=1e9, link_bytes_per_s=1e15)).place(task).device.tolist()
-    )
-    assert first == second
-    first, second, _ = (
-        TorchRecPlanner(replace(A100, memory_bytes_per_s=1e15, link_bytes_per_s=1e9)).place(task).device.tolist()
-    )
-    assert first != second
-
-
-MLPERF = read_tables(str(resources.files("dreamshard.workloads") / "data" / "mlperf-dlrm-dcnv2.csv"))
-
-
-def every_way(num_devices, **changes):
-    return PlacementTask(MLPERF, num_devices, 80 * 2**30, constraints=ANY_SHARDING, batch_size=65_536, **changes)
+    for memory, link in ((1e9, 1e15), (1e15, 1e9)):
+        spec = replace(A100, memory_bytes_per_s=memory, link_bytes_per_s=link)
+        first, second, _ = TorchRecPlanner(spec).place(task).device.tolist()
+        assert (first == second) == (memory < link)
 
 
 @pytest.mark.slow
 def test_it_shards_in_other_ways_where_it_may():
-    task = every_way(16)
+    tables = read_tables(str(resources.files("dreamshard.workloads") / "data" / "mlperf-dlrm-dcnv2.csv"))
+    task = PlacementTask(tables, 16, 80 * 2**30, constraints=ANY_SHARDING, batch_size=65_536)
     placement = TorchRecPlanner(A100).place(task)
     assert violation(task, placement) == ""
     assert placement.devices_per_host == 8

@@ -30,24 +30,18 @@ BEFORE = tables(a=(100, 4, 1.0, ONCE), b=(200, 8, 2.0, HALF), c=(300, 4, 1.0, ON
 def test_the_same_tables_in_another_order_are_no_change():
     diff = diff_datasets(BEFORE, BEFORE.select([2, 0, 1]))
     assert (diff.changes, diff.label, diff.matters) == ((), "unchanged", False)
+    assert diff_datasets(None, BEFORE).matters, "nothing was trained on them"
 
 
 def test_every_kind_of_change_is_found_under_the_tables_name():
-    after = tables(
-        b=(200, 16, 2.0, HALF), c=(300, 4, 2.0, ONCE), d=(50, 4, 1.0, ONCE)
-    )  # a is gone, b twice as wide, c looked up twice as often, d new
-    diff = diff_datasets(BEFORE, after)
-    assert {change.name: change.kind for change in diff.changes} == {
-        "a": "removed",
-        "b": "resized",
-        "c": "drifted",
-        "d": "added",
-    }
+    # a is gone, b twice as wide, c looked up twice as often, d new
+    diff = diff_datasets(BEFORE, tables(b=(200, 16, 2.0, HALF), c=(300, 4, 2.0, ONCE), d=(50, 4, 1.0, ONCE)))
+    kinds = {change.name: change.kind for change in diff.changes}
+    assert kinds == {"a": "removed", "b": "resized", "c": "drifted", "d": "added"}
     assert (diff.label, diff.matters) == ("+1 -1 ~2", True)
     rows = {row["table"]: row for row in (change.row() for change in diff.changes)}
     assert rows["b"]["dim"] == "8 -> 16"
     assert rows["c"]["pooling factor"] == "1 -> 2"
-    assert rows["a"]["rows"] == "100"
 
 
 def test_the_change_that_touches_most_of_the_dataset_comes_first():
@@ -71,8 +65,3 @@ def test_reuse_drifts_by_the_share_of_rows_that_change_their_bin(threshold, drif
     diff = diff_datasets(BEFORE, after, DriftThresholds(reuse=threshold))
     assert diff.matters is drifted
     assert [change.reuse for change in diff.changes] == ([0.25] if drifted else [])
-
-
-def test_tables_that_nothing_was_trained_on_matter():
-    diff = diff_datasets(None, BEFORE)
-    assert (diff.matters, diff.label, diff.num_after) == (True, "", 3)

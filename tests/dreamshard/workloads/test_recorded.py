@@ -73,7 +73,6 @@ def test_a_file_that_would_run_code_when_unpickled_does_not(tmp_path, monkeypatc
     [
         INDICES,
         (INDICES.double(), OFFSETS, LENGTHS),
-        (INDICES, OFFSETS, LENGTHS[:1]),
         (INDICES, torch.tensor([0, 2, 2, 3, 3, 4, 6]), LENGTHS),
         (INDICES, torch.tensor([0, 2, 1, 3, 3, 4, 5]), LENGTHS),
         (torch.tensor([4, 4, 1, 0, -9]), OFFSETS, LENGTHS),
@@ -119,9 +118,6 @@ def test_logs_are_read_under_the_names_they_are_published_by(tmp_path, name):
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     first = read(tmp_path / name)[0]
     assert (first.rows, first.dim) == ((1460, 16) if name == "train.txt" else (40_000_000, 128))
-    sizes = tmp_path / f"{name.split('.')[0]}.tables.csv"
-    sizes.write_text("name,rows,dim\n" + "".join(f"C{i},{100 + i},8\n" for i in range(1, 27)))
-    assert [(table.name, table.rows) for table in read(tmp_path / name)][:2] == [("C1", 101), ("C2", 102)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pytest
 from dreamshard.workloads import list_tables, model_tables, read_tables
 from tests.helpers.tables import tables_of
 
+BINS = [f"bin_{i}" for i in range(17)]
+
 
 def written(path, text):
     path.write_text(text)
@@ -20,7 +22,7 @@ def pool():
 
 def test_a_csv_with_every_column_is_taken_as_it_is(tmp_path):
     bins = [0.5, 0.5] + [0] * 15
-    header = ",".join(["name,rows,dim,pooling_factor,lookups,unique_rows"] + [f"bin_{i}" for i in range(17)])
+    header = ",".join(["name,rows,dim,pooling_factor,lookups,unique_rows", *BINS])
     found = read_tables(written(tmp_path / "t.csv", f"{header}\nx,10,8,2.5,250,6,{','.join(map(str, bins))}\n"))
     assert found.names == ("x",)
     assert (int(found.rows), int(found.dim), float(found.pooling_factor)) == (10, 8, 2.5)
@@ -33,6 +35,9 @@ def test_what_is_missing_comes_from_the_pool_and_is_named(tmp_path):
     assert found.lookups.tolist() == [200, 200]  # the pool's batch of 100
     assert found.unique_rows.tolist() == [100, 30]  # half the lookups, but no more than there are rows
     assert found.bins[0, :3].tolist() == [0.5, 0.5, 0]
+    found = read_tables(written(tmp_path / "t.csv", "name,rows,dim\nb,1000,4\nc,1000,4\n"), pool())
+    assert found.pooling_factor.tolist() == [3.0, 1.0], "of the same table and of no other"
+    assert found.bins[0, :2].tolist() == [0.0, 1.0]
 
 
 def test_without_a_pool_a_zipf_law_fills_in_bins_that_add_up_to_one(tmp_path):
@@ -47,7 +52,8 @@ def test_parquet_and_torchrecs_json_read_like_csv(tmp_path):
     pq.write_table(pa.table({"name": ["x"], "rows": [10], "dim": [8], "pooling_factor": [3]}), tmp_path / "t.parquet")
     config = {"name": "x", "num_embeddings": 10, "embedding_dim": 6, "feature_names": ["f"], "pooling_factor": 3}
     files = [tmp_path / "t.parquet", written(tmp_path / "t.json", json.dumps([config]))]
-    files += [written(tmp_path / "u.json", json.dumps({"tables": [config]}))]
+    of_the_papers_authors = {"index": "x", "row": 10, "dim": 8, "pooling_factor": 3} | dict.fromkeys(BINS, 1 / 17)
+    files += [written(tmp_path / "u.json", json.dumps({"tables": [of_the_papers_authors]}))]
     files += [written(tmp_path / "t.csv", "name,num_embeddings,embedding_dim,pooling_factor\nx,10,6,3\n")]
     for found in map(read_tables, files):
         assert (found.names, int(found.rows), int(found.dim)) == (("x",), 10, 8), "dims are rounded up to fours"
@@ -63,27 +69,12 @@ def test_vectors_per_sample_follow_from_poolings_features_or_the_length_of_seque
     assert found.tables.sent_dim.tolist() == [164, 16, 560]
 
 
-def test_the_table_configs_of_the_papers_authors_are_read(tmp_path):
-    bins = {f"bin_{i}": float(i == 1) for i in range(17)}
-    config = {"index": 0, "row": 10, "dim": 8, "pooling_factor": 3} | bins
-    found = read_tables(written(tmp_path / "table_configs.json", json.dumps({"tables": [config]})))
-    assert (found.names, int(found.rows), float(found.pooling_factor)) == (("0",), 10, 3)
-
-
-def test_what_a_list_lacks_is_taken_from_the_same_table_and_from_no_other(tmp_path):
-    found = read_tables(written(tmp_path / "t.csv", "name,rows,dim\nb,1000,4\nc,1000,4\n"), pool())
-    assert found.pooling_factor.tolist() == [3.0, 1.0]
-    assert found.bins[0, :2].tolist() == [0.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
         ("name,rows,dim,pooling_factor\n", "t.csv lists no tables"),
-        ("name,rows\nx,1\n", "line 2 has no dim"),
         ("", "t.csv is no readable list of tables"),
         ("name,rows,dim\nx,10,8\ny,ten,8\n", "line 3 is wrong .rows: 'ten'"),
-        ("name,rows,dim\nx,10.5,8\n", "line 2 is wrong .rows: 10.5"),
         ("name,rows,dim\n,,8\n", "line 2 has no name, rows"),
         ("name,rows,dim\nx,10,8\nx,10,8\n", "line 3: table 'x' is listed before"),
         ("name,rows,dim\nx,10\n", "Expected 3 columns, got 2"),
@@ -99,15 +90,20 @@ def test_a_wrong_csv_names_the_line_and_the_value(tmp_path, text, named):
     assert len(str(raised.value)) < 600
 
 
+CONFIG = b'[{"name": "x", "num_embeddings": 1, "embedding_dim": 4, %s}]'
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("t.csv", b"\xff\xfe\x00", "t.csv"),
         ("t.parquet", b"PAR1", "t.parquet is no readable list"),
         ("t.json", b"{", "t.json is no readable list"),
-        ("t.json", b"[1]", "t.json lists no tables"),
         ("t.json", b'{"layers": [{"slot_size_array": [4]}]}', "t.json lists no tables"),
         ("t.json", b'[{"name": "x"}]', "table 1 has no rows, dim"),
+        ("t.json", CONFIG % b'"data_type": "INT4"', "table 1 is wrong .precision: 'int4'.*fp32.*int8"),
+        ("t.json", CONFIG % b'"optimizer": "adamw"', "optimizer: 'adamw'"),
+        ("t.json", CONFIG % b'"feature_names": 7', "features: 7"),
         ("t.xlsx", b"", "is no list of tables"),
     ],
 )
