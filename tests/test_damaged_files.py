@@ -91,7 +91,7 @@ def damages(content: bytes) -> Iterator[bytes]:
         for other in (b"\xff", b"\x00" * 8, b"null", b"NaN", b"-1", b"9" * 30, b'"', b",\n", b"[" * 400, b"&a [*a]"):
             start = part * len(content) // 8
             yield content[:start] + other + content[start + len(other) :]
-    yield from (b"{}", b"[[]]", b"\xef\xbb\xbf", b"PK\x03\x04")
+    yield from (b"{}", b"[[]]", b"\xef\xbb\xbf", b"\xef\xbb\xbf{", b"PK\x03\x04", b"[" * 100_000, b"9" * 5000)
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -14,7 +14,6 @@ from dreamshard.evaluation import (
     evaluate,
     mean_overall_ms,
     paired_comparison,
-    placement_identity,
     prediction_figures,
 )
 from dreamshard.placement import Placement
@@ -145,12 +144,6 @@ def test_the_same_placement_under_other_device_numbers_saves_nothing_whatever_wa
     rows = [row("new", "model", 9.0, 9.1), row("old", "model", 10.0, 9.9, device=(1, 0))]
     found = paired_comparison(rows, "new", "old", "repeats")
     assert (found.is_same_placement, found.mean_gain, found.low) == (True, 0.0, None)
-
-
-def test_a_placement_is_identified_by_which_tables_share_a_device():
-    task = task_of([1, 1, 1], 3, 3)
-    one, renumbered, other = (Placement.whole(device, 3) for device in ((0, 0, 1), (2, 2, 0), (0, 1, 1)))
-    assert placement_identity(task, one) == placement_identity(task, renumbered) != placement_identity(task, other)
 
 
 def test_the_best_baseline_is_the_cheapest_rule_of_thumb_not_chance_and_not_the_candidate():

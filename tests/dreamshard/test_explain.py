@@ -11,7 +11,6 @@ from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
-from tests.helpers.trained import learnt_placer
 
 A100 = RooflinePlacer(PRESETS["a100"])
 
@@ -82,15 +81,6 @@ def test_tables_on_all_devices_contribute_to_all_and_have_other_ways_too():
     ]
     assert reason.next_way.overall_ms >= min(float(A100.predict(of, way).overall_ms()) for way in ways) - 1e-9
     assert reason.next_way.overall_ms <= max(float(A100.predict(of, way).overall_ms()) for way in ways) + 1e-9
-
-
-def test_a_trained_placer_explains_whole_tables():
-    of = task()
-    explained = explain(of, placed(of, [0, 0, 1]), learnt_placer())
-    assert explained.overall_ms == pytest.approx(
-        float(learnt_placer().predict(of, placed(of, [0, 0, 1])).overall_ms()), rel=1e-4
-    )
-    assert len(explained.tables) == 3
 
 
 def test_a_table_is_not_split_into_narrower_columns_than_allowed():

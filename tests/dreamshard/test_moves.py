@@ -52,14 +52,6 @@ def test_rows_go_to_each_device_and_copies_to_every_device_that_has_none():
     assert sum(move.memory_bytes for move in between(task, rows, copies)) == 3 * 4 * ROW_BYTES
 
 
-def test_a_rotation_of_the_devices_names_moves_nothing():
-    task = task_of([5, 4, 3, 2], num_devices=4, room_rows=10)
-    before = Shards.of(task, placed(task, [0, 1, 2, 3]))
-    rotated = placed(task, [1, 2, 3, 0])
-    assert moved_bytes(task, before, rotated) == 14 * ROW_BYTES
-    assert moved_bytes(task, before, rename_devices(task, rotated, before)) == 0
-
-
 def test_devices_change_names_only_within_their_hosts_and_hosts_as_a_whole():
     task = replace(task_of([9, 8, 7, 6], num_devices=4, room_rows=20), devices_per_host=2)
     before = Shards.of(task, placed(task, [0, 1, 2, 3], per_host=2))

@@ -2,7 +2,9 @@
 
 import pytest
 
+from dreamshard.tasks import PlacementTask
 from tests.helpers.placer_properties import PLACERS, broken_properties, drawn_task, thread_differences
+from tests.helpers.tables import pool_of
 
 SEEDS = range(3)
 
@@ -30,5 +32,6 @@ def test_more_memory_once_hid_that_splits_are_cheaper(seed):
 
 
 @pytest.mark.parametrize("name", ["dreamshard", "dreamshard_columns", "neuroshard"])
-def test_one_thread_or_many_place_alike_to_the_bit(name):
-    assert thread_differences(name, drawn_task(1)) == ""
+@pytest.mark.parametrize("task", [drawn_task(1), PlacementTask(pool_of(120), 16, 2**33)], ids=["drawn", "large"])
+def test_one_thread_or_many_place_alike_to_the_bit(name, task):
+    assert thread_differences(name, task) == ""

@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.costs import DeviceCosts
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import CurrentPlan, make_plan, parse_plan, read_plan
 from dreamshard.search.packing import split_by_columns
@@ -36,13 +35,6 @@ def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
     listed = [[int(each) for each in line.split(",")[1:6]] for line in plan.to_csv().splitlines()[1:]]
     shards = Shards.of(task, FOUR_DEVICES_ON_TWO_HOSTS)
     assert listed == torch.cat([shards.device[:, None], shards.columns, shards.rows], 1).tolist()
-
-
-def test_a_plan_with_predictions_says_the_slowest_device_and_the_phases_of_each():
-    costs = DeviceCosts.from_phases(torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]]))
-    predicted = make_plan(TASK, PLACEMENT, "dreamshard", costs).predicted
-    assert predicted.overall_ms == 10.0
-    assert [device["forward_comm_ms"] for device in predicted.devices] == [2.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from dreamshard.tables import columns_of, parent_name, shard_name
 from tests.helpers.tables import tables_of
 
 
@@ -33,9 +32,3 @@ def test_tables_and_their_column_shards_are_selected_in_the_order_asked_for():
 def test_wrong_figures_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         tables_of(**wrong)
-
-
-def test_columns_of_a_column_shard_are_named_as_those_of_its_table():
-    assert shard_name("t", 8, 16) == "t[8:16]"
-    assert shard_name("t[8:16]", 4, 8) == "t[12:16]"
-    assert (parent_name("t[12:16]"), columns_of("t[12:16]"), columns_of("t")) == ("t", ("t", 12), ("t", 0))

@@ -1,6 +1,5 @@
 """What a cost network knows of all-to-alls of any number of devices and hosts."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,8 +9,6 @@ from dreamshard.cost_model.exchanges import (
     ExchangeShape,
     designed_exchanges,
     exchanges_for,
-    fit_law,
-    law_ms,
 )
 from dreamshard.cost_model.structured import DIMS, StructuredCostNetwork
 from dreamshard.hardware.accelerator import PRESETS
@@ -26,7 +23,6 @@ V100 = PRESETS["v100"]
 
 BATCH = 65_536
 POOL = pool_of(24)
-SIZES = np.geomspace(1e4, 1e9, 12)
 
 
 def bed(noise: float = 0.0) -> SimulatedTestbed:
@@ -99,12 +95,6 @@ def test_weights_are_never_negative():
         assert all((model.weights_ms(shape, dims) >= 0).all() for dims in (1.0, 100.0, 1e4, 1e6))
 
 
-def test_a_state_keeps_what_is_known():
-    found, loaded = network(*placements(4), learnt=exchanges(32)), StructuredCostNetwork(Normaliser.fit(POOL))
-    loaded.load_state_dict(found.state_dict())
-    assert torch.equal(loaded.for_task(task(32)).comm_ms, found.for_task(task(32)).comm_ms)
-
-
 def test_designed_exchanges_grow_to_what_matters_on_powers_of_two_devices():
     designed = exchanges_for([task(6, devices_per_host=2), task(3, devices_per_host=2)], 16, more_devices=[9])
     assert {exchange.num_devices for exchange in designed} == {2, 4, 6, 9}
@@ -112,35 +102,3 @@ def test_designed_exchanges_grow_to_what_matters_on_powers_of_two_devices():
     sizes = [exchange.sent_bytes.tolist() for exchange in designed_exchanges([2], None, 2**20)]
     assert sizes == [[2**14 * 3**power] * 2 for power in range(5)]
     assert exchanges_for([task(1)], 16) == []
-
-
-@pytest.mark.parametrize(
-    ("given", "shape"),
-    [((64, None, 8), (64, 8)), ((64, 4, 8), (64, 4)), ((4, None, 8), (4, 4)), ((64, None, None), (64, 64))],
-)
-def test_hosts_of_none_are_the_hardwares_or_one_for_all(given, shape):
-    assert ExchangeShape.of(*given) == shape
-
-
-def test_a_law_fitted_to_few_devices_holds_for_more():
-    def true_ms(shape: ExchangeShape) -> np.ndarray:
-        return 0.02 + 0.001 * shape.peers[0] + 4e-9 * SIZES * shape.peers[0] / (shape.num_devices - 1)
-
-    def points(shape: ExchangeShape) -> np.ndarray:
-        return np.stack([0 * SIZES, 0 * SIZES, SIZES, true_ms(shape), 2 * true_ms(shape)], axis=1)
-
-    law = fit_law({shape: points(shape) for shape in (ExchangeShape(2, 2), ExchangeShape(4, 4), ExchangeShape(6, 6))})
-    assert law_ms(law, ExchangeShape(8, 8), SIZES) == pytest.approx(
-        np.outer([1, 2], true_ms(ExchangeShape(8, 8))), rel=0.01
-    )
-
-
-def test_the_slower_of_host_and_network_counts():
-    law = np.zeros((2, 2, 4))
-    law[:, 0, 2], law[:, 1, 2] = 1.0, 10.0
-    for shape, expected in (
-        (ExchangeShape(2, 2), 6.0),
-        (ExchangeShape(4, 2), 10.0 * 6.0 * 2 / 3),
-        (ExchangeShape(101, 100), 5.94),
-    ):
-        assert law_ms(law, shape, np.array([6.0])) == pytest.approx(expected)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork
+from dreamshard.cost_model import CostData, Normaliser
 from dreamshard.cost_model.features import (
     BACKWARD,
     BACKWARD_LOOKUP_BYTES,
@@ -19,7 +19,6 @@ from dreamshard.cost_model.features import (
 )
 from dreamshard.costs import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
-from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, roomy_task, tables_of
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learnt, make_placer
@@ -84,11 +83,6 @@ def test_a_placer_predicts_less_for_half_precision_and_for_half_the_batch():
     assert 0.4 * own < float(half.overall_ms()) < 0.7 * own
     assert torch.equal(fp16.forward_comm_ms, placer.predict(task, placement).forward_comm_ms)  # vectors stay fp32
     assert (half.forward_comm_ms < fp16.forward_comm_ms).all()
-
-
-def test_a_network_that_does_not_know_its_setting_predicts_the_same_for_all():
-    network = StructuredCostNetwork(Normaliser.fit(pool_of(9)))
-    assert network.ratios(PlacementTask(pool_of(9), 2, 2**40, precision="fp16")) is None
 
 
 def test_samples_of_two_settings_fit_together():

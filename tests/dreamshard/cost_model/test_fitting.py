@@ -11,7 +11,6 @@ from dreamshard.cost_model import (
     Normaliser,
     StructuredCostNetwork,
     TrainingDivergedError,
-    mean_relative_error,
     prediction_error,
 )
 from dreamshard.cost_model.structured import DIMS, FitData
@@ -35,17 +34,6 @@ def measured(pool, num_tasks, num_devices=4, each=1, seed=0):
     return [simulated().measure(task, RandomPlacer(draw).place(task)) for task in tasks for draw in range(each)]
 
 
-def test_the_assignment_says_where_each_table_is():
-    task = task_of([1, 2, 3], 2, 10)
-    data = CostData.of(
-        [sample_of(task, Placement.whole(device, 2), [3.0, 1.0]) for device in ([0, 0, 1], [0, 1, 1])], NORMALISER
-    )
-    assert data.assignment.tolist() == [[[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 1]]]
-    assert data.overall_ms.tolist() == [3.0, 3.0]
-    with pytest.raises(ValueError, match="no cost samples"):
-        CostData.of([], NORMALISER)
-
-
 def test_a_table_that_changed_between_two_samples_is_two_tables():
     one, other = task_of([10, 20], 2, 1000), task_of([10, 40], 2, 1000)
     samples = [sample_of(task, Placement.whole([0, 1], 2), [1.0, 2.0]) for task in (one, other)]
@@ -55,19 +43,12 @@ def test_a_table_that_changed_between_two_samples_is_two_tables():
 
 
 @pytest.mark.slow
-def test_samples_of_different_numbers_of_devices_fit_together():
-    counts, state = (2, 4, 16), start_training(TRAIN, TrainingConfig(), seed=0)
-    fit_costs(state, [sample for count in counts for sample in measured(TRAIN, 30, count, seed=count)])
-    unseen = [sample for count in counts for sample in measured(TEST, 3, count, seed=9 + count)]
-    assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)) < 0.06
-
-
-@pytest.mark.slow
-def test_a_hundred_placements_are_enough_to_predict_tables_never_seen():
+@pytest.mark.parametrize(("counts", "num_tasks"), [((4,), 100), ((2, 4, 16), 30)])
+def test_a_hundred_placements_predict_tables_never_seen(counts, num_tasks):
     state = start_training(TRAIN, TrainingConfig(), seed=0)
-    fit_costs(state, measured(TRAIN, 100, seed=1))
-    unseen = CostData.of(measured(TEST, 4, each=8, seed=2), state.normaliser)
-    assert prediction_error(state.cost_network, unseen) < 0.06
+    fit_costs(state, [sample for count in counts for sample in measured(TRAIN, num_tasks, count, seed=count)])
+    unseen = [sample for count in counts for sample in measured(TEST, 4, count, each=3, seed=9 + count)]
+    assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)) < 0.06
 
 
 def test_a_loss_that_is_no_number_ends_training():
@@ -75,10 +56,6 @@ def test_a_loss_that_is_no_number_ends_training():
     next(iter(state.cost_network.parameters())).data.fill_(float("nan"))
     with pytest.raises(TrainingDivergedError):
         fit_costs(state, measured(TRAIN, 2))
-
-
-def test_the_error_is_relative_to_what_was_measured():
-    assert mean_relative_error([1.0, 30.0], [1.0, 10.0]) == pytest.approx(1.0)
 
 
 def fit_of_two_precisions():
@@ -92,12 +69,6 @@ def fit_of_two_precisions():
     network.exchanges.learn_placements(data, data.sums(network.encode)[..., DIMS])
     network.calibrate(data.sums(network.encode), data.phases_ms)
     return network, data
-
-
-def test_calibration_brings_both_compute_phases_to_the_measured_mean():
-    network, data = fit_of_two_precisions()
-    found = network.phases_ms(data.sums(network.encode)).mean(dim=(0, 1))
-    assert torch.allclose(found[[0, 3]], data.phases_ms.mean(dim=(0, 1))[[0, 3]], rtol=1e-3)
 
 
 def test_the_loss_is_huber_s_of_the_predictions_and_has_the_gradient_that_it_returns():

@@ -1,11 +1,9 @@
-"""What both kinds of cost network have in common, and their compiled form."""
+"""What both kinds of cost network have in common."""
 
-import numpy as np
 import pytest
 import torch
 
 from dreamshard.cost_model import Normaliser, PaperCostNetwork, StructuredCostNetwork
-from dreamshard.cost_model.compiled import phases_ms
 from dreamshard.cost_model.structured import WIDE
 from tests.helpers.tables import pool_of, shard_sums, tables_of
 from tests.helpers.trained import learnt
@@ -58,15 +56,6 @@ def test_more_tables_cost_more_and_none_compute_for_nothing():
     assert network.phases_ms(sums)[0, 1, [0, 3]].tolist() == [0.0, 0.0]
     all_on_one, shared = network.overall_ms(sums).tolist()
     assert all_on_one > shared > 0
-
-
-def test_the_compiled_form_agrees_with_the_papers_network():
-    network = PaperCostNetwork()
-    sums = shard_sums(network.encode(NORMALISER(POOL)), DEVICE[None], 4)[0]  # [D, L], the last device empty
-    found = np.zeros((4, 3))
-    for d in range(4):
-        phases_ms(network.law(4), sums[d].double().numpy(), found[d])
-    assert np.allclose(found, network.phases_ms(sums)[:, [0, 3, 1]], rtol=1e-4, atol=1e-6)
 
 
 def test_a_narrow_table_beside_a_wide_one_is_told_from_one_alone_once_learnt():

@@ -11,7 +11,6 @@ from dreamshard.cost_model import PaperCostNetwork, TrainingDivergedError
 from dreamshard.policy.mdp import (
     Episode,
     PolicyNetwork,
-    legal_devices,
     log_probs,
     policy_gradient_loss,
     rollout,
@@ -40,17 +39,6 @@ def play(task, times=1, greedy=False, network=None):
     taken = rollout(policy, start, times, generator)
     with torch.no_grad():
         return start, taken, *log_probs(policy, start, taken)
-
-
-def test_the_mask_lets_through_what_fits_or_the_emptiest():
-    used = torch.tensor([[4, 5, 6], [9, 7, 8], [0, 9, 9]]).numpy()
-    capacity, allowed = torch.full((3,), 10).numpy(), torch.ones(3, dtype=torch.bool).numpy()
-    expected = [
-        [True, True, False],
-        [False, True, False],
-        [True, False, False],
-    ]  # if nothing fits, the softmax is defined
-    assert legal_devices(used, 5, capacity, allowed).tolist() == expected
 
 
 @settings(max_examples=15)
@@ -108,11 +96,6 @@ def test_recomputed_probabilities_are_those_that_were_sampled_with():
     assert float(claimed.sum()) == pytest.approx(1, abs=2e-3)
     deviation = (claimed * (1 - claimed) / draws).sqrt() + 1e-4
     assert ((seen - claimed).abs() < 5 * deviation).all()
-
-
-def test_greedy_takes_the_most_probable_device_at_every_step():
-    _, _, log_p, _ = play(PlacementTask(pool_of(12), 2, 2**30), greedy=True)
-    assert (log_p >= math.log(0.5) - 1e-5).all()
 
 
 def test_entropy_is_that_of_even_chances_first_and_zero_without_a_choice():

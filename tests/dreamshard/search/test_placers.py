@@ -58,23 +58,6 @@ def test_a_budget_is_a_number_of_changes():
     assert replace(placer, budget_ms=5.0).moves(task) == placer.moves(task, 5.0)
 
 
-@pytest.mark.parametrize(("num_tables", "num_devices"), [(20, 4), (120, 16)])
-@pytest.mark.slow
-def test_a_busy_machine_and_more_threads_change_no_bit_of_a_placement(num_tables, num_devices):
-    tasks = [
-        PlacementTask(pool_of(num_tables, seed), num_devices, 2**33, constraints=constraints)
-        for seed in range(2)
-        for constraints in (UNCONSTRAINED, ANY_SHARDING)
-    ]
-    threads, placer = torch.get_num_threads(), learnt_placer()
-    expected = [placer.place(task) for task in tasks]
-    try:
-        torch.set_num_threads(4)
-        assert [placer.place(task) for task in tasks] == expected
-    finally:
-        torch.set_num_threads(threads)
-
-
 def true_ms(task, placement, batch_size=65_536):
     setup = TestbedSetup(num_devices=task.num_devices, batch_size=batch_size, lookups=lambda name: pytest.fail(name))
     return SimulatedTestbed(setup, PRESETS["a100"], noise=0.0).measure(task, placement)

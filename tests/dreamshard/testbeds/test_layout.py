@@ -38,10 +38,3 @@ def test_a_task_takes_as_many_ranks_of_each_host_as_it_asks_for(num_devices, per
 def test_what_there_are_too_few_ranks_for_is_refused(num_devices, per_host):
     with pytest.raises(ValueError, match="there are 8 ranks, 4 per host on 2 hosts"):
         two_hosts(4).part(num_devices, per_host)
-
-
-def test_hardware_names_the_model_the_number_and_the_hosts():
-    layout = two_hosts(2)
-    assert layout.hardware("cuda") == "NVIDIA H100 x4, 2 hosts"
-    assert layout.part(2).hardware("cuda") == "NVIDIA H100 x2"
-    assert layout.part(2, 1).hardware("cpu") == "Ceres x8, 2 ranks, 2 hosts"
