@@ -7,14 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from dreamshard.costs import CostSample
 from storage import notebook
-from storage.filesystem import list_file_infos
 from storage.lake import catalog
-from storage.lake.lake import Lake
 from storage.settings import Settings
 from storage.store import open_store
-from tests.helpers.lake import append_samples
 
 # the same cases, for the lake of this module's `settings`
 from tests.storage.lake.test_catalog import (  # noqa: F401
@@ -25,7 +21,6 @@ from tests.storage.lake.test_catalog import (  # noqa: F401
     test_placements_name_the_device_of_every_table,
 )
 from tests.storage.lake.test_lake import (  # noqa: F401
-    test_a_damaged_file_is_named,
     test_an_evaluation_made_again_takes_the_place_of_the_one_before,
     test_datasets_that_share_a_table_share_its_lookups,
     test_exchanges_come_back_as_they_were_measured,
@@ -53,14 +48,6 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 
 on_s3 = pytest.mark.parametrize("settings", ["s3"], indirect=True)
-
-
-def test_nothing_of_the_lake_lies_in_the_home(lake: Lake, settings: Settings, sample: CostSample, version: str):
-    append_samples(lake, [sample], "run", 1, version)
-    kept = sorted(entry.path.suffix for entry in list_file_infos(settings.store_root))
-    assert kept == [".json", ".parquet", ".parquet"]
-    assert not list(settings.home.rglob("*.parquet"))
-    assert settings.artifact_root == f"{settings.store_root}/mlartifacts"
 
 
 @on_s3

@@ -12,11 +12,6 @@ def opened(**environ: str) -> Store:
     return open_store(Settings.from_environment(environ))
 
 
-def test_opening_a_store_creates_the_folders_of_its_home(tmp_path: Path):
-    store = opened(DREAMSHARD_HOME=str(tmp_path / "deep" / "home"))
-    assert all(folder.is_dir() for folder in (store.lake.root, store.checkpoints, store.settings.home / "prefect"))
-
-
 def test_a_shared_store_holds_all_but_the_homes_own(tmp_path: Path):
     store = opened(DREAMSHARD_HOME=str(tmp_path / "home"), DREAMSHARD_STORE="memory://team/a b")
     shared = (store.lake.root, store.checkpoints, store.evaluations, store.settings.artifact_root)

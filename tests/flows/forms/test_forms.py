@@ -12,7 +12,7 @@ from dreamshard.recipes import RECIPES
 from dreamshard.training.config import ALGORITHMS
 from flows.forms import form
 from flows.forms.configuration import configure, kept_setting
-from flows.forms.form import checked, deployed, with_setting
+from flows.forms.form import checked, with_setting
 from flows.forms.options import CompareOptions, RecipeOptions, RetrainOptions, StageOptions
 from flows.retrain import retrain
 from storage.settings import Settings
@@ -58,16 +58,6 @@ def test_wrong_values_are_refused_with_what_is_wrong():
     for wrong in ({"iterations": 0}, {"recipes": "smoke"}, {"exchange_devices": [1]}):
         with pytest.raises(ValidationError):
             RetrainOptions(**wrong)
-
-
-def test_a_flow_is_called_with_its_options_and_named_for_its_function():
-    @deployed
-    def echo(options: StageOptions) -> StageOptions:
-        """Return the options."""
-        return options
-
-    assert (echo.name, echo.description) == ("echo", "Return the options.")
-    assert echo.fn(StageOptions(seed=3)) == StageOptions(seed=3)
 
 
 def test_options_that_are_filled_in_override_the_recipe_and_empty_ones_do_not():

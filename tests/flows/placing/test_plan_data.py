@@ -4,12 +4,10 @@ import pytest
 
 from dreamshard.costs import PHASES
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.moving import steps
 from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
-from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from flows.placing.plan_view.view import OTHERS, WAITING, Side, moves_of, parts_of, tables_of
+from flows.placing.plan_view.view import OTHERS, WAITING, Side, parts_of
 from tests.helpers import tables
 
 A100 = RooflinePlacer(PRESETS["a100"])
@@ -42,22 +40,3 @@ def test_small_tables_of_a_crowded_device_are_one_part_except_those_that_move():
     first = parts[parts["device"] == 0]
     assert first["table"].tolist() == [0, 1, 2, 3, 4, 5, OTHERS, 8]
     assert first["gib"].sum() == pytest.approx(9 * 1000 * 64 * 4 / 2**30)
-
-
-def test_the_list_has_every_table_the_dearest_first_and_where_it_was():
-    of = task()
-    new = side(of, [0, 1, 1, 1])
-    listed = tables_of(of.tables, [new, side(of, [0, 1, 0, 1], "plan in use")])
-    assert listed["name"].tolist() == ["t0", "t2", "t1", "t3"]
-    assert listed["before"].tolist() == ["", "0", "", ""]
-    assert listed["whole"].sum() == pytest.approx(new.pairs["whole"].sum())
-    assert "before" not in tables_of(of.tables, [new])
-
-
-def test_moves_have_the_steps_bytes_and_ends():
-    of = task()
-    before, after = (Placement.whole(devices, 2) for devices in ([0, 1, 0, 1], [0, 1, 1, 1]))
-    (step,) = found = steps(of, Shards.of(of, before), after)
-    (line,) = moves_of(found).to_dict("records")
-    assert (line["table"], line["columns"], line["source"], line["target"]) == ("t2", "0 to 64", "0", "1")
-    assert line["mib"] == step.memory_bytes / 2**20

@@ -6,20 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.costs import DeviceCosts, MeasuredOn
+from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.dataset_diff import diff_datasets
 from flows.reports.evaluation_report import make_report
-from flows.reports.mlflow_tracking import version_name
 from flows.reports.plots import plot_placements, plot_predictions, plots
-from flows.reports.report_tables import measured_rows, placers_table, title
-from storage.run_records.trainings import Warm
+from flows.reports.report_tables import measured_rows, placers_table
 from tests.helpers.samples import four_tables
-from tests.helpers.tables import tables_of
-from tests.helpers.versions import training_of
 
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "training": "t1"}
 
@@ -80,13 +75,6 @@ def test_a_placer_that_did_not_fit_has_no_mean_cost_comes_first_and_is_not_drawn
     }
 
 
-def test_the_title_of_a_table_says_what_was_measured():
-    setting = {"precision": "fp16", "optimizer": "sgd", "batch_size": 512}
-    measured = MeasuredOn(testbed="own", hardware="a machine", num_devices=8, devices_per_host=4, **setting)
-    told = report_of(measured_on=measured.model_dump())
-    assert "on a machine (8 devices, 4 per host, fp16, sgd, batch 512; 95 %" in title(told)
-
-
 def test_placers_that_split_tables_by_columns_are_marked():
     task = PlacementTask(four_tables(), 2, 2**30, name="a")
     halves = TableSharding("column_wise", ((0, 16), (16, 32)), (1, 1))
@@ -105,26 +93,3 @@ def test_bars_stack_to_the_measured_sums_of_both_placers():
     tops = [bar.get_y() + bar.get_height() for bar in candidate.containers[-1]]
     assert tops == pytest.approx([9.0, 1.0])
     assert set(plots(report_of())) == {"placement", "predicted_vs_measured"}
-
-
-WARM = Warm(version="models:/m/3", training="t", iteration=1, trainings=())
-
-
-@pytest.mark.parametrize(
-    ("version", "made_of", "diff", "name"),
-    [
-        (4, training_of(source="/data/tables.csv", warm=WARM), "+3 -2", "v4 tables.csv +3 -2, warm from v3"),
-        (1, training_of(source="meta-dlrm-2021"), "", "v1 meta-dlrm-2021, from nothing"),
-        (2, training_of(source="s3://team/tables/"), "unchanged", "v2 tables unchanged, from nothing"),
-    ],
-)
-def test_a_version_is_named_for_what_it_is(version, made_of, diff, name):
-    assert version_name(f"models:/m/{version}", made_of, diff) == name
-
-
-def test_the_difference_counts_tables_added_removed_and_changed():
-    before = tables_of([100, 200, 300], names=["a", "b", "c"])
-    after = tables_of([100, 250, 400, 500], names=["a", "b", "d", "e"])
-    assert diff_datasets(before, after).label == "+2 -1 ~1"
-    assert diff_datasets(before, before).label == "unchanged"
-    assert diff_datasets(None, after).label == ""

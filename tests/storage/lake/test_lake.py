@@ -118,13 +118,6 @@ def test_an_evaluation_made_again_takes_the_place_of_the_one_before(lake: Lake, 
     assert {row["overall_ms"] for row in kept} == {4.0}
 
 
-def test_a_damaged_file_is_named(lake: Lake, version: str):
-    path = lake.root / "tables" / f"dataset_version={version}" / "tables.parquet"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"tables\.parquet cannot be read as Parquet.*remove it"):
-        lake.read_dataset(version)
-
-
 def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: str, task: PlacementTask):
     def write(base: float):
         for i in range(10):

@@ -3,10 +3,8 @@
 import shutil
 from pathlib import Path
 
-import mlflow.pyfunc
 import pytest
 import torch
-from mlflow.exceptions import MlflowException
 
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -144,21 +142,3 @@ def test_before_the_first_run_there_are_no_versions_and_no_database_is_made(tmp_
     with pytest.raises(ValueError, match=r"no champion yet at .*train one with"):
         registry.load_placer("champion", settings)
     assert list(tmp_path.iterdir()) == []
-
-
-TABLES = {"a": (1000, 16), "b": (2000, 32)}
-REQUEST = {
-    "num_devices": 2,
-    "memory_gb": 1.0,
-    "tables": [{"name": name, "rows": rows, "dim": dim, "pooling_factor": 2.0} for name, (rows, dim) in TABLES.items()],
-}
-
-
-def test_mlflows_own_model_has_a_signature_and_places_every_column_once(registered: Settings):
-    runs.client(registered)
-    model = mlflow.pyfunc.load_model(FIRST)
-    assert "num_devices" in str(model.metadata.signature.inputs)
-    (plan,) = model.predict([REQUEST])
-    assert {name: (table["rows"], table["dim"]) for name, table in plan["tables"].items()} == TABLES
-    with pytest.raises(MlflowException, match="num_devices"):
-        model.predict([REQUEST | {"num_devices": 0}])

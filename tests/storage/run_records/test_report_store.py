@@ -10,23 +10,13 @@ from storage.run_records.report_store import EvaluationReport, MeasuredRow, Plac
 from storage.store import Store
 
 NEVER = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=1)
-ROW = MeasuredRow(
-    placer="dreamshard",
-    task="test-000",
-    device=(0, 1),
-    overall_ms=None,
-    predicted_ms=1 / 3,
-    place_ms=0.1,
-    devices=({"forward_compute": 0.0}, {"forward_compute": 0.0}),
-)
+FIGURES = {"placer": "dreamshard", "overall_ms": None, "predicted_ms": 1 / 3, "place_ms": 0.1}
+ROW = MeasuredRow(**FIGURES, task="test-000", device=(0, 1), devices=({"forward_compute": 0.0},) * 2)
+FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "reference": "random"}
 REPORT = EvaluationReport(
+    **FACTS,
     key="a",
-    dataset="d",
-    tasks="t",
-    testbed="simulated",
-    hardware="a machine",
-    reference="random",
-    placers=(PlacerFigures(placer="dreamshard", overall_ms=None, predicted_ms=1 / 3, place_ms=0.1),),
+    placers=(PlacerFigures(**FIGURES),),
     gains={"dreamshard": {"random": NEVER}},
     rows=(ROW,),
     versions={"champion 3": "3"},
