@@ -106,12 +106,6 @@ def test_drifted_lookups_stay_inside_the_table_and_their_number_is_that_of_the_d
     assert int(found.lookups.offsets[-1]) == len(found.lookups.indices)
 
 
-def test_more_rows_are_reused_less_and_fewer_rows_more():
-    drifts = [Drift(table="clicks", rows=rows, pooling=1.0) for rows in (0.2, 1.0, 3.0)]
-    unique = [int(statistics(drifted(CLICKS, each)).unique_rows[0]) for each in drifts]
-    assert unique[0] < unique[1] < unique[2]
-
-
 def test_a_table_of_one_lookup_per_sample_keeps_that_one_and_tables_only_grow():
     pool = pool_of(60)
     found = [each for each in draw_drift(pool, seed=3, most_lookups=PLENTY) if not each.is_added]
