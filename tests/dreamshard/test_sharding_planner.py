@@ -9,11 +9,7 @@ pytest.importorskip("torchrec")
 
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner import ParameterConstraints, Topology
-from torchrec.distributed.planner.planners import (
-    validate_modules_inclusion_in_sharding_plan,
-    validate_rank_assignment,
-)
+from torchrec.distributed.planner import ParameterConstraints, Topology, planners
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.types import CacheParams, KeyValueParams
@@ -57,8 +53,8 @@ def constrained(constraint: ParameterConstraints, table: str = "a", own=None):
 def test_every_table_of_every_module_gets_ranks_and_the_plan_is_repeatable():
     model, first = make_model(), planner()
     plan = first.plan(model, SHARDERS)
-    validate_modules_inclusion_in_sharding_plan(plan, model, SHARDERS)
-    validate_rank_assignment(plan, first.topology)
+    planners.validate_modules_inclusion_in_sharding_plan(plan, model, SHARDERS)
+    planners.validate_rank_assignment(plan, first.topology)
     assert {path: set(parameters) for path, parameters in plan.plan.items()} == {"ebc": set("abcd"), "ec": {"s"}}
     assert planner().plan(make_model(), SHARDERS).plan == plan.plan
 

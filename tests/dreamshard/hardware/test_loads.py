@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.hardware import loads as column
+from dreamshard.hardware import loads as at
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.loads import placed_loads
 from dreamshard.hardware.roofline import HOST_LINK_SHARE, backward_s, figures_of, forward_s, sharding_costs
@@ -36,18 +36,18 @@ def loads_of(task: PlacementTask, sharding_type: str, **sharding):
 
 def test_rows_of_each_precision_cost_whole_sectors():
     loads = table_loads(tables_of_dims([4, 8, 16], batch_size=BATCH), BATCH)
-    assert loads[:, column.READ_BYTES].tolist() == [2 * BATCH * size for size in (32, 32, 64)]
+    assert loads[:, at.READ_BYTES].tolist() == [2 * BATCH * size for size in (32, 32, 64)]
     for precision, size in (("fp32", 64), ("bf16", 32), ("int8", 32)):  # 16 + 8 bytes of int8 are one sector
         task = replace(task_of_one(), precision_of={"t0": precision})
-        assert float(loads_of(task, "row_wise")[:, column.READ_BYTES].sum()) == 2 * BATCH * size
+        assert float(loads_of(task, "row_wise")[:, at.READ_BYTES].sum()) == 2 * BATCH * size
 
 
 def test_every_vector_of_a_sample_is_written_and_sent():
     pooled = task_of_one(lookups=[20 * BATCH])
     many = replace(pooled, tables=replace(pooled.tables, poolings=torch.tensor([20.0], dtype=torch.float64)))
     more = (loads_of(many, "table_wise", where=(0,)) - loads_of(pooled, "table_wise", where=(0,)))[0]
-    assert more[column.DIM] == 19 * 16
-    assert more[column.STREAM_BYTES] == 19 * BATCH * (16 * 4 + 8)
+    assert more[at.DIM] == 19 * 16
+    assert more[at.STREAM_BYTES] == 19 * BATCH * (16 * 4 + 8)
     assert shards_of(many, "table_wise", where=(1,)).collectives().all_to_all_dims.tolist() == [0, 20 * 16, 0, 0]
     assert shards_of(many, "row_wise").collectives().row_wise_dims == 20 * 16, "every device has partial sums of all"
     sequence = replace(many, tables=replace(many.tables, poolings=torch.zeros(1), pooling_factor=torch.tensor([20.0])))
@@ -58,7 +58,7 @@ def test_every_vector_of_a_sample_is_written_and_sent():
 def test_reads_of_all_bins_add_up_to_the_lookups():
     bins = torch.rand(3, 17, generator=torch.Generator().manual_seed(0))
     tables = replace(tables_of_dims([8, 8, 8], batch_size=BATCH), bins=bins / bins.sum(dim=1, keepdim=True))
-    reads = table_loads(tables, BATCH)[:, column.HOT_BYTES : column.HOST_READ_BYTES]
+    reads = table_loads(tables, BATCH)[:, at.HOT_BYTES : at.HOST_READ_BYTES]
     torch.testing.assert_close(reads.sum(dim=1), torch.full((3,), 2.0 * BATCH * 32, dtype=torch.float64))
 
 
@@ -66,20 +66,20 @@ def test_a_block_of_rows_has_its_share_of_lookups_but_writes_for_the_whole_batch
     task = task_of_one()
     whole, blocks = table_loads(task.tables, BATCH)[0], loads_of(task, "row_wise")
     assert blocks.shape[0] == 4
-    for each in (column.ROWS, column.LOOKUPS, column.READ_BYTES):
+    for each in (at.ROWS, at.LOOKUPS, at.READ_BYTES):
         torch.testing.assert_close(blocks[:, each].sum(), whole[each])
-    assert (blocks[:, column.STREAM_BYTES] > BATCH * (8 + 16 * 4)).all()
-    assert (blocks[:, column.DIM] == 0).all()
-    assert (blocks[:, column.GRAD_BYTES] == BATCH / 2 * 64).all()  # 2 lookups a sample, a quarter of them here
+    assert (blocks[:, at.STREAM_BYTES] > BATCH * (8 + 16 * 4)).all()
+    assert (blocks[:, at.DIM] == 0).all()
+    assert (blocks[:, at.GRAD_BYTES] == BATCH / 2 * 64).all()  # 2 lookups a sample, a quarter of them here
 
 
 def test_a_copy_looks_up_its_samples_and_rewrites_all_rows():
     task = task_of_one(optimizer="rowwise_adagrad")
     whole, copies = table_loads(task.tables, BATCH, "fp32", "rowwise_adagrad")[0], loads_of(task, "data_parallel")
-    for each in (column.LOOKUPS, column.STREAM_BYTES):
+    for each in (at.LOOKUPS, at.STREAM_BYTES):
         torch.testing.assert_close(copies[:, each].sum(), whole[each])
-    assert (copies[:, column.DENSE_BYTES] == 1000 * 16 * 4 * 2 + 2 * (1000 * 16 * 4 + 1000 * 4)).all()
-    assert (copies[:, column.DIM] == 0).all()
+    assert (copies[:, at.DENSE_BYTES] == 1000 * 16 * 4 * 2 + 2 * (1000 * 16 * 4 + 1000 * 4)).all()
+    assert (copies[:, at.DIM] == 0).all()
 
 
 @pytest.mark.parametrize(("cached_share", "missed"), [(1.0, 0.0), (0.1, 100.0), (0.25, 500 / 6), (0.01, 190.0)])
@@ -88,13 +88,7 @@ def test_a_cache_misses_the_coldest_rows_first(cached_share, missed):
     task = task_of_one(bins=[[0.5, 0.0, 0.5]], lookups=[450], unique_rows=[200], num_devices=1, optimizer="adam")
     task = replace(task, tables=replace(task.tables, pooling_factor=torch.tensor([450 / BATCH])))
     loads = loads_of(task, "table_wise", where=(0,), cached_share=cached_share)[0]
-    columns = (
-        column.HOST_READ_BYTES,
-        column.HOST_WRITTEN_BYTES,
-        column.HOST_STATE_BYTES,
-        column.UPDATE_BYTES,
-        column.CACHED_LOOKUPS,
-    )
+    columns = (at.HOST_READ_BYTES, at.HOST_WRITTEN_BYTES, at.HOST_STATE_BYTES, at.UPDATE_BYTES, at.CACHED_LOOKUPS)
     expected = [missed * 64, missed * 64, 200 * 128, 2 * 200 * 64, 450]
     assert loads[list(columns)].tolist() == pytest.approx(expected, rel=1e-5)
 
@@ -104,9 +98,9 @@ def test_missed_rows_cross_the_hosts_link_before_the_lookup_and_moments_after():
     all_kept, half = (loads_of(task, "table_wise", where=(0,), cached_share=share)[0].numpy() for share in (1.0, 0.5))
     figures, link = figures_of(H100, BATCH), HOST_LINK_SHARE * H100.host_bytes_per_s
     slower = figures_of(replace(H100, host_bytes_per_s=H100.host_bytes_per_s / 2), BATCH)
-    assert forward_s(figures, half) - forward_s(figures, all_kept) == pytest.approx(half[column.HOST_READ_BYTES] / link)
+    assert forward_s(figures, half) - forward_s(figures, all_kept) == pytest.approx(half[at.HOST_READ_BYTES] / link)
     later_s = backward_s(slower, all_kept) - backward_s(figures, all_kept)
-    assert later_s == pytest.approx(all_kept[column.HOST_STATE_BYTES] / link)
+    assert later_s == pytest.approx(all_kept[at.HOST_STATE_BYTES] / link)
 
 
 def test_tables_in_host_memory_need_its_link_and_rows_on_one_host_its_devices():

@@ -102,14 +102,6 @@ def test_a_batch_of_a_tenth_of_the_resident_warps_gets_a_part_of_the_device():
     assert 2 < 20 * few / many < 5
 
 
-def test_rows_of_32_columns_take_a_quarter_of_the_steps_of_128():
-    narrowest, narrow, middle, wide = (
-        forward_kernel_s(FIGURES, loads_of(table(1000, 50.0, dim))) for dim in (4, 32, 64, 128)
-    )
-    assert narrowest > 0.6 * narrow  # both need a group of 8 threads
-    assert [wide / narrow, wide / middle] == pytest.approx([4, 2], rel=0.05)
-
-
 @pytest.mark.parametrize(("rows", "pooling"), [(3, 1.0), (1000, 50.0), (10**7, 1.0), (10**7, 100.0)])
 def test_half_precision_moves_fewer_bytes_and_an_optimizers_state_more(rows, pooling):
     full, half = (loads_of(table(rows, pooling), precision=precision) for precision in ("fp32", "fp16"))

@@ -52,12 +52,6 @@ def test_a_model_is_recorded_as_its_tables_are():
 
 
 @dataclass
-class Batch:
-    dense_features: torch.Tensor
-    sparse_features: KeyedJaggedTensor
-
-
-@dataclass
 class TwoInputs:
     ids: KeyedJaggedTensor
     scores: KeyedJaggedTensor
@@ -66,7 +60,6 @@ class TwoInputs:
 @pytest.mark.parametrize(
     "batch",
     [
-        Batch(torch.zeros(3), keyed(**BATCH)),
         (torch.zeros(3), keyed(**BATCH), torch.zeros(3)),
         {"sparse": keyed(**BATCH)},
         TwoInputs(keyed(u=BATCH["u"]), keyed(0.5, i=BATCH["i"], j=BATCH["j"])),

@@ -7,15 +7,11 @@ torchrec = pytest.importorskip("torchrec")
 
 from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
 from torchrec.distributed.sharding_plan import get_default_sharders  # noqa: E402
+from torchrec.modules import mc_modules  # noqa: E402
 from torchrec.modules.embedding_configs import DataType, PoolingType  # noqa: E402
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection  # noqa: E402
 from torchrec.modules.itep_embedding_modules import ITEPEmbeddingBagCollection  # noqa: E402
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection  # noqa: E402
-from torchrec.modules.mc_modules import (  # noqa: E402
-    DistanceLFU_EvictionPolicy,
-    ManagedCollisionCollection,
-    MCHManagedCollisionModule,
-)
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantCollection  # noqa: E402
 
 from dreamshard.constraints import UNCONSTRAINED  # noqa: E402
@@ -71,11 +67,10 @@ def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_m
     inner = bags(bag("user", features=["f"]), is_weighted=True)
     model.processed = FeatureProcessedEmbeddingBagCollection(inner, {"f": nn.Module()})
     config = bag("item", features=["g"])
-    policy = DistanceLFU_EvictionPolicy()
-    remap = MCHManagedCollisionModule(100, META, policy, eviction_interval=10, input_hash_size=1000)
-    model.remapped = ManagedCollisionEmbeddingBagCollection(
-        bags(config), ManagedCollisionCollection({"item": remap}, [config])
-    )
+    policy = mc_modules.DistanceLFU_EvictionPolicy()
+    remap = mc_modules.MCHManagedCollisionModule(100, META, policy, eviction_interval=10, input_hash_size=1000)
+    remaps = mc_modules.ManagedCollisionCollection({"item": remap}, [config])
+    model.remapped = ManagedCollisionEmbeddingBagCollection(bags(config), remaps)
     found = tables_of(model)
     assert [d.module_path for d in found.details] == ["processed", "remapped"]
     assert any("remaps ids before lookups" in note for note in found.notes)
@@ -116,18 +111,12 @@ def test_a_model_without_collections_is_read_by_its_plain_embeddings():
 
 
 def test_fbgemms_batched_embeddings_are_read_as_tables():
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
+    from fbgemm_gpu import split_table_batched_embeddings_ops_training as fbgemm
 
-    specs = [(rows, 16, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows in (10, 20)]
+    specs = [(rows, 16, fbgemm.EmbeddingLocation.HOST, fbgemm.ComputeDevice.CPU) for rows in (10, 20)]
+    options = {"feature_table_map": [0, 1, 1], "optimizer": fbgemm.OptimType.EXACT_ROWWISE_ADAGRAD}
     model = nn.Module()
-    model.tbe = SplitTableBatchedEmbeddingBagsCodegen(
-        specs, feature_table_map=[0, 1, 1], optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD
-    )
+    model.tbe = fbgemm.SplitTableBatchedEmbeddingBagsCodegen(specs, **options)
     found = tables_of(model)
     assert found.tables.names == ("tbe.0", "tbe.1")
     assert found.tables.rows.tolist() == [10, 20]
