@@ -50,7 +50,7 @@ def constrained(constraint: ParameterConstraints, table: str = "a", own=None):
     return found.task(found.model(model, SHARDERS), model, SHARDERS).constraints
 
 
-def test_every_table_of_every_module_gets_ranks_and_the_plan_is_repeatable():
+def test_every_table_gets_ranks_and_the_plan_is_repeatable():
     model, first = make_model(), planner()
     plan = first.plan(model, SHARDERS)
     planners.validate_modules_inclusion_in_sharding_plan(plan, model, SHARDERS)
@@ -94,7 +94,7 @@ def test_measured_lookups_replace_what_is_assumed():
         planner(tables=measured).model(make_model(rows=7), SHARDERS)
 
 
-def test_lookups_and_vectors_per_sample_are_counted_over_features_and_poolings():
+def test_lookups_and_vectors_add_up_over_features_and_poolings():
     own = ParameterConstraints(pooling_factors=[2.0, 5.0], num_poolings=[3.0, 1.0])
     tables = planner(constraints={"c": own}).model(make_model(), SHARDERS).tables
     assert tables.named(["c"]).pooling_factor.tolist() == [2.0 * 3 + 5.0 * 1]

@@ -25,7 +25,7 @@ def ring(num_bytes: float, num_devices: int, spec, per_host: int, operation: str
     return float(ring_s(torch.tensor(num_bytes, dtype=torch.float64), num_devices, spec, per_host, operation))
 
 
-def test_measured_links_take_what_was_measured_at_the_largest_size():
+def test_measured_links_take_what_was_measured_at_most_bytes():
     for gpu, times in links.collective_times().items():
         for num_gpus, by_bytes in times.items():
             assert seconds(max(by_bytes), num_gpus, PRESETS[gpu]) == pytest.approx(1e-6 * by_bytes[max(by_bytes)])

@@ -62,7 +62,7 @@ def test_reads_of_all_bins_add_up_to_the_lookups():
     torch.testing.assert_close(reads.sum(dim=1), torch.full((3,), 2.0 * BATCH * 32, dtype=torch.float64))
 
 
-def test_a_block_of_rows_has_its_share_of_lookups_but_writes_for_the_whole_batch():
+def test_a_block_of_rows_shares_lookups_and_writes_whole_batches():
     task = task_of_one()
     whole, blocks = table_loads(task.tables, BATCH)[0], loads_of(task, "row_wise")
     assert blocks.shape[0] == 4
@@ -93,7 +93,7 @@ def test_a_cache_misses_the_coldest_rows_first(cached_share, missed):
     assert loads[list(columns)].tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_missed_rows_cross_the_hosts_link_before_the_lookup_and_moments_after():
+def test_missed_rows_cross_the_link_before_lookups_moments_after():
     task = task_of_one(rows=10**6, num_devices=1, optimizer="adam", unique_rows=[2000])
     all_kept, half = (loads_of(task, "table_wise", where=(0,), cached_share=share)[0].numpy() for share in (1.0, 0.5))
     figures, link = figures_of(H100, BATCH), HOST_LINK_SHARE * H100.host_bytes_per_s

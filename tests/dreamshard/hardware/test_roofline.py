@@ -43,14 +43,14 @@ def test_fusing_two_tables_costs_less_than_both_alone():
         assert alone < fused < 2 * alone
 
 
-def test_a_shard_with_hardly_any_work_costs_what_the_host_needs_to_launch_it():
+def test_a_shard_with_hardly_any_work_costs_its_launches():
     found = costs(tables_of([4], pooling=0.0, rows=2))
     host_ms = (roofline.HOST_FORWARD_LAUNCHES + roofline.HOST_BACKWARD_LAUNCHES) * A100.launch_s * 1e3
     kernels_ms = (roofline.FORWARD_KERNELS + roofline.BACKWARD_KERNELS + 1) * A100.launch_s * 1e3
     assert host_ms < float(found.overall_ms()) < host_ms + 0.1 * kernels_ms
 
 
-def test_a_huge_table_without_reuse_is_read_at_the_achievable_memory_bandwidth():
+def test_a_huge_table_without_reuse_is_read_at_memory_bandwidth():
     count = BATCH * BATCH
     tables = tables_of([128], rows=2**40, pooling=float(BATCH))
     tables = replace(tables, unique_rows=torch.tensor([count]), bins=torch.eye(17)[:1])
@@ -93,7 +93,7 @@ def test_a_table_of_three_rows_is_updated_about_as_fast_as_its_lookups_can_be_so
     assert update_kernels_s(FIGURES, twice) == pytest.approx(2 * update_kernels_s(FIGURES, few), rel=0.05)
 
 
-def test_a_batch_of_a_tenth_of_the_resident_warps_gets_a_part_of_the_device():
+def test_a_batch_of_a_tenth_of_the_warps_gets_a_part_of_a_device():
     small = V100.resident_warps // 10
     few, many = (
         forward_kernel_s(figures_of(V100, batch), loads_of(table(10**6, 8.0, batch_size=batch), batch))

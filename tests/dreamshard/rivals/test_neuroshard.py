@@ -34,7 +34,7 @@ def learnt_rival():
     return NeuroShardPlacer(learnt().cost_network, learnt().normaliser)
 
 
-def test_a_limit_on_dims_separates_wide_tables_where_communication_is_expensive():
+def test_a_limit_on_dims_separates_wide_tables_on_slow_links():
     task = PlacementTask(tables_of([100, 100, 100], [4, 64, 64], [32.0, 1.0, 1.0]), 2, PLENTY)
     placed = NeuroShardPlacer(*plain(task.tables, 20.0), columns=False).place(task)
     _, wide, other = placed.device.tolist()

@@ -24,7 +24,7 @@ class Recording:
         return sample_of_phases(task, placement, self.cost_of(counts)[:, None].expand(-1, 4))
 
 
-def test_it_measures_exactly_its_budget_of_legal_placements_and_says_how_many():
+def test_it_measures_exactly_its_budget_of_legal_placements():
     measure = Recording()
     placer = train_rnn(learnt().normaliser, tiny_tasks(), measure, 0, 13)
     assert len(measure.measured) == placer.num_measurements == 13
@@ -42,7 +42,7 @@ def test_it_learns_from_what_is_measured_and_from_nothing_else():
     assert sorted(torch.bincount(gathered.device, minlength=2).tolist()) == [0, 6]
 
 
-def test_the_same_seed_measures_the_same_placements_and_leaves_the_global_generator_alone():
+def test_a_seed_measures_the_same_and_leaves_torchs_own_alone():
     before = torch.get_rng_state()
     runs = [Recording() for _ in range(3)]
     for measure, seed in zip(runs, (0, 0, 1), strict=True):
@@ -52,7 +52,7 @@ def test_the_same_seed_measures_the_same_placements_and_leaves_the_global_genera
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_another_number_of_devices_and_training_tasks_of_several_are_refused():
+def test_other_or_several_numbers_of_devices_are_refused():
     placer = train_rnn(learnt().normaliser, tiny_tasks(), Recording(), 0, 2)
     with pytest.raises(NoPlacementError, match="trained for 2 devices"):
         placer.place(task_of([2, 2, 2, 2], 4, 8))

@@ -62,7 +62,7 @@ def test_the_optimizer_in_the_backward_pass_is_known(optimizer, name):
     assert found.task(2, 2**30).optimizer == name
 
 
-def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_modules_path():
+def test_a_collection_has_the_path_of_the_module_that_is_sharded():
     model = nn.Module()
     inner = bags(bag("user", features=["f"]), is_weighted=True)
     model.processed = FeatureProcessedEmbeddingBagCollection(inner, {"f": nn.Module()})
@@ -95,7 +95,7 @@ def test_what_has_no_tables_to_plan_is_refused_by_name(source, message):
         tables_of(source)
 
 
-def test_a_model_without_collections_is_read_by_its_plain_embeddings():
+def test_without_collections_plain_embeddings_are_read():
     model = nn.Module()
     model.bags = nn.ModuleList([nn.EmbeddingBag(rows, dim, device=META) for rows, dim in ((100, 16), (7, 10))])
     model.words = nn.Embedding(50, 8, device=META, dtype=torch.float16)

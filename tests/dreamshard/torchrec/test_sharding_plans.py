@@ -131,7 +131,7 @@ def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkey
     assert written.tables.keys() == {"user", "clicks"}
 
 
-def test_the_plan_has_a_tables_real_columns_where_fbgemm_rounds_them_up():
+def test_a_plan_has_real_columns_where_fbgemm_rounds_them_up():
     sharding = TableSharding("column_wise", columns=((0, 8), (8, 12)), where=(0, 1))
     made = sharding_plan(Placement((sharding,), 2, 2), tables_of(user(dim=10)).details, device_type="cpu")
     assert [shard.shard_sizes for shard in made.plan[""]["user"].sharding_spec.shards] == [[ROWS, 8], [ROWS, 2]]

@@ -20,7 +20,7 @@ def types_of(constraints: Constraints = ANY_SHARDING, device: str = "cuda", **op
     return {name: set(found.sharding_types_for(name)) for name in TABLES}
 
 
-def test_sequences_and_odd_columns_are_narrowed_to_what_torchrec_runs():
+def test_sequences_and_odd_columns_get_what_torchrec_runs():
     found = types_of()
     assert found["pooled"] == set(SHARDING_TYPES)
     assert found["words"] == {"table_wise", "row_wise", "data_parallel"}

@@ -87,7 +87,7 @@ def test_a_count_falls_into_the_bin_whose_upper_bound_it_does_not_exceed(count, 
     assert bin_counts(np.asarray([count])).argmax() == bin_index
 
 
-def test_the_dataset_version_changes_with_every_column_but_not_with_the_order_of_tables():
+def test_a_dataset_version_is_of_every_column_but_not_of_order():
     first, second = statistics(table([1], [0, 1], name="a")), statistics(table([2, 2], [0, 2], name="b"))
     version = dataset_version(concatenate([first, second]))
     assert version == dataset_version(concatenate([second, first]))

@@ -45,7 +45,7 @@ def test_the_task_of_a_model_counts_each_tables_own_type_and_optimizer_state():
     assert (task.precision, task.precision_of, task.optimizer) == ("fp32", {"half": "fp16"}, "adam")
 
 
-def test_tables_with_different_optimizers_are_planned_with_the_one_of_most_state():
+def test_of_different_optimizers_that_of_most_state_is_planned():
     found = model_tables([replace(USER, optimizer="adam"), replace(ITEM, optimizer="partial_rowwise_adam"), THIRD])
     assert found.task(1, 2**20).optimizer == "adam"
     assert any("adam of user; partial_rowwise_adam of item; sgd of third" in note for note in found.notes)

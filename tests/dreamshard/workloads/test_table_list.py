@@ -60,7 +60,7 @@ def test_parquet_and_torchrecs_json_read_like_csv(tmp_path):
         assert float(found.pooling_factor) == 3
 
 
-def test_vectors_per_sample_follow_from_poolings_features_or_the_length_of_sequences(tmp_path):
+def test_vectors_follow_from_poolings_features_or_lengths(tmp_path):
     header = "name,collection,rows,dim,pooling_factor,num_poolings,output,feature_names"
     lines = ["t,ebc,9,8,40,20.5,pooled,f", "u,ebc,9,8,2,,pooled,f+g", "t,ec,9,8,70,4,sequence,f"]
     found = model_tables(list_tables(written(tmp_path / "t.csv", "\n".join([header, *lines]))))
