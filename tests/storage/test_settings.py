@@ -14,7 +14,7 @@ def test_everything_is_below_the_home_and_reading_the_settings_touches_no_disk(t
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_a_store_that_is_a_folder_is_used_as_one_and_mlflows_files_may_be_elsewhere(tmp_path: Path, form: str):
+def test_a_store_may_be_a_folder_and_mlflows_files_elsewhere(tmp_path: Path, form: str):
     environment = {"DREAMSHARD_HOME": str(tmp_path / "home"), "DREAMSHARD_STORE": form.format(tmp_path / "drive")}
     settings = Settings.from_environment(environment | {"DREAMSHARD_ARTIFACTS": "s3://models/dreamshard"})
     assert settings.lake_root == tmp_path / "drive" / "lake"
@@ -23,10 +23,8 @@ def test_a_store_that_is_a_folder_is_used_as_one_and_mlflows_files_may_be_elsewh
 
 
 @pytest.mark.parametrize(("address", "reason"), [("s4://team", "s4"), ("gs://team", "gcsfs")])
-def test_an_address_that_no_installed_package_reads_is_one_clear_error(tmp_path: Path, address: str, reason: str):
-    with pytest.raises(
-        ValueError, match=rf"{address}.*nothing that is installed here reads \(.*{reason}.*name a folder"
-    ):
+def test_an_address_that_nothing_installed_reads_is_refused(tmp_path: Path, address: str, reason: str):
+    with pytest.raises(ValueError, match=rf"{address}.*nothing that is installed here reads \(.*{reason}"):
         Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": address})
 
 

@@ -1,4 +1,4 @@
-"""Figures of a plan's page: parts of bars, the list of tables, and moves."""
+"""Parts of the bars on a plan's page."""
 
 import pytest
 
@@ -8,21 +8,17 @@ from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
 from flows.placing.plan_view.view import OTHERS, WAITING, Side, parts_of
-from tests.helpers import tables
+from tests.helpers.tables import tables_of
 
 A100 = RooflinePlacer(PRESETS["a100"])
 
 
-def task(num_devices=2):
-    return PlacementTask(tables.tables_of([100_000] * 4, 64, [40.0, 10.0, 20.0, 5.0]), num_devices, 2**30)
+def side(of, devices):
+    return Side.of("new plan", of, Placement.whole(devices, of.num_devices), A100)
 
 
-def side(of, devices, name="new plan", predictor=A100):
-    return Side.of(name, of, Placement.whole(devices, of.num_devices), predictor)
-
-
-def test_parts_of_a_bar_add_up_to_its_device_and_the_largest_comes_first():
-    of = task(3)
+def test_parts_of_a_bar_add_up_to_its_device_largest_first():
+    of = PlacementTask(tables_of([100_000] * 4, 64, [40.0, 10.0, 20.0, 5.0]), 3, 2**30)
     parts = parts_of(side(of, [0, 0, 0, 1]), {(1, 0)})
     for d, expected in enumerate(A100.predict(of, Placement.whole([0, 0, 0, 1], 3)).phases_ms().tolist()):
         own = parts[parts["device"] == d]
@@ -34,8 +30,8 @@ def test_parts_of_a_bar_add_up_to_its_device_and_the_largest_comes_first():
     assert parts["gib"].sum() == pytest.approx(4 * 100_000 * 64 * 4 / 2**30)
 
 
-def test_small_tables_of_a_crowded_device_are_one_part_except_those_that_move():
-    of = PlacementTask(tables.tables_of([1000] * 9, 64, 1.0), 2, 2**30)
+def test_small_tables_are_one_part_except_those_that_move():
+    of = PlacementTask(tables_of([1000] * 9, 64, 1.0), 2, 2**30)
     parts = parts_of(side(of, [0] * 9), {(8, 0)}, most=2)
     first = parts[parts["device"] == 0]
     assert first["table"].tolist() == [0, 1, 2, 3, 4, 5, OTHERS, 8]

@@ -45,7 +45,7 @@ def report_of(change=lambda each: each, **facts):
     return make_report("key", rows, "dim_greedy", {}, **FACTS | facts)
 
 
-def test_a_report_has_figures_of_every_placer_most_expensive_first_and_gains_of_every_pair():
+def test_a_report_has_figures_of_every_placer_and_all_gains():
     report = report_of()
     assert [line.placer for line in report.placers] == ["random", "size_greedy", "dim_greedy", "dreamshard"]
     rule = report.placer("dim_greedy")
@@ -59,20 +59,15 @@ def test_a_report_has_figures_of_every_placer_most_expensive_first_and_gains_of_
     assert "dim_greedy saves" in placers_table(report_of(training=None))[0], "the first of a comparison"
 
 
-def test_a_placer_that_did_not_fit_has_no_mean_cost_comes_first_and_is_not_drawn_as_a_prediction():
+def test_a_placer_that_did_not_fit_comes_first_without_a_mean():
     report = report_of(lambda each: replace(each, repeats_ms=(math.inf,)))
-    assert (report.placers[0].placer, report.placers[0].overall_ms, report.placers[0].fits) == (
-        "dreamshard",
-        None,
-        False,
-    )
+    first = report.placers[0]
+    assert (first.placer, first.overall_ms, first.fits) == ("dreamshard", None, False)
     assert plot_placements(report).axes[1].get_title() == "dreamshard: did not fit"
     points = {each.get_label(): each.get_offsets().tolist() for each in plot_predictions(report).axes[0].collections}
     assert (points["random"], points["dreamshard"]) == ([[20.0, 1.0], [30.0, 1.0]], [])
-    assert {(line["placer"], line["legal"]) for line in measured_rows(report)} >= {
-        ("random", True),
-        ("dreamshard", False),
-    }
+    legal = {line["placer"]: line["legal"] for line in measured_rows(report)}
+    assert (legal["random"], legal["dreamshard"]) == (True, False)
 
 
 def test_placers_that_split_tables_by_columns_are_marked():
@@ -86,10 +81,8 @@ def test_placers_that_split_tables_by_columns_are_marked():
 
 def test_bars_stack_to_the_measured_sums_of_both_placers():
     rule, candidate = plot_placements(report_of()).axes
-    assert (rule.get_title(), candidate.get_title()) == (
-        "dim_greedy: slowest device 10 ms",
-        "dreamshard: slowest device 9 ms",
-    )
+    assert rule.get_title() == "dim_greedy: slowest device 10 ms"
+    assert candidate.get_title() == "dreamshard: slowest device 9 ms"
     tops = [bar.get_y() + bar.get_height() for bar in candidate.containers[-1]]
     assert tops == pytest.approx([9.0, 1.0])
     assert set(plots(report_of())) == {"placement", "predicted_vs_measured"}

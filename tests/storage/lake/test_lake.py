@@ -151,20 +151,11 @@ def test_drifted_tables_belong_to_the_pool_of_a_dataset_and_not_to_it(tmp_path):
     assert lake.has_lookups([file]) == set()
 
 
-@pytest.fixture
-def misfit(task: PlacementTask) -> CostSample:
-    return replace(
-        make_sample(task, [1, 0, 1]),
-        costs=DeviceCosts.from_phases(torch.zeros(task.num_devices, 4)),
-        spread_ms=0.0,
-        repeats=0,
-        infeasible=Infeasible(device=1, asked_bytes=3000, free_bytes=2000),
-    )
-
-
 def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
-    lake: Lake, settings: Settings, misfit: CostSample, version: str
+    lake: Lake, settings: Settings, sample: CostSample, version: str
 ):
+    nothing, why = DeviceCosts.from_phases(torch.zeros(2, 4)), Infeasible(device=1, asked_bytes=3000, free_bytes=2000)
+    misfit = replace(sample, costs=nothing, spread_ms=0.0, repeats=0, infeasible=why)
     append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
     found = lake.read_cost_samples("run")
     assert [sample.infeasible for sample in found] == [misfit.infeasible, None]

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 from mlflow.exceptions import MlflowException
 
-from dreamshard import training
 from dreamshard.training import save_placer, with_algorithm
 from storage.mlflow_store.placer_model import PlacerModel
 from tests.helpers.tables import pool_of
@@ -14,13 +13,16 @@ from tests.helpers.trained import TINY, learnt, learnt_placer, make_placer, star
 TABLES = [{"name": name, "rows": 1000, "dim": 64, "pooling_factor": 5.0} for name in ("users", "items", "words")]
 
 
+def served(placer, folder):
+    save_placer(placer, folder)
+    model = PlacerModel()
+    model.load_context(SimpleNamespace(artifacts={"placer": str(folder)}))
+    return model
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("version") / "placer"
-    save_placer(learnt_placer(), folder)
-    served = PlacerModel()
-    served.load_context(SimpleNamespace(artifacts={"placer": str(folder)}))
-    return served
+    return served(learnt_placer(), tmp_path_factory.mktemp("version") / "placer")
 
 
 def answer(model, **fields):
@@ -37,12 +39,9 @@ def test_an_answer_says_what_its_costs_are_of_and_warns_of_another_setting(model
     assert other["predicted"]["overall_ms"] < plan["predicted"]["overall_ms"]
 
 
-def test_a_version_of_autoshard_is_answered_by_its_name_and_predicts_no_cost_of_a_step(tmp_path):
+def test_a_version_of_autoshard_predicts_no_cost_of_a_step(tmp_path):
     placer = make_placer(start_training(pool_of(24), with_algorithm(TINY, "autoshard"), seed=0))
-    training.save_placer(placer, tmp_path / "placer")
-    served = PlacerModel()
-    served.load_context(SimpleNamespace(artifacts={"placer": str(tmp_path / "placer")}))
-    plan = answer(served)
+    plan = answer(served(placer, tmp_path / "placer"))
     assert plan["placer"] == "autoshard"
     assert plan["tables"].keys() == {"users", "items", "words"}
     assert plan["predicted"]["overall_ms"] is None

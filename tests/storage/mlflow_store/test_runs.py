@@ -87,24 +87,21 @@ def test_a_run_has_its_table_once_and_only_numbers_as_metrics(mlflow_settings: S
     assert table == {"columns": ["placer", "overall_ms"], "data": [["random", 3.0], ["dreamshard", 2.0]]}
 
 
-def test_runs_that_bring_the_same_dataset_at_once_all_have_it_as_an_input(mlflow_settings: Settings):
+def test_runs_that_bring_one_dataset_at_once_all_have_it(mlflow_settings: Settings):
     started = []
     for _ in range(6):
         with runs.chain(mlflow_settings, "ingest") as run:
             started.append(run)
-    together, frame = Barrier(len(started)), pd.DataFrame({"name": ["a"], "rows": [1000]})
+    together, frame = Barrier(6), pd.DataFrame({"name": ["a"], "rows": [1000]})
 
-    def bring(run: str) -> None:
+    def bring(run: str) -> tuple[str, str]:
         together.wait()
         runs.log_input(mlflow_settings, run, frame, "training", source="/lake", name="a.csv", digest="0123456789ab")
+        (found,) = runs.client(mlflow_settings).get_run(run).inputs.dataset_inputs
+        return found.dataset.name, found.dataset.digest
 
-    with ThreadPoolExecutor(len(started)) as threads:
-        list(threads.map(bring, started))
-    logged = [runs.client(mlflow_settings).get_run(run).inputs.dataset_inputs for run in started]
-    assert [len(found) for found in logged] == [1] * len(started)
-    dataset = logged[0][0].dataset
-    assert (dataset.name, dataset.digest) == ("a.csv", "0123456789ab")
-    assert "rows" in dataset.schema
+    with ThreadPoolExecutor(6) as threads:
+        assert set(threads.map(bring, started)) == {("a.csv", "0123456789ab")}
 
 
 def test_what_a_cancelled_flow_left_open_is_killed_with_its_stages(mlflow_settings: Settings):

@@ -16,14 +16,10 @@ from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
 
 FIRST, SECOND = (f"models:/dreamshard-simulated-h100-2/{number}" for number in (1, 2))
+WARM = Warm(version=FIRST, training="first", iteration=2, trainings=("first",))
 MADE_OF = {
     "first": training_of(hardware="simulated H100"),
-    "second": training_of(
-        hardware="simulated H100",
-        mode="fixed",
-        memory_bytes=2**29,
-        warm=Warm(version=FIRST, training="first", iteration=2, trainings=("first",)),
-    ),
+    "second": training_of(hardware="simulated H100", mode="fixed", memory_bytes=2**29, warm=WARM),
 }
 
 
@@ -84,9 +80,7 @@ def test_a_candidate_is_the_version_that_it_became(registered: Store, task: Plac
     ]
 
 
-def test_tables_never_measured_alone_are_estimated_by_the_champion(
-    registered: Store, task: PlacementTask, version: str
-):
+def test_tables_never_measured_alone_are_estimated(registered: Store, task: PlacementTask, version: str):
     placer = make_placer(start_training(four_tables(), TrainingConfig(), seed=0))
     placer.cost_network.measured_on = MeasuredOn.of(make_sample(task, [1, 0, 1]))
     for training in ("first", "second"):
