@@ -91,6 +91,13 @@ class PairedComparison:
         return self.fits if self.mean_gain is None else self.mean_gain >= 0
 
     @property
+    def more_tasks(self) -> int:
+        """Further tasks that would exclude zero from the interval of a gain like this; 0 if it is shown, or is a loss."""
+        if self.over != "tasks" or not self.mean_gain or self.low is None or not self.low <= 0 < self.mean_gain:
+            return 0
+        return math.ceil(self.num_tasks * (1 - self.low / self.mean_gain) ** 2) - self.num_tasks
+
+    @property
     def is_beyond_doubt(self) -> bool:
         """Whether the whole interval is above zero, or the placer fits and the reference does not."""
         return self.fits if self.mean_gain is None else self.low is not None and self.low > 0

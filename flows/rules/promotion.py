@@ -58,6 +58,8 @@ class Gain:
                 repeats = f"over {gain.num_repeats} interleaved repeats of this model"
                 counted = repeats if gain.over == "repeats" else f"{gain.num_tasks} held-out tasks"
                 interval = f"{_interval(gain)}, {counted}"
+            if gain.more_tasks:
+                interval += f"; about {gain.more_tasks} more would show it"
             figures = f"{gain.mean_gain:+.1%} measured cost saved ({interval}) against {self.over}"
         if variants is None:
             return figures

@@ -26,6 +26,10 @@ def decided(over_rule, over_rival=None, *, variants=None, **options):
     )
 
 
+def test_an_unclear_gain_says_how_many_more_tasks_would_show_it():
+    assert [gain.more_tasks for gain in (UNCLEAR, BETTER, EQUAL, LOSS, NEVER, MODEL)] == [13, 0, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("over_rule", "over_rival", "options", "alias", "code"),
     [
@@ -60,7 +64,7 @@ def test_a_candidate_becomes_champion_if_its_gain_is_shown(over_rule, over_rival
 
 
 FIGURES = "+5.0% measured cost saved (95 % interval +1.0% to +9.0%, 10 held-out tasks) against"
-UNSURE = "+2.0% measured cost saved (95 % interval -1.0% to +5.0%, 10 held-out tasks) against dim_greedy"
+UNSURE = "+2.0% measured cost saved (95 % interval -1.0% to +5.0%, 10 held-out tasks; about 13 more would show it) against dim_greedy"
 
 
 @pytest.mark.parametrize(
