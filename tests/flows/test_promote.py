@@ -213,7 +213,8 @@ def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone
         "champion",
         "provisional champion of a machine x2, 2 ranks · 2 devices",
     )
-    figures = "+5.0% measured cost saved (95 % interval -51.9% to +61.9%, 3 held-out tasks; about 386 more would show it) against dim_greedy"
+    interval = "95 % interval -51.9% to +61.9%, 3 held-out tasks; about 386 more would show it"
+    figures = f"+5.0% measured cost saved ({interval}) against dim_greedy"
     note = f"provisional: not yet shown to be cheaper than a rule of thumb ({figures}, the best rule of thumb)"
     assert figures in unclear["reason"]
     assert versions.version(fresh.settings, "1")["standing"] == "champion, provisional"
