@@ -183,13 +183,18 @@ def mark_newest(store: Store, training: str, key: str) -> None:
     write_json(_newest(store, training), {"key": key})
 
 
+def is_evaluated(store: Store, training: str) -> bool:
+    """Whether a training has a report."""
+    return bool(_newest(store, training).exists())
+
+
 def newest(store: Store, training: str) -> EvaluationReport:
     """The report of a training that was requested last.
 
     Raises:
         ValueError: the training has not been evaluated.
     """
-    if not _newest(store, training).exists():
+    if not is_evaluated(store, training):
         raise ValueError(
             f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"
         )
