@@ -247,13 +247,6 @@ class TableShares:
         """Device memory in use."""
         return self.memory_bytes.new_zeros(self.num_devices).index_add_(0, self.device, self.memory_bytes)
 
-    @property
-    def device_phases_ms(self) -> Float[Tensor, "D 4"] | None:
-        """Each device's phases: its tables' shares and the rest."""
-        if self.phases_ms is None or self.rest_ms is None:
-            return None
-        return self.rest_ms.index_add(0, self.device, self.phases_ms)
-
 
 @torch.no_grad()
 def table_shares(task: PlacementTask, placement: Placement, predictor: Predictor | None) -> TableShares:

@@ -434,7 +434,7 @@ def _between(
         return []
     try:
         options, found = ShardingOptions.given(task, model, [replace(start, tables=tuple(tables)), target])
-    except ValueError:  # of the paper's network, which costs no collective by itself
+    except ValueError:  # of the paper's network, which does not tell collectives apart
         return []
     num_bytes = _bytes_of_places(options, before)
     for price in prices:

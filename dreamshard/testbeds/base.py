@@ -48,7 +48,7 @@ class TestbedSetup:
         warmups: passes before the timed ones.
         repeats: timed passes per measurement.
         timeout_s: time limit of a measurement.
-        max_exchange_devices: most devices of an exchange by itself; None for as many as of a task.
+        max_exchange_devices: most devices of an exchange measured alone; None for as many as of a task.
     """
 
     num_devices: int

@@ -70,7 +70,7 @@ def measure_step(
 ) -> Floats | Infeasible:
     """`[R, 4]` milliseconds of each timed pass by phase on this rank, or the first shards that did not fit.
 
-    `shards` are those of all devices. Each operator runs by itself; each collective begins when all ranks are there. Without
+    `shards` are those of all devices. Each operator runs alone; each collective begins when all ranks are there. Without
     `teams` there are no collectives.
 
     Raises:

@@ -27,7 +27,7 @@ def with_sizes_of_versions(
 ) -> tuple[CompareOptions, str]:
     """The options, with what they leave open taken from the versions, and a sentence that says what was taken.
 
-    If versions differ, the first decides on testbed, devices and memory, the newest on the tables; one that learnt a
+    If versions differ, the first decides on testbed, devices and memory, the newest on the tables; one that learned a
     fixed model makes all be compared on one model, since no table is held out for it.
 
     Raises:

@@ -115,7 +115,7 @@ class Version:
 
     @property
     def is_tryout(self) -> bool:
-        """Whether it was run without promoting, so that nothing continues from it by itself."""
+        """Whether it was run without promoting, so that no training continues from it automatically."""
         return TRYOUT in self.tags
 
     @property

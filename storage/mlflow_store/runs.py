@@ -140,7 +140,7 @@ def _unfinished(settings: Settings, experiment: str, labels: Mapping[str, str]) 
 
 
 def end_killed(settings: Settings, key: str, why: str) -> None:
-    """Mark the chain `key`, and its stages, as KILLED if they are still running: whoever ran them cannot do it."""
+    """Mark the chain `key`, and its stages, as KILLED if they are still running, since their process is gone."""
     tracking = client(settings)
     experiment = tracking.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
