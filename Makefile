@@ -37,11 +37,12 @@ up: install ## start Prefect, MLflow, a worker and all deployments; Ctrl-C stops
 check: lint ## check a change in about three minutes: lint, and the tests of the library and the lake
 	$(PYTEST) $(PARALLEL) -m quick $(QUICK) $(ARGS)
 
-lint: install-test ## check format, lint, types and import contracts
+lint: install-test ## check format, lint, types, import contracts and English
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.english
 
 test: lint ## run lint and all tests but those that take minutes each: about 18 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not (long or browser)" $(ARGS)
@@ -62,7 +63,7 @@ format: install-test ## format the code and apply the linter's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: $(BIN)/python ## write the lock files anew after a change of pyproject.toml or constraints.txt
+lock: $(BIN)/python ## write the lock files again after a change of pyproject.toml or constraints.txt
 	$(BIN)/python -m pip install --quiet uv==0.13.9
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python lock/renew.py
 

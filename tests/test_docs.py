@@ -40,7 +40,7 @@ def test_every_relative_link_and_path_leads_to_a_file(page):
 
 
 @each_page
-def test_every_dreamshard_command_has_the_options_that_a_page_gives_it(page):
+def test_every_command_has_the_options_that_a_page_gives_it(page):
     commands = {name: app[name] for name in app if not name.startswith("-")}
     calls = re.findall(r"""(?<![\w./"])(?<!from )dreamshard ([a-z][a-z-]*)((?: [^\n#]*)?)""", "\n".join(code(page)))
     for name, rest in calls:
@@ -71,7 +71,7 @@ def test_every_python_example_imports_names_that_exist(page):
             assert all(re.search(rf"\b{alias.name}\b", source) for alias in node.names), ast.unparse(node)
 
 
-def test_every_query_of_the_pages_is_one_that_the_catalog_answers(tmp_path):
+def test_the_catalog_answers_every_query_of_the_pages(tmp_path):
     queries = [query for page in PAGES for block in code(page) for query in re.findall(r'sql "([^"]+)"', block)]
     queries = [query for query in queries if "..." not in query]
     assert len(queries) > 5
@@ -92,7 +92,7 @@ def test_every_column_that_the_catalog_page_lists_is_in_its_view(tmp_path):
             assert set(re.findall(r"`(\w+)`", columns)) <= known, view
 
 
-def test_every_function_that_the_architecture_names_is_in_the_file_beside_it():
+def test_every_function_in_the_architecture_is_in_its_file():
     text = (PROJECT / "docs/architecture.md").read_text()
     named = re.findall(r"`([\w./-]+\.py)`:((?: `\w+`,?)+)", text)
     assert len(named) > 30

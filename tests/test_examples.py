@@ -37,7 +37,7 @@ def losses(lines: list[str]) -> list[float]:
     return [float(match[1]) for line in lines if (match := re.fullmatch(r"step \d+: loss ([\d.]+)", line))]
 
 
-def test_the_example_trains_under_a_plan_file_and_under_the_planner(tmp_path):
+def test_the_example_trains_under_a_plan_and_the_planner(tmp_path):
     out = str(tmp_path / "plan.json")
     place = ["place", f"{EXAMPLE}:make_model", "--devices", "2", "--hardware", "a100", "--device-type", "cpu"]
     run("-m", "flows.cli.app", *place, "--format", "torchrec", "--out", out, "--home", str(tmp_path / "home"))

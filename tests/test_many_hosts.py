@@ -13,7 +13,7 @@ def many_hosts() -> dict[str, str]:
     return {path.name: path.read_text() for path in (DEPLOY / "many-hosts").iterdir()}
 
 
-def test_there_is_an_example_of_each_launcher_which_its_shell_can_read():
+def test_each_launchers_example_is_read_by_its_shell():
     assert set(many_hosts()) == {"torchrun.sh", "slurm.sbatch", "kubernetes.yaml", "ray.sh"}
     for path in (DEPLOY / "many-hosts").glob("*.s*"):
         shell = path.read_text().partition("\n")[0].removeprefix("#!")
@@ -21,7 +21,7 @@ def test_there_is_an_example_of_each_launcher_which_its_shell_can_read():
         assert done.returncode == 0, done.stderr
 
 
-def test_the_examples_start_commands_of_dreamshard_on_as_many_ranks_as_devices():
+def test_the_examples_start_commands_on_as_many_ranks_as_devices():
     from flows.cli.app import app
 
     known = {option for argument in app["run"].assemble_argument_collection() for option in argument.names}

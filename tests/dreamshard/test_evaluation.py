@@ -64,7 +64,7 @@ def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None)
     return EvaluationRow(placer, of, Placement.whole(device, 2), repeats_ms, predicted_ms, 1.0, costs)
 
 
-def test_each_repeat_measures_everything_once_in_an_order_of_its_own_that_the_seed_fixes():
+def test_each_repeat_measures_all_in_its_own_seeded_order():
     first, again, other = Recorder(), Recorder(), Recorder()
     for measure, seed in ((first, 0), (again, 0), (other, 1)):
         run(measure, repeats=6, seed=seed)
@@ -94,14 +94,14 @@ def test_a_row_holds_its_repeats_their_mean_and_the_prediction():
         (Fixed("both on one", (0, 0)), ValueError, "'other' placed one illegally"),
     ],
 )
-def test_nothing_is_measured_unless_every_placer_places_every_task(other, error, text):
+def test_measuring_starts_after_every_placer_placed_every_task(other, error, text):
     measure = Recorder()
     with pytest.raises(error, match=text):
         run(measure, placers={**PLACERS, "other": other})
     assert measure.order == []
 
 
-def test_an_optional_placer_that_finds_no_room_for_a_task_is_left_out():
+def test_an_optional_placer_without_room_is_left_out():
     rows = run(Recorder(), placers={**PLACERS, "other": Fixed("no room")}, optional=["other"])
     assert {row.placer for row in rows} == PLACERS.keys()
 
@@ -118,7 +118,7 @@ def test_the_paired_interval_is_scipys():
         paired_comparison(rows, "new", "other")
 
 
-def test_tasks_of_the_same_tables_are_one_task_and_make_no_interval():
+def test_tasks_of_the_same_tables_count_as_one():
     same = [row(placer, task, ms, tables=("t", "u")) for placer, ms in (("new", 9.0), ("old", 10.0)) for task in "abc"]
     found = paired_comparison(same, "new", "old")
     assert (found.num_tasks, found.mean_gain, found.low, found.high) == (1, pytest.approx(0.1), None, None)
@@ -140,13 +140,13 @@ def test_repeats_of_one_task_are_paired_by_round():
         paired_comparison([*rows, row("new", "b", 1.0), row("old", "b", 1.0)], "new", "old", "repeats")
 
 
-def test_the_same_placement_under_other_device_numbers_saves_nothing_whatever_was_measured():
+def test_the_same_placement_on_renamed_devices_saves_nothing():
     rows = [row("new", "model", 9.0, 9.1), row("old", "model", 10.0, 9.9, device=(1, 0))]
     found = paired_comparison(rows, "new", "old", "repeats")
     assert (found.is_same_placement, found.mean_gain, found.low) == (True, 0.0, None)
 
 
-def test_the_best_baseline_is_the_cheapest_rule_of_thumb_not_chance_and_not_the_candidate():
+def test_the_best_baseline_is_the_cheapest_rule_of_thumb():
     costs = {"random": (20.0, 30.0, 0.1), "dim_greedy": (10.0, 20.0), "size_greedy": (12.0, 21.0), "dreamshard": (9.0,)}
     rows = [row(placer, task, ms) for placer, own in costs.items() for task, ms in zip("abc", own, strict=False)]
     assert best_baseline(rows) == "dim_greedy"
@@ -170,7 +170,7 @@ def test_prediction_error_counts_a_shared_placement_once():
     assert prediction_figures(splits)[0] == pytest.approx((0.1 + 0.5) / 2), "two placements on equal devices"
 
 
-def test_a_placement_that_did_not_fit_loses_against_any_that_did_and_bends_no_other_figure():
+def test_a_placement_that_did_not_fit_loses_to_any_that_did():
     def measure(task, placement, number):
         sample = sample_of(task, placement, [6.0, 1.0])
         misfit = Infeasible(device=0, asked_bytes=6, free_bytes=5)

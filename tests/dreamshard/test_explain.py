@@ -24,7 +24,7 @@ def placed(of, devices):
     return Placement.whole(devices, of.num_devices, of.devices_per_host)
 
 
-def test_each_device_names_its_phases_and_the_tables_that_make_it_slow():
+def test_each_device_names_its_phases_and_slow_tables():
     of, placement = task(), placed(task(), [0, 0, 1])
     explained = explain(of, placement, A100)
     costs = A100.predict(of, placement)
@@ -38,7 +38,7 @@ def test_each_device_names_its_phases_and_the_tables_that_make_it_slow():
     assert explained.tables[0].table == "t0"
 
 
-def test_the_next_best_place_costs_what_the_moved_placement_would():
+def test_the_next_best_place_costs_the_moved_placement():
     of, placement = task(), placed(task(), [0, 0, 1])
     reason = next(each for each in explain(of, placement, A100).tables if each.table == "t1")
     moved_ms = float(A100.predict(of, placed(of, [0, 1, 1])).overall_ms())
@@ -63,7 +63,7 @@ def test_without_room_or_by_constraint_there_is_no_other_place():
     assert (reason.next_place, reason.bound) == (None, "its constraints leave nothing else")
 
 
-def test_tables_on_all_devices_contribute_to_all_and_have_other_ways_too():
+def test_tables_on_all_devices_contribute_to_all():
     of = task(constraints=ANY_SHARDING)
     placement = placed(of, [0, 0, 1]).with_table(0, TableSharding("row_wise"))
     explained = explain(of, placement, A100)

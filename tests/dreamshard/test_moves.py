@@ -40,7 +40,7 @@ def test_a_split_table_moves_only_the_columns_that_change_device(optimizer, num_
     assert between(task, placed(task, [0]), split) == [Step("move", "t0", (0, 5), (4, 8), 0, 1, num_bytes)]
 
 
-def test_rows_go_to_each_device_and_copies_to_every_device_that_has_none():
+def test_rows_go_to_each_device_and_copies_to_every_device():
     task = task_of([6], num_devices=3, room_rows=10)
     rows = Placement((TableSharding("row_wise"),), 3, 3)
     copies = Placement((TableSharding("data_parallel"),), 3, 3)
@@ -52,7 +52,7 @@ def test_rows_go_to_each_device_and_copies_to_every_device_that_has_none():
     assert sum(move.memory_bytes for move in between(task, rows, copies)) == 3 * 4 * ROW_BYTES
 
 
-def test_devices_change_names_only_within_their_hosts_and_hosts_as_a_whole():
+def test_devices_are_renamed_within_hosts_and_hosts_as_a_whole():
     task = replace(task_of([9, 8, 7, 6], num_devices=4, room_rows=20), devices_per_host=2)
     before = Shards.of(task, placed(task, [0, 1, 2, 3], per_host=2))
     swapped_hosts = placed(task, [3, 2, 1, 0], per_host=2)
@@ -80,14 +80,14 @@ def test_tables_on_hosts_move_with_their_host():
         (Constraints(pinned={"t0": (1, 2)}), [2, 1, 0]),
     ],
 )
-def test_only_devices_that_are_alike_by_the_constraints_change_names(constraints, devices):
+def test_only_devices_alike_by_the_constraints_change_names(constraints, devices):
     task = replace(task_of([5, 4, 1], num_devices=3, room_rows=20), constraints=constraints)
     before = Shards.of(task, placed(task, [0, 1, 2]))
     after = rename_devices(task, placed(task, [1, 2, 0]), before)
     assert after.device.tolist() == devices
 
 
-def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
+def test_new_gone_and_resized_tables_differ_from_the_rest():
     old = PlacementTask(tables_of([5, 4, 3], names=["same", "gone", "wider"]), 2, 2**20)
     plan = make_plan(old, placed(old, [0, 1, 1]), "old")
     today = tables_of([5, 3, 2], [4, 8, 4], names=["same", "wider", "new"])
@@ -103,7 +103,7 @@ def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
     ]
 
 
-def test_a_plan_of_other_tables_or_of_other_sizes_of_all_is_refused():
+def test_a_plan_of_other_tables_or_sizes_is_refused():
     old = task_of([5], num_devices=2, room_rows=10)
     plan = make_plan(old, placed(old, [0]), "old")
     with pytest.raises(ValueError, match="places none of these tables"):
@@ -112,7 +112,7 @@ def test_a_plan_of_other_tables_or_of_other_sizes_of_all_is_refused():
         InUse.of(plan, PlacementTask(tables_of([5], dim=8), 2, 2**20))
 
 
-def test_devices_that_hold_more_or_fewer_rows_of_a_spread_table_keep_their_names():
+def test_devices_with_unequal_rows_of_a_table_keep_their_names():
     tables = tables_of([5, 500, 500, 500], dim=64, pooling=[100.0, 5.0, 20.0, 40.0])  # blocks of 2, 2, 1 and 0 rows
     task = PlacementTask(tables, 4, 2**30, constraints=ANY_SHARDING)
     rows = TableSharding("row_wise")

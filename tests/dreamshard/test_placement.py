@@ -58,7 +58,7 @@ def test_columns_and_rows_are_covered_once():
     assert row_blocks(2, 4)[2:] == [(2, 2), (2, 2)]
 
 
-def test_a_placement_is_legal_if_it_is_made_for_the_task_and_within_every_device():
+def test_a_legal_placement_fits_its_task_and_every_device():
     task = PlacementTask(tables_of([5, 3, 2], dim=4), 2, 7 * ROW_BYTES)
     assert violation(task, Placement.whole([0, 1, 0], 2)) == ""  # filled to the last byte
     assert "device 0 would hold" in violation(task, Placement.whole([0, 0, 1], 2))

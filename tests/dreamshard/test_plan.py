@@ -17,7 +17,7 @@ TASK, PLACEMENT = PlacementTask(TABLES, 2, 2**20), Placement.whole([1, 0, 1], 2)
 HEADER = "table,device,column_start,column_end,row_start,row_end,sharding_type,cached_share"
 
 
-def test_a_plan_gives_the_placement_it_was_made_of_whatever_the_order_of_the_tables():
+def test_a_plan_restores_its_placement_in_any_table_order():
     plan = make_plan(TASK, PLACEMENT, "size_greedy")
     assert parse_plan(plan.to_json()) == plan
     for order in ([0, 1, 2], [2, 1, 0], [1, 0]):
@@ -47,7 +47,7 @@ def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
         ({"where": None}, "not a plan"),
     ],
 )
-def test_a_plan_that_is_missing_or_contradicts_itself_or_its_tables_is_refused(table, match, tmp_path):
+def test_a_missing_or_contradictory_plan_is_refused(table, match, tmp_path):
     with pytest.raises(ValueError, match="no plan at"):
         read_plan(tmp_path / "none.json")
     own = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0], **table}
@@ -60,7 +60,7 @@ def in_use(task: PlacementTask, *shardings: TableSharding) -> CurrentPlan:
     return CurrentPlan(make_plan(task, placement, "by hand"))
 
 
-def test_the_plan_in_use_places_a_model_whole_and_split_by_columns():
+def test_the_plan_in_use_places_a_model_whole_and_split():
     whole = PlacementTask(tables_of([10, 10], [8, 16], names=("a", "b")), 2, 2**20)
     first = TableSharding("table_wise", where=(0,))
     current = in_use(whole, first, TableSharding("column_wise", ((0, 12), (12, 16)), (0, 1)))
@@ -72,7 +72,7 @@ def test_the_plan_in_use_places_a_model_whole_and_split_by_columns():
     assert Shards.of(split, placement).tables.names == ("a", "b[0:8]", "b[8:12]", "b[12:16]")
 
 
-def test_a_plan_of_another_model_of_other_devices_or_ways_is_not_legal():
+def test_a_plan_of_another_model_or_cluster_is_not_legal():
     task = PlacementTask(tables_of([10, 10], 8, names=("a", "b")), 2, 2**20)
     one = replace(task, tables=task.tables.select([0]))
     current = in_use(one, TableSharding("table_wise", where=(0,)))

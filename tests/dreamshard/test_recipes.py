@@ -44,7 +44,7 @@ def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_
         (A100, MINE.derived, 6 * GIB, 64 * GIB, "derived"),
     ],
 )
-def test_memory_is_the_devices_less_a_reserve_unless_it_was_given(capacity, derived, reserve_bytes, expected, origin):
+def test_memory_is_the_devices_less_a_reserve_unless_given(capacity, derived, reserve_bytes, expected, origin):
     asked = replace(MINE, tasks=replace(MINE.tasks, reserve_bytes=reserve_bytes), derived=derived)
     found, sentence = sized(asked, pool_of(5), capacity)
     assert found.tasks.memory_bytes == expected
@@ -75,7 +75,7 @@ def test_a_recipe_keeps_its_sizes_for_its_own_tables(name):
         ("simulated", "smoke", 512),
     ],
 )
-def test_the_batch_size_is_that_of_gpus_if_one_is_measured_or_modelled(monkeypatch, testbed, base, batch_size):
+def test_the_batch_size_is_for_gpus_if_one_is_measured(monkeypatch, testbed, base, batch_size):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     asked = with_overrides(recipe(base), testbed=testbed, source="criteo-kaggle")
     assert with_batch_size(asked).workload.batch_size == batch_size

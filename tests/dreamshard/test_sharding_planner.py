@@ -116,7 +116,7 @@ def test_costs_are_named_as_hardware_or_a_folder(tmp_path):
         named_placer(tmp_path / "none")
 
 
-def test_sharding_types_are_honoured_and_a_grid_is_planned_only_if_it_is_named():
+def test_a_grid_is_planned_only_if_it_is_named():
     for way in SHARDING_TYPES:
         assert constrained(ParameterConstraints(sharding_types=[way])).sharding_types_of["a"] == (way,)
     assert "grid_shard" not in constrained(ParameterConstraints()).sharding_types_of["a"]

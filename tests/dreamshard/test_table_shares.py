@@ -58,7 +58,7 @@ def test_shares_add_up_to_what_each_device_costs_and_holds(case, predictor):
     assert shares.device_bytes.tolist() == Shards.of(task, placement).memory_bytes().tolist()
 
 
-def test_compute_is_divided_by_what_each_table_saves_and_exchange_by_columns():
+def test_compute_is_divided_by_savings_and_exchange_by_columns():
     task = PlacementTask(tables_of([100_000] * 3, [64, 32, 64], [40.0, 10.0, 20.0]), 2, 2**40)
     shares = table_shares(task, whole(task, [0, 0, 1]), A100)
     costs = A100.predict(task, whole(task, [0, 0, 1])).phases_ms()[0]

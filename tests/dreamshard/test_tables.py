@@ -12,7 +12,7 @@ def test_memory_is_weights_and_a_state_per_row():
     assert tables.memory_bytes("fp32", "rowwise_adagrad").tolist() == [10 * 4 * 4 + 10 * 4, 100 * 16 * 4 + 100 * 4]
 
 
-def test_tables_and_their_column_shards_are_selected_in_the_order_asked_for():
+def test_tables_and_column_shards_are_selected_in_order():
     tables = tables_of([10, 20], dim=[8, 16])
     assert tables.select([1, 0]).names == ("t1", "t0")
     shards = tables.named(["t1[0:4]", "t0", "t1[4:16]"])

@@ -35,7 +35,7 @@ def two_devices(num_tables=4, **more):
     return PlacementTask(tables_of([100_000] * num_tables, 64, 20.0), 2, 2**40, **more)
 
 
-def test_a_price_that_no_gain_pays_keeps_the_plan_and_without_one_the_best_is_chosen():
+def test_a_price_that_no_gain_pays_keeps_the_plan():
     task = two_devices()
     dear, cheap = (
         weigh(task, used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1]), A100, price) for price in (DEAR, CHEAP)
@@ -48,7 +48,7 @@ def test_a_price_that_no_gain_pays_keeps_the_plan_and_without_one_the_best_is_ch
     assert cheap.curve[0].overall_ms > cheap.curve[1].overall_ms
 
 
-def test_as_good_a_placement_that_moves_less_is_found_beside_the_new_one():
+def test_an_equally_good_placement_that_moves_less_is_found():
     task = two_devices(6)
     current = used(task, [0, 0, 0, 0, 1, 1])  # one table has to move; the new placement swaps two pairs as well
     target = placed(task, [0, 1, 1, 1, 0, 0])
@@ -58,7 +58,7 @@ def test_as_good_a_placement_that_moves_less_is_found_beside_the_new_one():
     assert weighed.chosen.overall_ms == pytest.approx(weighed.moved_all.overall_ms)
 
 
-def test_the_break_even_lies_where_the_gain_of_all_steps_pays_for_the_move():
+def test_breaking_even_takes_the_steps_that_pay_for_the_move():
     task = two_devices()
     current, target = used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1])
     free = weigh(task, current, target, A100, CHEAP)
@@ -93,7 +93,7 @@ def test_the_choice_is_never_worse_than_both_ends_and_fits(seed, steps):
         assert point.overall_ms == float(A100.predict(task, point.placement).overall_ms())
 
 
-def test_a_plan_that_breaks_a_new_constraint_cannot_be_kept_and_the_reason_is_said():
+def test_a_plan_that_breaks_a_new_constraint_cannot_be_kept():
     task = two_devices(constraints=Constraints(pinned={"t0": (1,)}))
     weighed = weigh(task, used(two_devices(), [0, 0, 0, 1]), placed(task, [1, 0, 0, 1]), A100, DEAR)
     assert weighed.kept is None
@@ -152,7 +152,7 @@ def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
     assert weigh(old, InUse.of(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
 
 
-def test_a_plan_whose_cost_the_placer_does_not_know_is_left_and_the_reason_is_said():
+def test_a_plan_with_unknown_costs_is_left_with_the_reason():
     task = two_devices(2, constraints=Constraints(caching=True))
     cached = TableSharding("table_wise", where=(0,), cached_share=0.5)
     held = placed(task, [0, 1]).with_table(0, cached)

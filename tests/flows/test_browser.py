@@ -147,7 +147,7 @@ def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromi
     assert started_by_hand(servers) == before
 
 
-def test_a_run_started_from_the_form_completes_and_shows_its_report(servers, chromium, first_run, tmp_path):
+def test_a_run_from_the_form_completes_and_shows_its_report(servers, chromium, first_run, tmp_path):
     found = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
     asked = found["parameters"]["options"]
     assert (asked["recipe"], asked["tables_per_task"]) == (RECIPE, int(FIELDS["Tables per task"]))

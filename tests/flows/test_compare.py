@@ -86,7 +86,7 @@ def store(home: Path) -> Store:
     return open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)}))
 
 
-def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(store, compared, said):
+def test_tasks_hold_no_table_that_a_version_was_trained_on(store, compared, said):
     known = registry.versions(store.settings)
     trained = {name for version in known for name in heldout.trained_names(store, version)}
     used = {row["name"] for row in said("sql", "select distinct unnest(table_names) as name from evaluations")}
@@ -96,7 +96,7 @@ def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(store, comp
     assert f"{40 - len(trained)} tables" in compared["held_out"]
 
 
-def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_versions(compared, said):
+def test_every_pair_is_compared_on_the_same_tasks(compared, said):
     report = json.loads(Path(compared["report"]).read_text())
     assert report["versions"] == {"version 1": ONE, "version 2": TWO}
     names = {"version 1", "version 2", "dim_greedy"}
@@ -135,7 +135,7 @@ def test_published_rivals_take_part_if_requested(compared, said):
     assert all(float(row["measured ms"]) > 0 for row in found.values())
 
 
-def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(store):
+def test_versions_of_one_half_meet_on_the_tasks_of_evaluate(store):
     config = TasksConfig(tables_per_task=6, num_test=2)
     dataset, one = store.lake.newest_dataset(), registry.find(store.settings, ONE)
     for seed, is_same in ((0, True), (1, False)):
@@ -143,7 +143,7 @@ def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_
         assert (drawing.draw_heldout_tasks.fn(store, dataset, config, seed, [one]) == drawn) is is_same
 
 
-def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favoured(store):
+def test_a_champion_trained_on_held_out_tables_is_flagged(store):
     pool = pool_of(40)
     known, fresh = split_tables(pool, torch.Generator().manual_seed(0))
     task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
@@ -177,7 +177,7 @@ def test_models_shows_the_facts_and_one_version_in_full(home, said, shared_dream
     failed_with(shared_dreamshard("models", "9", home=home), "no version '9'", TWO)
 
 
-def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home, store, compared, shared_dreamshard):
+def test_promote_changes_the_champion_and_previous_undoes_it(home, store, compared, shared_dreamshard):
     settings = store.settings
     failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", ONE, TWO)
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)

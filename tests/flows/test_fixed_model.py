@@ -68,7 +68,7 @@ def model(shared_dreamshard: Dreamshard, mlflow_home: Callable[[], Path]) -> Mod
     return Model(mlflow_home(), shared_dreamshard)
 
 
-def test_all_tables_are_trained_on_and_the_claim_is_about_all_of_them(model: Model):
+def test_all_tables_are_trained_on_and_claimed(model: Model):
     report = model.first["report"]
     assert report["model"] == "model"
     gain = report["gains"]["dreamshard"]["random"]
@@ -88,7 +88,7 @@ def test_all_tables_are_trained_on_and_the_claim_is_about_all_of_them(model: Mod
     assert 0 < report["heldout_placements"] <= len(report["rows"])
 
 
-def test_the_drifted_tables_of_variants_are_in_the_lake_with_lookups_but_not_in_the_dataset(model: Model):
+def test_variants_tables_are_in_the_lake_but_not_in_the_dataset(model: Model):
     lake = model.store.lake
     dataset = model.first["report"]["dataset"]
     assert set(lake.read_dataset(dataset).names) == set(TABLES)
@@ -109,7 +109,7 @@ def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model):
     failed_with(done, "give the plan in use")
 
 
-def test_a_model_that_drifted_is_trained_on_from_its_champion_and_both_are_compared(model: Model):
+def test_a_drifted_model_is_trained_on_from_its_champion(model: Model):
     assert "Nothing needs" in model.retraining[0]
     assert "Retraining is due" in model.retraining[1]
     assert model.second["report"]["rival"] == model.first["version"]
@@ -120,7 +120,7 @@ def test_a_model_that_drifted_is_trained_on_from_its_champion_and_both_are_compa
     assert "interleaved repeats" in compared["title"]
 
 
-def test_the_same_command_on_the_same_tables_measures_and_registers_nothing_again(model: Model):
+def test_the_same_command_measures_and_registers_nothing_again(model: Model):
     before = files(model.home / "lake")
     assert model.run()["version"] == model.second["version"]
     assert files(model.home / "lake") == before
@@ -133,7 +133,7 @@ def tracked(model: Model) -> list[tuple[Version, Run]]:
     return [(version, runs.client(model.store.settings).get_run(version.run)) for version in versions]
 
 
-def test_mlflows_comparison_shows_what_differs_and_what_the_versions_are_made_of(tracked):
+def test_mlflow_shows_differences_and_origins_of_versions(tracked):
     """The page that compares versions reads the parameters of their runs."""
     names = ("v1 model.csv, from nothing", "v2 model.csv +1 -1 ~25, warm from v1")
     for name, (version, run) in zip(names, tracked, strict=True):
@@ -153,7 +153,7 @@ def test_mlflows_comparison_shows_what_differs_and_what_the_versions_are_made_of
     assert not [name for name in version.tags if name.startswith("reference")], "its own tasks say how good it is"
 
 
-def test_mlflows_comparison_has_the_cost_of_both_versions_on_the_tasks_of_the_second(model: Model, tracked):
+def test_mlflow_compares_both_versions_on_the_seconds_tasks(model: Model, tracked):
     first, second = (run.data.metrics for _, run in tracked)
     assert len([name for name in first.keys() & second.keys() if name.endswith("/eval_overall_ms")]) == 1
     gain = model.second["report"]["gains"]["dreamshard"]["champion 1"]

@@ -122,7 +122,7 @@ def test_a_published_algorithm_continues_from_its_own_champion(tmp_path, monkeyp
     assert own.begins_with_the_weights_of_the_champion()
 
 
-def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_side_of_the_split(home: Home):
+def test_no_table_that_was_trained_on_is_ever_held_out(home: Home):
     before, after = (home.store.lake.read_table_split(version.made_of.tasks) for version in home.versions)
     assert before.train <= after.train, "also tables that are gone, in case they come back"
     assert before.test <= after.test
@@ -134,7 +134,7 @@ def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_
         assert {name for task in drawn for name in task.tables.names} <= allowed - set(REMOVED)
 
 
-def test_earlier_samples_are_fitted_as_well_with_the_tables_as_they_were(home: Home):
+def test_earlier_samples_are_fitted_with_their_own_tables(home: Home):
     samples = trainings.earlier_samples(home.store, home.versions[1].training)
     measured = home.store.lake.read_cost_samples(run_key=home.versions[0].training)
     assert len(samples) == len(measured) >= 13, "fifteen draws, of which a few may be of one placement"
@@ -143,7 +143,7 @@ def test_earlier_samples_are_fitted_as_well_with_the_tables_as_they_were(home: H
     assert all(rows[name] == BEFORE[name][0] for name in rows)
 
 
-def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_nothing_again(home: Home):
+def test_a_killed_warm_training_ends_with_the_same_bits(home: Home):
     store, training = home.store, home.versions[1].training
     whole = checkpoints.load(store, training, "iteration_02")
     (checkpoints.folder(store, training) / "iteration_02.zip").unlink()
@@ -153,7 +153,7 @@ def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_no
     assert len(store.lake.read_cost_samples(run_key=training)) == 10
 
 
-def test_a_full_training_begins_with_nothing_but_keeps_the_table_split(home: Home):
+def test_a_full_training_keeps_only_the_table_split(home: Home):
     begun = home.start(full=True)
     assert (begun.warm, begun.split_of) == (None, home.versions[0].made_of.tasks)
     assert "a full training was requested" in begun.why
@@ -166,7 +166,7 @@ def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
     assert "no version was trained on this testbed" in begun.why
 
 
-def test_a_lost_table_split_is_an_error_and_a_full_training_draws_another(home: Home):
+def test_a_lost_split_is_an_error_except_in_a_full_training(home: Home):
     path = home.store.settings.lake_root / "halves" / f"{home.versions[0].made_of.tasks}.json"
     hidden = path.rename(path.with_suffix(".hidden"))
     try:

@@ -35,7 +35,7 @@ def save(path: Path, samples: int) -> Path:
     return path
 
 
-def test_a_changed_source_is_read_again_and_an_unchanged_one_is_not_even_opened(
+def test_only_a_changed_source_is_opened_and_read_again(
     dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     source, listed, home = save(tmp_path / "d.pt", samples=4), tmp_path / "d.tables.csv", tmp_path / "home"
@@ -109,7 +109,7 @@ def make_batches():
 """
 
 
-def test_a_torchrec_model_is_ingested_with_the_lookups_of_its_batches(dreamshard: Dreamshard, tmp_path: Path):
+def test_a_torchrec_model_is_ingested_with_its_batches(dreamshard: Dreamshard, tmp_path: Path):
     pytest.importorskip("torchrec")
     (tmp_path / "lake_model.py").write_text(MODEL)
     model, batches = f"{tmp_path}/lake_model.py:make_model", f"{tmp_path}/lake_model.py:make_batches"

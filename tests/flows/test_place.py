@@ -40,7 +40,7 @@ def held(outcome: dict) -> dict[str, set[int]]:
     return {name: {*each.where} for name, each in read_plan(outcome["plan"]).tables.items()}
 
 
-def test_constraints_written_in_the_form_hold_in_the_plan_on_disk(placed, home):
+def test_constraints_of_the_form_hold_in_the_plan(placed, home):
     outcome = placed(constraints="pin: {t0: 2}\napart: [[t1, t2]]\nexclude_devices: [3]\n", sharding="whole")
     devices = held(outcome)
     assert Path(outcome["plan"]).parent == home / "plans"
@@ -54,7 +54,7 @@ def test_constraints_written_in_the_form_hold_in_the_plan_on_disk(placed, home):
     assert "a100" in outcome["costs_of"].lower()
 
 
-def test_a_path_in_the_field_is_read_and_the_same_request_keeps_its_file(placed, tmp_path):
+def test_a_path_is_read_and_a_repeated_request_keeps_its_file(placed, tmp_path):
     (tmp_path / "rules.yaml").write_text("pin: {t5: 1}")
     by_path = placed(constraints=str(tmp_path / "rules.yaml"), placer="size_greedy")
     assert held(by_path)["t5"] == {1}
@@ -71,14 +71,14 @@ def test_a_path_in_the_field_is_read_and_the_same_request_keeps_its_file(placed,
         ({"hardware": ""}, "neither hardware nor memory is given"),
     ],
 )
-def test_what_cannot_be_met_is_refused_in_one_sentence_before_anything_is_placed(placed, monkeypatch, options, reason):
+def test_unmeetable_constraints_are_refused_before_placing(placed, monkeypatch, options, reason):
     monkeypatch.setattr("flows.placing.request.place", lambda *_: pytest.fail("it was placed"))
     with pytest.raises(ValueError, match=re.escape(reason)) as refused:
         placed(**options)
     assert "\n" not in str(refused.value)
 
 
-def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(home):
+def test_a_run_publishes_a_page_with_costs_and_moves(home):
     given = {"tables": str(home / "tables.csv"), "devices": 2, "hardware": "a100"}
     first = place(PlaceOptions(**given))
     again = place(PlaceOptions(**given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1))

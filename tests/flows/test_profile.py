@@ -57,7 +57,7 @@ def measured(store: Store, tasks: str, testbed: TestbedReference) -> int:
     return measure_exchanges.fn(store, begun(store, tasks, testbed))
 
 
-def test_exchanges_that_the_lake_lacks_of_this_hardware_are_measured_once(store):
+def test_exchanges_missing_in_the_lake_are_measured_once(store):
     first, known = measured(store, draw(store, 4), bench()), known_exchanges(store, bench())
     assert first == len(known) > 6
     assert {sample.exchange.num_devices for sample in known} == {2, 4}

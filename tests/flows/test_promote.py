@@ -122,7 +122,7 @@ def fresh(mlflow_home: Callable[[], Path]) -> Iterator[Team]:
     yield from new_team(mlflow_home())
 
 
-def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by_hand(team: Team):
+def test_a_champion_removed_by_hand_returns_only_by_hand(team: Team):
     first, second = team.version(), team.version()
     registry.set_alias(team.settings, first, "champion", "for the test")
     assert team.promote(second)["alias"] == "champion"
@@ -157,7 +157,7 @@ def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by
         (OWN, NAMED, None, (f"trained on {OWN}", f"version 1 was trained on {NAMED}")),
     ],
 )
-def test_versions_that_predict_badly_or_of_a_recipes_own_tables_need_a_person(source, of_champion, error, words):
+def test_bad_predictions_or_a_recipes_own_tables_need_a_person(source, of_champion, error, words):
     candidate = version_of("models:/m/2", with_source(RANKS, source))
     in_use = None if of_champion is None else version_of("models:/m/1", with_source(RANKS, of_champion))
     veto = find_veto(candidate, in_use, error)
@@ -165,7 +165,7 @@ def test_versions_that_predict_badly_or_of_a_recipes_own_tables_need_a_person(so
     assert all(word in veto for word in (*words, *(["`dreamshard promote models:/m/2`"] if words else ())))
 
 
-def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team: Team, monkeypatch):
+def test_a_champion_has_its_report_even_after_a_late_error(team: Team, monkeypatch):
     version = team.version()
     with monkeypatch.context() as patch:
         patch.setattr(report_pages, "html_page", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
@@ -179,7 +179,7 @@ def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team
     team.promote(version)
 
 
-def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on_ranks(fresh: Team):
+def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     ranks, model = "a machine x2, 2 ranks · 2 devices", "simulated rtx2080ti · 4 devices"
     first, second = fresh.version(NAMED), fresh.version(NAMED, MODEL)
     assert fresh.promote(first)["standing"] == f"champion of {ranks}"
@@ -205,9 +205,7 @@ def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on
     assert [each.uri for each in known if each.is_tryout] == [fourth]
 
 
-def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone_sees(
-    fresh: Team, caplog: pytest.LogCaptureFixture
-):
+def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: pytest.LogCaptureFixture):
     unclear = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.8))
     assert (unclear["alias"], unclear["standing"]) == (
         "champion",
@@ -241,14 +239,12 @@ def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone
 
 
 @pytest.mark.parametrize(("in_use_ms", "is_cheaper"), [(0.5, True), (3.0, False), (None, False)])
-def test_a_plan_in_use_that_is_cheaper_than_the_new_placement_is_said_to_be(team: Team, in_use_ms, is_cheaper):
+def test_a_plan_in_use_cheaper_than_the_new_one_is_reported(team: Team, in_use_ms, is_cheaper):
     note = team.promote(team.version(), in_use_ms=in_use_ms)["note"]
     assert ("the plan in use is cheaper than its placement (-100.0 %" in note) == is_cheaper
 
 
-def test_a_version_that_cannot_be_measured_on_reference_tasks_keeps_its_standing_and_may_be_measured_later(
-    team: Team, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_version_without_reference_costs_may_get_them_later(team: Team, monkeypatch: pytest.MonkeyPatch):
     version = team.version(made_of=MODEL)
     monkeypatch.setattr(reference.reference_sets, "find", lambda *_: (_ for _ in ()).throw(OSError("rank 3 hung")))
     sentence = reference.score_version(team.store, version, MODEL)
@@ -259,7 +255,7 @@ def test_a_version_that_cannot_be_measured_on_reference_tasks_keeps_its_standing
     assert (shown["reference_cost_ms"], shown["reference_set"], shown["reference_batch_size"]) == (2.0, used.key, 2048)
 
 
-def test_the_error_is_left_out_if_the_version_predicts_costs_of_another_batch():
+def test_the_error_is_left_out_for_another_batch():
     costs = {reference.VERSION: 1.0, reference.RULE: 2.0}
     rows = [row(f"reference-00{t}", placer, ms) for t in range(2) for placer, ms in costs.items()]
     figures = {"reference_cost_ms": 1.0, "reference_cost_ratio": 0.5, "reference_rule_ms": 2.0}
@@ -268,9 +264,7 @@ def test_the_error_is_left_out_if_the_version_predicts_costs_of_another_batch():
 
 
 @pytest.mark.parametrize(("iteration", "training", "has_rival"), [(2, "t", False), (3, "t", True), (2, "u", True)])
-def test_a_candidate_does_not_compete_with_the_champion_that_it_already_is(
-    team: Team, monkeypatch, iteration, training, has_rival
-):
+def test_a_candidate_does_not_compete_with_itself_as_champion(team: Team, monkeypatch, iteration, training, has_rival):
     trainings.write(team.store, training, training_of())
     monkeypatch.setattr(registry, "champion", lambda *_: version_of("models:/m/1", training="t", iteration="2"))
     assert (evaluate.champion_to_beat(team.store, training, iteration) is not None) is has_rival

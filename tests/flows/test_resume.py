@@ -50,7 +50,7 @@ def samples(home: Path) -> list[str]:
     return [row["sample_id"] for row in rows if row["device"] == 0 and row["iteration"]]
 
 
-def test_a_run_killed_in_its_second_iteration_continues_from_the_first(tmp_path: Path):
+def test_a_run_killed_in_iteration_two_continues_from_one(tmp_path: Path):
     # The testbed kills its own process with SIGKILL at the 8th measurement, once: three into the second iteration.
     for returncode, last, measured in ((-signal.SIGKILL, 1, 7), (0, 2, 10)):
         before = set(samples(tmp_path))
@@ -66,7 +66,7 @@ def test_a_run_killed_in_its_second_iteration_continues_from_the_first(tmp_path:
 
 
 @pytest.mark.long
-def test_two_runs_at_once_in_a_new_home_are_one_training_and_one_version(tmp_path: Path):
+def test_two_runs_in_a_new_home_make_one_version(tmp_path: Path):
     both = [start(tmp_path, "simulated", name) for name in ("a", "b")]
     assert [process.wait(600) for process in both] == [0, 0], (tmp_path / "erra").read_text()
     first, second = (json.loads((tmp_path / f"out{name}").read_text()) for name in ("a", "b"))
@@ -82,7 +82,7 @@ def trained_by(dreamshard: Dreamshard, home: Path, *options: str) -> tuple[list[
     return codes, made
 
 
-def test_an_interrupted_training_ends_with_the_bits_of_an_undisturbed_one(finished: Path, shared_dreamshard):
+def test_an_interrupted_training_ends_with_the_same_bits(finished: Path, shared_dreamshard):
     autoshard, before = ("--algorithm", "autoshard", "--testbed"), len(samples(finished))
     codes, stopped = trained_by(shared_dreamshard, finished, *autoshard, INTERRUPTED)
     assert codes == [130, 0], "as after Ctrl-C"
@@ -92,7 +92,7 @@ def test_an_interrupted_training_ends_with_the_bits_of_an_undisturbed_one(finish
     assert same(*(checkpoints.load(store, folder.name, "iteration_02") for folder in (stopped, other)))
 
 
-def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(finished, shared_dreamshard, monkeypatch):
+def test_a_nan_in_training_keeps_the_last_checkpoint(finished, shared_dreamshard, monkeypatch):
     def diverge(*_):
         raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
 
@@ -125,7 +125,7 @@ def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shar
     assert shared_dreamshard("models", "--json", home=finished).stdout == models
 
 
-def test_a_chain_ends_with_one_whole_version_though_the_store_fails_once(finished, shared_dreamshard, monkeypatch):
+def test_a_chain_makes_one_whole_version_after_a_store_failure(finished, shared_dreamshard, monkeypatch):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(finished)})
     tried = []
 

@@ -70,7 +70,7 @@ def test_a_run_after_the_stages_measures_nothing_again(dreamshard_on_s3, outcome
     assert json.loads(done.stdout) == [{"iteration": 1, "n": 5}, {"iteration": 2, "n": 5}]
 
 
-def test_the_store_has_all_of_the_chain_and_the_home_no_part_of_it(outcome):
+def test_the_store_has_the_whole_chain_and_the_home_none(outcome):
     files = fsspec.filesystem("s3", use_listings_cache=False)
     kept = {path.removeprefix("team/flows/store/") for path in files.find("team/flows/store")}
     folders = {"lake", "checkpoints", "evaluations", "reference_sets", "mlartifacts"}
@@ -93,7 +93,7 @@ def test_the_champion_places_from_there(dreamshard_on_s3, outcome):
     assert json.loads(done.stdout)["placer"] == "champion"
 
 
-def test_a_store_that_mlflow_cannot_use_needs_artifacts_elsewhere(dreamshard_on_s3, tmp_path, monkeypatch):
+def test_a_store_unknown_to_mlflow_needs_artifacts_elsewhere(dreamshard_on_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_STORE", "memory://team/x")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     done = dreamshard_on_s3("ingest", "meta-dlrm-2021", "--recipe", "smoke", home=tmp_path)

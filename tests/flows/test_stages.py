@@ -50,7 +50,7 @@ def test_an_iteration_is_one_file_of_the_lake(finished: Path):
     assert not list((finished / "lake" / "sample_buffer").rglob("*.parquet"))
 
 
-def test_every_placement_that_was_evaluated_has_its_sample_with_clock_and_spread(said):
+def test_every_evaluated_placement_has_its_sample(said):
     rows = said(
         "sql",
         "select e.placer, e.overall_ms, s.overall_ms as sample_ms, s.clock, s.spread_ms, s.iteration from evaluations e "
@@ -71,7 +71,7 @@ COSTS = """
 """
 
 
-def test_questions_of_readme_and_catalog_are_answered_after_a_run(said):
+def test_questions_of_the_pages_are_answered_after_a_run(said):
     pages = "".join((PROJECT / page).read_text() for page in ("README.md", "docs/catalog.md"))
     questions = re.findall(r'dreamshard sql "(select [^"]+)"', pages)
     tables, devices, versions = (
@@ -88,7 +88,7 @@ def test_questions_of_readme_and_catalog_are_answered_after_a_run(said):
     assert counts["of_version"] == counts["errors"] == counts["estimated"]
 
 
-def test_other_tools_open_the_catalog_where_the_candidate_has_its_version(finished: Path):
+def test_other_tools_open_the_catalog_with_the_candidate(finished: Path):
     query = (
         "select placer, model_version, count(*) as n from evaluations "
         "where model_version is not null and split = 'heldout' group by all"
@@ -110,7 +110,7 @@ def test_the_example_draws_its_figures(finished: Path, tmp_path: Path):
     assert "drawn: test-000 15 1" in done.stdout, "a held-out task, tables, and one line of reference costs"
 
 
-def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage(settings: Settings, said):
+def test_a_versions_run_has_curves_and_a_child_per_stage(settings: Settings, said):
     tracking, (version,) = runs.client(settings), said("models")
     wanted = {"measured_cost_ms", "cost_loss", "cost_heldout_mape", "policy_reward", "policy_entropy"}
     wanted |= {"eval_overall_ms", "eval_gain_over_random", "eval_gain_over_best_baseline", "eval_predicted_mape"}
@@ -138,7 +138,7 @@ def outcome(finished: Path, said) -> dict:
     return trained
 
 
-def test_a_training_meets_the_champions_of_its_own_algorithm_only(outcome: dict, settings: Settings, said):
+def test_a_training_meets_champions_of_its_own_algorithm(outcome: dict, settings: Settings, said):
     assert outcome["version"] == AUTOSHARD
     assert "compared with champions of autoshard only" in outcome["note"]
     report = json.loads(Path(outcome["where"]["evaluation"]).read_text())

@@ -153,7 +153,7 @@ def team(tmp_path_factory, s3_environment):
         yield made
 
 
-def test_of_retrainings_at_once_each_training_is_one_version_and_at_most_one_is_champion(team):
+def test_parallel_retrainings_make_one_champion_at_most(team):
     registry = MlflowClient(team.mlflow, team.mlflow)
     (model,) = registry.search_registered_models("name LIKE 'dreamshard-%'")
     versions = registry.search_model_versions(f"name='{model.name}'")
@@ -165,7 +165,7 @@ def test_of_retrainings_at_once_each_training_is_one_version_and_at_most_one_is_
     assert all(run.info.artifact_uri.startswith("mlflow-artifacts:") for run in runs), "through the server"
 
 
-def test_everything_is_in_the_lake_once_and_no_file_lock_or_slot_is_left_behind(team, monkeypatch):
+def test_everything_is_in_the_lake_once_and_no_lock_remains(team, monkeypatch):
     for name, value in team.store.items():
         monkeypatch.setenv(name, value)
     settings = Settings.from_environment(os.environ | {"DREAMSHARD_HOME": str(team.folder / "alpha")})

@@ -77,7 +77,7 @@ def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, ve
     assert last_trained(NO_STORE, config, dataset) == trained
 
 
-def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkeypatch):
+def test_a_fixed_model_keeps_its_mode_whatever_its_size(monkeypatch):
     as_champion(monkeypatch, [version(2, "b"), version(1, "a", mode="fixed", tables_per_task=99)], None)
     assert last_trained(NO_STORE, configure(RetrainingOptions(**SMOKE, mode="fixed")), "c") == "a"
 
@@ -93,7 +93,7 @@ def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkey
         ("simulated", "cluster", "NVIDIA H200 x8", False),
     ],
 )
-def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(name, kind, hardware, can):
+def test_a_testbed_has_a_name_as_far_as_machines_agree(name, kind, hardware, can):
     assert is_testbed(name, kind, hardware) is can
 
 
@@ -106,7 +106,7 @@ def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
     assert version_in_use(NO_STORE, four) is None
 
 
-def test_the_command_looks_once_says_what_would_start_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):
+def test_watch_looks_once_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):
     tables = tmp_path / "tables.csv"
     tables.write_text("name,rows,dim,pooling_factor\n" + "".join(f"t{i},1000,8,2\n" for i in range(20)))
     done = dreamshard(

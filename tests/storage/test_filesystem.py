@@ -21,13 +21,13 @@ from tests.storage.lake.test_catalog import (  # noqa: F401
     test_placements_name_the_device_of_every_table,
 )
 from tests.storage.lake.test_lake import (  # noqa: F401
-    test_an_evaluation_made_again_takes_the_place_of_the_one_before,
+    test_a_repeated_evaluation_replaces_the_one_before,
     test_datasets_that_share_a_table_share_its_lookups,
     test_exchanges_come_back_as_they_were_measured,
-    test_samples_come_back_bit_for_bit_in_the_order_of_iterations,
+    test_samples_come_back_bit_for_bit_in_order,
     test_tables_come_back_bit_for_bit_in_their_order,
     test_tasks_come_back_as_they_were_drawn,
-    test_the_dataset_ingested_last_is_the_newest_unless_only_looked_at,
+    test_the_dataset_ingested_last_is_the_newest,
     test_the_same_samples_again_add_nothing_even_among_new_ones,
     test_writers_of_one_run_at_the_same_time_lose_nothing,
 )
@@ -51,7 +51,7 @@ on_s3 = pytest.mark.parametrize("settings", ["s3"], indirect=True)
 
 
 @on_s3
-def test_the_catalog_file_opens_in_another_process_that_can_read_the_store(settings: Settings, filled: None):  # noqa: F811
+def test_the_catalog_file_opens_in_another_process(settings: Settings, filled: None):  # noqa: F811
     catalog.write_catalog(settings)
     assert len(notebook.view("cost_samples", home=str(settings.store_root))) == 2
     reader = (

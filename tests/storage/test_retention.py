@@ -185,7 +185,7 @@ def test_leftovers_of_killed_writers_and_results_go_by_age(store: Store):
     assert [each.kind for each in removals] == ["sample buffer", "unfinished", "results of runs"]
 
 
-def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: Store, tmp_path: Path):
+def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Path):
     age(list(shared_files(store)))
     shared = str(store.settings.home)
     visitor = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": shared})
@@ -195,7 +195,7 @@ def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: St
     assert {each.run for each in removable(member)} == {each.run for each in removable(store)}
 
 
-def test_lookups_of_drifted_tables_stay_as_long_as_those_of_their_dataset(tmp_path):
+def test_drifted_lookups_stay_as_long_as_their_dataset(tmp_path):
     store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)}))
     version = ingest(store.lake, "mine")
     drifted = WorkloadTable("mine (rows x1.10)", 110, 8, Lookups(torch.tensor([7]), torch.tensor([0, 1])))

@@ -5,7 +5,7 @@ import pytest
 from storage.settings import Settings, quiet_environment
 
 
-def test_everything_is_below_the_home_and_reading_the_settings_touches_no_disk(tmp_path: Path):
+def test_everything_is_below_the_home_and_settings_touch_no_disk(tmp_path: Path):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "deep" / "home")})
     assert settings.home == settings.lake_root.parent == settings.catalog_path.parent == tmp_path / "deep" / "home"
     assert settings.tracking_uri == f"sqlite:///{tmp_path}/deep/home/mlflow.db"

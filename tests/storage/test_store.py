@@ -28,7 +28,7 @@ def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path: Path, b
         opened(DREAMSHARD_HOME=str(tmp_path / "file" / below))
 
 
-def test_a_home_that_may_only_be_read_opens_for_those_who_only_read(tmp_path: Path):
+def test_a_read_only_home_opens_for_readers(tmp_path: Path):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
     open_store(settings)
     with read_only(tmp_path):

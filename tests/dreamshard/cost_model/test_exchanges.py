@@ -54,7 +54,7 @@ def data_of(samples) -> CostData:
     return CostData.of(samples, Normaliser.fit(POOL))
 
 
-def test_without_exchanges_placements_decide_for_any_number_of_devices():
+def test_without_exchanges_placements_decide():
     found = network(*placements(4))
     assert (found.comm_ms > 0).any()
     assert torch.equal(found.for_task(task(4)).comm_ms, found.comm_ms)
@@ -95,7 +95,7 @@ def test_weights_are_never_negative():
         assert all((model.weights_ms(shape, dims) >= 0).all() for dims in (1.0, 100.0, 1e4, 1e6))
 
 
-def test_designed_exchanges_grow_to_what_matters_on_powers_of_two_devices():
+def test_designed_exchanges_cover_powers_of_two_devices():
     designed = exchanges_for([task(6, devices_per_host=2), task(3, devices_per_host=2)], 16, more_devices=[9])
     assert {exchange.num_devices for exchange in designed} == {2, 4, 6, 9}
     assert {exchange.devices_per_host for exchange in designed} == {2}

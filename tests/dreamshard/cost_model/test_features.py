@@ -32,7 +32,7 @@ def test_the_first_features_are_the_papers_21():
     assert seen.shape == (len(FEATURES),)
 
 
-def test_a_table_looks_the_same_in_every_task_and_the_pool_is_standardised():
+def test_a_table_looks_the_same_in_every_task():
     pool = pool_of(40)
     normaliser = Normaliser.fit(pool)
     assert torch.equal(normaliser(pool.select([7, 3]))[1], normaliser(pool)[3])
@@ -42,14 +42,14 @@ def test_a_table_looks_the_same_in_every_task_and_the_pool_is_standardised():
     assert torch.allclose(seen[:, varied].std(0, correction=0), torch.ones(1, dtype=torch.float64), atol=1e-3)
 
 
-def test_a_table_without_lookups_and_a_constant_feature_stay_finite():
+def test_a_table_without_lookups_keeps_features_finite():
     pool = tables_of([10, 10], pooling=[0.0, 0.0])
     assert Normaliser.fit(pool)(pool).isfinite().all()
     other = FP32.model_copy(update={"precision": "fp16", "batch_size": 7})
     assert work_ratios(pool, FP32, other).isfinite().all()
 
 
-def test_half_precision_halves_the_bytes_of_rows_and_nothing_else():
+def test_half_precision_halves_only_the_bytes_of_rows():
     tables = tables_of([10**6], 64, 10.0, batch_size=1000, unique_rows=[8000])
     [ratios] = work_ratios(tables, FP32, FP32.model_copy(update={"precision": "fp16"}))
     rows, outputs, lookups = 10 * 64 * 4, 64 * 4, 10 * FORWARD_LOOKUP_BYTES  # bytes per sample
@@ -61,7 +61,7 @@ def test_half_precision_halves_the_bytes_of_rows_and_nothing_else():
     assert float(ratios[BATCH]) == 1
 
 
-def test_a_batch_of_half_the_samples_is_half_the_work_and_state_per_row_more_backward():
+def test_half_a_batch_is_half_the_work_and_more_state_per_row():
     ratios = work_ratios(pool_of(9), FP32, FP32.model_copy(update={"batch_size": 500}))
     assert torch.allclose(ratios[:, [FORWARD, BATCH]], torch.tensor(0.5))
     assert (ratios[:, BACKWARD] >= 0.5 - 1e-6).all()  # distinct rows are at most all rows
@@ -71,7 +71,7 @@ def test_a_batch_of_half_the_samples_is_half_the_work_and_state_per_row_more_bac
     assert (ratios[:, [FORWARD, DISTINCT_ROWS, BATCH]] == 1).all()
 
 
-def test_a_placer_predicts_less_for_half_precision_and_for_half_the_batch():
+def test_predictions_fall_with_half_precision_and_half_the_batch():
     placer, task = make_placer(learnt()), roomy_task(pool_of(12, 3))
     placement = Placement.whole(torch.arange(12) % 2, 2)
     measured = placer.cost_network.measured_on

@@ -71,7 +71,7 @@ def fit_of_two_precisions():
     return network, data
 
 
-def test_the_loss_is_huber_s_of_the_predictions_and_has_the_gradient_that_it_returns():
+def test_the_loss_is_huber_with_its_own_gradient():
     network, data = fit_of_two_precisions()
     network.output_weight.data.normal_()
     for own in network.parameters():  # members are alike, so that the prediction is each one's

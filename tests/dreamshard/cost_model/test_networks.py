@@ -32,7 +32,7 @@ both = pytest.mark.parametrize("network", [structured, PaperCostNetwork])
 
 
 @both
-def test_a_prediction_follows_names_of_devices_and_no_order_of_tables(network):
+def test_a_prediction_depends_on_devices_not_on_table_order(network):
     network, order, names = network(), torch.randperm(24), torch.tensor([2, 0, 1])
     latents = network.encode(NORMALISER(POOL))
     before = of_devices(network, latents, DEVICE)
@@ -58,7 +58,7 @@ def test_more_tables_cost_more_and_none_compute_for_nothing():
     assert all_on_one > shared > 0
 
 
-def test_a_narrow_table_beside_a_wide_one_is_told_from_one_alone_once_learnt():
+def test_a_trained_network_tells_a_narrow_table_by_a_wide_one():
     network, tables = structured(), tables_of([1000, 1000, 1000, 1000], dim=[32, 36, 68, 256])
     latents = network.encode(NORMALISER(tables))  # [4, L]
     assert latents[:, WIDE].tolist() == [[0, 0], [1, 0], [1, 1], [1, 1]]

@@ -12,7 +12,7 @@ import pytest
 from dreamshard.files import atomic
 
 
-def test_a_file_appears_with_its_content_and_its_folder_and_nothing_else(tmp_path: Path):
+def test_a_file_appears_complete_in_its_folder(tmp_path: Path):
     target = tmp_path / "new" / "a.json"
     with atomic.replacing(target) as temporary:
         temporary.write_text("content")

@@ -14,7 +14,7 @@ TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
 @pytest.mark.parametrize(
     "error", [KeyError("x"), OverflowError("y"), AssertionError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "z")]
 )
-def test_what_a_library_raises_is_one_sentence_with_the_error_as_cause(error: Exception):
+def test_an_error_of_a_library_is_one_sentence_with_its_cause(error: Exception):
     with (
         pytest.raises(ValueError, match=r"^f is not a plan \(\w+.*\), so it cannot be used; write it again$") as raised,
         reading("f", "is not a plan", "so it cannot be used; write it again"),

@@ -26,7 +26,7 @@ def read(tmp_path):
     return written
 
 
-def test_a_preset_goes_by_its_name_and_says_how_its_link_is_modelled():
+def test_a_preset_has_its_name_and_says_how_its_link_is_modelled():
     assert hardware("h100") is hardware("H100") is H100
     assert all(spec.link_curve for spec in PRESETS.values())
     with pytest.raises(ValueError, match=r"no hardware 'tpu'.*h100.*file of your own.*base: h100"):
@@ -51,7 +51,7 @@ def test_a_drivers_name_finds_its_preset(device, name):
     assert preset_of(device).name == name
 
 
-def test_a_file_overrides_figures_of_a_preset_and_other_figures_are_other_hardware(read):
+def test_a_file_overrides_a_preset_and_names_other_hardware(read):
     text = "base: h100\nmemory: 94 GB\ndevices_per_host: 4\nnetwork_bandwidth: 200 Gbit/s\n"
     spec = read(text)
     assert spec.name.startswith("my_cluster-")
@@ -61,7 +61,7 @@ def test_a_file_overrides_figures_of_a_preset_and_other_figures_are_other_hardwa
     assert len({each.name for each in (spec, *others)}) == 3
 
 
-def test_a_file_may_give_every_figure_itself_but_the_link_to_the_host(read):
+def test_a_file_may_give_every_figure_except_the_host_link(read):
     spec = read(json.dumps(EXAMPLES | {"name": "mine"}), "any.json")
     assert spec.name.startswith("mine-")
     assert (spec.memory_bytes, spec.memory_bytes_per_s, spec.l2_bytes) == (80 * 10**9, 3.35e12, 50 * 2**20)

@@ -45,7 +45,7 @@ def test_more_bytes_of_the_largest_sender_never_take_less(spec, num_devices):
     assert found[-1, 0] > 10 * found[0, 0]
 
 
-def test_a_link_by_its_bandwidth_and_one_twice_as_fast_as_measured():
+def test_a_link_by_its_bandwidth_and_one_twice_as_fast():
     expected = 1e9 / 2 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s  # each of two keeps half
     assert seconds(1e9, 2, PLAIN) == pytest.approx(expected)
     fast = replace(H100, link_bytes_per_s=2 * H100.link_bytes_per_s)
@@ -67,7 +67,7 @@ def test_devices_of_two_nodes_exchange_over_the_slower_network():
     assert seconds(4 * 2**30, 16, four_adapters) == pytest.approx(0.203, rel=0.15)
 
 
-def test_a_ring_moves_its_bytes_but_its_own_share_and_shares_a_hosts_adapters():
+def test_a_ring_moves_all_but_its_own_share():
     scattered, reduced = (ring(1e9, 4, PLAIN, 8, each) for each in ("reduce_scatter", "all_reduce"))
     assert scattered == pytest.approx(0.75e9 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s)
     assert reduced == pytest.approx(1.5e9 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s)
@@ -83,13 +83,13 @@ def collective_s(num_devices: int = 16, spec=PLAIN, **what) -> torch.Tensor:
     return collectives_s(Collectives(all_to_all_dims=dims, devices_per_host=8, **loads), BATCH, spec, 8)
 
 
-def test_row_wise_tables_wait_in_both_directions_and_data_parallel_ones_in_backward_only():
+def test_row_wise_waits_both_ways_and_data_parallel_backward():
     rows, copies = collective_s(spec=A100, row_wise_dims=128), collective_s(spec=A100, all_reduce_bytes=10**7)
     assert min(rows.min(), copies[:, 1].min()) > 0
     assert (copies[:, 0] == 0).all()
 
 
-def test_tables_on_one_host_hold_up_only_that_host_until_others_wait_for_it():
+def test_tables_on_one_host_delay_only_that_host():
     alone, both = collective_s(8, host_dims=[64])[:, 0], collective_s(host_dims=[64, 0])[:, 0]
     sums_s = 64 * 4 * BATCH * 7 / 8 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s
     across_s = 64 * 4 * BATCH / 8 / 2 / (NETWORK_SHARE * PLAIN.network_bytes_per_s) + PLAIN.network_latency_s + PEER_S

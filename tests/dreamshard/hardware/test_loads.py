@@ -103,7 +103,7 @@ def test_missed_rows_cross_the_link_before_lookups_moments_after():
     assert later_s == pytest.approx(all_kept[at.HOST_STATE_BYTES] / link)
 
 
-def test_tables_in_host_memory_need_its_link_and_rows_on_one_host_its_devices():
+def test_host_memory_needs_its_link_and_one_host_its_devices():
     task, spec = task_of_one(num_devices=1), replace(H100, host_bytes_per_s=None)
     with pytest.raises(ValueError, match=r"in host memory, but the link of 'h100' to it is unknown.*host_bandwidth"):
         sharding_costs(task, shards_of(task, "table_wise", where=(0,), cached_share=0.5), BATCH, spec)

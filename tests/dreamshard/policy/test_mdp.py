@@ -51,7 +51,7 @@ def test_an_episode_never_exceeds_memory_while_a_device_has_room(rows, num_devic
     assert taken.feasible.all()
 
 
-def test_sampling_and_loss_have_the_mask_of_the_devices_with_room():
+def test_sampling_and_loss_mask_devices_without_room():
     task = task_of([5, 4, 3, 2, 1], 2, 9)
     start, taken, _, _ = play(task, times=6)
     used = torch.zeros(6, 2, dtype=torch.int64)
@@ -63,7 +63,7 @@ def test_sampling_and_loss_have_the_mask_of_the_devices_with_room():
         used.scatter_add_(1, taken.actions[:, t, None], start.table_bytes[t].expand(6, 1))
 
 
-def test_tables_come_in_descending_predicted_cost_with_the_all_to_all():
+def test_tables_come_in_descending_predicted_cost():
     task, network = PlacementTask(pool_of(10), 3, 2**30), learnt().cost_network
     start, taken, _, _ = play(task)
     latents = network.encode(learnt().normaliser(task.tables))  # [T, L]
@@ -86,7 +86,7 @@ def test_costs_of_a_rollout_are_those_of_the_network(network):
     assert torch.allclose(taken.costs[:, -1, :, :2][others], expected[others], rtol=1e-3, atol=1e-5)
 
 
-def test_recomputed_probabilities_are_those_that_were_sampled_with():
+def test_recomputed_probabilities_equal_the_sampled_ones():
     draws = 6000
     _, taken, log_p, _ = play(task_of([40, 30, 20], 2, 70), times=draws)
     code = (taken.actions * torch.tensor([4, 2, 1])).sum(1)
@@ -98,7 +98,7 @@ def test_recomputed_probabilities_are_those_that_were_sampled_with():
     assert ((seen - claimed).abs() < 5 * deviation).all()
 
 
-def test_entropy_is_that_of_even_chances_first_and_zero_without_a_choice():
+def test_entropy_is_even_chances_first_and_zero_without_choice():
     _, _, log_p, entropy = play(task_of([9, 5, 4], 2, 9), times=16)  # once 9 is placed, the rest has one device
     assert entropy[:, 0].tolist() == pytest.approx([math.log(2)] * 16, rel=1e-4)
     forced = torch.isclose(log_p, torch.zeros(()), atol=1e-6)
@@ -114,7 +114,7 @@ def gradient(cost):
     return torch.autograd.grad(loss, weights)[0].tolist()
 
 
-def test_the_gradient_moves_towards_the_cheaper_device_in_units_of_the_spread():
+def test_the_gradient_moves_towards_the_cheaper_device():
     # with Bessel's correction, advantages are +-sqrt(0.5); d(loss)/d(logits) = -mean(advantage x (taken - 0.5))
     step = 0.5 * math.sqrt(0.5)
     assert gradient([1.0, 3.0]) == pytest.approx([-step, step])
@@ -140,7 +140,7 @@ def test_the_policy_learns_to_place_cheaper():
     assert 0 <= figures.entropy <= math.log(4)
 
 
-def test_a_policy_that_is_no_number_ends_training_before_it_is_stepped():
+def test_a_nan_policy_ends_training_before_its_step():
     policy = PolicyNetwork()
     policy.score.weight.data.fill_(float("nan"))
     with pytest.raises(TrainingDivergedError):

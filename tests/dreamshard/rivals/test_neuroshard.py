@@ -41,7 +41,7 @@ def test_a_limit_on_dims_separates_wide_tables_on_slow_links():
     assert wide != other  # 128 + 64 | 64 at dims 68 | 64, within 1.5 times the mean of 66
 
 
-def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
+def test_a_table_with_all_the_work_is_split_by_columns():
     task = PlacementTask(tables_of([100, 100], [64, 4], [50.0, 0.1]), 4, PLENTY)
     placed = NeuroShardPlacer(*plain(task.tables)).place(task)
     wide = placed.tables[0]
@@ -53,12 +53,12 @@ def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
 
 @settings(max_examples=15)
 @given(rows=st.lists(st.integers(1, 50), min_size=1, max_size=12), num_devices=st.integers(1, 4))
-def test_placements_are_legal_where_an_even_share_and_the_largest_table_fit(rows, num_devices):
+def test_placements_are_legal_if_even_shares_and_tables_fit(rows, num_devices):
     task = task_of(rows, num_devices, -(-sum(rows) // num_devices) + max(rows))
     assert not violation(task, learnt_rival().place(task))
 
 
-def test_memory_too_tight_for_greedy_falls_back_to_packing_and_then_says_so():
+def test_memory_too_tight_for_greedy_falls_back_to_packing():
     packs = task_of([3, 3, 2, 2, 2], 2, 6)  # 3 + 3 | 2 + 2 + 2 alone
     assert not violation(packs, learnt_rival().place(packs))
     with pytest.raises(NoPlacementError):

@@ -34,7 +34,7 @@ CONSTRAINED = Constraints(
 @pytest.mark.parametrize("kind", PLACERS)
 @pytest.mark.parametrize("constraints", [ANY_SHARDING, CONSTRAINED], ids=["free", "constrained"])
 @torch.no_grad()
-def test_a_state_after_1000_changes_costs_what_it_costs_from_scratch(kind, constraints):
+def test_a_state_after_1000_changes_costs_the_same_as_rebuilt(kind, constraints):
     task = PlacementTask(pool_of(24), 8, 2**33, devices_per_host=4, constraints=constraints)
     costs = PLACERS[kind]().costs(task)
     options = ShardingOptions.of(task, costs, ALL)

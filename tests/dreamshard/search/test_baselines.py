@@ -29,7 +29,7 @@ def test_a_rule_passes_over_a_device_without_room():
     assert baselines()["dim_greedy"].place(task).device.tolist() == [0, 0, 1, 1]
 
 
-def test_random_is_the_same_for_the_same_tables_and_differs_by_them_and_the_seed():
+def test_random_depends_on_the_tables_and_the_seed():
     tasks = [task_of([rows] * 30, 4, 100, name=name) for rows, name in ((1, "one"), (1, "two"), (2, "one"))]
     first, renamed, other = (RandomPlacer(0).place(task).device.tolist() for task in tasks)
     assert first == renamed != other

@@ -52,7 +52,7 @@ def test_sums_of_shards_cost_what_the_placement_is_predicted_to(case):
     assert model.predict(placement).device_ms().tolist() == close(placer.predict(task, placement).device_ms().tolist())
 
 
-def test_a_table_sharded_otherwise_costs_what_the_whole_placement_would(case):
+def test_a_table_sharded_otherwise_costs_its_whole_placement(case):
     placer, task, placement, model = case
     changes = [(t, way) for t in range(len(placement.tables)) for way in placement.tables]
     device_ms, fits = changed_ms(model, placement, changes)
@@ -81,7 +81,7 @@ def test_a_change_that_has_no_room_does_not_fit():
     ]
 
 
-def test_a_network_predicts_an_all_reduce_as_twice_an_all_to_all_of_its_bytes():
+def test_an_all_reduce_costs_two_all_to_alls_of_its_bytes():
     task = PlacementTask(tables_of([10**4] * 4, dim=100), 4, 2**40, constraints=ANY_SHARDING)
     placer = learnt_placer()
     exchanged = placer.predict(task, Placement.whole(torch.arange(4), 4))  # every device sends 100 dims

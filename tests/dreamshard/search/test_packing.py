@@ -98,7 +98,7 @@ def limits_of(sizes, room):
     return PlacementLimits(every, every, sizes, room, np.ones(shape, bool), every, ((),) * len(sizes))
 
 
-def test_sizes_of_real_tables_that_fill_devices_almost_are_packed_within_their_bytes():
+def test_real_sizes_that_almost_fill_devices_are_packed():
     generator = np.random.default_rng(0)
     share = generator.lognormal(0, 1.5, (4, 12))
     sizes = np.floor(share / share.sum(axis=1, keepdims=True) * 5 * 2**30).astype(np.int64).ravel()

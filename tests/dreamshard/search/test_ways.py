@@ -71,7 +71,7 @@ def test_every_placer_respects_constraints(constraints):
         legal(replace(TASK, constraints=constraints), placer)
 
 
-def test_devices_of_unequal_memory_are_filled_as_far_as_each_has_room():
+def test_devices_of_unequal_memory_are_filled_by_their_room():
     tables = tables_of([100, 100, 50, 50, 10], dim=4)  # 16 bytes a row
     constraints = Constraints(memory_bytes_of={0: 3_300, 1: 1_000}, reserve_bytes=100)
     task = PlacementTask(tables, 2, 10**6, constraints=replace(constraints, memory_bytes_of={0: 3_300, 1: 1_900}))
@@ -81,7 +81,7 @@ def test_devices_of_unequal_memory_are_filled_as_far_as_each_has_room():
         PRIOR.place(PlacementTask(tables, 2, 10**6, constraints=constraints))
 
 
-def test_a_table_to_be_split_by_columns_is_split_and_not_finer_than_allowed():
+def test_a_table_is_split_by_columns_no_finer_than_allowed():
     tables = tables_of([10**6, 100, 100], dim=64, pooling=[50.0, 1.0, 1.0])
     constraints = Constraints(sharding_types_of={"t1": ("column_wise",)}, narrowest_columns_of={"t0": 32, "t1": 16})
     placement = legal(PlacementTask(tables, 8, 2**40, constraints=constraints))
@@ -91,7 +91,7 @@ def test_a_table_to_be_split_by_columns_is_split_and_not_finer_than_allowed():
 
 
 @pytest.mark.parametrize("placer", [PRIOR, learnt_placer()], ids=["prior", "learnt"])
-def test_a_table_larger_than_every_device_is_split_and_refused_by_rules_of_thumb(placer):
+def test_a_table_larger_than_every_device_is_split(placer):
     task = PlacementTask(tables_of([1000, 100, 100], dim=[32, 8, 8]), 4, 70_000)
     assert len(legal(task, placer).tables[0].columns) >= 2
     with pytest.raises(NoPlacementError, match="splits tables by columns"):
@@ -101,7 +101,7 @@ def test_a_table_larger_than_every_device_is_split_and_refused_by_rules_of_thumb
 
 
 @pytest.mark.parametrize("types", [COLUMNS, SHARDING_TYPES])
-def test_tables_that_no_memory_holds_are_cached_and_no_more_than_needed(types):
+def test_tables_that_no_memory_holds_are_cached(types):
     constraints = Constraints(sharding_types=types, caching=True)
     task = PlacementTask(bundled("mlperf-dlrm-dcnv2"), 8, 8 * GB, constraints=constraints)
     placement = legal(task, RooflinePlacer(PRESETS["h100"]))
@@ -147,7 +147,7 @@ def test_a_trained_network_spreads_tables_too():
     assert cost_ms(task, legal(task, placer), placer) <= cost_ms(task, plain, placer) * 1.01
 
 
-def test_a_hot_table_is_spread_where_that_pays_only_together_with_copies_of_small_ones():
+def test_a_hot_table_is_spread_with_copies_of_small_ones():
     pool, prior = bundled("nvidia-synthetic-small"), RooflinePlacer(PRESETS["h200"])
     drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
     task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
@@ -215,7 +215,7 @@ def test_the_only_way_to_shard_a_table_is_found(case, placer):
         ),
     ],
 )
-def test_a_table_with_no_way_is_named_with_its_constraint_and_the_reason(constraints, num_devices, reason):
+def test_a_table_with_no_way_is_named_with_the_reason(constraints, num_devices, reason):
     ((name, (way,)),) = constraints["sharding_types_of"].items()
     task = task_of(Constraints(**constraints), num_devices=num_devices)
     with pytest.raises(NoPlacementError, match=f"'{name}' may only be sharded {way}, but .*{reason}"):

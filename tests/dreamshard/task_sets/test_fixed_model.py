@@ -44,7 +44,7 @@ def drawn(model: PlacementTask, count: int, seed: int, **more) -> list[Placement
 
 
 @pytest.mark.parametrize("count", [2, 5, 26])
-def test_the_first_task_is_the_model_and_the_others_are_variants_named_by_their_changes(count):
+def test_variants_follow_the_model_and_are_named_by_changes(count):
     model = PlacementTask(pool_of(count), 2, ROOMY)
     own, tasks = set(model.tables.names), drawn(model, 6, seed=1)
     assert (tasks[0].name, tasks[0].tables.names) == (MODEL, model.tables.names)
@@ -59,7 +59,7 @@ def test_the_first_task_is_the_model_and_the_others_are_variants_named_by_their_
         assert task.name == f"variant-{number:03} (+{len(added)} -{removed} ~{len(factors) - len(added)})"
 
 
-def test_the_seed_decides_the_variants_and_used_ones_are_not_drawn_again():
+def test_the_seed_decides_variants_and_none_is_drawn_twice():
     model = PlacementTask(pool_of(8), 2, ROOMY)
     first, again, other = ([task.whole_tables for task in drawn(model, 5, seed=seed)] for seed in (0, 0, 1))
     assert first == again != other
@@ -73,7 +73,7 @@ def test_variants_that_outgrow_the_devices_are_not_drawn():
     assert all(int(task.table_bytes.sum()) <= 600 * ROW_BYTES for task in tasks)
 
 
-def test_a_table_larger_than_a_device_is_split_into_the_fewest_columns_shards_that_can_be_packed():
+def test_a_table_larger_than_a_device_gets_the_fewest_shards():
     split = split_to_fit(PlacementTask(tables_of([100, 10], [16, 4]), 2, 250 * ROW_BYTES))
     assert split.tables.names == ("t0[0:8]", "t0[8:16]", "t1")
     assert split.whole_tables == {"t0", "t1"}
@@ -97,7 +97,7 @@ CLICKS = WorkloadTable("clicks", 5000, 16, zipf_lookups(ModelTable("clicks", 500
 
 
 @given(rows=st.floats(0.1, 3), pooling=st.floats(0.1, 3))
-def test_drifted_lookups_stay_inside_the_table_and_their_number_is_that_of_the_drift(rows, pooling):
+def test_drifted_lookups_stay_inside_the_table(rows, pooling):
     found = drifted(CLICKS, Drift(table="clicks", rows=rows, pooling=pooling))
     assert found.rows == max(1, round(5000 * rows))
     assert 0 <= int(found.lookups.indices.min()) <= int(found.lookups.indices.max()) < found.rows
@@ -106,7 +106,7 @@ def test_drifted_lookups_stay_inside_the_table_and_their_number_is_that_of_the_d
     assert int(found.lookups.offsets[-1]) == len(found.lookups.indices)
 
 
-def test_a_table_of_one_lookup_per_sample_keeps_that_one_and_tables_only_grow():
+def test_one_lookup_per_sample_stays_one_and_tables_only_grow():
     pool = pool_of(60)
     found = [each for each in draw_drift(pool, seed=3, most_lookups=PLENTY) if not each.is_added]
     factors = dict(zip(pool.names, pool.pooling_factor.tolist(), strict=True))

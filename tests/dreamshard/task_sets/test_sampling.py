@@ -14,7 +14,7 @@ def draw(pool, seed, count=3, size=2, room=2**30):
 
 
 @given(changes=st.lists(st.sets(st.integers(0, 40), min_size=2), min_size=2, max_size=5), seed=st.integers(0, 2**31))
-def test_a_table_stays_in_its_half_however_often_the_pool_changes(changes, seed):
+def test_a_table_keeps_its_half_when_the_pool_changes(changes, seed):
     everything, split = tables_of([10] * 41), EMPTY_SPLIT
     for step, present in enumerate(changes):
         pool = everything.select(sorted(present))  # tables come, go, and come again
@@ -28,7 +28,7 @@ def test_a_table_stays_in_its_half_however_often_the_pool_changes(changes, seed)
         assert [half.names for half in split.divide(pool)] == [train.names, test.names]
 
 
-def test_new_tables_fill_both_sides_evenly_and_the_seed_says_which():
+def test_new_tables_fill_both_sides_evenly_by_the_seed():
     old, pool = tables_of([10] * 20), tables_of([10] * 30)
     earlier = EMPTY_SPLIT.with_tables(*split_tables(old, torch.Generator().manual_seed(0)))
     drawn = [split_tables(pool, torch.Generator().manual_seed(seed), earlier)[0].names for seed in (1, 1, 2)]

@@ -44,7 +44,7 @@ def test_an_exchange_is_measured_without_any_table(cluster):
     assert (sample.repeats, sample.clock, sample.hardware) == (5, "wall", cluster.hardware)
 
 
-def test_exchanges_may_take_more_ranks_than_a_task_but_not_more_memory_than_there_is():
+def test_exchanges_may_take_more_ranks_but_not_more_memory():
     bed = open_cluster(max_exchange_devices=3)
     try:
         assert bed.measure_exchange(Exchange(sent_bytes=torch.tensor([64, 64, 64]))).forward_ms.shape == (3,)
@@ -79,12 +79,12 @@ def test_every_way_to_shard_is_measured_at_once(cluster):
         ({}, {"cached_share": 0.5}, "'table-0' is in host memory with a cache on the device, which only GPUs have"),
     ],
 )
-def test_ways_to_shard_that_the_cpu_does_not_have_are_refused_by_name(cluster, options, first, message):
+def test_ways_that_the_cpu_lacks_are_refused_by_name(cluster, options, first, message):
     with pytest.raises(ValueError, match=message):
         cluster.measure(any_sharding_task(SIX, **options), each_way(**first))
 
 
-def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_up(cluster):
+def test_a_shard_larger_than_memory_is_a_sample_not_an_error(cluster):
     large = tables_of_dims([4, 4], rows=2**44)
     sample = cluster.measure(roomy_task(large, memory_bytes=2**60), placement(1, 1))
     assert sample.infeasible.device == 1

@@ -8,7 +8,7 @@ from dreamshard.testbeds.device import Device, medians, slowest_spread
 from tests.helpers.lookups import EvenLookups
 
 
-def test_the_spread_is_that_of_the_device_with_the_slowest_medians():
+def test_the_spread_is_the_slowest_devices():
     steady = torch.tensor([[4.0, 6.0]] * 5)  # [R, P] slowest by its medians, 10 ms
     noisy = torch.tensor([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0], [40.0, 1.0], [50.0, 1.0]])  # slowest in two passes
     timed = torch.stack([steady, noisy], dim=1)  # [R, D, P]
@@ -21,7 +21,7 @@ def device(batch=64) -> Device:
     return Device(TestbedSetup(num_devices=1, batch_size=batch, lookups=EvenLookups(64)), torch.device("cpu"))
 
 
-def test_weights_of_operators_in_use_together_lie_side_by_side_and_are_no_zeros():
+def test_weights_of_operators_used_together_are_adjacent():
     place = device()
     place.weights([40])
     first, second = place.weights([800, 4000])

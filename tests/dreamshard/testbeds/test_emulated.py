@@ -42,7 +42,7 @@ def measured(monkeypatch) -> Mock:
     return spy
 
 
-def test_one_device_measures_the_shards_of_each_and_takes_the_links_of_the_target():
+def test_one_device_measures_all_with_the_targets_links():
     bed = bed_of()
     sample = bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     assert (sample.testbed, sample.clock, sample.repeats) == ("emulated", "thread_cpu", 3)
@@ -56,7 +56,7 @@ def test_one_device_measures_the_shards_of_each_and_takes_the_links_of_the_targe
     assert (alone.host_devices, alone.hardware) == (PLAIN.devices_per_node, bed.hardware)
 
 
-def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
+def test_a_shard_of_several_placements_is_measured_once(measured):
     bed, task = bed_of(), roomy_task(TABLES)
     first = bed.measure(task, placement(0, 0, 1))
     again = bed.measure(task, placement(1, 1, 0))
@@ -68,7 +68,7 @@ def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
     assert measured.call_count == 5
 
 
-def test_shards_without_room_are_a_sample_with_the_bytes_asked_and_free(monkeypatch):
+def test_shards_without_room_are_a_sample_with_its_bytes(monkeypatch):
     asked = 500 * 128 * 4 + 2 * 4 * BATCH * 128
     monkeypatch.setattr(Device, "free_bytes", lambda device: asked - 1)
     bed = bed_of()
@@ -95,7 +95,7 @@ def test_every_way_to_shard_is_measured_and_cached(measured):
     assert measured.call_count == 4
 
 
-def test_a_row_block_beyond_the_rows_looked_up_costs_less_than_the_first():
+def test_a_row_block_beyond_the_looked_up_rows_costs_less():
     bed = bed_of(batch_size=4096, lookups=EvenLookups(4096, per_sample=400))  # of the first 8 of 500 rows
     costs = bed.measure(*sharded(TableSharding("row_wise"))).costs
     assert costs.forward_compute_ms[0] > 2 * costs.forward_compute_ms[1:].max()
@@ -103,7 +103,7 @@ def test_a_row_block_beyond_the_rows_looked_up_costs_less_than_the_first():
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_on_cuda_a_shard_larger_than_the_gpu_is_infeasible_and_the_next_ones_are_measured():
+def test_on_cuda_an_oversized_shard_is_infeasible_and_others_run():
     bed = bed_of("cuda", H100)
     sample = bed.measure(roomy_task(tables_of_dims([256], rows=2**32), memory_bytes=2**50), placement(0))
     assert sample.infeasible.asked_bytes > 2**42

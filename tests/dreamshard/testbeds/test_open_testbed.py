@@ -24,7 +24,7 @@ def gpus(monkeypatch, count: int):
     monkeypatch.setattr(testbeds.torch.cuda, "device_count", lambda: count)
 
 
-def test_simulated_is_the_papers_accelerator_unless_another_is_named():
+def test_simulated_is_the_papers_accelerator_by_default():
     assert open_testbed("simulated", SETUP).hardware == "simulated rtx2080ti"
     assert open_testbed("simulated:h200", SETUP).hardware == "simulated h200"
 
@@ -53,7 +53,7 @@ def launched(*gpus: tuple[str, int] | tuple) -> Ranks:
     return ranks
 
 
-def test_a_launchers_ranks_are_measured_on_where_a_cluster_is_asked_for():
+def test_a_cluster_measures_on_the_launchers_ranks():
     for name in ("auto", "cluster", "cluster:cuda"):
         bed = open_testbed(name, SETUP, launched(H100, H100))
         assert (bed.device_type, bed.hardware) == ("cuda", "NVIDIA H100 x2, 2 hosts")
@@ -65,7 +65,7 @@ def test_a_launchers_ranks_are_measured_on_where_a_cluster_is_asked_for():
     assert open_testbed("simulated", SETUP, launched(H100, H100)).hardware == "simulated rtx2080ti"
 
 
-def test_with_one_gpu_for_many_devices_auto_emulates_on_it_with_its_own_links(monkeypatch):
+def test_auto_emulates_many_devices_on_one_gpu(monkeypatch):
     gpus(monkeypatch, 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     bed = open_testbed("auto", SETUP)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.processes
         ("outside", "rank 1 of 2: .*table outside has index 999 outside the table of 500 rows"),
     ],
 )
-def test_a_rank_that_raises_dies_or_hangs_is_one_error_and_leaves_no_process(fault, message):
+def test_a_failing_rank_is_one_error_and_leaves_no_process(fault, message):
     bed = open_cluster(FaultyLookups(BATCH), timeout_s=10.0)
     bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     pids, begun = pids_of(bed), time.monotonic()
@@ -50,7 +50,7 @@ def test_a_rank_that_raises_dies_or_hangs_is_one_error_and_leaves_no_process(fau
     assert children() <= others
 
 
-def test_a_rank_that_dies_between_measurements_is_the_error_of_the_next():
+def test_a_rank_that_dies_between_measurements_fails_the_next():
     bed = open_cluster()
     bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     os.kill(pids_of(bed)[1], signal.SIGKILL)

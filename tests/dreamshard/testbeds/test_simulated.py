@@ -53,7 +53,7 @@ def test_noise_is_relative_and_of_the_size_asked_for():
     assert ratios.std().item() == pytest.approx(0.01, rel=0.1)
 
 
-def test_an_exchange_costs_what_the_same_bytes_cost_in_a_placement():
+def test_an_exchange_costs_the_same_as_in_a_placement():
     bed, task = make_testbed(noise=0.0), roomy_task(tables_of_dims(DIMS))
     costs = bed.measure(task, placement(0, 0, 0, 1, 1, 1)).costs
     alone = bed.measure_exchange(exchange(4 * 4096 * sum(DIMS[:3]), 4 * 4096 * sum(DIMS[3:])))

@@ -30,7 +30,7 @@ def keyed(weights=None, **features):
 BATCH = {"u": [[1], [2, 2], []], "i": [[5], [], [6, 7]], "j": [[5, 5], [8], []]}
 
 
-def test_features_of_a_table_are_looked_up_together_and_counted_sample_by_sample():
+def test_features_of_a_table_are_counted_sample_by_sample():
     found = record(model_tables([USER, ITEM]), [keyed(**BATCH)])
     assert found.lookups["user"].indices.tolist() == [1, 2, 2]
     assert found.lookups["user"].offsets.tolist() == [0, 1, 3, 3]

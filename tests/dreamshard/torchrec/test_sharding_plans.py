@@ -87,7 +87,7 @@ def test_every_way_to_shard_is_as_torchrecs_planner_makes_it(way, kernel, column
     assert_same(ours(TableSharding(way, columns=columns, where=where), device_type), expected)
 
 
-def test_a_cached_table_and_further_fields_are_as_torchrecs_planner_makes_them():
+def test_cached_tables_and_further_fields_equal_torchrecs_own():
     given = {"bounds_check_mode": BoundsCheckMode.WARNING, "stochastic_rounding": False, "enforce_hbm": True}
     cache = CacheParams(load_factor=0.25, reserved_memory=1.5)
     expected = theirs("row_wise", "fused_uvm_caching", cache_params=cache, **given)
@@ -138,7 +138,7 @@ def test_a_plan_has_real_columns_where_fbgemm_rounds_them_up():
     assert current_plan(made).tables["user"].sharding == sharding
 
 
-def test_a_plan_of_ways_kernels_and_ranks_only_is_read_with_the_models_tables():
+def test_a_bare_torchrec_plan_is_read_with_the_models_tables():
     own = {
         "user": {"sharding_type": "column_wise", "compute_kernel": "fused", "ranks": [3, 1]},
         "clicks": {"sharding_type": "row_wise", "compute_kernel": "fused", "ranks": [0, 1, 2, 3]},
@@ -150,7 +150,7 @@ def test_a_plan_of_ways_kernels_and_ranks_only_is_read_with_the_models_tables():
         current_plan(text)
 
 
-def test_a_plan_of_torchrecs_planner_is_read_with_its_hosts_and_ranks():
+def test_a_torchrec_plan_is_read_with_its_hosts_and_ranks():
     for way in ("table_row_wise", "row_wise"):
         assert current_plan(theirs(way, "fused")).devices_per_host == 2
     whole = ours(TableSharding("table_wise", where=(1,)))

@@ -46,7 +46,7 @@ def held(placement: Placement) -> list[torch.Tensor]:
 
 
 @SEEDS
-def test_the_three_heads_and_the_overall_head_agree_also_where_a_device_is_empty(seed):
+def test_published_heads_agree_with_an_empty_device(seed):
     published, placement = PublishedDreamShard(random_weights(seed)), placement_with_an_empty_device(seed)
     expected = torch.stack([published.heads_ms(on) for on in held(placement)])  # [D, 3]
     network, normaliser = placer(seed).cost_network, Normaliser.per_task()
@@ -56,7 +56,7 @@ def test_the_three_heads_and_the_overall_head_agree_also_where_a_device_is_empty
 
 
 @SEEDS
-def test_the_order_and_each_steps_probabilities_are_those_published(seed):
+def test_order_and_probabilities_are_as_published(seed):
     network, policy = ours(random_weights(seed))
     episode = Episode.of(TASK, network, Normaliser.per_task())
     taken = rollout(policy, episode, 1, torch.Generator().manual_seed(seed))

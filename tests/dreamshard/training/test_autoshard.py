@@ -47,13 +47,13 @@ def rolled(task, network=None, count=1, generator=None):
     return rollout(state.policy, Episode.of(task, network or state.cost_network, state.normaliser), count, generator)
 
 
-def test_the_reward_is_the_least_over_the_largest_cost_of_a_device():
+def test_the_reward_is_least_over_largest_device_cost():
     taken = rolled(roomy_task(pool_of(9), 3), ByCount(), 32, seeded())
     counts = torch.stack([torch.bincount(device, minlength=3) for device in taken.device])
     assert torch.allclose(taken.reward, counts.amin(1) / counts.amax(1))
 
 
-def test_an_episode_that_runs_out_of_room_is_punished_by_its_excess_and_no_other_does():
+def test_an_episode_without_room_is_punished_by_its_excess():
     task = PlacementTask(tables_of([100, 100, 100]), 2, 150 * 16)  # 300 rows in two rooms of 150
     assert torch.allclose(rolled(task, ByCount(), 4, seeded()).reward, torch.full((4,), -50 / 150))
     task = task_of([8, 7, 6, 5, 4, 3, 2, 1], 3, 14)
@@ -64,7 +64,7 @@ def test_an_episode_that_runs_out_of_room_is_punished_by_its_excess_and_no_other
     assert torch.equal(taken.reward >= 0, fits)
 
 
-def test_the_loss_finds_the_probabilities_that_actions_were_taken_with():
+def test_the_loss_finds_the_probabilities_of_the_actions():
     """Without a change of the policy every weight is 1, so value targets are the rewards and nothing else."""
     policy, episode = new_policy(roomy_task(pool_of(7), 3))
     taken = rollout(policy, episode, 8, seeded())
@@ -85,7 +85,7 @@ def test_targets_are_those_of_the_definition():
         assert torch.allclose(target.values[:, s], expected, atol=1e-5)
 
 
-def test_each_device_with_tables_is_a_sample_of_forward_and_backward_compute():
+def test_each_device_with_tables_gives_forward_and_backward():
     state = start_training(pool_of(24), TINY_AUTOSHARD, 0)
     samples = [simulated().measure(*proposal) for proposal in propose(state, tiny_tasks())]
     _, measured = state.cost_network.predicted(CostData.of(samples, state.normaliser))
@@ -95,7 +95,7 @@ def test_each_device_with_tables_is_a_sample_of_forward_and_backward_compute():
 
 
 @pytest.mark.slow
-def test_a_short_run_places_unseen_tasks_of_another_size_better_than_chance():
+def test_a_short_run_places_another_size_better_than_chance():
     config = replace(
         TINY_AUTOSHARD, iterations=2, cost_steps=80, policy_updates=8, episodes=8, policy_learning_rate=3e-3
     )

@@ -34,7 +34,7 @@ def test_a_loaded_placer_places_and_predicts_the_same(algorithm, tmp_path):
         assert float(loaded.predict(TASK, where).overall_ms()) == float(placer.predict(TASK, where).overall_ms())
 
 
-def test_the_budget_is_kept_nothing_is_pickled_and_nothing_temporary_stays(folder):
+def test_the_budget_is_kept_and_no_temporary_file_stays(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "weights.safetensors"]
     save_placer(replace(learnt_placer(), budget_ms=7.0), folder)
     assert load_placer(folder).budget_ms == 7.0
@@ -84,7 +84,7 @@ def test_a_corrupt_model_is_one_error_that_names_the_folder(kind, corruption, fo
     assert str(folder) in str(error.value)
 
 
-def test_a_missing_folder_is_named_and_a_placer_is_not_read_as_a_state(folder, tmp_path):
+def test_a_missing_folder_is_named_and_a_placer_is_no_state(folder, tmp_path):
     with pytest.raises(ValueError, match=r"absent holds no readable model"):
         load_placer(tmp_path / "absent")
     with pytest.raises(ValueError, match="model"):

@@ -64,7 +64,7 @@ def test_a_seed_gives_the_same_bits_and_another_seed_others(algorithm):
 
 @each_algorithm
 @pytest.mark.parametrize("warm", [False, True])
-def test_a_run_that_stops_after_every_step_ends_with_the_same_bits(algorithm, warm: bool, tmp_path: Path):
+def test_a_run_stopped_after_every_step_ends_with_the_same_bits(algorithm, warm: bool, tmp_path: Path):
     """As flows run it: every step loads the state that the step before saved."""
     before, earlier = rounds(begin(algorithm, seed=1), 1) if warm else (None, [])
 
@@ -91,7 +91,7 @@ def test_a_run_that_stops_after_every_step_ends_with_the_same_bits(algorithm, wa
 
 
 @each_algorithm
-def test_going_on_from_a_placer_keeps_its_networks_and_leaves_it_as_it_is(algorithm):
+def test_going_on_from_a_placer_leaves_it_unchanged(algorithm):
     before, samples = rounds(begin(algorithm), 1)
     kept = {name: value.clone() for name, value in bits(before).items() if name != "generator"}
     placer = make_placer(before)
@@ -108,7 +108,7 @@ def test_going_on_from_a_placer_keeps_its_networks_and_leaves_it_as_it_is(algori
 
 
 @pytest.mark.parametrize("algorithm", ["dreamshard", "autoshard"])
-def test_the_error_on_new_placements_is_known_but_in_a_cold_first_round(algorithm):
+def test_the_error_on_new_placements_needs_an_earlier_fit(algorithm):
     state, samples = rounds(begin(algorithm), 1)
     assert fit_costs(begin(algorithm), samples).heldout_mape is None
     assert fit_costs(state, [*samples, *measured(state, tiny_tasks())]).heldout_mape > 0
@@ -147,6 +147,6 @@ def test_a_warm_training_is_shorter_and_slower():
             TrainingConfig(**{name: zero})
 
 
-def test_a_setting_changed_on_purpose_survives_naming_the_same_algorithm():
+def test_a_changed_setting_survives_naming_the_same_algorithm():
     changed = replace(with_algorithm(TINY, "paper"), cost_learning_rate=1e-3)
     assert with_algorithm(changed, "paper") == changed

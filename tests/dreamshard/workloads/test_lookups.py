@@ -43,14 +43,14 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path, column, message):
         read_lookups(tmp_path / "t.parquet")
 
 
-def test_lookup_files_survive_pickling_and_give_the_first_samples(tmp_path):
+def test_lookup_files_survive_pickling(tmp_path):
     write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
     source = pickle.loads(pickle.dumps(LookupFiles({"t": tmp_path / "t.parquet"}, batch_size=2)))
     assert source("t").indices.tolist() == [5, 2]
     assert source("t").offsets.tolist() == [0, 2, 2]
 
 
-def test_old_copies_of_remote_lookups_are_removed_and_fetched_again(tmp_path):
+def test_old_copies_of_remote_lookups_are_removed(tmp_path):
     store = fsspec.filesystem("memory")
     for name in "abc":
         write_lookups(tmp_path / name, THREE_SAMPLES)
@@ -70,7 +70,7 @@ def table(indices, offsets, rows=100, name="t", dim=4):
     return WorkloadTable(name, rows, dim, Lookups(torch.tensor(indices, dtype=torch.int32), torch.tensor(offsets)))
 
 
-def test_bins_are_shares_of_distinct_rows_by_how_often_they_are_looked_up():
+def test_bins_are_shares_of_distinct_rows_by_lookups():
     # row 9 once, row 3 twice, row 5 three times, row 0 five times
     found = statistics(table([9, 3, 3, 5, 5, 5, 0, 0, 0, 0, 0], [0, 6, 6, 11, 11]))
     assert found.bins[0, :5].tolist() == [0.25, 0.25, 0.25, 0.25, 0]
@@ -83,7 +83,7 @@ def test_bins_are_shares_of_distinct_rows_by_how_often_they_are_looked_up():
 @pytest.mark.parametrize(
     ("count", "bin_index"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (32768, 15), (32769, 16), (10**7, 16)]
 )
-def test_a_count_falls_into_the_bin_whose_upper_bound_it_does_not_exceed(count, bin_index):
+def test_a_count_falls_into_the_first_bin_that_reaches_it(count, bin_index):
     assert bin_counts(np.asarray([count])).argmax() == bin_index
 
 

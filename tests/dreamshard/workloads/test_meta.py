@@ -38,7 +38,7 @@ def test_planned_tables_have_the_published_totals_and_histograms(name):
     assert lookups / lookups.sum() == pytest.approx(stats.lookup_share, abs=0.01)
 
 
-def test_the_first_samples_are_statistically_those_of_the_full_batch():
+def test_the_first_samples_are_like_the_full_batch():
     t = 3
     full, first = meta_lookups("meta-dlrm-2021", t, 65_536, 0), meta_lookups("meta-dlrm-2021", t, 4096, 0)
     assert first.offsets.tolist() == full.offsets[:4097].tolist()

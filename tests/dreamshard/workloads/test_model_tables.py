@@ -10,7 +10,7 @@ ITEM = ModelTable(name="item", rows=50, dim=10, features=("clicked", "bought"), 
 THIRD = ModelTable(name="third", rows=50, dim=8, features=("third_id",))
 
 
-def test_pooling_factors_are_given_by_table_or_feature_and_one_per_feature_otherwise():
+def test_pooling_factors_are_by_table_or_feature():
     assert model_tables([USER, ITEM]).tables.pooling_factor.tolist() == [1.0, 2.0]
     assert model_tables([USER, ITEM], pooling_factors={"item": 5.0}).tables.pooling_factor.tolist() == [1.0, 5.0]
     assert model_tables([USER, ITEM], pooling_factors={"bought": 5.0}).tables.pooling_factor.tolist() == [1.0, 6.0]
@@ -30,14 +30,14 @@ def test_what_cannot_be_meant_is_refused(details, factors, message):
         model_tables(details, pooling_factors=factors)
 
 
-def test_tables_of_one_name_in_two_modules_are_told_apart_by_their_modules():
+def test_tables_of_one_name_are_told_apart_by_modules():
     found = model_tables([USER, replace(USER, module_path="tower.ebc"), ITEM])
     assert found.tables.names == ("ebc.user", "tower.ebc.user", "item")
     assert [detail.name for detail in found.details] == ["user", "user", "item"]
     assert any("several modules have tables called user" in note for note in found.notes)
 
 
-def test_the_task_of_a_model_counts_each_tables_own_type_and_optimizer_state():
+def test_a_models_task_counts_each_tables_type_and_state():
     adam = [replace(detail, optimizer="adam", dim=16) for detail in (USER, ITEM)]
     task = model_tables([*adam, replace(adam[0], name="half", precision="fp16")]).task(2, 2**20)
     per_row = [16 * (4 + 8), 16 * (4 + 8), 16 * (2 + 8)]

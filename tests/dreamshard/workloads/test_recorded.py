@@ -42,7 +42,7 @@ def test_tensors_give_each_table_its_own_samples(tmp_path, gzipped):
     assert [table.rows for table in fewer] == [5, 10], "of the whole file"
 
 
-def test_names_rows_and_dims_are_read_from_a_list_beside_the_file(tmp_path):
+def test_names_rows_and_dims_come_from_a_list_next_to_the_file(tmp_path):
     (tmp_path / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\nitem,10,64\n")
     tables = read(save(tmp_path / "d.pt"))
     assert [(table.name, table.rows, table.dim) for table in tables] == [("user", 100, 32), ("item", 10, 64)]
@@ -104,7 +104,7 @@ def line(label="0", numbers=("1",) * 13, categories=("a",) * 26):
     return "\t".join([label, *numbers, *categories]) + "\n"
 
 
-def test_a_criteo_log_has_a_table_per_column_with_a_lookup_per_sample(tmp_path):
+def test_a_criteo_log_has_a_table_per_column(tmp_path):
     first = ("05db9164", "") + ("1f",) * 24
     (tmp_path / "d.tsv").write_text(line(categories=first) + line("1", ("", *["-2"] * 12)))
     tables = read(tmp_path / "d.tsv")

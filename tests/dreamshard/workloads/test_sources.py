@@ -77,7 +77,7 @@ def test_a_source_is_known_by_one_spelling(tmp_path, monkeypatch, spelt, known):
     assert known_as(spelt) == known.format(tmp_path)
 
 
-def test_a_subset_of_the_tables_has_the_same_lookups_as_in_the_whole():
+def test_a_subset_of_the_tables_keeps_its_lookups():
     whole, part = found("nvidia-synthetic-tiny"), found("nvidia-synthetic-tiny", num_tables=5)
     assert len(part) == 5
     assert part.items() <= whole.items()
@@ -91,14 +91,14 @@ def test_a_list_of_ones_own_is_looked_up_as_often_as_it_says(tmp_path):
     assert {dim for _, dim, *_ in found(str(tmp_path / "t.csv"), dim=32).values()} == {32}
 
 
-def test_recorded_lookups_are_read_and_the_others_are_generated_for_as_many_samples(tmp_path):
+def test_recorded_lookups_are_read_and_others_generated(tmp_path):
     tables = found(make_folder(tmp_path / "f"))
     assert tables["item/x"] == (10, 64, [1, 2, 7], [0, 2, 2, 3])
     assert tables["user"][3] == [0, 2, 4, 6]
     assert list(tables) == ["user", "item/x", "shop"]
 
 
-def test_a_bucket_gives_what_the_folder_gives_and_leaves_no_copies(tmp_path, bucket, monkeypatch):
+def test_a_bucket_gives_the_same_as_a_folder_and_keeps_no_copies(tmp_path, bucket, monkeypatch):
     folder = make_folder(tmp_path / "f")
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
@@ -119,7 +119,7 @@ def test_of_several_data_files_the_newest_by_name_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("dim", [None, "mixed"])
-def test_a_table_stays_as_it_is_when_others_are_added_removed_or_reordered(tmp_path, dim):
+def test_a_table_is_unchanged_when_others_come_go_or_move(tmp_path, dim):
     header, user, _, shop = LIST.splitlines()
     before, after = tmp_path / "before.csv", tmp_path / "after.csv"
     before.write_text(LIST)

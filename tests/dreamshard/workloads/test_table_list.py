@@ -40,7 +40,7 @@ def test_what_is_missing_comes_from_the_pool_and_is_named(tmp_path):
     assert found.bins[0, :2].tolist() == [0.0, 1.0]
 
 
-def test_without_a_pool_a_zipf_law_fills_in_bins_that_add_up_to_one(tmp_path):
+def test_without_a_pool_a_zipf_law_fills_in_the_bins(tmp_path):
     found = read_tables(written(tmp_path / "t.csv", "name,rows,dim,pooling_factor\n007,100000,8,2\n"))
     assert found.names == ("007",), "a name of digits stays as it is"
     assert int(found.lookups) == 2 * 65_536

@@ -13,7 +13,7 @@ def test_scattering_gives_every_row_once_even_of_a_huge_table():
     assert 0 <= found.min() <= found.max() < rows
 
 
-def test_a_rank_is_drawn_in_proportion_to_the_area_under_the_power_law():
+def test_ranks_are_drawn_in_proportion_to_the_power_laws_area():
     ranks = draw_ranks(2, 100_000, np.random.default_rng(0), 2.0)
     # areas under x ** -2: 1/2 from 1 to 2, 1/6 from 2 to 3
     assert (ranks == 0).mean() == pytest.approx(3 / 4, abs=0.01)

@@ -31,7 +31,7 @@ def alone(*arguments: str | Path, **environment: str) -> subprocess.CompletedPro
     return subprocess.run(command, env=kept | environment, capture_output=True, text=True, check=False, timeout=600)
 
 
-def test_help_imports_no_torch_and_with_debug_an_error_is_a_traceback(tmp_path):
+def test_help_imports_no_torch_and_debug_shows_a_traceback(tmp_path):
     code = "import sys; from flows.cli.app import main; sys.argv = ['dreamshard', '--help']\n"
     code += "try: main()\nfinally: assert not {'torch', 'prefect', 'mlflow'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
@@ -39,7 +39,7 @@ def test_help_imports_no_torch_and_with_debug_an_error_is_a_traceback(tmp_path):
     assert (done.returncode, "Traceback" in done.stderr) == (1, True)
 
 
-def test_a_flow_that_fails_is_one_sentence_on_stderr_whatever_prefect_would_log(tmp_path):
+def test_a_failed_flow_is_one_sentence_on_stderr(tmp_path):
     source = outside_pt(tmp_path / "source.pt")
     (tmp_path / "source.tables.csv").write_text("name,rows,dim\nt0,10,16\n")
     done = alone("ingest", source, "--home", tmp_path, PREFECT_HOME=str(tmp_path / "prefect"))
@@ -55,7 +55,7 @@ def test_wrong_usage_exits_with_2(dreamshard, new_home, words):
     assert dreamshard(*words.split(), home=new_home).returncode == 2
 
 
-def test_an_unknown_recipe_or_testbed_is_one_sentence_before_anything_is_ingested(dreamshard, tmp_path):
+def test_an_unknown_recipe_or_testbed_stops_before_ingesting(dreamshard, tmp_path):
     failed_with(dreamshard("run", "--recipe", "big", home=tmp_path), "'big'", "smoke", "default")
     unknown = ("--recipe", "smoke", "--testbed", "mainframe")
     failed_with(dreamshard("run", *unknown, home=tmp_path), "'mainframe'", "simulated")
@@ -63,7 +63,7 @@ def test_an_unknown_recipe_or_testbed_is_one_sentence_before_anything_is_ingeste
 
 
 @pytest.mark.parametrize("command", [("models",), ("sql", "select 1"), ("promote", "2")])
-def test_a_home_that_is_not_there_is_said_and_not_made_by_what_only_looks(dreamshard, tmp_path, command):
+def test_a_missing_home_is_reported_and_not_created(dreamshard, tmp_path, command):
     failed_with(dreamshard(*command, home=tmp_path / "misspelt"), "there is no home", "misspelt", "dreamshard run")
     assert not (tmp_path / "misspelt").exists()
 
@@ -92,7 +92,7 @@ LARGE = "name,rows,dim,pooling_factor\nusers,50000000,4,1\n"  # 0.75 GiB; a shar
 @pytest.mark.parametrize(
     ("text", "words"), [("", ["wrong.csv"]), ("colour\nred\n", ["wrong.csv"]), (LARGE, ["'users'", "0.5 GiB"])]
 )
-def test_a_list_that_cannot_be_placed_is_one_sentence_and_no_plan(dreamshard, new_home, tmp_path, text, words):
+def test_a_list_that_cannot_be_placed_writes_no_plan(dreamshard, new_home, tmp_path, text, words):
     wrong, out = tmp_path / "wrong.csv", tmp_path / "plan.json"
     wrong.write_text(text)
     place = ("--devices", "2", "--memory-gb", "0.5", "--placer", "size_greedy", "--out", out)
@@ -125,7 +125,7 @@ def truncated(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [outside_pt, truncated])
-def test_a_damaged_source_is_one_sentence_and_the_lake_stays_as_it_was(dreamshard, tmp_path, make):
+def test_a_damaged_source_leaves_the_lake_unchanged(dreamshard, tmp_path, make):
     home = tmp_path / "home"
     failed_with(dreamshard("ingest", make(tmp_path / "source.pt"), home=home), "source")
     assert not list((home / "lake" / "tables").rglob("*"))

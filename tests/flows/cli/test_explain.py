@@ -17,7 +17,7 @@ def explain(in_home, tmp_path):
     return lambda *options: in_home("explain", tmp_path / "plan.json", tmp_path / "tables.csv", *options)
 
 
-def test_the_slowest_device_comes_first_with_the_tables_that_make_it_so(explain):
+def test_the_slowest_device_comes_first_with_its_slow_tables(explain):
     done = explain("--hardware", "a100")
     assert "2 devices, slowest first" in done.stdout, done.sentence
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]

@@ -80,7 +80,7 @@ def test_the_plan_of_a_list_loads_in_its_model_only(place, tmp_path, monkeypatch
         load_plan(out, model(200))
 
 
-def test_the_plan_of_a_model_has_only_ways_that_torchrecs_sharders_run(place, tmp_path):
+def test_a_models_plan_has_only_ways_that_its_sharders_run(place, tmp_path):
     source, out = "placed_model.py:make_odd", tmp_path / "plan.json"
     options = ("--devices", "4", "--hardware", "h100", "--memory-gb", "4", "--devices-per-host", "2")
     done = place(source, *options, "--format", "torchrec", "--out", out, "--budget-ms", "100", "--sharding", "auto")
@@ -92,14 +92,14 @@ def test_the_plan_of_a_model_has_only_ways_that_torchrecs_sharders_run(place, tm
     assert "long are sharded only in ways" in done.notes
 
 
-def test_a_models_types_and_optimizer_are_counted_and_its_notes_shown(place):
+def test_a_models_types_and_optimizer_are_counted(place):
     done = place("placed_model.py:make_model", *SMALL)
     bytes_of = sorted(device["memory_bytes"] for device in json.loads(done.stdout)["predicted"]["devices"])
     assert bytes_of == [100 * 16 * (4 + 8), 1000 * 8 * (2 + 8)]
     assert "filled in by a Zipf law" in done.stderr
 
 
-def test_what_a_list_lacks_is_as_ingested_last_before_the_first_champion(place, tmp_path):
+def test_a_list_is_completed_by_the_tables_ingested_last(place, tmp_path):
     lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
     (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,101,16,3\n")
     ingested = tables_of([1000, 100], [8, 16], [5.004, 3.0], names=("word", "user"))

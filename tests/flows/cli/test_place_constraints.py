@@ -63,7 +63,7 @@ def test_what_cannot_be_is_refused_with_the_reason(place, monkeypatch, text, opt
     assert (done.returncode, plan, said in done.sentence) == (1, {}, True), done.sentence
 
 
-def test_a_table_to_be_split_by_columns_is_split_even_on_one_device(place):
+def test_a_column_wise_table_is_split_even_on_one_device(place):
     done, plan, held = place("{exclude_devices: [1, 2, 3], sharding_types: {t1: column_wise}}")
     assert done.returncode == 0, done.sentence
     assert held["t1"] == {0}

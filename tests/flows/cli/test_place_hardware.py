@@ -51,7 +51,7 @@ def place(place_tables, monkeypatch):
 
 
 @pytest.mark.parametrize("placer", ["champion", "dim_greedy"])
-def test_a_plan_says_that_the_champion_behind_its_costs_is_provisional(place, placer):
+def test_a_plan_says_that_its_champion_is_provisional(place, placer):
     done, plan, notes = place(*TWO, "--placer", placer, provisional="+4.3 %")
     assert done.returncode == 0, done.sentence
     said = "champion is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
@@ -92,7 +92,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("options", "code", "differs", "said"), DIFFERENT.values(), ids=DIFFERENT)
-def test_costs_of_something_else_are_a_warning_and_may_be_an_exit_code(place, options, code, differs, said):
+def test_costs_of_something_else_warn_and_may_set_the_exit_code(place, options, code, differs, said):
     done, plan, notes = place(*options)
     assert (done.returncode, plan["differs_in"], said in plan["warning"]) == (code, differs, True), done.sentence
     assert (f"warning: {plan['warning']}" in notes) == bool(differs)
@@ -117,7 +117,7 @@ def test_a_rule_of_thumb_is_priced_on_the_hardware_asked_for(place):
     assert "--hardware h100" in place(*TWO, "--placer", "prior")[0].sentence, "it has no figures without hardware"
 
 
-def test_the_homes_setting_comes_before_what_the_version_was_trained_for(place, new_home):
+def test_the_homes_setting_comes_before_the_versions(place, new_home):
     _, plan, _ = place()
     assert (plan["num_devices"], place()[1] == plan) == (2, True)
     assert max(device["memory_bytes"] for device in plan["predicted"]["devices"]) <= 2**29

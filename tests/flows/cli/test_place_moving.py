@@ -32,7 +32,7 @@ def test_the_same_plan_under_other_names_moves_nothing(place):
     assert "0 of 4 tables move, 0 GiB in all" in notes
 
 
-def test_one_table_moves_off_the_full_device_and_the_gain_is_said(place):
+def test_one_table_moves_off_the_full_device(place):
     plan, devices, notes = place(ALIKE, FULL, "--steps-until-next", "1e9")
     assert sorted(devices.values()) == [0, 0, 1, 1]
     (step,) = plan["moves"]
@@ -47,7 +47,7 @@ def test_a_price_too_high_keeps_the_plan(place):
     assert "weighed over 1 steps until the next change, at 0.001 GB/s" in notes
 
 
-def test_new_gone_and_resized_tables_are_counted_apart_from_what_moves(place):
+def test_new_gone_and_resized_tables_are_counted_apart(place):
     today = HEADER + "t0,100000,64,20\nt1,100000,128,20\nfresh,100000,64,20\n"
     plan, _, notes = place(today, {"t0": 0, "t1": 1, "gone": 1})
     assert "of 1 tables move" in notes

@@ -17,7 +17,7 @@ DRAWN = "Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle"
 NETWORK = ("file:", "data:", "blob:")
 
 
-def test_without_costs_the_page_shows_memory_alone_and_a_folder_must_exist(place_tables, tmp_path):
+def test_without_costs_the_page_shows_memory_alone(place_tables, tmp_path):
     size = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--html")
     done, plan = place_tables(LISTED, *size, tmp_path / "missing" / "plan.html")
     assert (done.returncode, plan, "plan.html" in done.sentence) == (1, {}, True)
@@ -29,7 +29,7 @@ def test_without_costs_the_page_shows_memory_alone_and_a_folder_must_exist(place
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (as root: apt-get install chromium), to open the page")
-def test_the_page_shows_the_plan_beside_the_one_in_use_and_asks_no_network(place_tables, tmp_path):
+def test_the_page_compares_with_the_plan_in_use_offline(place_tables, tmp_path):
     from playwright.sync_api import expect, sync_playwright
 
     path, in_use = tmp_path / "plan.html", tmp_path / "current.json"

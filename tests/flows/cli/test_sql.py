@@ -102,7 +102,7 @@ def test_a_long_answer_is_printed_in_part_and_written_whole(sql, tmp_path):
     assert len(pd.read_parquet(tmp_path / "a.parquet")) == 2000
 
 
-def test_long_texts_are_cut_where_they_are_printed_for_people_only(sql):
+def test_long_texts_are_cut_only_when_printed(sql):
     long = "select repeat('ab ', 20000) as text, 1 as number"
     printed = sql(long).stdout
     assert ("... (60,000 characters)" in printed, len(printed) < 5000) == (True, True)

@@ -32,14 +32,14 @@ def chosen(**options):
 
 
 @pytest.mark.parametrize("name", FLOWS)
-def test_a_deployment_loads_its_flow_whose_fields_have_titles_and_descriptions(name):
+def test_deployments_load_flows_whose_fields_are_described(name):
     flow = load_flow_from_entrypoint(f"flows.{name}.{name}", use_placeholder_flow=False)
     assert flow is not getattr(importlib.import_module(f"flows.{name}"), name) or flow.name == name
     (drawn,) = parameter_schema(flow).definitions.values()
     assert all(field["title"][0].isupper() and field["description"] for field in drawn["properties"].values())
 
 
-def test_bounds_stand_where_the_page_keeps_them_and_an_empty_field_is_none():
+def test_bounds_fit_the_page_and_an_empty_field_is_none():
     fields = FORM["definitions"]["RetrainOptions"]["properties"]
     wanted = {"type": "integer", "title": "Batch size", "allOf": [{"minimum": 1, "maximum": 2**24}]}
     assert fields["batch_size"].items() >= wanted.items()
@@ -60,7 +60,7 @@ def test_wrong_values_are_refused_with_what_is_wrong():
             RetrainOptions(**wrong)
 
 
-def test_options_that_are_filled_in_override_the_recipe_and_empty_ones_do_not():
+def test_only_options_that_are_filled_in_override_the_recipe():
     assert configure(RecipeOptions(recipe="smoke")) == chosen() == SMOKE
     own = chosen(testbed="simulated", devices=4, memory_gb=1.5, iterations=3, reserve_gb=0.5, devices_per_host=8)
     assert (own.testbed, own.training.iterations, own.training.warm_iterations) == ("simulated", 3, 3)
@@ -100,7 +100,7 @@ def test_the_store_keeps_a_copy_of_the_setting_for_commands(monkeypatch, tmp_pat
     assert form.read_setting() == kept_setting(Settings.from_environment()) == {"devices": 4}
 
 
-def test_empty_fields_of_a_training_take_the_setting_and_a_comparison_keeps_its_own(monkeypatch):
+def test_empty_fields_of_a_training_take_the_setting(monkeypatch):
     team = {"source": "/tables.csv", "devices": 8, "algorithm": "paper"}
     assert checked(team | {"source": "/tmp/./tables.csv"})["source"] == "/tmp/tables.csv"
     monkeypatch.setattr(form, "read_setting", lambda: team)

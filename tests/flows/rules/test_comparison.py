@@ -57,13 +57,13 @@ def test_where_versions_differ_it_is_said_whose_value_is_taken(compared):
     assert all(part in sentence for part in (*taken, "the tables are those of m version 2, the newest"))
 
 
-def test_a_version_of_a_fixed_model_makes_all_be_compared_on_one_model(compared):
+def test_a_fixed_models_version_makes_all_compare_on_it(compared):
     filled, sentence = compared(MODEL, FIXED)
     assert (filled.mode, filled.tables_per_task) == ("fixed", None)
     assert "one fixed model, since no table is held out for m version 2" in sentence
 
 
-def test_tasks_are_no_larger_than_what_is_held_out_and_too_little_is_refused(compared):
+def test_tasks_are_no_larger_than_the_held_out_tables(compared):
     filled, sentence = compared(MODEL, MODEL, heldout=3)
     assert filled.tables_per_task == 3
     assert "tasks have 3 tables rather than 5" in sentence

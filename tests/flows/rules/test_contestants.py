@@ -24,7 +24,7 @@ def of_training(candidate, tasks=None, *, rivals: bool = False) -> Contestants:
     return field_of.of_training(NO_STORE, candidate, None, tasks or tiny_tasks(), hardware("a100"), 0, rivals=rivals)
 
 
-def test_torchrecs_planner_meets_every_candidate_and_may_split_tables_where_that_may():
+def test_torchrecs_planner_meets_every_candidate():
     pytest.importorskip("torchrec")
     placers = of_training(learnt_placer()).placers
     assert [*placers][-4:] == ["cost_greedy", WHOLE, COLUMNS, CANDIDATE]
@@ -33,7 +33,7 @@ def test_torchrecs_planner_meets_every_candidate_and_may_split_tables_where_that
         assert [*of_training(whole).placers][-2:] == [WHOLE, whole.name]
 
 
-def test_torchrecs_planner_of_columns_is_left_out_of_large_tasks_and_a_note_says_so():
+def test_torchrecs_columns_skip_large_tasks_with_a_note():
     pytest.importorskip("torchrec")
     contestants = of_training(learnt_placer(), [roomy_task(tables_of_dims([4] * (MOST_IN_COLUMNS + 1)), 2)])
     assert COLUMNS not in contestants.placers
@@ -53,7 +53,7 @@ def compared(monkeypatch, placer, *names: str) -> Contestants:
     return field_of.of_versions(NO_STORE, {"version 1": VERSION} | dict.fromkeys(names), None, 0, may_leave_out=False)
 
 
-def test_rivals_that_need_no_predicted_costs_meet_a_training_of_autoshard():
+def test_rivals_without_predictions_meet_autoshard():
     contestants = of_training(autoshard_placer(), rivals=True)
     assert {"lookup_greedy", "autoshard"} <= contestants.placers.keys()
     assert {"neuroshard", "neuroshard_columns", "cost_greedy"}.isdisjoint(contestants.placers)
@@ -61,7 +61,7 @@ def test_rivals_that_need_no_predicted_costs_meet_a_training_of_autoshard():
 
 
 @pytest.mark.parametrize("name", ["neuroshard_columns", "cost_greedy", "dreamshard_policy"])
-def test_a_rival_that_is_named_and_lacks_predicted_costs_is_refused(monkeypatch, name):
+def test_a_rival_without_predicted_costs_is_refused(monkeypatch, name):
     with pytest.raises(ValueError, match=f"^{name} would use a network that predicts what steps cost"):
         compared(monkeypatch, autoshard_placer(), name, "lookup_greedy")
 

@@ -8,7 +8,7 @@ from flows.runtime.identity import content_key
 SMOKE = RECIPES["smoke"]
 
 
-def test_equal_inputs_have_one_key_and_any_other_input_has_another():
+def test_equal_inputs_have_one_key_and_others_another():
     assert content_key("dataset", SMOKE, 0) == content_key("dataset", SMOKE, 0)
     assert content_key("dataset", SMOKE, 0) != content_key("dataset", SMOKE, 1)
     assert content_key("dataset", SMOKE, 0) != content_key("dataset", replace(SMOKE, testbed="simulated"), 0)

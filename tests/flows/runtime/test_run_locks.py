@@ -53,7 +53,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
 
 
 @pytest.mark.parametrize(("wanted", "seen"), [(CLUSTER, "waits"), (SIMULATED, "measures")])
-def test_a_measurement_is_taken_alone_and_a_simulated_one_waits_for_nobody(store, tmp_path, monkeypatch, wanted, seen):
+def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path, monkeypatch, wanted, seen):
     class Bench:
         def measure(self, task, placement):
             assert other(tmp_path / "lock") == seen
@@ -98,7 +98,7 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
     by_hand.join()
 
 
-def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_not(store):
+def test_runs_of_one_training_take_turns_and_others_do_not(store):
     begun = {key: threading.Event() for key in ("same", "other")}
 
     def run(key):

@@ -91,7 +91,7 @@ def mlflow_runs(servers, flow_run: str) -> list[Run]:
     return tracking.search_runs([experiment], f"tags.`prefect.flow_run_id` = '{flow_run}'")
 
 
-def test_the_setting_of_the_team_is_trained_with_and_ends_with_a_champion(servers, tmp_path):
+def test_the_teams_setting_is_trained_with_to_a_champion(servers, tmp_path):
     tables = list_of_tables(servers)
     deployed(servers, tmp_path, "--recipe", "smoke", "--testbed", "simulated", "--source", tables)
     outcome = completed(servers, "retrain", iterations=1)
@@ -103,7 +103,7 @@ def test_the_setting_of_the_team_is_trained_with_and_ends_with_a_champion(server
     assert servers.mlflow in artifacts["dreamshard-report"]["data"]
 
 
-def test_changed_tables_start_one_retraining_and_a_cancelled_one_ends_in_mlflow_too(servers):
+def test_changed_tables_start_one_retraining(servers):
     """After the run above, which trained on the list as it was."""
     list_of_tables(servers, rows=2000)
     found = completed(servers, "watch")
@@ -140,7 +140,7 @@ def edit(address: str, fields: dict) -> None:
     answer.raise_for_status()
 
 
-def test_a_paused_schedule_stays_paused_and_a_failed_retraining_is_told_to_someone(servers, tmp_path):
+def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
     retrain = deployment(servers, "retrain")
     (nightly,) = retrain["schedules"]
     edit(f"{servers.prefect}/api/deployments/{retrain['id']}/schedules/{nightly['id']}", {"active": False})

@@ -33,7 +33,7 @@ def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) ->
     write_rows(lake.root / "versions" / "versions.parquet", "versions", [{"version": 1}])
 
 
-def test_an_evaluation_keeps_versions_and_leaves_misfits_out_of_means(
+def test_an_evaluation_keeps_versions_and_ignores_misfits(
     lake: Lake, settings: Settings, task: PlacementTask, version: str
 ):
     rows = [make_evaluation(task, placer, ms) for placer, ms in (("champion", 4.0), ("new", 2.0), ("random", math.inf))]
@@ -44,7 +44,7 @@ def test_an_evaluation_keeps_versions_and_leaves_misfits_out_of_means(
     assert found(settings, "select avg(overall_ms) from evaluations") == [(3.0,)]
 
 
-def test_reference_tasks_are_a_split_and_their_tables_are_no_users(
+def test_reference_tasks_are_a_split_without_users_tables(
     lake: Lake, settings: Settings, task: PlacementTask, version: str
 ):
     of_reference, row = task.tables.select([0, 1]), make_evaluation(task, "dreamshard", 2.0)
@@ -59,7 +59,7 @@ def test_reference_tasks_are_a_split_and_their_tables_are_no_users(
 
 
 @pytest.mark.parametrize("view", catalog.VIEWS)
-def test_a_view_has_the_same_columns_before_and_after_the_first_file(
+def test_a_view_has_its_columns_before_the_first_file(
     settings: Settings, view: str, request: pytest.FixtureRequest, lake: Lake, task: PlacementTask
 ):
     described = f"select column_name, column_type from (describe from {view})"

@@ -46,7 +46,7 @@ def test_tables_come_back_bit_for_bit_in_their_order(lake: Lake, tables: Tables,
         lake.read_dataset("nope")
 
 
-def test_the_dataset_ingested_last_is_the_newest_unless_only_looked_at(lake: Lake, tables: Tables, version: str):
+def test_the_dataset_ingested_last_is_the_newest(lake: Lake, tables: Tables, version: str):
     for newest in (False, True):
         other = lake.write_dataset(tables.select([0, 1]), "half", newest=newest)
         assert lake.newest_dataset() == (other if newest else version)
@@ -81,7 +81,7 @@ def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, ver
         lake.read_tasks(version, "test", "other")
 
 
-def test_samples_come_back_bit_for_bit_in_the_order_of_iterations(lake: Lake, sample: CostSample, version: str):
+def test_samples_come_back_bit_for_bit_in_order(lake: Lake, sample: CostSample, version: str):
     later = make_sample(replace(sample.task, devices_per_host=1), [0, 0, 1], testbed="cluster", ms=0.7)
     append_samples(lake, [later], "run", 2, version)
     append_samples(lake, [sample], "run", 1, version)
@@ -106,7 +106,7 @@ def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, samp
     assert len(lake.read_cost_samples("run")) == 2
 
 
-def test_an_evaluation_made_again_takes_the_place_of_the_one_before(lake: Lake, task: PlacementTask, version: str):
+def test_a_repeated_evaluation_replaces_the_one_before(lake: Lake, task: PlacementTask, version: str):
     where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
     for took in (3.0, 4.0):
         rows = [make_evaluation(task, name, took) for name in ("dreamshard", "random")]
@@ -131,7 +131,7 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
     assert len(lake.read_cost_samples("run")) == 30
 
 
-def test_drifted_tables_belong_to_the_pool_of_a_dataset_and_not_to_it(tmp_path):
+def test_drifted_tables_belong_to_a_datasets_pool_only(tmp_path):
     lake = Lake(tmp_path, tmp_path / "local")
     table, drift = lookups_of("clicks", [1, 1, 5]), Drift(table="clicks", rows=2.0, pooling=1.0)
     dataset, derived = statistics(table), statistics(drifted(table, drift))

@@ -57,9 +57,7 @@ with buffer.collecting(Lake(Path(sys.argv[1]), Path("unused")), "run", 1, sys.ar
 
 @pytest.mark.processes
 @pytest.mark.parametrize("moment", ["before", "while"])
-def test_a_killed_process_loses_no_sample_and_none_is_there_twice(
-    lake: Lake, version: str, task: PlacementTask, moment: str
-):
+def test_a_killed_process_loses_and_duplicates_no_sample(lake: Lake, version: str, task: PlacementTask, moment: str):
     """Killed before its samples were in the lake, and after, but while the buffer held them too."""
     command = [sys.executable, "-c", f"'{moment}'\n{KILLED}", str(lake.root), version]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

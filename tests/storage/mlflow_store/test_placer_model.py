@@ -30,7 +30,7 @@ def answer(model, **fields):
     return plan
 
 
-def test_an_answer_says_what_its_costs_are_of_and_warns_of_another_setting(model):
+def test_an_answer_names_its_costs_and_warns_of_other_settings(model):
     plan, other = answer(model), answer(model, hardware="h100", precision="fp16", batch_size=1024)
     assert plan["costs_of"] == learnt().cost_network.measured_on.model_dump(mode="json")
     assert (plan["differs_in"], plan["warning"]) == ([], "")

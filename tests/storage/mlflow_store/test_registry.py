@@ -45,7 +45,7 @@ def aliases_of(settings: Settings, name: str = FIRST) -> dict[str, str]:
     return {alias: v.uri for v in registry.versions(settings) if v.model == model for alias in v.aliases}
 
 
-def test_a_version_places_as_it_was_registered_and_holds_no_pickle(registered: Settings, placer, tables: Tables):
+def test_a_version_places_as_registered_and_holds_no_pickle(registered: Settings, placer, tables: Tables):
     task = PlacementTask(tables, 2, 10**6)
     loaded, placement = registry.load_placer(FIRST, registered), placer.place(task)
     assert torch.equal(loaded.place(task).device, placement.device)
@@ -108,7 +108,7 @@ def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, 
     assert aliases_of(registered) == {"champion": FIRST}
 
 
-def test_each_topology_has_a_champion_and_measured_costs_take_over_from_modelled_ones(registered: Settings, register):
+def test_measured_costs_take_champion_over_from_modelled_ones(registered: Settings, register):
     set_alias(registered, FIRST, "champion", "the first")
     assert register(MEASURED) == RANKS
     set_alias(registered, RANKS, "champion", "the first of its kind")
@@ -121,7 +121,7 @@ def test_each_topology_has_a_champion_and_measured_costs_take_over_from_modelled
     assert registry.find(registered, "1").uri == FIRST, "a person may choose"
 
 
-def test_each_algorithm_has_champions_of_its_own_and_a_uri_finds_any_version(registered: Settings, register):
+def test_each_algorithm_has_its_own_champions(registered: Settings, register):
     set_alias(registered, FIRST, "champion", "the first")
     paper = registered.of("paper")
     version = register(algorithm="paper", tags={"training": "second"})
@@ -136,7 +136,7 @@ def test_each_algorithm_has_champions_of_its_own_and_a_uri_finds_any_version(reg
     assert {row["reference"] for row in versions.versions(registered)} == {version, FIRST}
 
 
-def test_before_the_first_run_there_are_no_versions_and_no_database_is_made(tmp_path: Path):
+def test_before_the_first_run_no_database_is_made(tmp_path: Path):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
     assert versions.versions(settings) == []
     with pytest.raises(ValueError, match=r"no champion yet at .*train one with"):

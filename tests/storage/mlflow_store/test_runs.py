@@ -104,7 +104,7 @@ def test_runs_that_bring_one_dataset_at_once_all_have_it(mlflow_settings: Settin
         assert set(threads.map(bring, started)) == {("a.csv", "0123456789ab")}
 
 
-def test_what_a_cancelled_flow_left_open_is_killed_with_its_stages(mlflow_settings: Settings):
+def test_a_cancelled_flows_stages_are_killed(mlflow_settings: Settings):
     cancelled = runs.chain(mlflow_settings, "retrain", key="cancelled")
     stage = runs.stage(mlflow_settings, cancelled.__enter__(), "train")
     stage.__enter__()
@@ -122,7 +122,7 @@ with runs.chain(Settings.from_environment({"DREAMSHARD_HOME": sys.argv[1]}), "re
 """
 
 
-def test_processes_that_open_a_new_home_at_once_all_keep_their_runs(tmp_path: Path):
+def test_processes_that_open_a_new_home_at_once_keep_their_runs(tmp_path: Path):
     processes = [subprocess.Popen([sys.executable, "-c", OPEN_AND_RUN, str(tmp_path)]) for _ in range(2)]
     assert [process.wait(300) for process in processes] == [0, 0]
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as opened:

@@ -25,7 +25,7 @@ REPORT = EvaluationReport(
 )
 
 
-def test_a_report_is_read_as_it_was_written_and_holds_no_infinity(store: Store):
+def test_a_report_is_read_as_written_without_infinities(store: Store):
     report_store.save(store, REPORT)
     assert report_store.load(store, "a") == REPORT
     text = report_store.path(store, "a").read_text()
