@@ -112,13 +112,14 @@ def _estimate(task: PlacementTask, cluster: Cluster, budget_ms: float | None) ->
     placement = placer.place(task, budget_ms)
     costs, shards = placer.predict(task, placement), Shards.of(task, placement)
     device_ms = costs.device_ms()  # [D]
-    index_s = index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, cluster.spec, task.devices_per_host)
+    per_host = task.devices_per_host or cluster.spec.devices_per_node
+    index_s = index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, cluster.spec, per_host)
     return Estimate(
         cluster=cluster,
         overall_ms=float(device_ms.max()),
         phases_ms=tuple(costs.phases_ms()[int(device_ms.argmax())].tolist()),
         balance=float(device_ms.mean() / device_ms.max()),
-        index_ms=1e3 * float(index_s.max()),
+        index_ms=1e3 * index_s,
         largest_bytes=int(shards.memory_bytes().max()),
         num_shards=len(shards.device),
     )

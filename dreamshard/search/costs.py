@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional
 
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import (
@@ -44,16 +43,14 @@ from dreamshard.cost_model.structured import DIMS, StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import (
-    THERE_AND_BACK,
     VECTOR_BYTES,
-    all_to_all_s,
-    host_exchange_s,
-    ring_s,
+    both_ways_s,
+    collective_s,
     vector_bytes,
 )
 from dreamshard.hardware.loads import DIM, placed_loads
 from dreamshard.hardware.roofline import figures_of, operators_s
-from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
 from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
@@ -325,31 +322,25 @@ class RooflineCosts(CostModel):
     def law(self, *, spread: bool = True) -> DeviceLaw:
         """See `CostModel`."""
         curves = self.curves(spread=spread)
-        sent_bytes = vector_bytes(torch.from_numpy(curve_points())[:, None], self.batch_size)
-        sent_bytes = sent_bytes.expand(-1, self.task.num_devices)
-        curves[ALL_TO_ALL] = 2e3 * all_to_all_s(sent_bytes, self.spec, self.devices_per_host)[:, 0].numpy()
+        curves[ALL_TO_ALL] = 2e3 * self._all_to_all_s(torch.from_numpy(curve_points())).numpy()
         return roofline_law(self.spec, self.batch_size, curves)
 
     def own_phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """See `CostModel`."""
         flat = operators_s(figures_of(self.spec, self.batch_size), sums.reshape(-1, sums.shape[-1]))
         compute_s, dims = torch.from_numpy(flat).view(*sums.shape[:-1], 2), torch.from_numpy(sums)[..., DIM]
-        comm_s = all_to_all_s(vector_bytes(dims, self.batch_size), self.spec, self.devices_per_host)
-        comm_s = comm_s * (dims > 0).any(dim=-1, keepdim=True)
+        comm_s = self._all_to_all_s(dims.amax(dim=-1, keepdim=True)).expand_as(dims)
         return 1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1)
 
     def collective_ms(self, kind: int, most: Floats) -> Floats:
         """See `CostModel`."""
-        carried, num_devices, per_host = torch.from_numpy(most), self.task.num_devices, self.devices_per_host
-        ways: list[Tensor] = []
-        for operation in THERE_AND_BACK:
-            if kind == HOSTS:
-                busiest = functional.pad(carried[:, None], (0, -(-num_devices // per_host) - 1))  # [N, H]
-                exchange = host_exchange_s(busiest, self.batch_size, per_host, self.spec, per_host, operation)
-                ways.append(exchange[:, 0])
-            elif kind == ROWS:
-                ways.append(ring_s(vector_bytes(carried, self.batch_size), num_devices, self.spec, per_host, operation))
-            else:
-                ways.append(ring_s(carried, num_devices, self.spec, per_host, "all_reduce") * len(ways))
-        seconds: Floats = (torch.stack(ways, dim=1) * (carried > 0)[:, None]).numpy()
-        return 1e3 * seconds
+        ways: dict[int, ShardingType] = {ROWS: "row_wise", HOSTS: "table_row_wise", COPIES: "data_parallel"}
+        num_bytes = torch.from_numpy(most) * (1 if kind == COPIES else VECTOR_BYTES * self.batch_size)
+        per_host = self.devices_per_host
+        seconds = both_ways_s(ways[kind], num_bytes, self.task.num_devices, self.spec, per_host, per_host)
+        return 1e3 * seconds.numpy()
+
+    def _all_to_all_s(self, most_dims: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+        """Of pooled vectors, by the dims of the device that has most."""
+        sent_bytes = vector_bytes(most_dims, self.batch_size)
+        return collective_s(sent_bytes, self.task.num_devices, self.spec, self.devices_per_host)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, ExchangeSample
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.links import all_to_all_s
+from dreamshard.hardware.links import collective_s
 from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
@@ -60,9 +60,10 @@ class SimulatedTestbed(Testbed):
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
-        exact = 1e3 * all_to_all_s(exchange.sent_bytes.double(), self.spec, exchange.devices_per_host)
+        sent_bytes, per_host = exchange.sent_bytes, exchange.devices_per_host or self.spec.devices_per_node
+        exact = 1e3 * collective_s(sent_bytes.double().max(), len(sent_bytes), self.spec, per_host)
         words: list[Any] = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
-        noisy = self._with_noise(torch.stack([exact, exact], dim=1), words)  # [D, 2]
+        noisy = self._with_noise(exact.expand(len(sent_bytes), 2), words)  # [D, 2]
         return ExchangeSample(
             exchange=exchange,
             forward_ms=noisy[:, 0],

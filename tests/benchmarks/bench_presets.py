@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dreamshard.hardware import loads, roofline
-from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
+from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
 from dreamshard.hardware.links import Operation, collective_times, curve_s, fit_link_curve
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
 from tests.benchmarks.measuring import Row, row
@@ -39,8 +40,9 @@ def rows() -> Iterator[Row]:
         text = f"{gpu}, {len(ratios)} times of {kind}: predicted / measured, mean (spread {math.exp(logs.std()):.2f}, "
         yield row(f"{text}{min(ratios):.2f} to {max(ratios):.2f})", math.exp(logs.mean()), "")
     for operation in get_args(Operation):
-        for gpu, by_count in sorted(collective_times(operation).items()):
-            errors = [error for by_bytes in by_count.values() for error in left_out_errors(by_bytes)]
+        for gpu in sorted(chain.from_iterable(MEASURED_LINKS.values())):
+            measured = collective_times(gpu, operation)
+            errors = [error for times_us in measured.times_us for error in left_out_errors(measured.sizes, times_us)]
             within = sum(error <= LARGEST_ERROR for error in errors)
             text = f"{gpu}, {operation}: of {len(errors)} times, within 15 % when left out (worst {max(errors):.0%})"
             yield row(text, within, "")
@@ -139,11 +141,12 @@ def _expected_rows(size: int, lookups: float, power: float) -> np.ndarray:
     return np.asarray((np.diff(reached, axis=0) * width).sum(axis=1))
 
 
-def left_out_errors(times_us: Mapping[int, float]) -> Sequence[float]:
+def left_out_errors(sizes: np.ndarray, times_us: np.ndarray) -> Sequence[float]:
     """Relative error of each size, by the curve through the others."""
     errors = []
-    for size, time_us in times_us.items():
-        curve = fit_link_curve({2: {other: value for other, value in times_us.items() if other != size}}, 2)
+    for size, time_us in zip(sizes, times_us, strict=True):
+        others = sizes != size
+        curve = fit_link_curve(np.array([2]), sizes[others], times_us[None, others], 2)
         seconds = float(curve_s(curve, torch.tensor(float(size), dtype=torch.float64)))
         errors.append(abs(1e6 * seconds / time_us - 1))
     return errors

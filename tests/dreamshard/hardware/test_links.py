@@ -1,36 +1,38 @@
 """Times of collectives: curves through public measurements within a node, a model between nodes."""
 
 from dataclasses import replace
+from itertools import chain
 
+import numpy as np
 import pytest
 import torch
 
 from dreamshard.hardware import links
-from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.links import NETWORK_SHARE, PEER_S, all_to_all_s, collectives_s, ring_s
+from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS
+from dreamshard.hardware.links import NETWORK_SHARE, PEER_S, collective_s, collective_times, collectives_s
 from dreamshard.shards import Collectives
 
 A100, H100, L40S, RTX2080TI, V100 = (PRESETS[name] for name in ("a100", "h100", "l40s", "rtx2080ti", "v100"))
 PLAIN = replace(A100, link_curve=None)
 BATCH = 4096
-TIMES_US = {2: {1024: 10.0, 2**20: 100.0}, 8: {1024: 20.0, 2**20: 400.0}}
+TIMES_US = [2, 8], [1024, 2**20], [[10.0, 100.0], [20.0, 400.0]]
 
 
 def seconds(sent_bytes: float, num_devices: int, spec, devices_per_host: int | None = None) -> float:
-    sent = torch.full((1, num_devices), sent_bytes, dtype=torch.float64)
-    return all_to_all_s(sent, spec, devices_per_host)[0, 0].item()
+    return ring(sent_bytes, num_devices, spec, devices_per_host or spec.devices_per_node, "all_to_all")
 
 
 def ring(num_bytes: float, num_devices: int, spec, per_host: int, operation: str) -> float:
-    return float(ring_s(torch.tensor(num_bytes, dtype=torch.float64), num_devices, spec, per_host, operation))
+    return float(collective_s(torch.tensor(num_bytes, dtype=torch.float64), num_devices, spec, per_host, operation))
 
 
 def test_measured_links_take_what_was_measured_at_most_bytes():
-    for gpu, times in links.collective_times().items():
-        for num_gpus, by_bytes in times.items():
-            assert seconds(max(by_bytes), num_gpus, PRESETS[gpu]) == pytest.approx(1e-6 * by_bytes[max(by_bytes)])
+    for gpu in chain.from_iterable(MEASURED_LINKS.values()):
+        counts, sizes, times_us = collective_times(gpu)
+        for num_gpus, by_bytes in zip(counts, times_us, strict=True):
+            assert seconds(sizes[-1], num_gpus, PRESETS[gpu]) == pytest.approx(1e-6 * by_bytes[-1])
     for operation in ("reduce_scatter", "all_gather", "all_reduce"):
-        time_us = links.collective_times(operation)["a100"][8][2**29]
+        time_us = collective_times("a100", operation).times_us[-1, -1]
         assert ring(2.0**29, 8, A100, 8, operation) == pytest.approx(1e-6 * time_us)
 
 
@@ -38,11 +40,9 @@ def test_measured_links_take_what_was_measured_at_most_bytes():
 @pytest.mark.parametrize("num_devices", [2, 3, 8, 12, 72, 1024])
 def test_more_bytes_of_the_largest_sender_never_take_less(spec, num_devices):
     sizes = torch.logspace(0, 10, 200, dtype=torch.float64)  # [B]
-    sent = torch.cat([sizes[:, None], torch.ones(200, num_devices - 1, dtype=torch.float64)], dim=1)
-    found = all_to_all_s(sent, spec)
-    assert (found[:, :1] == found).all()
-    assert (found[:, 0].diff() >= 0).all()
-    assert found[-1, 0] > 10 * found[0, 0]
+    found = collective_s(sizes, num_devices, spec, spec.devices_per_node)
+    assert (found.diff() >= 0).all()
+    assert found[-1] > 10 * found[0]
 
 
 def test_a_link_by_its_bandwidth_and_one_twice_as_fast():
@@ -75,8 +75,8 @@ def test_a_ring_moves_all_but_its_own_share():
     assert ring(1e9, 16, PLAIN, 2, "reduce_scatter") == pytest.approx(network_s + PLAIN.network_latency_s + 7 * PEER_S)
 
 
-def collective_s(num_devices: int = 16, spec=PLAIN, **what) -> torch.Tensor:
-    """`[D, 2]` of these loads on hosts of 8 devices."""
+def loads_s(num_devices: int = 16, spec=PLAIN, **what) -> torch.Tensor:
+    """`[2]` of these loads on hosts of 8 devices."""
     loads = {"row_wise_dims": 0, "all_reduce_bytes": 0, "host_dims": torch.zeros(num_devices // 8), **what}
     dims = torch.zeros(num_devices, dtype=torch.int64)
     loads["host_dims"] = torch.as_tensor(loads["host_dims"]).long()
@@ -84,17 +84,17 @@ def collective_s(num_devices: int = 16, spec=PLAIN, **what) -> torch.Tensor:
 
 
 def test_row_wise_waits_both_ways_and_data_parallel_backward():
-    rows, copies = collective_s(spec=A100, row_wise_dims=128), collective_s(spec=A100, all_reduce_bytes=10**7)
-    assert min(rows.min(), copies[:, 1].min()) > 0
-    assert (copies[:, 0] == 0).all()
+    rows, copies = loads_s(spec=A100, row_wise_dims=128), loads_s(spec=A100, all_reduce_bytes=10**7)
+    assert min(rows.min(), copies[1]) > 0
+    assert copies[0] == 0
 
 
 def test_tables_on_one_host_delay_only_that_host():
-    alone, both = collective_s(8, host_dims=[64])[:, 0], collective_s(host_dims=[64, 0])[:, 0]
+    alone, both = loads_s(8, host_dims=[64])[0], loads_s(host_dims=[64, 0])[0]
     sums_s = 64 * 4 * BATCH * 7 / 8 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s
     across_s = 64 * 4 * BATCH / 8 / 2 / (NETWORK_SHARE * PLAIN.network_bytes_per_s) + PLAIN.network_latency_s + PEER_S
-    assert alone.tolist() == pytest.approx([sums_s] * 8)
-    assert both.tolist() == pytest.approx([sums_s + across_s] * 16)
+    assert float(alone) == pytest.approx(sums_s)
+    assert float(both) == pytest.approx(sums_s + across_s)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_tables_on_one_host_delay_only_that_host():
         (TIMES_US, 2, 0, 10),  # as long as the smallest size
         (TIMES_US, 2, 10 * 2**20, 1000),  # in proportion beyond the largest
         (TIMES_US, 32, 2**20, 400 * (31 / 32) / (7 / 8) + 10),  # latency by doubling, the rest by the share that leaves
-        ({2: {1: 8.0, 2: 2.0, 4: 16.0}}, 2, 1, 4),  # times that fall are averaged
+        (([2], [1, 2, 4], [[8.0, 2.0, 16.0]]), 2, 1, 4),  # times that fall are averaged
     ],
 )
 def test_a_curve_goes_through_times_and_beyond(times_us, num_gpus, sent_bytes, expected_us):
     found_s = links.curve_s(
-        links.fit_link_curve(times_us, num_gpus), torch.tensor(float(sent_bytes), dtype=torch.float64)
+        links.fit_link_curve(*map(np.array, times_us), num_gpus), torch.tensor(float(sent_bytes), dtype=torch.float64)
     )
     assert float(found_s) == pytest.approx(1e-6 * expected_us)
