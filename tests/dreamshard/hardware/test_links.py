@@ -29,8 +29,8 @@ def ring(num_bytes: float, num_devices: int, spec, per_host: int, operation: str
 def test_measured_links_take_what_was_measured_at_most_bytes():
     for gpu in chain.from_iterable(MEASURED_LINKS.values()):
         counts, sizes, times_us = collective_times(gpu)
-        for num_gpus, by_bytes in zip(counts, times_us, strict=True):
-            assert seconds(sizes[-1], num_gpus, PRESETS[gpu]) == pytest.approx(1e-6 * by_bytes[-1])
+        for num_gpus, by_bytes in zip(counts.tolist(), times_us, strict=True):
+            assert seconds(float(sizes[-1]), num_gpus, PRESETS[gpu]) == pytest.approx(1e-6 * by_bytes[-1])
     for operation in ("reduce_scatter", "all_gather", "all_reduce"):
         time_us = collective_times("a100", operation).times_us[-1, -1]
         assert ring(2.0**29, 8, A100, 8, operation) == pytest.approx(1e-6 * time_us)
