@@ -3,9 +3,9 @@
 A rank is a process that measures. The driver puts a job for all ranks into a store of torch.distributed and waits for their
 results there, since a wait in the store can be given up and a collective cannot. Ranks exchange in groups of their own.
 
-A rank that raises reports its traceback and waits; then the driver ends all ranks. A rank that gives no answer in time raises
-where it hangs. If a rank has died, the launcher or its silence tells the driver. Ranks end with the driver, whose store ends
-with it.
+A rank that raises reports its traceback and waits. A rank that gives no answer in time raises where it hangs. If a rank has
+died, the launcher or its silence tells the driver. Then the driver's launcher ends all ranks. Ranks end with the driver at
+the latest, because its store ends with it.
 """
 
 import os
@@ -45,8 +45,6 @@ IDLE = timedelta(days=1)
 POLL_S = 0.02
 GRACE_S = 5.0
 """For ranks to answer for themselves, once one has failed or its time is over."""
-LINGER_S = 15.0
-"""torchrun ends the driver with a failed rank; so long it has to say what happened."""
 OVER, DONE, FAILED = "over", "done", "failed"
 
 Numbers = tuple[int, ...]
@@ -112,9 +110,10 @@ class Launcher:
         return {number: _in_words(code) for number, code in codes.items() if code}
 
     def end(self) -> None:
-        """Tidy up after all ranks have been told to end."""
+        """End all ranks."""
         for process in self._processes:
-            process.join(GRACE_S)
+            process.kill()
+            process.join()
 
 
 class Ranks:
@@ -134,16 +133,13 @@ class Ranks:
         self._store = TCPStore(
             launcher.address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
         )
+        launcher.start(f"{launcher.address}:{port}")
         try:
-            launcher.start(f"{launcher.address}:{port}")
             self.layout = Layout.of(self._answers("rank", JOIN_S))
         except RankFailure as failure:
             raise ConnectionError(
                 f"the ranks could not start, since rank {failure.rank} failed: {failure.what}"
             ) from failure
-        except BaseException:
-            self.end(FAILED)
-            raise
 
     def do(self, job: Job) -> list[Any]:
         """What each member measured.
@@ -154,12 +150,8 @@ class Ranks:
         if self.failure is not None:
             raise self.failure
         number = next(self._jobs)
-        try:
-            _put(self._store, f"job/{number}", job)
-            results = self._answers(f"result/{number}", job.timeout_s + GRACE_S)
-        except BaseException:
-            self.end(FAILED)  # interrupted: the rest of this answer must not be read as the next one
-            raise
+        _put(self._store, f"job/{number}", job)
+        results = self._answers(f"result/{number}", job.timeout_s + GRACE_S)
         return [results[member] for member in job.members]
 
     def end(self, how: str = DONE) -> None:
@@ -225,7 +217,10 @@ class TorchrunLauncher(Launcher):
 
 @contextmanager
 def launched_ranks() -> Iterator[Ranks]:
-    """All ranks of torchrun for the block, in its rank 0; raises as `Ranks`."""
+    """All ranks of torchrun for the block in its rank 0; another process serves, and ends here. Raises as `Ranks`."""
+    if number := int(os.environ["RANK"]):
+        meeting = _torchrun_store().get("meeting").decode()
+        serve(number, num_launched(), meeting, int(os.environ.get("LOCAL_RANK", "0")))
     ranks = Ranks(TorchrunLauncher())
     how = FAILED
     try:
@@ -240,22 +235,12 @@ def num_launched() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
-def serve_launched() -> None:
-    """Serve as a rank of torchrun until its driver ends, and end this process; returns in rank 0, which is to drive."""
-    number = int(os.environ["RANK"])
-    if number > 0:
-        meeting = _torchrun_store().get("meeting").decode()
-        serve(number, num_launched(), meeting, int(os.environ.get("LOCAL_RANK", "0")), linger_s=LINGER_S)
-
-
 def _torchrun_store() -> Store:
     found: tuple[Store, int, int] = next(rendezvous("env://", timeout=timedelta(seconds=JOIN_S)))
     return found[0]
 
 
-def serve(
-    number: int, num_ranks: int, meeting: str, local_rank: int | None, *, host: str | None = None, linger_s: float = 0.0
-) -> None:
+def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None, host: str | None = None) -> None:
     """Do the driver's jobs until it ends the ranks; does not return, since the process ends then.
 
     Args:
@@ -264,23 +249,26 @@ def serve(
         meeting: `host:port` of the driver's store.
         local_rank: number of its GPU on the host; None if it uses none.
         host: name of the host; None for this machine's.
-        linger_s: the process stays so long after a failure.
     """
     torch.set_num_threads(1)
-    threading.Thread(target=_listen, args=(_connect(meeting), number, linger_s), daemon=True).start()
-    store = _connect(meeting)
+    address, _, port = meeting.rpartition(":")
+    store: Any = TCPStore(address, int(port), is_master=False, timeout=IDLE)  # whose type lacks `clone`
+    threading.Thread(target=_listen, args=(store.clone(), number), daemon=True).start()
+    signal.signal(signal.SIGALRM, _give_up)
     try:
         _put(store, f"rank/{number}", describe_rank(number, local_rank, host))
-        group_store = PrefixStore("group", _connect(meeting))
+        group_store = PrefixStore("group", store.clone())
         timeout = timedelta(seconds=JOIN_S)
         dist.init_process_group("gloo", store=group_store, rank=number, world_size=num_ranks, timeout=timeout)
         worker = _Worker(number, _gpu_of(local_rank))
         for position in count():
             job: Job = _taken(store, f"job/{position}")
-            with _time_limit(job.timeout_s):
-                result = worker.do(job)
+            signal.setitimer(signal.ITIMER_REAL, job.timeout_s)
+            result = worker.do(job)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             _put(store, f"result/{position}/{number}", result)
     except BaseException as error:  # noqa: BLE001 - it goes to the driver, whatever it is
+        signal.setitimer(signal.ITIMER_REAL, 0)
         what = traceback.format_exception_only(error)[-1].strip()
         with suppress(dist.DistError):
             if not store.check([FAILED]):  # the first one counts
@@ -359,30 +347,19 @@ def _gpu_of(local_rank: int | None) -> int | None:
     return min(local_rank, visible - 1) if visible == 1 or local_rank < visible else None
 
 
-def _listen(store: Store, number: int, linger_s: float) -> None:
-    """End this process when the driver says so or has ended, whatever the main thread does."""
-    how = FAILED
+def _listen(store: Store, number: int) -> None:
+    """End this process when all ranks are done or the driver has ended, whatever the main thread does."""
     with suppress(dist.DistError):
         how = store.get(OVER).decode()
         store.set(f"alive/{number}", "")
-    if how != DONE:
-        time.sleep(linger_s)
-    os._exit(0 if how == DONE or not linger_s else 1)
+        if how == DONE:
+            os._exit(0)
+        store.get("end")  # nobody sets it: the driver says what failed, and ends
+    os._exit(1)
 
 
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise a TimeoutError in the main thread, wherever it is, if the block takes longer."""
-
-    def give_up(_number: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-
-    signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+def _give_up(_number: int, _frame: FrameType | None) -> None:
+    raise TimeoutError("no answer within the time limit")
 
 
 def _in_words(exit_code: int) -> str:
@@ -390,11 +367,6 @@ def _in_words(exit_code: int) -> str:
         return f"it exited with code {exit_code}"
     memory = ", as the system does when it runs out of memory" if exit_code == -signal.SIGKILL else ""
     return f"it was killed by {signal.Signals(-exit_code).name}{memory}"
-
-
-def _connect(meeting: str) -> Store:
-    host, _, port = meeting.rpartition(":")
-    return TCPStore(host, int(port), is_master=False, timeout=IDLE)
 
 
 def _put(store: Store, key: str, value: object) -> None:

@@ -68,7 +68,7 @@ def _serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) ->
     import ray
 
     host = f"{socket.gethostname()} (Ray node {ray.get_runtime_context().get_node_id()[:8]})"
-    serve(number, num_ranks, meeting, local_rank, host=host)
+    serve(number, num_ranks, meeting, local_rank, host)
 
 
 _running: list[Ranks] = []

@@ -6,7 +6,7 @@ Rank 0 runs the command; a rank of every process, rank 0's too, measures for it.
 from collections.abc import Sequence
 
 from dreamshard.testbeds.layout import describe_count
-from dreamshard.testbeds.ranks import launched_ranks, num_launched, serve_launched
+from dreamshard.testbeds.ranks import launched_ranks, num_launched
 from flows.cli import app, terminal
 from flows.cli.command import command
 from flows.runtime.launched_ranks import on_ranks
@@ -20,7 +20,6 @@ def main(words: Sequence[str] | None = None) -> None:
             "torchrun did not start several processes (WORLD_SIZE is not set), so there are no other ranks; start it as in "
             "docs/many-hosts.md, or plain `dreamshard` on one host"
         )
-    serve_launched()
     with launched_ranks() as ranks:
         hosts = describe_count(len(ranks.layout.pattern), "host")
         terminal.note(f"{describe_count(len(ranks.layout.ranks), 'rank')} on {hosts} joined")

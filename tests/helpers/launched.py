@@ -19,7 +19,7 @@ from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
-from dreamshard.testbeds.ranks import Ranks, launched_ranks, serve_launched
+from dreamshard.testbeds.ranks import Ranks, launched_ranks
 from tests.helpers.lookups import FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -73,7 +73,6 @@ class Host:
 
 
 def main(num_devices: int, timeout_s: float) -> None:
-    serve_launched()
     with launched_ranks() as ranks:
         print(json.dumps({"ranks": len(ranks.layout.ranks), "pattern": ranks.layout.pattern}), flush=True)
         for line in sys.stdin:

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
     [
         ("raise", "rank 1 of 2: OSError: the disk is on fire"),
         ("kill", "rank 1 of 2: it was killed by SIGKILL"),
-        ("hang", "rank 1 of 2: TimeoutError: no answer within 10 s"),
+        ("hang", "rank 1 of 2: TimeoutError: no answer within the time limit"),
         ("outside", "rank 1 of 2: .*table outside has index 999 outside the table of 500 rows"),
     ],
 )
