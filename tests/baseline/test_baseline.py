@@ -2,9 +2,14 @@
 
 import json
 
-from tests.baseline.adapter import network_placer
+import numpy as np
+import pytest
+
+from dreamshard.search import GreedyCostPlacer
+from dreamshard.search.baselines import baselines
+from tests.baseline.adapter import DIMS, network_placer, trained, true_ms
 from tests.baseline.figures import compute, losses
-from tests.baseline.inputs import HERE, cases
+from tests.baseline.inputs import HERE, cases, pool, training_tasks
 
 
 def test_costs_of_small_tasks_are_no_higher_than_the_frozen_ones():
@@ -22,3 +27,14 @@ def test_a_network_splits_tables_only_into_widths_it_measured():
     for task in tasks:
         placement = network_placer("dim16").place(task)
         assert {sharding.sharding_type for sharding in placement.tables} == {"table_wise"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dims", DIMS)
+def test_trained_at_50x4_it_beats_greedy_and_every_rule(dims):
+    """On tables it has not seen, by the true cost of the simulated testbed: on average."""
+    placer = trained(pool(f"{dims}-train"), training_tasks(dims), seed=0)
+    unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
+    rivals = [GreedyCostPlacer(placer.cost_network, placer.normaliser), *baselines().values()]
+    own, *others = (np.mean([true_ms(task, each.place(task)) for task in unseen]) for each in (placer, *rivals))
+    assert own < min(others)
