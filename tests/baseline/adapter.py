@@ -21,7 +21,7 @@ from dreamshard.search.baselines import RULES_OF_THUMB, baselines
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingConfig, load_placer, save_placer
+from dreamshard.training import TrainingConfig, load_placer
 from storage.lake import catalog
 from storage.settings import Settings
 from tests.helpers.testbeds import simulated
@@ -98,11 +98,6 @@ def heldout_error(placer: DreamShardPlacer, tasks: list[PlacementTask]) -> float
             exact = true_ms(task, placement)
             errors.append(abs(float(placer.predict(task, placement).overall_ms()) - exact) / exact)
     return float(np.mean(errors))
-
-
-def freeze_placer(placer: DreamShardPlacer, dims: str) -> None:
-    """Write the placer whose predictions judge plans."""
-    save_placer(placer, HERE / "placers" / dims)
 
 
 def view_columns(home: Path) -> Mapping[str, list[str]]:

@@ -110,6 +110,34 @@ def test_the_example_draws_its_figures(finished: Path, tmp_path: Path):
     assert "drawn: test-000 15 1" in done.stdout, "a held-out task, tables, and one line of reference costs"
 
 
+PAGES_CODE = """
+import pathlib, re, sys
+from dreamshard import read_tables
+from dreamshard.testbeds import TestbedSetup
+ran, absent = 0, ("/data/models", "(model, plan=plan", "(model, batches")  # a team's folders; a model to train
+for page in sys.argv[1:]:
+    for block in re.findall(r"^```python\\n(.*?)^```", pathlib.Path(page).read_text(), re.M | re.S):
+        if not any(each in block for each in absent):
+            setup = TestbedSetup(num_devices=4, batch_size=512, lookups=None)
+            exec(block, {"tables": read_tables("tables.csv"), "setup": setup, "__name__": "page"})
+            ran += 1
+print("ran", ran)
+"""
+
+
+def test_python_of_readme_and_docs_runs(finished: Path, said, tmp_path: Path):
+    pytest.importorskip("torchrec")
+    said("promote", OURS)
+    (tmp_path / "tables.csv").write_text("name,rows,dim,pooling_factor\na,9000,16,2\nb,80,32,1\nc,700,64,9\n")
+    (tmp_path / ".dreamshard").symlink_to(finished)
+    pages = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+    command = [sys.executable, "-c", PAGES_CODE, *map(str, pages)]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) >= 9, "most blocks of the pages"
+
+
 def test_a_versions_run_has_curves_and_a_child_per_stage(settings: Settings, said):
     tracking, (version,) = runs.client(settings), said("models")
     wanted = {"measured_cost_ms", "cost_loss", "cost_heldout_mape", "policy_reward", "policy_entropy"}

@@ -116,12 +116,6 @@ def test_runs_of_one_training_take_turns_and_others_do_not(store):
     assert begun["same"].is_set()
 
 
-@pytest.mark.parametrize(("wanted", "redrawn"), [(CLUSTER, False), (SIMULATED, True)])
-def test_only_a_computed_cost_has_another_error_in_each_round(wanted, redrawn):
-    assert (testbed_pool.in_round(wanted, 2) != wanted) is redrawn
-    assert testbed_pool.in_round(wanted, 0) == wanted
-
-
 def test_a_plain_command_in_every_process_of_torchrun_is_refused(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
