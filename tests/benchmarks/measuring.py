@@ -11,7 +11,7 @@ import numpy as np
 
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.evaluation import rank_correlations
-from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
+from dreamshard.training import DreamShard, TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
 from tests.helpers.laws import SIMULATED, Law, LawTestbed
@@ -76,11 +76,25 @@ def peak_bytes() -> int:
 def trained(
     dims: Dims, seed: int, measurements: int = 100, algorithm: Algorithm = "dreamshard", law: Law = SIMULATED
 ) -> TrainingState:
-    """A state trained at 50x4 by a law from `measurements` placements; read-only.
-
-    Ten rounds as in Algorithm 1. Ten all-to-alls of each number of devices in `PLACED_ON` are measured as well.
-    """
+    """A state trained at 50x4 by a law from `measurements` placements; read-only."""
     config = with_algorithm(TrainingConfig(placements_per_iteration=measurements // 10), algorithm)
+    return law_state(dims, seed, law, config)
+
+
+def law_state(
+    dims: Dims,
+    seed: int,
+    law: Law,
+    config: TrainingConfig,
+    method: DreamShard | None = None,
+    *,
+    exchanges: bool = True,
+) -> TrainingState:
+    """A state trained at 50x4 by a law, as in Algorithm 1; `method` instead of the algorithm that `config` names.
+
+    Ten all-to-alls of each number of devices in `PLACED_ON` are measured as well, unless there are to be no `exchanges`.
+    """
     pool, testbed = pools(dims)[0], LawTestbed(law, seed)
-    exchanges = [testbed.measure_exchange(each) for each in designed_exchanges(PLACED_ON, None, EXCHANGED_BYTES)]
-    return learn(pool, tasks(pool, TRAINED, 50, seed=5), config, seed, testbed, exchanges=exchanges).state
+    designed = designed_exchanges(PLACED_ON, None, EXCHANGED_BYTES) if exchanges else []
+    measured = [testbed.measure_exchange(each) for each in designed]
+    return learn(pool, tasks(pool, TRAINED, 50, seed=5), config, seed, testbed, exchanges=measured, method=method).state

@@ -74,16 +74,18 @@ def learn(
     exchanges=(),
     base=None,
     earlier=(),
+    method=None,
 ) -> Learned:
-    """All rounds of Algorithm 1 on a testbed, from `base` and its `earlier` samples if they are given."""
-    state, samples, cpu_s = _of(config).start(pool, config, seed, exchanges, base=base), [], -time.process_time()
+    """All rounds of Algorithm 1 on a testbed, from `base` and its `earlier` samples, or by another `method`, if given."""
+    method = method or _of(config)
+    state, samples, cpu_s = method.start(pool, config, seed, exchanges, base=base), [], -time.process_time()
     for _ in range(config.iterations):
-        proposed = propose(state, tasks)
+        proposed = method.propose(state, tasks)
         cpu_s += time.process_time()
         samples += [testbed.measure(task, placement) for task, placement in proposed]
         cpu_s -= time.process_time()
-        fit_costs(state, [*earlier, *samples])
-        improve_policy(state, tasks)
+        method.fit(state, [*earlier, *samples])
+        method.improve(state, tasks)
     return Learned(state, samples, cpu_s + time.process_time())
 
 
