@@ -2,6 +2,7 @@
 
 rnn                 `rnn`: the LSTM encoder-decoder of Mirhoseini et al. 2017, trained on costs that it measures
 neuroshard          `neuroshard`, `neuroshard_columns`: the search of Zha et al. 2023, on DreamShard's cost network
+hugectr             `hugectr`: HugeCTR's planner, which measures and learns nothing; splits columns and rows as a task allows
 torchrec_planner    `torchrec_planner`, `torchrec_planner_columns`: TorchRec's planner, which measures and learns nothing
 """
 
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placer import Placer
+from dreamshard.rivals.hugectr import HugeCtrPlanner
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.rivals.rnn import train_rnn
 from dreamshard.search import DreamShardPlacer
@@ -19,7 +21,7 @@ ON_NETWORK = ("neuroshard", "neuroshard_columns")
 OF_TORCHREC = ("torchrec_planner", "torchrec_planner_columns")
 """TorchRec's planner, which is only there if torchrec is."""
 
-RIVALS = (*ON_NETWORK, *OF_TORCHREC)
+RIVALS = (*ON_NETWORK, *OF_TORCHREC, "hugectr")
 """Names of the rivals that learn nothing of their own; `train_rnn` makes the one that measures."""
 
 __all__ = ["OF_TORCHREC", "ON_NETWORK", "RIVALS", "installed_rivals", "rival", "train_rnn"]
@@ -30,7 +32,7 @@ def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec |
 
     Args:
         placer: whose cost network predicts costs; None if there is none.
-        spec: hardware whose bandwidths TorchRec's planner assumes; None for TorchRec's defaults.
+        spec: hardware whose bandwidths the planners of TorchRec and HugeCTR assume; None for their defaults.
 
     Raises:
         ValueError: there is no such rival, torchrec is not installed, or there is no cost network.
@@ -44,6 +46,8 @@ def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec |
                 "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
             ) from error
         return TorchRecPlanner(spec, name=name, columns=name == OF_TORCHREC[1])
+    if name == "hugectr":
+        return HugeCtrPlanner() if spec is None else HugeCtrPlanner(spec)
     if name not in ON_NETWORK:
         raise ValueError(f"there is no rival {name!r}, so nothing can place the tables; give one of {sorted(RIVALS)}")
     if placer is None:
