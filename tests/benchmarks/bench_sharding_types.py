@@ -54,17 +54,17 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 
 def _tasks(quick: bool) -> Iterator[PlacementTask]:
-    mlperf = _bundled("mlperf-dlrm-dcnv2")
+    mlperf = bundled("mlperf-dlrm-dcnv2")
     for num_devices in (8,) if quick else (8, 16, 64):
         yield _task(mlperf, num_devices, f"mlperf x {num_devices}")
     for name, count, num_devices in (("medium", 100, 8), ("large", 500, 64)):
         if not quick or count == 100:
-            pool = _bundled(f"nvidia-synthetic-{name}")
+            pool = bundled(f"nvidia-synthetic-{name}")
             drawn = torch.randperm(len(pool), generator=torch.Generator().manual_seed(0))[:count]
             yield _task(pool.select(drawn), num_devices, f"{count} x {num_devices}")
 
 
-def _bundled(name: str) -> Tables:
+def bundled(name: str) -> Tables:
     return read_tables(str(resources.files("dreamshard.workloads") / "data" / f"{name}.csv"))
 
 
@@ -115,7 +115,7 @@ def _compared(task: PlacementTask, spec: AcceleratorSpec) -> Iterator[Row]:
 
 
 def _unseen(spec: AcceleratorSpec, num_devices: int) -> Iterator[Row]:
-    pool, memory_bytes = _bundled("nvidia-synthetic-small"), int(0.875 * spec.memory_bytes)
+    pool, memory_bytes = bundled("nvidia-synthetic-small"), int(0.875 * spec.memory_bytes)
     pairs = []
     for seed in UNSEEN:
         drawn = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))[:40]

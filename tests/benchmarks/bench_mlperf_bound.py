@@ -1,0 +1,66 @@
+"""MLPerf's steps of DLRM-DCNv2 as a bound: the embedding part that the presets predict must not take longer than the step.
+
+`data/mlperf-dlrm-dcnv2.csv` has mean steps from the logs of training_results v4.1, v5.0 and v5.1; results on GPUs that their
+name, or in v5.1 their system file, does not tell are left out. The plan is HugeCTR's, for 60 GB per GPU and Adagrad as in the
+submissions. HugeCTR splits rows where a placement here has columns, so its shards are costed as rows: each sends its partial
+sums, between devices or within a host and then between hosts. Weights are fp32, vectors fp16, lookups Zipf's. Embeddings and
+dense layers overlap in HugeCTR, but a step still takes at least as long as its embeddings alone.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from dreamshard.constraints import ANY_SHARDING
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
+from dreamshard.hardware.roofline import sharding_costs
+from dreamshard.placement import ON_ONE_HOST, SHARDING_TYPES, Placement, ShardingType, row_blocks
+from dreamshard.rivals.hugectr import HugeCtrPlanner
+from dreamshard.shards import Shards
+from dreamshard.tasks import PlacementTask
+from tests.benchmarks.bench_sharding_types import bundled
+from tests.benchmarks.measuring import Row, row
+
+STEPS = Path(__file__).parent / "data" / "mlperf-dlrm-dcnv2.csv"
+MEMORY_BYTES = 60 * 10**9
+
+
+def rows() -> Iterator[Row]:
+    """Predicted milliseconds of each cluster and batch, with the fastest measured step as the bar."""
+    steps = pd.read_csv(STEPS).dropna()
+    for (preset, devices, batch), measured in steps.groupby(["preset", "devices", "global_batch"]):
+        compute_ms, comm_ms = embedding_ms(PRESETS[preset], int(devices), int(batch))
+        name = f"{int(devices)} x {preset}, batch {batch}, {len(measured)} results: embeddings compute {compute_ms:.2f} ms, "
+        name += f"communicate {comm_ms:.2f} ms"
+        yield row(name, compute_ms + comm_ms, "ms", float(measured.step_ms.min()))
+
+
+def embedding_ms(spec: AcceleratorSpec, num_devices: int, batch_size: int) -> tuple[float, float]:
+    """Compute of the slowest device, and communication."""
+    task = PlacementTask(
+        bundled("mlperf-dlrm-dcnv2"), num_devices, MEMORY_BYTES, "fp32", "adagrad", constraints=ANY_SHARDING
+    )
+    shards = row_shards(task, HugeCtrPlanner(spec).place(task))
+    costs, halved = (sharding_costs(task, shards, size, spec) for size in (batch_size, batch_size // 2))  # fp16 vectors
+    compute_ms = costs.forward_compute_ms + costs.backward_compute_ms
+    return float(compute_ms.max()), float((halved.forward_comm_ms + halved.backward_comm_ms).max())
+
+
+def row_shards(task: PlacementTask, placement: Placement) -> Shards:
+    """The shards of HugeCTR's plan, with blocks of rows for ranges of columns."""
+    found, per_host = [], placement.devices_per_host
+    group, kind = (per_host, "table_row_wise") if placement.sharding_types & set(ON_ONE_HOST) else (1, "table_wise")
+    sizes = zip(placement.tables, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
+    for t, (sharding, rows_of, dim) in enumerate(sizes):
+        copied = sharding.sharding_type == "data_parallel"
+        places = sharding.where or range(placement.num_devices // (1 if copied else group))
+        devices = places if copied else [place * group + part for place in places for part in range(group)]
+        blocks = [(0, rows_of)] * len(devices) if copied else row_blocks(rows_of, len(devices))
+        own: ShardingType = "data_parallel" if copied else kind
+        found += [(t, d, SHARDING_TYPES.index(own), *block, 0, dim) for d, block in zip(devices, blocks, strict=True)]
+    table, device, number, first, last, start, end = torch.tensor(found).T
+    ends = torch.stack([first, last], dim=1), torch.stack([start, end], dim=1)
+    return Shards(task, table, device, number, *ends, torch.full((len(table),), math.nan), per_host)
