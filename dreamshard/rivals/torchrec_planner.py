@@ -103,24 +103,8 @@ class TorchRecPlanner:
             sharding_types: empty for the ways to shard that TorchRec considers by default.
             column_parts: of how many parts the columns of a table may be; 0 for at least 128 columns, as by default.
         """
-        tables = task.tables
-        constraints = {
-            name: ParameterConstraints(
-                sharding_types=sharding_types or None,
-                compute_kernels=kernels,
-                pooling_factors=[max(pooling / max(vectors, 1e-6), 1e-6)],
-                num_poolings=[vectors],
-                min_partition=4 * -(-dim // (4 * column_parts)) if column_parts else None,
-            )
-            for name, pooling, vectors, dim in zip(
-                _names(task),
-                tables.pooling_factor.tolist(),
-                tables.vectors.tolist(),
-                tables.dim.tolist(),
-                strict=True,
-            )
-        }
-        devices, batch_size = self._topology(task), _local_batch_size(task)
+        constraints = parameter_constraints(task, sharding_types, kernels, column_parts)
+        devices, batch_size = self.topology(task), local_batch_size(task)
         speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=devices, constraints=constraints)
         rating = _Rating(topology=devices)
         planner = EmbeddingShardingPlanner(
@@ -134,9 +118,9 @@ class TorchRecPlanner:
             debug=False,
             timeout_seconds=self.timeout_s,
         )
-        return planner.plan(_module(task), [EmbeddingBagCollectionSharder()]), rating.best
+        return planner.plan(module_of(task), [EmbeddingBagCollectionSharder()]), rating.best
 
-    def _topology(self, task: PlacementTask) -> Topology:
+    def topology(self, task: PlacementTask) -> Topology:
         """Devices on hosts; TorchRec counts bandwidths in bytes per millisecond."""
         spec, bandwidths = self.spec, {}
         if spec is not None:
@@ -159,12 +143,35 @@ class TorchRecPlanner:
         return min(task.num_devices, task.devices_per_host or of_spec)
 
 
+def parameter_constraints(
+    task: PlacementTask, sharding_types: list[str], kernels: list[str], column_parts: int
+) -> dict[str, ParameterConstraints]:
+    """TorchRec's constraints of each table, with the lookups and the vectors that a sample has of it."""
+    tables = task.tables
+    return {
+        name: ParameterConstraints(
+            sharding_types=sharding_types or None,
+            compute_kernels=kernels,
+            pooling_factors=[max(pooling / max(vectors, 1e-6), 1e-6)],
+            num_poolings=[vectors],
+            min_partition=4 * -(-dim // (4 * column_parts)) if column_parts else None,
+        )
+        for name, pooling, vectors, dim in zip(
+            _names(task),
+            tables.pooling_factor.tolist(),
+            tables.vectors.tolist(),
+            tables.dim.tolist(),
+            strict=True,
+        )
+    }
+
+
 def _names(task: PlacementTask) -> tuple[str, ...]:
     """Names of the tables that PyTorch accepts for parameters."""
     return tuple(f"t{t}" for t in range(len(task.tables)))
 
 
-def _module(task: PlacementTask) -> EmbeddingBagCollection:
+def module_of(task: PlacementTask) -> EmbeddingBagCollection:
     """A TorchRec module of the task's tables, which takes no memory."""
     tables = task.tables
     sizes = zip(_names(task), tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
@@ -181,7 +188,7 @@ def _module(task: PlacementTask) -> EmbeddingBagCollection:
     return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
 
 
-def _local_batch_size(task: PlacementTask) -> int:
+def local_batch_size(task: PlacementTask) -> int:
     """Samples of each device: of the task's batch, or of the batch in which the tables' lookups were counted."""
     tables, used = task.tables, task.tables.pooling_factor > 0
     counted = float((tables.lookups[used] / tables.pooling_factor[used]).median()) if bool(used.any()) else 1.0

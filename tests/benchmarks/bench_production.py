@@ -1,0 +1,106 @@
+"""Meta's own plan of a production model, by TorchRec's estimator and by the roofline of a B200, against other plans.
+
+`data/torchrec-production.csv` is the list that TorchRec publishes with its plan (meta-pytorch/torchrec at 376cac6a,
+`torchrec/docs/wiki/sharding_stats_example.txt`): 1,933 pooled tables, and two of sequences, which are left out, on 96 ranks
+with 138 GB for tables and 2,560 samples each. Meta's hardware is not named; its plan has whole tables and columns only.
+
+Tables are fp16 with row-wise Adagrad on 12 hosts of 8. TorchRec's estimator has the B200's bandwidths; its vectors are fp16,
+the roofline's fp32. A row has the slowest rank by each, and the mean rank. TorchRec's planner stops after 200 s.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.types import Shard, ShardEstimator, ShardingOption, Storage
+
+from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.placement import Block, Placement, TableSharding
+from dreamshard.rivals.hugectr import HugeCtrPlanner
+from dreamshard.rivals.torchrec_planner import TorchRecPlanner, local_batch_size, module_of, parameter_constraints
+from dreamshard.search import RooflinePlacer
+from dreamshard.shards import violation
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.table_list import check_records, fill_missing_columns
+from tests.benchmarks.measuring import Row, row
+
+LIST = Path(__file__).parent / "data" / "torchrec-production.csv"
+B200, DEVICES, PER_HOST, MEMORY_BYTES, SAMPLES = PRESETS["b200"], 96, 8, 138 * 10**9, 2560
+COLUMNS = ["name", "rows", "dim", "pooling_factor", "num_poolings"]
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """Milliseconds of the slowest rank by the roofline; Meta's plan is the reference."""
+    logging.disable(logging.CRITICAL)
+    task, meta = published()
+    ours, by_columns = RooflinePlacer(B200), replace(task, constraints=UNCONSTRAINED)
+    plans = {"Meta's plan": meta, "dreamshard, whole tables and columns": ours.place(by_columns)}
+    plans |= {"dreamshard, every way": ours.place(task), "HugeCTR's planner": HugeCtrPlanner(B200).place(task)}
+    if not quick:
+        plans["TorchRec's planner"] = TorchRecPlanner(B200, timeout_s=200).place(task)
+    meta_ms = float(ours.predict(task, meta).overall_ms())
+    for name, plan in plans.items():
+        assert not violation(task, plan), name
+        ranks_ms, device_ms = estimated_ms(task, plan), ours.predict(task, plan).device_ms()
+        text = f"{name}: by TorchRec's estimator slowest rank {ranks_ms.max():.1f} ms, mean {ranks_ms.mean():.1f} ms; "
+        text += f"by the roofline mean {float(device_ms.mean()):.1f} ms, slowest"
+        yield row(text, float(device_ms.max()), "ms", None, meta_ms)
+
+
+def published() -> tuple[PlacementTask, Placement]:
+    """The pooled tables, and Meta's plan of them."""
+    listed = pd.read_csv(LIST)
+    listed = listed[listed.output == "pooled"]
+    listed["name"] = [f"t{i}" for i in range(len(listed))]  # one of Meta's names stands twice
+    tables = fill_missing_columns(check_records({each["name"]: each for each in listed[COLUMNS].to_dict("records")}))
+    task = PlacementTask(
+        tables, DEVICES, MEMORY_BYTES, "fp16", "rowwise_adagrad", "production", PER_HOST, DEVICES * SAMPLES
+    )
+    shardings = []
+    for dim, width, ranks in zip(listed.dim, listed.shard_dim, listed.ranks, strict=True):
+        columns = tuple((start, min(start + width, dim)) for start in range(0, dim, width))
+        shardings.append(TableSharding.by_columns(columns, [int(rank) for rank in ranks.split()]))
+    return replace(task, constraints=ANY_SHARDING), Placement(tuple(shardings), DEVICES, PER_HOST)
+
+
+def estimated_ms(task: PlacementTask, placement: Placement) -> np.ndarray:
+    """`[D]` by TorchRec's estimator of each shard."""
+    topology, constraints = TorchRecPlanner(B200).topology(task), parameter_constraints(task, [], ["fused"], 0)
+    for own, sharding in zip(constraints.values(), placement.tables, strict=True):
+        own.sharding_types = [sharding.sharding_type]
+        own.compute_kernels = ["dense" if sharding.sharding_type == "data_parallel" else "fused"]
+    estimator = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=topology, constraints=constraints)
+    planned = _Planned(task, placement)
+    enumerator = EmbeddingEnumerator(topology, local_batch_size(task), constraints, [planned, estimator])
+    options = enumerator.enumerate(module_of(task), [EmbeddingBagCollectionSharder()])
+    assert len(options) == len(task.tables)
+    ms = np.zeros(task.num_devices)
+    for option in options:
+        for (device, _, _), shard in zip(planned.blocks(option), option.shards, strict=True):
+            ms[device] += shard.perf.total
+    return ms
+
+
+class _Planned(ShardEstimator):
+    """Gives each option the shards of a placement, so that the next estimator sees them."""
+
+    def __init__(self, task: PlacementTask, placement: Placement) -> None:
+        self.placement, self.table = placement, {name: t for t, name in enumerate(task.tables.names)}
+
+    def blocks(self, option: ShardingOption) -> list[Block]:
+        own = self.placement.tables[self.table[option.name]]
+        return own.blocks(*option.tensor.shape, self.placement.num_devices, self.placement.devices_per_host)
+
+    def estimate(self, sharding_options, sharder_data_map) -> None:
+        for option in sharding_options:
+            option.shards = [
+                Shard([row_end - row, end - start], [row, start], Storage(0, 0))
+                for _, (row, row_end), (start, end) in self.blocks(option)
+            ]

@@ -1,0 +1,108 @@
+"""Whole steps without added barriers against their phases, on two CPU ranks: which sum of phases is a step's cost?
+
+The phases are measured as everywhere: each operator alone, each collective once all ranks are there. Then the same step runs
+many times in a row, and ranks wait for each other in its collectives only. Caches are flushed before each operator in both;
+the time of the flushes is taken off the step. All placements are measured in two rounds, whose difference is the noise.
+
+sum on a device    the slowest device's sum of phases, as published
+sum of maxima      each phase of its slowest device, as if all waited for each other after every phase
+compute and comm   the slowest device's compute, and each collective of its slowest device: a rank waits in collectives only,
+                   so a device that is slow forward and fast backward makes up for it
+
+The machine must be idle otherwise. It takes about five minutes.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dreamshard.placement import Placement
+from dreamshard.search.baselines import RandomPlacer, baselines
+from dreamshard.shards import Shards
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds import TestbedSetup
+from dreamshard.testbeds.device import Device, medians
+from dreamshard.testbeds.step import Teams, collectives_of, measure_step, operators_of
+from flows.runtime.run_locks import measuring
+from tests.benchmarks.bench_kernels import BATCH, DEVICES, tasks_of, workload
+from tests.benchmarks.measuring import Row, rank, row
+
+NUM_TASKS, STEPS, ROUNDS = 8, 30, 2
+PLACERS = (baselines()["lookup_greedy"], baselines()["size_greedy"], *map(RandomPlacer, range(3)))
+Placed = list[tuple[PlacementTask, Placement]]
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """How far each law is from the step, its mean ratio, and its rank correlation within a task."""
+    with tempfile.TemporaryDirectory() as name, measuring():
+        pool, lookups = workload(Path(name))
+        setup = TestbedSetup(num_devices=DEVICES, batch_size=BATCH, lookups=lookups, repeats=3 if quick else 15)
+        tasks = tasks_of(pool, 2 if quick else NUM_TASKS, 7, "steps")
+        placed = [(task, placer.place(task)) for task in tasks for placer in PLACERS]
+        arguments = name, setup, placed, 3 if quick else STEPS
+        torch.multiprocessing.start_processes(_rank, arguments, DEVICES, join=True, start_method="spawn")
+        found = [np.load(f"{name}/{number}.npz") for number in range(DEVICES)]
+        phases_ms = np.stack([each["phases"] for each in found], axis=2)  # [R, S, D, 4]
+        step_ms = np.max([each["steps"] for each in found], axis=0)  # [R, S]
+    names, (first, second) = [task.name for task, _ in placed], step_ms
+    yield row(f"{len(placed)} placements of {len(tasks)} tasks: mean step", float(step_ms.mean()), "ms")
+    yield row("the step again: difference", 200 * float((np.abs(first - second) / (first + second)).mean()), "%")
+    yield row("the step again: rank correlation within a task", rank(first, second, names), "")
+    step = step_ms.mean(axis=0)
+    for law, law_ms in laws(phases_ms.mean(axis=0)).items():
+        yield row(f"{law}: difference from the step", 100 * float(np.abs(law_ms / step - 1).mean()), "%")
+        yield row(f"{law}: over the step", float((law_ms / step).mean()), "")
+        yield row(f"{law}: rank correlation within a task", rank(law_ms, step, names), "")
+
+
+def laws(phases_ms: np.ndarray) -> dict[str, np.ndarray]:
+    """`[S]` milliseconds of a step by each law, from `[S, D, 4]`."""
+    comm_ms = phases_ms[..., 1:3].max(axis=1).sum(axis=-1)
+    return {
+        "sum on a device": phases_ms.sum(axis=-1).max(axis=-1),
+        "sum of maxima": phases_ms.max(axis=1).sum(axis=-1),
+        "compute and comm": phases_ms[..., [0, 3]].sum(axis=-1).max(axis=-1) + comm_ms,
+    }
+
+
+def _rank(number: int, folder: str, setup: TestbedSetup, placed: Placed, count: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=DEVICES)
+    device, teams = Device(setup, torch.device("cpu")), Teams(dist.group.WORLD)
+    phases, steps = np.zeros((ROUNDS, len(placed), 4)), np.zeros((ROUNDS, len(placed)))
+    for again, i in np.ndindex(steps.shape):
+        task, shards = placed[i][0], Shards.of(*placed[i])
+        timed = measure_step(task, shards, device, number, teams)
+        assert isinstance(timed, np.ndarray), "a placement does not fit"
+        phases[again, i] = medians(torch.from_numpy(timed)).numpy()
+        steps[again, i] = _step_ms(task, shards, device, teams, count)
+    np.savez(f"{folder}/{number}.npz", phases=phases, steps=steps)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _step_ms(task: PlacementTask, shards: Shards, device: Device, teams: Teams, count: int) -> float:
+    """Median wall milliseconds of a step among many in a row, without the flushes."""
+    operators = operators_of(task, shards, device, teams.everyone.rank())
+    collectives = collectives_of(shards, teams, device)
+    ends, flushes = [], []
+    for _ in range(device.setup.warmups + count + 1):
+        operators.forward()
+        for there, _ in collectives:
+            there()
+        for _, back in collectives:
+            back()
+        operators.backward()
+        ends.append(time.perf_counter())
+    dist.barrier()
+    for _ in range(count):
+        began = time.perf_counter()
+        device.cold(lambda: torch.empty(0))
+        flushes.append(time.perf_counter() - began)
+    steps = np.diff(ends)[-count:]
+    return 1e3 * float(np.median(steps) - 2 * len(operators.operators) * np.median(flushes))
