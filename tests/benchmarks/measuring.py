@@ -14,7 +14,7 @@ from dreamshard.evaluation import rank_correlations
 from dreamshard.training import DreamShard, TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
-from tests.helpers.laws import SIMULATED, Law, LawTestbed
+from tests.helpers.laws import NOISE, SIMULATED, Law, LawTestbed
 from tests.helpers.trained import learn
 
 Row = dict[str, Any]
@@ -89,12 +89,13 @@ def law_state(
     method: DreamShard | None = None,
     *,
     exchanges: bool = True,
+    noise: float = NOISE,
 ) -> TrainingState:
     """A state trained at 50x4 by a law, as in Algorithm 1; `method` instead of the algorithm that `config` names.
 
     Ten all-to-alls of each number of devices in `PLACED_ON` are measured as well, unless there are to be no `exchanges`.
     """
-    pool, testbed = pools(dims)[0], LawTestbed(law, seed)
+    pool, testbed = pools(dims)[0], LawTestbed(law, seed, noise)
     designed = designed_exchanges(PLACED_ON, None, EXCHANGED_BYTES) if exchanges else []
     measured = [testbed.measure_exchange(each) for each in designed]
     return learn(pool, tasks(pool, TRAINED, 50, seed=5), config, seed, testbed, exchanges=measured, method=method).state

@@ -78,6 +78,7 @@ class LawTestbed(Testbed):
 
     law: Law
     seed: int
+    noise: float = NOISE
     hardware = links = "a law of its own"
 
     @property
@@ -106,7 +107,9 @@ class LawTestbed(Testbed):
 
     def _noisy(self, exact_ms: torch.Tensor, number: int) -> torch.Tensor:
         drawn = torch.Generator().manual_seed(self.seed + number)
-        return (exact_ms * (1 + NOISE * torch.randn(exact_ms.shape, generator=drawn, dtype=exact_ms.dtype))).float()
+        return (
+            exact_ms * (1 + self.noise * torch.randn(exact_ms.shape, generator=drawn, dtype=exact_ms.dtype))
+        ).float()
 
 
 @cache
