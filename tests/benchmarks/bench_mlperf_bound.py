@@ -5,6 +5,8 @@ name, or in v5.1 their system file, does not tell are left out. The plan is Huge
 submissions. HugeCTR splits rows where a placement here has columns, so its shards are costed as rows: each sends its partial
 sums, between devices or within a host and then between hosts. Weights are fp32, vectors fp16, lookups Zipf's. Embeddings and
 dense layers overlap in HugeCTR, but a step still takes at least as long as its embeddings alone.
+
+A second row compares dreamshard's plan with HugeCTR's as a placer, both in TorchRec's ways to shard, by the same roofline.
 """
 
 import math
@@ -19,6 +21,7 @@ from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.placement import ON_ONE_HOST, SHARDING_TYPES, Placement, ShardingType, row_blocks
 from dreamshard.rivals.hugectr import HugeCtrPlanner
+from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.bench_sharding_types import bundled
@@ -32,19 +35,22 @@ def rows() -> Iterator[Row]:
     """Predicted milliseconds of each cluster and batch, with the fastest measured step as the bar."""
     steps = pd.read_csv(STEPS).dropna()
     for (preset, devices, batch), measured in steps.groupby(["preset", "devices", "global_batch"]):
-        compute_ms, comm_ms = embedding_ms(PRESETS[preset], int(devices), int(batch))
-        name = f"{int(devices)} x {preset}, batch {batch}, {len(measured)} results: embeddings compute {compute_ms:.2f} ms, "
-        name += f"communicate {comm_ms:.2f} ms"
-        yield row(name, compute_ms + comm_ms, "ms", float(measured.step_ms.min()))
+        spec, tables = PRESETS[preset], bundled("mlperf-dlrm-dcnv2")
+        fields = {"constraints": ANY_SHARDING, "batch_size": int(batch)}
+        task = PlacementTask(tables, int(devices), MEMORY_BYTES, "fp32", "adagrad", **fields)
+        ours, theirs = RooflinePlacer(spec), HugeCtrPlanner(spec).place(task)
+        compute_ms, comm_ms = embedding_ms(task, row_shards(task, theirs), spec)
+        name = f"{int(devices)} x {preset}, batch {batch}"
+        text = f"{name}, {len(measured)} results: compute {compute_ms:.2f} ms, communication {comm_ms:.2f} ms, both"
+        yield row(text, compute_ms + comm_ms, "ms", float(measured.step_ms.min()))
+        own_ms, their_ms = (float(ours.predict(task, plan).overall_ms()) for plan in (ours.place(task), theirs))
+        yield row("- dreamshard's plan, and HugeCTR's as the reference", own_ms, "ms", None, their_ms)
 
 
-def embedding_ms(spec: AcceleratorSpec, num_devices: int, batch_size: int) -> tuple[float, float]:
-    """Compute of the slowest device, and communication."""
-    task = PlacementTask(
-        bundled("mlperf-dlrm-dcnv2"), num_devices, MEMORY_BYTES, "fp32", "adagrad", constraints=ANY_SHARDING
-    )
-    shards = row_shards(task, HugeCtrPlanner(spec).place(task))
-    costs, halved = (sharding_costs(task, shards, size, spec) for size in (batch_size, batch_size // 2))  # fp16 vectors
+def embedding_ms(task: PlacementTask, shards: Shards, spec: AcceleratorSpec) -> tuple[float, float]:
+    """Compute of the slowest device, and communication of fp16 vectors: half of the batch's bytes in fp32."""
+    batch = task.batch_size or 1
+    costs, halved = (sharding_costs(task, shards, size, spec) for size in (batch, batch // 2))
     compute_ms = costs.forward_compute_ms + costs.backward_compute_ms
     return float(compute_ms.max()), float((halved.forward_comm_ms + halved.backward_comm_ms).max())
 
