@@ -8,7 +8,7 @@ torchrec_planner    `torchrec_planner`, `torchrec_planner_columns`: TorchRec's p
 
 from importlib.util import find_spec
 
-from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.placer import Placer
 from dreamshard.rivals.hugectr import HugeCtrPlanner
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
@@ -37,19 +37,17 @@ def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec |
     Raises:
         ValueError: there is no such rival, torchrec is not installed, or there is no cost network.
     """
+    if name not in installed_rivals():
+        raise ValueError(
+            f"{name} is no rival, or one of torchrec, which is not installed (`pip install --no-deps torchrec==1.8.0`); "
+            f"give one of {installed_rivals()}"
+        )
     if name in OF_TORCHREC:
-        try:
-            from dreamshard.rivals.torchrec_planner import TorchRecPlanner
-        except ImportError as error:
-            raise ValueError(
-                f"torchrec cannot be imported ({error}), so its planner cannot place tables; install it with "
-                "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
-            ) from error
+        from dreamshard.rivals.torchrec_planner import TorchRecPlanner
+
         return TorchRecPlanner(spec, name=name, columns=name == OF_TORCHREC[1])
     if name == "hugectr":
-        return HugeCtrPlanner() if spec is None else HugeCtrPlanner(spec)
-    if name not in ON_NETWORK:
-        raise ValueError(f"there is no rival {name!r}, so nothing can place the tables; give one of {sorted(RIVALS)}")
+        return HugeCtrPlanner(spec or PRESETS["h100"])
     if placer is None:
         raise ValueError(
             f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dreamshard.cost_model.compiled import Floats, Ints
-from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
+from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement, TableSharding, even_columns, most_ranges
 from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import packed, packed_columns
@@ -30,7 +30,7 @@ COPIED_BYTES = 8_000_000
 
 
 def planned(
-    hotness: Floats, vector_cost: Floats, table_bytes: Floats, capacity_bytes: Ints, most: Ints
+    hotness: Floats, vector_cost: Floats, table_bytes: Ints, capacity_bytes: Ints, most: Ints
 ) -> list[list[int]] | None:
     """Devices of each table's shards; None if no plan fits.
 
@@ -44,7 +44,7 @@ def planned(
     parts, num_devices = np.ones(len(hotness), np.int64), len(capacity_bytes)
     best: list[list[int]] | None = None
     least = np.inf
-    if min(most) >= num_devices and (table_bytes.sum() / num_devices <= capacity_bytes).all():
+    if (most >= num_devices).all() and (table_bytes.sum() / num_devices <= capacity_bytes).all():
         best, least = [list(range(num_devices))] * len(parts), hotness.sum() / num_devices + vector_cost.sum()
     for _ in range(_TRIALS):
         places: list[list[int]] = [[] for _ in parts]
@@ -79,7 +79,7 @@ class HugeCtrPlanner(OrderedPlacer):
         spec: whose bandwidths weigh vectors against lookups.
     """
 
-    spec: AcceleratorSpec = PRESETS["h100"]
+    spec: AcceleratorSpec
     name: str = "hugectr"
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
@@ -88,19 +88,21 @@ class HugeCtrPlanner(OrderedPlacer):
         per_host = min(task.devices_per_host or self.spec.devices_per_node, num_devices)
         on_hosts = "table_row_wise" in types and num_devices > per_host and num_devices % per_host == 0
         group, rate = (per_host, self.spec.network_bytes_per_s) if on_hosts else (1, self.spec.link_bytes_per_s)
-        table_bytes, shardings = task.table_bytes.numpy(), [TableSharding("data_parallel")] * len(tables)
-        copied = (table_bytes < COPIED_BYTES) & ("data_parallel" in types)
-        kept, dim = np.flatnonzero(~copied), tables.dim.numpy()
+        dim, table_bytes = tables.dim.numpy(), task.table_bytes.numpy()
         by_columns = ("grid_shard" if on_hosts else "column_wise") in types
+        copied = (table_bytes < COPIED_BYTES) & ("data_parallel" in types)
         devices = planned(
-            (tables.pooling_factor.double().numpy() * dim)[kept],
-            (self.spec.memory_bytes_per_s / rate / _WORK * tables.sent_dim.double().numpy())[kept],
-            table_bytes[kept].astype(np.float64),
+            ~copied * tables.pooling_factor.double().numpy() * dim,
+            ~copied * self.spec.memory_bytes_per_s / rate / _WORK * tables.sent_dim.double().numpy(),
+            ~copied * table_bytes,
             task.capacity_bytes.numpy().reshape(-1, group).sum(axis=1) - group * table_bytes[copied].sum(),
-            (most_ranges(dim) if by_columns else np.ones_like(dim))[kept],
+            np.maximum(most_ranges(dim) if by_columns else 1, copied * num_devices),
         )
-        for t, where in zip(kept.tolist(), devices or [], strict=devices is not None):
+        shardings = [TableSharding("data_parallel")] * len(dim)
+        for t, where in enumerate(devices or ()):
             columns = even_columns(int(dim[t]), len(where))
+            if copied[t]:
+                continue
             if "row_wise" in types and 1 < len(where) == num_devices // group:
                 shardings[t] = TableSharding("row_wise")
             elif not on_hosts:
@@ -110,6 +112,6 @@ class HugeCtrPlanner(OrderedPlacer):
             else:
                 shardings[t] = TableSharding("grid_shard", columns, tuple(where))
         placement = Placement(tuple(shardings), num_devices, per_host)
-        if devices is not None and not violation(task, placement):
+        if devices and not violation(task, placement):
             return placement
         return packed_columns(task) if by_columns and not on_hosts else Placement.whole(packed(task), num_devices)

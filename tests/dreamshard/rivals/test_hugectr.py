@@ -56,6 +56,6 @@ def test_a_table_without_room_is_split_and_tight_memory_packed():
     wide = place([5], 2, Constraints(), memory_bytes=200_000_000)  # of 320 MB
     assert len(wide[0].columns) == 2
     packs = task_of([3, 3, 2, 2, 2], 2, 6)  # 3 + 3 | 2 + 2 + 2 alone, and dims that cannot be split
-    assert not violation(packs, HugeCtrPlanner().place(packs))
+    assert not violation(packs, HugeCtrPlanner(SPEC).place(packs))
     with pytest.raises(NoPlacementError):
         rival("hugectr", None).place(task_of([3, 3, 3], 2, 5))
