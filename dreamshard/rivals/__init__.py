@@ -32,7 +32,7 @@ def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec |
 
     Args:
         placer: whose cost network predicts costs; None if there is none.
-        spec: hardware whose bandwidths the planners of TorchRec and HugeCTR assume; None for their defaults.
+        spec: hardware, with the bandwidths that the planners of TorchRec and HugeCTR assume; None for their defaults.
 
     Raises:
         ValueError: there is no such rival, torchrec is not installed, or there is no cost network.

@@ -1,4 +1,4 @@
-"""HugeCTR's planner, with which NVIDIA submits DLRM-DCNv2 to MLPerf (NVIDIA-Merlin/HugeCTR, `samples/dlrm/sharding`).
+"""HugeCTR's planner of NVIDIA's MLPerf submissions of DLRM-DCNv2 (NVIDIA-Merlin/HugeCTR, `samples/dlrm/sharding`).
 
 A shard costs its device its hotness (lookups per sample) and a constant for its vector in the all-to-all. Shards go, the
 hottest first, each to the cheapest device with room that holds no other shard of its table. Up to 20 times, the table of the
@@ -7,8 +7,8 @@ tables on all devices if that is cheaper. Small tables are copied to all devices
 table on a host is on all of its devices, as in the submissions on several nodes (`hier_auto`).
 
 HugeCTR splits rows among any devices, by the remainder of a row's number; TorchRec has no such way, so `HugeCtrPlanner`
-splits columns, and rows if a table is on all devices or on those of a host. HugeCTR's vectors are equally wide; here hotness
-and vectors count by dim.
+splits columns, and rows if a table is on all devices or all of a host. HugeCTR's vectors are equally wide; here hotness and
+vectors count by dim.
 """
 
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ COPIED_BYTES = 8_000_000
 """Below which a table is copied, in the submission on one node."""
 
 
-def planned(
+def plan(
     hotness: Floats, vector_cost: Floats, table_bytes: Ints, capacity_bytes: Ints, most: Ints
 ) -> list[list[int]] | None:
     """Devices of each table's shards; None if no plan fits.
 
     Args:
-        hotness: `[T]` cost of a table's lookups, which its shards share.
-        vector_cost: `[T]` cost of each shard besides.
-        table_bytes: `[T]` shared likewise.
+        hotness: `[T]` cost of a table's lookups, shared by its shards.
+        vector_cost: `[T]` cost of each shard, added to that.
+        table_bytes: `[T]` shared by its shards too.
         capacity_bytes: `[D]`.
         most: `[T]` shards that a table may have.
     """
@@ -76,7 +76,7 @@ class HugeCtrPlanner(OrderedPlacer):
     """HugeCTR's planner as a placer; it knows no constraints of single tables.
 
     Attributes:
-        spec: whose bandwidths weigh vectors against lookups.
+        spec: its bandwidths weigh vectors against lookups.
     """
 
     spec: AcceleratorSpec
@@ -91,7 +91,7 @@ class HugeCtrPlanner(OrderedPlacer):
         dim, table_bytes = tables.dim.numpy(), task.table_bytes.numpy()
         by_columns = ("grid_shard" if on_hosts else "column_wise") in types
         copied = (table_bytes < COPIED_BYTES) & ("data_parallel" in types)
-        devices = planned(
+        devices = plan(
             ~copied * tables.pooling_factor.double().numpy() * dim,
             ~copied * self.spec.memory_bytes_per_s / rate / _WORK * tables.sent_dim.double().numpy(),
             ~copied * table_bytes,

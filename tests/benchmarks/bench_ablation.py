@@ -52,7 +52,7 @@ class NoPolicy(DreamShard):
         state.iteration += 1
 
 
-class Unsaturated(StructuredCostNetwork):
+class NoSteps(StructuredCostNetwork):
     """Inputs that saturate are 0, and so are the gradients of their weights."""
 
     def _work_inputs(self, normalised, ratios):
@@ -63,7 +63,7 @@ class Unsaturated(StructuredCostNetwork):
 
 class NoSaturation(DreamShard):
     def networks(self, normaliser):
-        return Unsaturated(normaliser), super().networks(normaliser)[1]
+        return NoSteps(normaliser), super().networks(normaliser)[1]
 
 
 class OneMember(DreamShard):
@@ -132,10 +132,10 @@ def rows(quick: bool = False) -> Iterator[Row]:
         with_all = found.pop(ALL)
         for (name, without), sizes in product(found.items(), JUDGED):
             sets = [f"{dims} {size}" for dims in ALL_DIMS for size in sizes]
-            yield _judged(f"{law.name}, noise {noise:.0%}, without {name}", sets, without, with_all)
+            yield _judge(f"{law.name}, noise {noise:.0%}, without {name}", sets, without, with_all)
 
 
-def _judged(name: str, sets: Sequence[str], without: dict[str, Costs], with_all: dict[str, Costs]) -> Row:
+def _judge(name: str, sets: Sequence[str], without: dict[str, Costs], with_all: dict[str, Costs]) -> Row:
     """Each set's costs count relative to its mean with all parts."""
     costs, reference = (
         np.concatenate([each[of] / with_all[of].mean() for of in sets], axis=1) for each in (without, with_all)

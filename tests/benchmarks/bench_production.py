@@ -39,7 +39,7 @@ COLUMNS = ["name", "rows", "dim", "pooling_factor", "num_poolings"]
 def rows(quick: bool = False) -> Iterator[Row]:
     """Milliseconds of the slowest rank by the roofline; Meta's plan is the reference."""
     logging.disable(logging.CRITICAL)
-    task, meta = published()
+    task, meta = meta_plan()
     ours, by_columns = RooflinePlacer(B200), replace(task, constraints=UNCONSTRAINED)
     plans = {"Meta's plan": meta, "dreamshard, whole tables and columns": ours.place(by_columns)}
     plans |= {"dreamshard, every way": ours.place(task), "HugeCTR's planner": HugeCtrPlanner(B200).place(task)}
@@ -48,13 +48,13 @@ def rows(quick: bool = False) -> Iterator[Row]:
     meta_ms = float(ours.predict(task, meta).overall_ms())
     for name, plan in plans.items():
         assert not violation(task, plan), name
-        ranks_ms, device_ms = estimated_ms(task, plan), ours.predict(task, plan).device_ms()
+        ranks_ms, device_ms = estimate_ms(task, plan), ours.predict(task, plan).device_ms()
         text = f"{name}: by TorchRec's estimator slowest rank {ranks_ms.max():.1f} ms, mean {ranks_ms.mean():.1f} ms; "
         text += f"by the roofline mean {float(device_ms.mean()):.1f} ms, slowest"
         yield row(text, float(device_ms.max()), "ms", None, meta_ms)
 
 
-def published() -> tuple[PlacementTask, Placement]:
+def meta_plan() -> tuple[PlacementTask, Placement]:
     """The pooled tables, and Meta's plan of them."""
     listed = pd.read_csv(LIST)
     listed = listed[listed.output == "pooled"]
@@ -70,14 +70,14 @@ def published() -> tuple[PlacementTask, Placement]:
     return replace(task, constraints=ANY_SHARDING), Placement(tuple(shardings), DEVICES, PER_HOST)
 
 
-def estimated_ms(task: PlacementTask, placement: Placement) -> np.ndarray:
+def estimate_ms(task: PlacementTask, placement: Placement) -> np.ndarray:
     """`[D]` by TorchRec's estimator of each shard."""
     topology, constraints = TorchRecPlanner(B200).topology(task), parameter_constraints(task, [], ["fused"], 0)
     for own, sharding in zip(constraints.values(), placement.tables, strict=True):
         own.sharding_types = [sharding.sharding_type]
         own.compute_kernels = ["dense" if sharding.sharding_type == "data_parallel" else "fused"]
     estimator = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=topology, constraints=constraints)
-    planned = _Planned(task, placement)
+    planned = _PlanShards(task, placement)
     enumerator = EmbeddingEnumerator(topology, local_batch_size(task), constraints, [planned, estimator])
     options = enumerator.enumerate(module_of(task), [EmbeddingBagCollectionSharder()])
     assert len(options) == len(task.tables)
@@ -88,7 +88,7 @@ def estimated_ms(task: PlacementTask, placement: Placement) -> np.ndarray:
     return ms
 
 
-class _Planned(ShardEstimator):
+class _PlanShards(ShardEstimator):
     """Gives each option the shards of a placement, so that the next estimator sees them."""
 
     def __init__(self, task: PlacementTask, placement: Placement) -> None:

@@ -40,19 +40,19 @@ def test_the_hottest_table_is_halved_as_long_as_that_pays():
     assert sorted(each.where[0] for each in others) == [0, 1]
 
 
-def test_rows_are_split_among_all_devices_and_small_tables_copied():
+def test_hot_tables_are_on_all_devices_and_small_ones_copied():
     hot, small = place([20, 1], 2, ANY_SHARDING, rows=(10_000_000, 100), devices_per_host=2)
     assert hot == TableSharding("row_wise")
     assert small == TableSharding("data_parallel")
 
 
-def test_tables_of_several_hosts_are_on_all_devices_of_a_host():
+def test_on_several_hosts_a_table_fills_a_host():
     first, second = place([9, 8], 4, ANY_SHARDING)  # 10 | 9; halves cost 10.5 and 10.5
     assert {first.sharding_type, second.sharding_type} == {"table_row_wise"}
     assert {*first.where, *second.where} == {0, 1}
 
 
-def test_a_table_without_room_is_split_and_tight_memory_packed():
+def test_a_table_without_room_is_split_or_all_are_packed():
     wide = place([5], 2, Constraints(), memory_bytes=200_000_000)  # of 320 MB
     assert len(wide[0].columns) == 2
     packs = task_of([3, 3, 2, 2, 2], 2, 6)  # 3 + 3 | 2 + 2 + 2 alone, and dims that cannot be split
