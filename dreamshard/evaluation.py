@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from dreamshard.cost_model import mean_relative_error
 from dreamshard.costs import CostSample, DeviceCosts
-from dreamshard.placement import Placement
+from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search.baselines import RULES_OF_THUMB
 from dreamshard.shards import Shards, violation
@@ -33,7 +33,7 @@ class EvaluationRow:
     """One placer on one task.
 
     Attributes:
-        task: in whole tables; if the placer split some by columns, their shards are tables here.
+        task: whatever its constraints, with every way to shard.
         repeats_ms: slowest device's sum in each repeat, infinite if a shard did not fit; repeat `r` of all placers was
             measured in the same round.
         predicted_ms: by the candidate's cost network; NaN if nothing predicts it.
@@ -116,7 +116,8 @@ def evaluate(
     """Place every task with every placer, then measure all placements, interleaved, `repeats` times.
 
     Each repeat has a new random order, so that a drift of the machine's speed favours no placer. A placement that several
-    placers agree on is measured for each of them.
+    placers agree on is measured for each of them. A placement may shard tables in any way that the testbed measures, as a
+    plan in use may, though constraints keep searches from it.
 
     Args:
         predict: costs of a placement by a placer, which is named first; None if nothing predicts them.
@@ -129,6 +130,7 @@ def evaluate(
     """
     placed: dict[tuple[str, int], tuple[Placement, float]] = {}
     taking_part = dict(placers)
+    measured = [_with_every_way(task) for task in tasks]
     for i, task in enumerate(tasks):
         for name, placer in [*taking_part.items()]:
             began = time.perf_counter()
@@ -140,7 +142,7 @@ def evaluate(
                 del taking_part[name]
                 continue
             placed[name, i] = (placement, 1000 * (time.perf_counter() - began))
-            if broken := violation(task, placement):
+            if broken := violation(measured[i], placement):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
     placed = {key: found for key, found in placed.items() if key[0] in taking_part}
     samples: dict[tuple[str, int], list[CostSample]] = {key: [] for key in placed}
@@ -148,17 +150,17 @@ def evaluate(
     for round_number in range(repeats):
         for k in torch.randperm(len(keys), generator=generator).tolist():
             name, i = keys[k]
-            samples[name, i].append(measure(tasks[i], placed[name, i][0], round_number))
+            samples[name, i].append(measure(measured[i], placed[name, i][0], round_number))
     rows = []
     for (name, i), (placement, place_ms) in placed.items():
-        shards, own = Shards.of(tasks[i], placement), samples[name, i]
+        own = samples[name, i]
         rows.append(
             EvaluationRow(
                 placer=name,
-                task=shards.as_task(),
-                placement=Placement.whole(shards.device, shards.num_devices),
+                task=measured[i],
+                placement=placement,
                 repeats_ms=tuple(sample.overall_ms for sample in own),
-                predicted_ms=float(predict(name, tasks[i], placement).overall_ms()) if predict else math.nan,
+                predicted_ms=float(predict(name, measured[i], placement).overall_ms()) if predict else math.nan,
                 place_ms=place_ms,
                 costs=own[0].costs,
             )
@@ -223,11 +225,15 @@ def best_baseline(rows: Sequence[EvaluationRow]) -> str:
 
 
 def placement_identity(task: PlacementTask, placement: Placement) -> str:
-    """Identifies a placement of these tables by which of them share a device; device numbers do not matter."""
-    shards: dict[int, list[str]] = {}
-    for name, device in zip(task.tables.names, placement.device.tolist(), strict=True):
-        shards.setdefault(device, []).append(name)
-    return repr(sorted(sorted(names) for names in shards.values()))
+    """Identifies a placement of these tables by which shards share a device; device numbers do not matter."""
+    shards, held = Shards.of(task, placement), defaultdict[int, list[str]](list)
+    for name, device in zip(shards.tables.names, shards.device.tolist(), strict=True):
+        held[device].append(name)
+    return repr(sorted(map(sorted, held.values())))
+
+
+def _with_every_way(task: PlacementTask) -> PlacementTask:
+    return replace(task, constraints=replace(task.constraints, sharding_types=SHARDING_TYPES, caching=True))
 
 
 def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
@@ -235,7 +241,7 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
 
     A placement that several placers share counts once. One that did not fit does not count.
     """
-    distinct = {(row.task.name, row.task.tables.names, *row.placement.device.tolist()): row for row in rows if row.fits}
+    distinct = {(row.task.name, placement_identity(row.task, row.placement)): row for row in rows if row.fits}
     predicted = np.array([row.predicted_ms for row in distinct.values()])
     measured = np.array([row.overall_ms for row in distinct.values()])
     ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct.values()])

@@ -154,7 +154,7 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
     def gain(other: str, named: str) -> Gain:
         return Gain(over=named, measured=report.gains[candidate][other], variants=report.variant_gain(candidate, other))
 
-    split = ", which keeps whole the tables that this version splits" if report.splits_columns(candidate) else ""
+    split = ", which keeps whole the tables that this version splits" if report.splits(candidate) else ""
     decision = decide(
         gain(rule, f"{rule}, the best rule of thumb{split}"),
         gain(champion_name(rival), f"champion version {rival.number}") if rival else None,

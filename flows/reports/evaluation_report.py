@@ -16,6 +16,7 @@ from dreamshard.evaluation import (
     prediction_figures,
 )
 from dreamshard.search import DreamShardPlacer
+from dreamshard.shards import Shards
 from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
 
 
@@ -89,12 +90,11 @@ def _measured(row: EvaluationRow) -> MeasuredRow:
     return MeasuredRow(
         placer=row.placer,
         task=row.task.name,
-        device=tuple(row.placement.device.tolist()),
         overall_ms=row.overall_ms if row.fits else None,
         predicted_ms=_finite(row.predicted_ms),
         place_ms=row.place_ms,
         devices=tuple(dict(zip(PHASES, device, strict=True)) for device in phases),
-        tables=row.task.tables.names,
+        is_split=not row.task.whole_tables.issuperset(Shards.of(row.task, row.placement).tables.names),
     )
 
 

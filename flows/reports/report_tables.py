@@ -51,7 +51,7 @@ def placers_table(report: EvaluationReport) -> Table:
                 **gains,
                 "predicted ms": "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}",
                 "prediction error": "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}",
-                "tables": "split" if report.splits_columns(line.placer) else "whole",
+                "tables": "split" if report.splits(line.placer) else "whole",
                 "place ms": f"{line.place_ms:.2f}",
             }
         )

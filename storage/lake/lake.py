@@ -34,6 +34,7 @@ import pyarrow as pa
 from dreamshard.costs import CostSample, ExchangeSample
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.search import DreamShardPlacer
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import TableSplit
 from dreamshard.tasks import PlacementTask
@@ -269,6 +270,7 @@ class Lake:
         same = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
         content = []
         for each in measured:
+            shards = Shards.of(each.task, each.placement)
             row = {
                 **same,
                 "split": split,
@@ -280,8 +282,8 @@ class Lake:
                 "predicted_ms": each.predicted_ms if math.isfinite(each.predicted_ms) else None,
                 "legal": each.fits,
                 "place_ms": each.place_ms,
-                "table_names": list(each.task.tables.names),
-                "placement": each.placement.device.tolist(),
+                "table_names": list(shards.tables.names),
+                "placement": shards.device.tolist(),
             }
             content.append(row | {"evaluation_id": content_id(row), "created_at": rows.now()})
         folder = hive_folder(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)

@@ -83,8 +83,8 @@ def task_from_row(row: Row, pool: Tables) -> PlacementTask:
 
 def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_version: str) -> list[Row]:
     """One row per device; device 0 carries the placement. `sample_id` is the hash of everything measured."""
-    sample = sample.of_whole_tables()
-    task, device = sample.task, sample.placement.device
+    task, shards = sample.task, Shards.of(sample.task, sample.placement)
+    tables, device = shards.tables, shards.device
     phases = sample.costs.phases_ms().to(torch.float32).tolist()  # [D, 4]
     misfit = sample.infeasible
     whole: Row = {
@@ -102,19 +102,19 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
         "asked_bytes": misfit and misfit.asked_bytes,
         "free_bytes": misfit and misfit.free_bytes,
     }
-    placed = {"table_names": list(task.tables.names), "placement": device.tolist()}
+    placed = {"table_names": list(tables.names), "placement": device.tolist()}
     whole |= {"sample_id": content_id([whole, placed, phases]), "created_at": now()}
-    held_bytes = Shards.of(task, sample.placement).memory_bytes().tolist()
+    held_bytes = shards.memory_bytes().tolist()
     rows = []
     for d in range(task.num_devices):
         shard = (device == d).nonzero().flatten().tolist()
-        names = [task.tables.names[t] for t in shard]
+        names = [tables.names[t] for t in shard]
         times = {} if misfit else {"device_ms": sum(phases[d]), **dict(zip(_PHASES, phases[d], strict=True))}
         own = {
             "device": d,
             "memory_bytes": held_bytes[d],
             "num_tables": len(shard),
-            "sum_dim": int(task.tables.dim[shard].sum()),
+            "sum_dim": int(tables.dim[shard].sum()),
             "single_table": names[0] if len(names) == 1 else None,
             "shard_tables": names,
         }

@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dreamshard.evaluation import PairedComparison
-from dreamshard.tables import parent_name
 from storage.filesystem import AnyPath, read_json, write_json
 from storage.store import Store
 
@@ -27,22 +26,20 @@ class MeasuredRow:
     """One placer on one held-out task.
 
     Attributes:
-        device: `[T]` device of each table or column shard.
         overall_ms: mean cost of the slowest device; None where a shard did not fit.
         predicted_ms: cost of the placement as a cost network predicts it; None where none predicts what steps cost.
         place_ms: time to find the placement.
         devices: `[D]` measured milliseconds by phase.
-        tables: `[T]` names of what `device` places, as `shard_name` has them.
+        is_split: whether a table is in several shards.
     """
 
     placer: str
     task: str
-    device: tuple[int, ...]
     overall_ms: float | None
     predicted_ms: float | None
     place_ms: float
     devices: tuple[dict[str, float], ...]
-    tables: tuple[str, ...] = ()
+    is_split: bool = False
 
     @property
     def fits(self) -> bool:
@@ -133,9 +130,9 @@ class EvaluationReport:
         """Names of the held-out tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))
 
-    def splits_columns(self, placer: str) -> bool:
-        """Whether a placer split a table by columns in any task."""
-        return any(parent_name(table) != table for row in self.rows if row.placer == placer for table in row.tables)
+    def splits(self, placer: str) -> bool:
+        """Whether a placer split a table in any task."""
+        return any(row.is_split for row in self.rows if row.placer == placer)
 
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""

@@ -50,7 +50,10 @@ class Model:
         self.retraining = [self.said(*watched)["retraining"]]
         write_list(home / "model.csv", CHANGED)
         self.retraining.append(self.said(*watched)["retraining"])
-        self.second = self.run()
+        self.other_ways = str(home / "other_ways.json")
+        ways = ("--sharding", "row_wise,data_parallel", "--hardware", "a100")
+        self.said("place", source, "--devices", "4", *ways, "--placer", "prior", "--out", self.other_ways)
+        self.second = self.run("--current", self.other_ways)
 
     def said(self, *words: str) -> Any:
         done = self.dreamshard(*words, home=self.home)
@@ -109,6 +112,16 @@ def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model):
     failed_with(done, "give the plan in use")
 
 
+def test_a_plan_in_use_of_any_way_to_shard_is_measured(model: Model):
+    ways = {each["sharding_type"] for each in json.loads(Path(model.other_ways).read_text())["tables"].values()}
+    assert ways <= {"row_wise", "data_parallel"}
+    own = [row for row in model.second["report"]["rows"] if row["placer"] == "current plan"]
+    assert own[0]["is_split"]
+    assert model.second["report"]["gains"]["dreamshard"]["current plan"]["mean_gain"] > 0
+    query = "select max(num_tables) as n from evaluated_devices where placer = 'current plan' and task = 'model'"
+    assert model.said("sql", query, "--json")[0]["n"] >= len(CHANGED)
+
+
 def test_a_drifted_model_is_trained_on_from_its_champion(model: Model):
     assert "Nothing needs" in model.retraining[0]
     assert "Retraining is due" in model.retraining[1]
@@ -122,7 +135,7 @@ def test_a_drifted_model_is_trained_on_from_its_champion(model: Model):
 
 def test_the_same_command_measures_and_registers_nothing_again(model: Model):
     before = files(model.home / "lake")
-    assert model.run()["version"] == model.second["version"]
+    assert model.run("--current", model.other_ways)["version"] == model.second["version"]
     assert files(model.home / "lake") == before
 
 

@@ -9,7 +9,6 @@ import torch
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
 from flows.reports.plots import plot_placements, plot_predictions, plots
@@ -73,8 +72,7 @@ def test_a_placer_that_did_not_fit_comes_first_without_a_mean():
 def test_placers_that_split_tables_by_columns_are_marked():
     task = PlacementTask(four_tables(), 2, 2**30, name="a")
     halves = TableSharding("column_wise", ((0, 16), (16, 32)), (1, 1))
-    shards = Shards.of(task, Placement.whole([0, 1, 0, 1], 2).with_table(3, halves))
-    split = {"task": shards.as_task(), "placement": Placement.whole(shards.device, 2)}
+    split = {"task": task, "placement": Placement.whole([0, 1, 0, 1], 2).with_table(3, halves)}
     table = placers_table(report_of(lambda each: replace(each, **split) if each.task.name == "a" else each))
     assert {line["placer"] for line in table if line["tables"] == "split"} == {"dreamshard"}
 
