@@ -241,7 +241,7 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
 
     A placement that several placers share counts once. One that did not fit does not count.
     """
-    distinct = {(row.task.name, placement_identity(row.task, row.placement)): row for row in rows if row.fits}
+    distinct = {(row.task.name, row.task.tables.names, row.placement): row for row in rows if row.fits}
     predicted = np.array([row.predicted_ms for row in distinct.values()])
     measured = np.array([row.overall_ms for row in distinct.values()])
     ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct.values()])

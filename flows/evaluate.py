@@ -196,7 +196,7 @@ def measure_and_report(
         hardware=testbed.identity,
         versions=versions,
         caveat="; ".join(filter(None, [*notes, *contestants.notes])),
-        measured_on=measured_on.model_dump(),
+        measured_on=measured_on,
         **({"candidate": candidate} if candidate else {}),
         **facts,
     )

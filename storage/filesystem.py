@@ -7,7 +7,6 @@ completely or not at all. Mount network drives that do not promise this (sftp, h
 import io
 import json
 import os
-import re
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
@@ -115,12 +114,15 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
             FileInfo(path=path, size_bytes=stat.st_size, modified=datetime.fromtimestamp(stat.st_mtime, UTC))
             for path, stat in stats
         ]
-    prefix = re.split(r"[*?\[]", pattern)[0]  # shared by all matches, so that an object store lists nothing else
-    details = folder.fs.find(folder.path, detail=True, prefix=prefix)
-    by_name = {path.removeprefix(folder.path.rstrip("/")).lstrip("/"): info for path, info in details.items()}
+    found = folder.fs.glob(f"{folder.path.rstrip('/')}/{pattern}", detail=True)
+    files = {name: info for name, info in sorted(found.items()) if info["type"] == "file"}
     return [
-        FileInfo(path=folder / name, size_bytes=int(by_name[name]["size"]), modified=_modification_time(by_name[name]))
-        for name in _matching(by_name, pattern)
+        FileInfo(
+            path=folder / name.removeprefix(folder.path.rstrip("/")).lstrip("/"),
+            size_bytes=int(info["size"]),
+            modified=_modification_time(info),
+        )
+        for name, info in files.items()
     ]
 
 
@@ -164,13 +166,6 @@ def remove(paths: Iterable[AnyPath]) -> None:
     if remote:
         with suppress(FileNotFoundError):
             remote[0].fs.rm([path.path for path in remote])
-
-
-def _matching(names: Iterable[str], pattern: str) -> list[str]:
-    tail, any_depth = pattern.removeprefix("**/"), pattern.startswith("**/")
-    depth = len(PurePosixPath(tail).parts)
-    paths = ((name, PurePosixPath(name)) for name in names)
-    return sorted(name for name, path in paths if path.match(tail) and (any_depth or len(path.parts) == depth))
 
 
 def _modification_time(info: dict[str, Any]) -> datetime:

@@ -23,7 +23,6 @@ from dreamshard.training.config import DEFAULT_ALGORITHM, Algorithm
 from storage.filesystem import AnyPath, parse_address
 
 QUIET: Mapping[str, str] = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

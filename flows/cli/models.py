@@ -3,47 +3,24 @@
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.markdown import Markdown
 
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, command, open_home
 from flows.forms.options import PruneOptions
 from storage import retention
+from storage.lake.schemas import datasets
 from storage.mlflow_store import versions
 from storage.version_names import in_words
 
-KEY_METRICS = (
-    *("reference_cost_ms", "eval_overall_ms", "eval_gain_over_random", "eval_gain_over_best_baseline"),
-    *("eval_gain_over_best_baseline_low", "eval_gain_over_best_baseline_high", "gain_over_champion"),
-    *("gain_over_champion_low", "gain_over_champion_high", "eval_predicted_mape", "eval_place_ms"),
-    *("cost_heldout_mape", "compared_overall_ms", "compared_predicted_mape"),
-)
-"""Metrics in the table of versions; `models VERSION` and `--json` show all."""
-
-FACTS = (
-    *(
-        "is_default",
-        "algorithm",
-        "name",
-        "source",
-        "tables",
-        "table_diff",
-        "hardware",
-        "devices",
-        "devices_per_host",
-        "memory_gb",
-    ),
-    *("tables_per_task", "mode", "iterations", "warm_from", "reference_set", "reference_batch_size"),
-    *("dataset_version", "precision", "optimizer", "batch_size", "libraries", "recipe", "seed", "commit"),
-)
-"""Columns of versions in the table."""
+NOT_SHOWN = ("reason", "training", "evaluation", "prefect_run", "mlflow_run")
+"""Columns of the view `versions` that its table leaves out; `models VERSION` and `--json` show all, and every metric."""
 
 SHOWN = 5
 """Newest versions shown; more do not fit a terminal."""
 
 _COMPARABLE = (
     "Figures are comparable between versions of the same hardware and devices only: reference_cost_ms if reference_set is "
-    "the same, eval_overall_ms if the dataset is."
+    "the same, eval_overall_ms if dataset_version is."
 )
 
 
@@ -75,9 +52,8 @@ def models(
         return
     newest = [entry["reference"] for entry in rows[:SHOWN]]
     shown = [entry for entry in rows if every or entry["aliases"] or entry["reference"] in newest]
-    metrics = [name for name in KEY_METRICS if name in rows[0]]
     columns = {in_words(entry["reference"]): entry for entry in reversed(shown)}
-    names = ["standing", "created_at", *FACTS, *metrics]
+    names = ["standing", *(name for name in datasets()["versions"].names if name not in NOT_SHOWN)]
     table = [{"": name} | {head: entry[name] or None for head, entry in columns.items()} for name in names]
     terminal.print_table([row for row in table if any(value is not None for value in list(row.values())[1:])])
     for head, entry in columns.items():
@@ -93,7 +69,7 @@ def _show_version(version: dict[str, Any]) -> None:
     description, tags = version.pop("description"), version.pop("tags")
     terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
     terminal.show_fields({name: value for name, value in (version | tags).items() if value not in (None, "")})
-    terminal.OUT.print(Markdown(description, hyperlinks=False))
+    terminal.say(description)
 
 
 @command

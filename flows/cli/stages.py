@@ -197,8 +197,5 @@ def _show_promotion(outcome: Mapping[str, Any]) -> None:
     if outcome["note"]:
         terminal.say(f"Note: {outcome['note']}")
     terminal.say(f"Trained {outcome['effort']}")
-    if outcome["is_predicted"]:
-        error = outcome["prediction_error"]
-        held_out = "not known: no placement was held out" if error is None else f"{error:.1%} on held-out placements"
-        terminal.say(f"Prediction error: {held_out}")
+    terminal.say(outcome["prediction"])
     terminal.show_fields(outcome["where"])

@@ -122,6 +122,7 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
     parameters = facts(store, training, made_of, iteration) | {"tasks": report.tasks, "libraries": libraries}
     recipe = asdict(made_of.recipe)
     parameters |= {"recipe": recipe.pop("name"), "seed": str(made_of.testbed.seed)}
+    del recipe["derived"], recipe["sized_by_source"]  # the sizes themselves are there
     del recipe["training"]["iterations"]  # the facts have those that were really run
     for logged in (trainings.effort(store, training), parameters, recipe):
         runs.log_params(settings, run, logged)

@@ -32,9 +32,9 @@ _ABOUT = {
 def evaluation_page(report: EvaluationReport, reason: str, links: Mapping[str, str]) -> str:
     """The evaluation of a training: outcome, table, pictures, links."""
     parts = [
-        f"# {report_tables.title(report)}",
         f"**{reason}**",
         _ABOUT.get(report.candidate, ""),
+        f"## {report_tables.title(report)}",
         markdown_table(report_tables.placers_table(report)),
         _note(report),
         prediction_sentence(report),
@@ -46,7 +46,7 @@ def evaluation_page(report: EvaluationReport, reason: str, links: Mapping[str, s
 
 
 def comparison_page(report: EvaluationReport) -> str:
-    """A comparison of versions: its table, every pair, every task."""
+    """A comparison of versions: its table and every pair; MLflow has a table by task."""
     paired_by = "task" if report.model is None else "round"
     parts = [
         f"# {', '.join(report.gains)}",
@@ -56,8 +56,6 @@ def comparison_page(report: EvaluationReport) -> str:
         "Prediction errors are of a version's own cost network on all placements measured here.",
         f"## Every pair: measured cost saved (95 % interval, paired by {paired_by})",
         markdown_table(report_tables.pairs_table(report)),
-        "## Every task, measured ms",
-        markdown_table(report_tables.costs_by_task(report)),
     ]
     return "\n\n".join(filter(None, parts))
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dreamshard.costs import MeasuredOn
 from dreamshard.evaluation import PairedComparison
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
@@ -14,19 +13,11 @@ Table = list[dict[str, Any]]
 
 def title(report: EvaluationReport) -> str:
     """What the tables of a report show, what its intervals are over, and whose network predicts."""
-    setting, by = "", ""
-    if report.measured_on is not None:
-        measured = MeasuredOn.model_validate(report.measured_on)
-        hosts = f", {measured.devices_per_host} per host" if measured.devices_per_host else ""
-        step = measured.setting
-        setting = (
-            f"{measured.num_devices} devices{hosts}, {step.precision}, {step.optimizer}, batch {step.batch_size}; "
-        )
-    if report.training is not None and report.is_predicted:
-        by = f"; all predicted by {report.candidate}"
+    by = f"; all predicted by {report.candidate}" if report.training is not None and report.is_predicted else ""
+    on = report.measured_on or report.hardware
     if report.model is None:
-        return f"Held-out tasks on {report.hardware} ({setting}95 % intervals, paired by task{by})"
-    return f"This model on {report.hardware} ({setting}95 % intervals over {intervals_over(report)}{by})"
+        return f"Held-out tasks on {on}; 95 % intervals, paired by task{by}"
+    return f"This model on {on}; 95 % intervals over {intervals_over(report)}{by}"
 
 
 def intervals_over(report: EvaluationReport) -> str:
@@ -39,6 +30,7 @@ def intervals_over(report: EvaluationReport) -> str:
 def placers_table(report: EvaluationReport) -> Table:
     """One row per placer, cheapest last, and what the candidate, or the first of a comparison, saves over it."""
     first = report.reference if report.training is None else report.candidate
+    errors = {line.placer: "-" if (error := line.predicted_mape) is None else f"{error:.1%}" for line in report.placers}
     rows = []
     for line in report.placers:
         gains = {f"{first} saves": gain_text(report.gain(first, line.placer))}
@@ -50,7 +42,7 @@ def placers_table(report: EvaluationReport) -> Table:
                 "measured ms": _milliseconds(line.overall_ms),
                 **gains,
                 "predicted ms": "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}",
-                "prediction error": "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}",
+                **({} if report.training else {"prediction error": errors[line.placer]}),
                 "tables": "split" if report.splits(line.placer) else "whole",
                 "place ms": f"{line.place_ms:.2f}",
             }
@@ -64,13 +56,6 @@ def pairs_table(report: EvaluationReport) -> Table:
     return [
         {"placer": name} | {f"over {other}": gain_text(report.gain(name, other)) for other in names} for name in names
     ]
-
-
-def costs_by_task(report: EvaluationReport) -> Table:
-    """Measured costs: one row per task, one column per placer."""
-    costs = {(row.task, row.placer): _milliseconds(row.overall_ms) for row in report.rows}
-    names = [line.placer for line in report.placers]
-    return [{"task": task} | {name: costs.get((task, name), "-") for name in names} for task in report.task_names]
 
 
 def measured_rows(report: EvaluationReport) -> Table:

@@ -6,10 +6,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from dreamshard.costs import MeasuredOn
 from dreamshard.evaluation import PairedComparison
 from storage.filesystem import AnyPath, read_json, write_json
 from storage.store import Store
@@ -94,7 +94,7 @@ class EvaluationReport:
         iteration: number of iterations after which the candidate was taken.
         rival: version of the champion that the candidate has to beat; None where there is none.
         caveat: reason to doubt the comparison; empty where there is none.
-        measured_on: devices, setting and library versions of the measurements, as `MeasuredOn` dumps them.
+        measured_on: devices, setting and library versions of the measurements.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
         candidate: the placer of the training, by its algorithm.
     """
@@ -116,7 +116,7 @@ class EvaluationReport:
     iteration: int | None = None
     rival: str | None = None
     caveat: str = ""
-    measured_on: Mapping[str, Any] | None = None
+    measured_on: MeasuredOn | None = None
     unseen_tables: int | None = None
     candidate: str = CANDIDATE
 

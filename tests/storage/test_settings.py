@@ -33,4 +33,3 @@ def test_telemetry_is_off_unless_the_caller_said_otherwise():
     quiet_environment(environment)
     assert environment["DO_NOT_TRACK"] == "0"
     assert environment["MLFLOW_DISABLE_TELEMETRY"] == "true"
-    assert environment["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
