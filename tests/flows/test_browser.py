@@ -117,7 +117,6 @@ def wait_for_completed(page) -> None:
 def photograph(page, name: str) -> None:
     """For `docs/pictures`, if requested; toasts are gone by then, so that nothing covers the page."""
     if PICTURES:
-        page.get_by_text("Error creating flow run").wait_for(state="hidden")
         page.screenshot(path=Path(PICTURES).absolute() / f"{name}.png")
 
 
