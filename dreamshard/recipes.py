@@ -45,16 +45,14 @@ class EvaluationConfig:
     """How placers are compared on the test tasks.
 
     Attributes:
-        repeats: measurements of each placement, interleaved with the others.
-        model_repeats: the same for a fixed model; its interval is over them.
-        variant_repeats: the same for each variant of it.
+        repeats: measurements of each placement, interleaved with the others; a variant of a fixed model has one.
+        model_repeats: of a fixed model; its interval is over them.
         budget_ms: work of the search, as in `Placer.place`.
         rivals: whether to include the published rivals, one of which learns first, by measuring.
     """
 
     repeats: int = 1
     model_repeats: int = 10
-    variant_repeats: int = 1
     budget_ms: float | None = None
     rivals: bool = False
 
@@ -100,7 +98,7 @@ RECIPES = {
             tasks=TasksConfig(tables_per_task=8, memory_bytes=2**29, num_train=8, num_test=4),
             measure=MeasureConfig(repeats=5),
             training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
-            evaluation=EvaluationConfig(repeats=1, model_repeats=4),
+            evaluation=EvaluationConfig(model_repeats=4),
             sized_by_source=("tables_per_task", "memory_bytes"),
         ),
         # the paper's setting on the simulated testbed

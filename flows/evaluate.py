@@ -158,7 +158,7 @@ def measure_and_report(
     if is_fixed_model(drawn):
         model = drawn[0].name
         in_use = {} if current is None else {IN_USE: CurrentPlan(current)}
-        parts = [({**in_use, **placers}, drawn[:1], config.model_repeats), (placers, drawn[1:], config.variant_repeats)]
+        parts = [({**in_use, **placers}, drawn[:1], config.model_repeats), (placers, drawn[1:], 1)]
     elif current is not None:
         raise ValueError(
             "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"

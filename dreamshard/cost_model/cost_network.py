@@ -7,7 +7,6 @@ zero vector.
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,20 +15,17 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from dreamshard.cost_model.compiled import DeviceLaw
 from dreamshard.cost_model.features import Normaliser, work_ratios
-from dreamshard.costs import PHASES, CostSample, ExchangeSample, MeasuredOn, StepSetting
+from dreamshard.costs import PHASES, CostSample, MeasuredOn, StepSetting
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
-
-Layout = tuple[int, int | None]
-"""Devices of a task, and devices per host; None for as many as the hardware has."""
 
 
 class TrainingDivergedError(RuntimeError):
@@ -38,23 +34,19 @@ class TrainingDivergedError(RuntimeError):
 
 @dataclass(frozen=True)
 class CostData:
-    """Measured placements; on fewer than `D` devices they end in devices without tables, of cost 0.
+    """Measured placements on the same devices and hosts, in the same setting.
 
     Attributes:
         features: `[P, F]` normalised, of the `P` distinct tables that occur.
-        assignment: `[S, D, P]` 1 if sample `s` has table `p` on device `d`.
+        assignment: `[S, D, P]` number of tables `p` on device `d` of sample `s`.
         phases_ms: `[S, D, 4]` measured.
-        layouts: of the samples' tasks.
-        ratios: `[P, 4]` `work_ratios` of the tables; None if all samples have the network's setting.
-        batch_size: training samples per pass, of the network's setting.
+        measured_on: origin of the newest sample.
     """
 
     features: Float[Tensor, "P F"]
     assignment: Float[Tensor, "S D P"]
     phases_ms: Float[Tensor, "S D 4"]
-    layouts: tuple[Layout, ...]
-    ratios: Float[Tensor, "P 4"] | None
-    batch_size: int
+    measured_on: MeasuredOn
 
     @property
     def overall_ms(self) -> Float[Tensor, " S"]:
@@ -62,25 +54,13 @@ class CostData:
         return self.phases_ms.sum(-1).max(-1).values
 
     @cached_property
-    def holding(self) -> Int[Tensor, " N"]:
-        """Numbers `sample x D + device` of the devices with tables."""
-        return self.assignment.flatten(0, 1).any(dim=1).nonzero()[:, 0]
-
-    def by_layout(self) -> dict[Layout, Int[Tensor, " N"]]:
-        """Samples of each layout, the layout with the most samples first."""
-        return {
-            layout: torch.tensor([s for s, own in enumerate(self.layouts) if own == layout])
-            for layout, _ in Counter(self.layouts).most_common()
-        }
+    def holding(self) -> Bool[Tensor, "S D"]:
+        """Devices with tables."""
+        return self.assignment.any(dim=-1)
 
     @classmethod
-    def of(cls, samples: Sequence[CostSample], normaliser: Normaliser, fitted: StepSetting | None = None) -> "CostData":
-        """The samples as tensors; a table whose features differ between two samples is two tables.
-
-        Args:
-            samples: placements on any devices.
-            normaliser: of the features.
-            fitted: setting of the network's steps; samples of another one get `work_ratios`. None for the samples' own.
+    def of(cls, samples: Sequence[CostSample], normaliser: Normaliser) -> "CostData":
+        """The samples as tensors; tables of the same features are one, and one whose features differ is several.
 
         Raises:
             ValueError: there are none.
@@ -88,41 +68,18 @@ class CostData:
         if not samples:
             raise ValueError("there are no cost samples, so there is nothing to fit; pass at least one")
         samples = [sample.of_whole_tables() for sample in samples]
-        tables: dict[tuple[str, bytes], tuple[int, NDArray[np.float32]]] = {}
-        columns = [
-            [
-                tables.setdefault((name, row.tobytes()), (len(tables), row))[0]
-                for name, row in zip(sample.task.tables.names, _rows(sample, normaliser, fitted), strict=True)
-            ]
-            for sample in samples
-        ]
-        most = max(sample.task.num_devices for sample in samples)
-        assignment = torch.zeros(len(samples), most, len(tables))
-        phases_ms = torch.zeros(len(samples), most, len(PHASES))
-        for s, sample in enumerate(samples):
-            assignment[s, sample.placement.device, columns[s]] = 1.0
-            phases_ms[s, : sample.task.num_devices] = sample.costs.phases_ms()
-        rows = torch.from_numpy(np.stack([row for _, row in tables.values()]))
-        features, ratios = (part.contiguous() for part in rows.split([len(normaliser.mean), 4], dim=1))
-        return cls(
-            features,
-            assignment,
-            phases_ms,
-            tuple((sample.task.num_devices, sample.task.devices_per_host) for sample in samples),
-            None if bool((ratios == 1).all()) else ratios,
-            fitted.batch_size if fitted else samples[0].batch_size,
-        )
+        rows = [normaliser(sample.task.tables) for sample in samples]
+        features, table = torch.cat(rows).unique(dim=0, return_inverse=True)
+        number = torch.arange(len(samples)).repeat_interleave(torch.tensor([len(each) for each in rows]))
+        device = torch.cat([sample.placement.device for sample in samples])
+        assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(features))
+        assignment.index_put_((number, device, table), torch.ones(()), accumulate=True)
+        phases_ms = torch.stack([sample.costs.phases_ms() for sample in samples])
+        return cls(features, assignment, phases_ms, MeasuredOn.of(samples[-1]))
 
-    def sums(self, encode: Callable[[Tensor, Tensor | None], Tensor]) -> Float[Tensor, "S D L"]:
+    def sums(self, encode: Callable[[Tensor], Tensor]) -> Float[Tensor, "S D L"]:
         """Latent sums per device, by `CostNetwork.encode`."""
-        return self.assignment @ encode(self.features, self.ratios)
-
-
-def _rows(sample: CostSample, normaliser: Normaliser, fitted: StepSetting | None) -> NDArray[np.float32]:
-    """`[T, F+4]` normalised features and `work_ratios` of the sample's tables."""
-    tables, setting = sample.task.tables, MeasuredOn.of(sample).setting
-    ratios = torch.ones(len(tables), 4) if fitted is None or fitted == setting else work_ratios(tables, fitted, setting)
-    return torch.cat([normaliser(tables), ratios], dim=1).numpy()
+        return self.assignment @ encode(self.features)
 
 
 class CostNetwork(nn.Module, ABC):
@@ -180,9 +137,8 @@ class CostNetwork(nn.Module, ABC):
         steps: int,
         batch: int,
         generator: torch.Generator,
-        first: bool,
     ) -> float:
-        """Learn from samples; returns the mean loss.
+        """Learn from samples, for the first time if `measured_on` is None; returns the mean loss.
 
         Args:
             data: measured placements.
@@ -190,11 +146,12 @@ class CostNetwork(nn.Module, ABC):
             steps: of the optimizer.
             batch: draws of `data` per step.
             generator: draws.
-            first: whether the network is untrained.
 
         Raises:
             TrainingDivergedError: the loss is not finite.
         """
+        if self.measured_on is None:
+            self.calibrate(data)
         total = 0.0
         for _ in range(steps):
             loss = self.loss(data, batch, generator)
@@ -202,12 +159,12 @@ class CostNetwork(nn.Module, ABC):
             total += float(loss.detach())
         return total / max(steps, 1)
 
+    def calibrate(self, data: CostData) -> None:
+        """Take units from measured costs before the first fit."""
+
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         """The training loss on `batch` draws."""
         raise NotImplementedError
-
-    def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
-        """Take the cost of all-to-alls alone from samples of one hardware; ignored by a network that cannot."""
 
     def knows_topology(self, task: PlacementTask) -> bool:
         """Whether all-to-alls of the task's devices and hosts were measured."""

@@ -23,9 +23,7 @@ from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.tasks import PlacementTask
 
 Array = NDArray[np.float64]
-# Columns of `points` and `fits`: devices, devices per host, then
-_BYTES, _TIMES = 2, slice(3, 5)  # of points; milliseconds forward and backward
-_WIDEST, _FIT_WEIGHTS = 3, slice(4, 12)  # of fits: least and most bytes of the widest device; weights both ways
+_BYTES, _TIMES = 2, slice(3, 5)  # columns of points, after devices and devices per host: milliseconds both ways
 _COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 _OUTLIER = 2.5  # medians of the absolute error, above which a placement counts less
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
@@ -49,26 +47,18 @@ class ExchangeShape(NamedTuple):
         """`devices_per_host` of None stands for `host_devices`, the hardware's; if that is None too, one host has all."""
         return cls(num_devices, min(num_devices, devices_per_host or host_devices or num_devices))
 
-    @property
-    def peers(self) -> tuple[int, int]:
-        """Other devices on a device's host, and devices on other hosts."""
-        return self.devices_per_host - 1, self.num_devices - self.devices_per_host
-
 
 def exchanges_for(tasks: Sequence[PlacementTask], batch_size: int, more_devices: Iterable[int] = ()) -> list[Exchange]:
-    """Exchanges that describe the links for placements of tasks.
+    """Exchanges that describe the links for placements of tasks on the same kind of hosts.
 
     Of powers of two devices up to the tasks' own, and `more_devices`; up to twice the bytes of balanced placements. Sizes
     and numbers of devices are from fixed grids, so that other trainings ask for mostly the same exchanges.
     """
-    designed = []
-    for hosts in sorted({task.devices_per_host for task in tasks}, key=lambda hosts: hosts or 0):
-        own = [task for task in tasks if task.devices_per_host == hosts]
-        most = max(task.num_devices for task in own)
-        counts = {*(2**power for power in range(1, most.bit_length())), most, *more_devices} - {1}
-        widest = max(int(task.tables.dim.sum()) / task.num_devices for task in own)
-        designed += designed_exchanges(counts, hosts, round(_HEADROOM * widest * VECTOR_BYTES * batch_size))
-    return designed
+    most = max(task.num_devices for task in tasks)
+    counts = {*(2**power for power in range(1, most.bit_length())), most, *more_devices} - {1}
+    widest = max(int(task.tables.dim.sum()) / task.num_devices for task in tasks)
+    most_bytes = round(_HEADROOM * widest * VECTOR_BYTES * batch_size)
+    return designed_exchanges(counts, tasks[0].devices_per_host, most_bytes)
 
 
 def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most_bytes: int) -> list[Exchange]:
@@ -86,47 +76,46 @@ def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most
     ]
 
 
-def comm_inputs(dims: Float[Tensor, "*B D"], num_devices: int | None = None) -> Float[Tensor, "*B D 4"]:
-    """Inputs of an all-to-all in hundreds of dims: 1, dims that leave a device, the most that leave any, dims that arrive.
-
-    `num_devices` is less than `D` if the last devices do not take part; all inputs of these are 0.
-    """
-    count = num_devices or dims.shape[-1]
+def comm_inputs(dims: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D 4"]:
+    """Inputs of an all-to-all in hundreds of dims: 1, dims that leave a device, the most that leave any, dims that arrive."""
+    count = dims.shape[-1]
     share = (count - 1) / count
     largest = dims.max(dim=-1, keepdim=True).values.expand_as(dims)
     received = (dims.sum(dim=-1, keepdim=True) - dims) / count
-    inputs = torch.stack([torch.ones_like(dims), dims * share, largest * share, received], dim=-1)
-    inputs[..., count:, :] = 0
-    return inputs
+    return torch.stack([torch.ones_like(dims), dims * share, largest * share, received], dim=-1)
 
 
 class ExchangeModel(nn.Module):
     """Milliseconds of all-to-alls; 0 before it learns.
 
-    Its buffers have as many rows as there is to know, and loading a state replaces them.
-
     Attributes:
-        points: `[K, 5]` all-to-alls measured alone.
-        fits: `[G, 12]` weights fitted to placements, a row per topology, the one with the most placements first.
+        points: `[K, 5]` all-to-alls measured alone; loading a state replaces them by as many as that has.
+        fitted_ms: `[2, 4]` weights of `comm_inputs` fitted to placements, forward and backward.
+        fitted_to: `[2]` `ExchangeShape` of these placements.
+        widest_bytes: that left a device of theirs.
         host_devices: devices on a host of the hardware; 0 if all devices share a host.
         batch_size: of the placements; 0 before there are any.
-        law: `fit_law` of all points.
-        curves: of each topology with points.
-        fitted: the row of each topology in `fits`.
+        law: `fit_law` of the points.
+        curves: logarithms of bytes `[N]`, and times relative to the law `[2, N]`, of each topology with points. The law
+            bridges sizes; the points tell where a library changes its protocol.
     """
 
     points: Tensor
-    fits: Tensor
+    fitted_ms: Tensor
+    fitted_to: Tensor
+    widest_bytes: Tensor
     host_devices: Tensor
     batch_size: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("points", torch.zeros(0, 5, dtype=torch.float64))
-        self.register_buffer("fits", torch.zeros(0, 12, dtype=torch.float64))
+        self.register_buffer("fitted_ms", torch.zeros(2, 4))
+        self.register_buffer("fitted_to", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer("widest_bytes", torch.zeros((), dtype=torch.float64))
         self.register_buffer("host_devices", torch.zeros((), dtype=torch.int64))
         self.register_buffer("batch_size", torch.zeros((), dtype=torch.int64))
-        self.register_load_state_dict_pre_hook(_take_shapes)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_take_points)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(lambda module, _: module._index())  # type: ignore[no-untyped-call]
         self._index()
 
@@ -136,7 +125,7 @@ class ExchangeModel(nn.Module):
 
     def knows(self, shape: ExchangeShape) -> bool:
         """Whether all-to-alls of exactly this topology were measured."""
-        return shape in self.curves or shape in self.fitted
+        return shape in self.curves or shape == tuple(self.fitted_to.tolist())
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         """Replace all that was known of all-to-alls alone; samples must be of one hardware."""
@@ -147,60 +136,47 @@ class ExchangeModel(nn.Module):
             count, times = sample.exchange.num_devices, (sample.forward_ms, sample.backward_ms)
             shape = ExchangeShape.of(count, sample.exchange.devices_per_host, sample.host_devices)
             leaves = int(sample.exchange.sent_bytes.max()) * (count - 1) / count
-            rows.append([count, shape.devices_per_host, leaves, *(float(each.mean()) for each in times)])
-        self.points = torch.tensor(rows, dtype=torch.float64).reshape(-1, 5)
+            rows.append([*shape, leaves, *(float(each.mean()) for each in times)])
+        self.points = torch.tensor(sorted(rows), dtype=torch.float64).reshape(-1, 5)
         self._index()
 
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
-        self.batch_size = torch.tensor(data.batch_size)
-        rows: dict[ExchangeShape, list[float]] = {}
-        for (num_devices, devices_per_host), chosen in data.by_layout().items():
-            shape, own = self.topology(num_devices, devices_per_host), dims[chosen, :num_devices]
-            if num_devices > 1 and shape not in rows:
-                weights = _fitted_communication(own, data.phases_ms[chosen, :num_devices])
-                widest = own.amax(dim=1).double() * (num_devices - 1) / num_devices * self._unit_bytes
-                width = [float(widest.min()), float(widest.max())]
-                rows[shape] = [num_devices, shape.devices_per_host, *width, *weights.flatten().tolist()]
-        self.fits = torch.tensor(list(rows.values()), dtype=torch.float64).reshape(-1, 12)
-        self._index()
-
-    def placed_ms(self, data: CostData, dims: Float[Tensor, "S D"]) -> Float[Tensor, "S D 2"]:
-        """Forward and backward communication of measured placements."""
-        found = torch.zeros(*dims.shape, 2)
-        for (num_devices, devices_per_host), chosen in data.by_layout().items():
-            mean_dims = _HUNDRED * float(dims[chosen].sum(dim=1).mean())
-            weights = self.weights_ms(self.topology(num_devices, devices_per_host), mean_dims)
-            found[chosen] = comm_inputs(dims[chosen], num_devices) @ weights.mT
-        return found
-
-    @property
-    def fitted_ms(self) -> Float[Tensor, "2 4"]:
-        """The weights fitted to the placements of the topology with the most of them; 0 if there are none."""
-        return self.fits[0, _FIT_WEIGHTS].reshape(2, 4).float() if len(self.fits) else torch.zeros(2, 4)
+        origin, count = data.measured_on, dims.shape[1]
+        self.batch_size = torch.tensor(origin.batch_size)
+        self.fitted_ms = _fitted_communication(dims, data.phases_ms)
+        self.fitted_to = torch.tensor(self.topology(count, origin.devices_per_host))
+        self.widest_bytes = dims.max().double() * (count - 1) / count * self._unit_bytes
 
     def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 4"]:
         """Weights of `comm_inputs` for placements of tables of `sum_dims` together.
 
         `sum_dims` of another batch than that of the measured placements count in proportion.
         """
-        if shape.num_devices == 1 or not self.batch_size:
+        count, is_fitted = shape.num_devices, shape == tuple(self.fitted_to.tolist())
+        if count == 1 or not self.batch_size:
             return torch.zeros(2, 4)
-        fit, curve = self.fitted.get(shape), self.curves.get(shape)
-        if fit is None and not self.curves:
+        balanced = sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2
+        reaches = shape not in self.curves or balanced <= _REACH * self.widest_bytes
+        if not self.curves or (is_fitted and reaches):
             return self.fitted_ms
-        balanced = sum_dims / _HUNDRED * self._unit_bytes * (shape.num_devices - 1) / shape.num_devices**2
-        if fit is not None and (curve is None or balanced <= _REACH * fit[_WIDEST]):
-            return torch.from_numpy(fit[_FIT_WEIGHTS].reshape(2, 4)).float()
-        if not self.law[:, 1].any():  # without a network between hosts if none was measured
-            shape = ExchangeShape(shape.num_devices, shape.num_devices)
-        sizes = np.array([1.0, _AHEAD]) * balanced
-        here, ahead = (law_ms(self.law, shape, sizes) if curve is None else curve.ms(shape, sizes)).T
+        here, ahead = self._alone_ms(shape, np.array([1.0, _AHEAD]) * balanced).T
         slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
         slopes = self.fitted_ms[:, 1:].double()  # of what a device sends, the most that any sends, what it receives
         shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, torch.tensor([0.0, 1.0, 0.0]))
         per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * shares / shares.sum(dim=1, keepdim=True)
         return torch.cat([torch.from_numpy(here - slope * balanced)[:, None], per_unit], dim=1).float()
+
+    def _alone_ms(self, shape: ExchangeShape, sizes: Array) -> Array:
+        """`[2, N]` milliseconds, forward and backward, of `[N]` bytes that leave a device."""
+        log_bytes, ratios = self.curves.get(shape, (np.zeros(1), np.ones((2, 1))))
+        if (
+            shape not in self.curves and not self.law[:, 1].any()
+        ):  # without a network between hosts if none was measured
+            shape = ExchangeShape(shape.num_devices, shape.num_devices)
+        ratio = np.stack([np.interp(np.log(sizes), log_bytes, each) for each in ratios])
+        found: Array = ratio * law_ms(self.law, np.array([[*shape, size] for size in sizes]))
+        return found
 
     @property
     def _unit_bytes(self) -> float:
@@ -208,29 +184,26 @@ class ExchangeModel(nn.Module):
         return float(_HUNDRED * VECTOR_BYTES * int(self.batch_size))
 
     def _index(self) -> None:
-        points, fits = self.points.numpy(), self.fits.numpy()
-        rows = {shape: points[(points[:, :2] == shape).all(axis=1)] for shape in _shapes(points)}
-        self.law = fit_law(rows)
-        self.curves = {shape: _Curve.through(shape, own) for shape, own in rows.items()}
-        self.fitted = dict(zip(_shapes(fits), fits, strict=True))
+        points = self.points.numpy()
+        self.law = fit_law(points)
+        relative = points[:, _TIMES].T / law_ms(self.law, points).clip(min=1e-12)
+        self.curves = {}
+        for shape in np.unique(points[:, :_BYTES], axis=0):
+            own = (points[:, :_BYTES] == shape).all(axis=1)
+            self.curves[ExchangeShape(*map(int, shape))] = np.log(points[own, _BYTES]), relative[:, own]
 
 
-def _shapes(rows: Array) -> list[ExchangeShape]:
-    return [ExchangeShape(*row) for row in rows[:, :2].astype(int).tolist()]
-
-
-def fit_law(points: Mapping[ExchangeShape, Array]) -> Array:
+def fit_law(points: Array) -> Array:
     """`[2, 2, 4]` weights of `link_inputs`, forward and backward, for the links of a host and the network.
 
-    They are not negative, and have the least squared relative error over the rows of `ExchangeModel.points` of each topology.
-    One host says nothing of a network, and many hosts hardly anything of the links of one.
+    They are not negative, and have the least squared relative error over the points. One host says nothing of a network, and
+    many hosts hardly anything of the links of one.
     """
     law = np.zeros((2, 2, 4))
     for link in range(2):
-        chosen = [(shape, rows) for shape, rows in points.items() if bool(shape.peers[1]) == bool(link)]
-        for phase in range(2) if chosen else ():
-            inputs = np.concatenate([link_inputs(shape, link, rows[:, _BYTES]) for shape, rows in chosen])
-            measured_ms = np.concatenate([rows[:, _TIMES][:, phase] for _, rows in chosen])
+        chosen = points[(points[:, 0] > points[:, 1]) == bool(link)]
+        inputs = link_inputs(chosen, link)
+        for phase, measured_ms in enumerate(chosen[:, _TIMES].T):
             relative = inputs[measured_ms > 0] / measured_ms[measured_ms > 0, None]
             size = np.linalg.norm(relative, axis=0).clip(min=1e-300)
             ridge = np.diag(np.sqrt(_RIDGE) * _RELUCTANCE)
@@ -239,50 +212,26 @@ def fit_law(points: Mapping[ExchangeShape, Array]) -> Array:
     return law
 
 
-class _Curve(NamedTuple):
-    """The all-to-alls of one topology: a law of their own, and what was measured relative to it at `[N]` sizes.
-
-    The law bridges sizes; what was measured tells where a library changes its protocol.
-    """
-
-    law: Array
-    log_bytes: Array
-    ratio: Array
-
-    @classmethod
-    def through(cls, shape: ExchangeShape, points: Array) -> "_Curve":
-        """Through the rows of `ExchangeModel.points` of one topology."""
-        points = points[points[:, _BYTES].argsort()]
-        law, sizes = fit_law({shape: points}), points[:, _BYTES]
-        return cls(law, np.log(sizes), points[:, _TIMES].T / law_ms(law, shape, sizes).clip(min=1e-12))
-
-    def ms(self, shape: ExchangeShape, bytes_out: Array) -> Array:
-        """As `law_ms`."""
-        ratio = np.stack([np.interp(np.log(bytes_out), self.log_bytes, each) for each in self.ratio])
-        found: Array = law_ms(self.law, shape, bytes_out) * ratio
-        return found
-
-
-def law_ms(law: Array, shape: ExchangeShape, bytes_out: Array) -> Array:
-    """`[2, N]` milliseconds, forward and backward, of `[N]` bytes that leave a device.
+def law_ms(law: Array, points: Array) -> Array:
+    """`[2, N]` milliseconds, forward and backward, of points `[N, 3]` or with more columns.
 
     Links of the host and the network run at once, so the slower of them counts.
     """
-    inputs = np.stack([link_inputs(shape, link, bytes_out) for link in range(2)])  # [2, N, 4]
+    inputs = np.stack([link_inputs(points, link) for link in range(2)])  # [2, N, 4]
     slowest: Array = np.einsum("plx,lnx->pln", law, inputs).max(axis=1)
     return slowest
 
 
-def link_inputs(shape: ExchangeShape, link: int, bytes_out: Array) -> Array:
+def link_inputs(points: Array, link: int) -> Array:
     """`[N, 4]` terms of the host's links (0) or the network (1); 0 without peers there.
 
     A constant, the number of peers, their share of the bytes, and the square root of bytes times peers, since small messages
     reach less of the bandwidth.
     """
-    peers = shape.peers[link]
-    share = bytes_out * peers / sum(shape.peers)
-    ones = np.full_like(share, peers > 0)
-    return np.stack([ones, ones * peers, share, np.sqrt(share * peers)], axis=1)
+    devices, on_a_host, num_bytes = points[:, : _BYTES + 1].T
+    peers = devices - on_a_host if link else on_a_host - 1
+    share = num_bytes * peers / (devices - 1)
+    return np.stack([peers > 0, peers, share, np.sqrt(share * peers)], axis=1).astype(np.float64)
 
 
 def _fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "2 4"]:
@@ -306,7 +255,6 @@ def _fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "
     return fitted
 
 
-def _take_shapes(module: nn.Module, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Give buffers the shapes of the state that is about to be loaded, whose sizes are what was learned."""
-    for name, own in module.named_buffers():
-        own.data = torch.empty_like(state.get(prefix + name, own))
+def _take_points(model: ExchangeModel, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
+    """Make room for as many points as the state that is about to be loaded has."""
+    model.points = torch.empty_like(state.get(f"{prefix}points", model.points))

@@ -1,9 +1,9 @@
 """The structured cost network: positive work per table and phase, summed, times a bounded correction for fusion."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from copy import copy
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy
@@ -38,7 +38,6 @@ from dreamshard.cost_model.features import (
     PHYSICAL_FEATURES,
     Normaliser,
 )
-from dreamshard.costs import ExchangeSample
 from dreamshard.tasks import PlacementTask
 
 WIDE, DISTINCT, DIMS, LOOKUPS, COUNT = slice(-6, -4), -4, -3, -2, -1
@@ -57,30 +56,6 @@ _EXPONENTS = -15, 8  # least and greatest of a table's work
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _HUBER = 0.05  # relative error above which the loss grows linearly
 _LOSS_SCALE = 10.0
-
-
-class FitData(NamedTuple):
-    """What is constant during a fit, of the `N` devices with tables.
-
-    Errors are relative to the device's cost, at least a fifth of the slowest's, so that idle ones count little.
-
-    Attributes:
-        inputs: the exponent of a table's work is linear in them.
-        raw_work: of each table before the exponent; of each pair if these differ.
-        assignment: 1 for the tables of each device.
-        shared: inputs of the correction that all pairs share.
-        per_unit: relative error per unit of forward and backward compute.
-        idle_error: without any compute.
-        comm_error: of communication.
-    """
-
-    inputs: Float[Tensor, "P Z"]
-    raw_work: Float[Tensor, "P _"]
-    assignment: Float[Tensor, "N P"]
-    shared: Float[Tensor, "X N"]
-    per_unit: Float[Tensor, "2 N"]
-    idle_error: Float[Tensor, "2 N"]
-    comm_error: Float[Tensor, " N"]
 
 
 class StructuredCostNetwork(CostNetwork):
@@ -102,8 +77,7 @@ class StructuredCostNetwork(CostNetwork):
     begin at 0, so that they have no effect before a sample has shown one. Communication, the same for all members: linear
     in `comm_inputs`, by `exchanges`.
 
-    A *pair* is one member's forward or backward compute. `compiled._network_ms` is the formula in compiled code, and
-    `loss_and_gradient` its gradient.
+    A *pair* is one member's forward or backward compute. `compiled._network_ms` is the formula in compiled code.
     """
 
     mean: Tensor
@@ -133,7 +107,7 @@ class StructuredCostNetwork(CostNetwork):
             "output_weight": 0.01 * torch.randn(_MEMBERS, 2, _HIDDEN),
         }
         for name, value in weights.items():
-            self.register_parameter(name, nn.Parameter(value, requires_grad=False))
+            self.register_parameter(name, nn.Parameter(value))
         self.exchanges = ExchangeModel()
         self.task_comm_ms: Tensor | None = None  # in a copy for one task
 
@@ -209,15 +183,10 @@ class StructuredCostNetwork(CostNetwork):
     @torch.no_grad()
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
         """The mean over the members; communication by `comm_ms`."""
-        return self._phases_ms(sums, comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)
-
-    def _phases_ms(self, sums: Float[Tensor, "*B D L"], comm_ms: Float[Tensor, "*B D 2"]) -> Float[Tensor, "*B D 4"]:
+        comm_ms = comm_inputs(sums[..., DIMS]) @ self.comm_ms.T
         loads = sums.flatten(0, -2).double().numpy()
         compute = torch.from_numpy(computes_ms(self.law(1), loads)).to(sums.dtype).view(comm_ms.shape)
         return torch.cat([compute[..., :1], comm_ms, compute[..., 1:]], dim=-1)
-
-    def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
-        self.exchanges.learn_exchanges(samples)
 
     def knows_topology(self, task: PlacementTask) -> bool:
         shape = self.exchanges.topology(task.num_devices, task.devices_per_host)
@@ -230,39 +199,25 @@ class StructuredCostNetwork(CostNetwork):
         network.task_comm_ms = exchanges.weights_ms(shape, batches * float(task.tables.dim.sum()))
         return network
 
-    @torch.no_grad()
-    def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-        sums = data.sums(self.encode)
-        phases_ms = self._phases_ms(sums, self.exchanges.placed_ms(data, sums[..., DIMS]))
-        return phases_ms.sum(dim=-1).max(dim=-1).values, data.overall_ms
-
-    @torch.no_grad()
-    def fit(
-        self,
-        data: CostData,
-        optimizer: torch.optim.Optimizer,
-        *,
-        steps: int,
-        batch: int,
-        generator: torch.Generator,
-        first: bool,
-    ) -> float:
+    def fit(self, data: CostData, optimizer: torch.optim.Optimizer, **steps: Any) -> float:
         """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`."""
-        sums = data.sums(self.encode)
-        self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
-        self.exchanges.learn_placements(data, sums[..., DIMS])
-        if first:
-            self.calibrate(sums, data.phases_ms)
-        fitted, parameters = self.fit_data(data, sums), list(self.parameters())
+        with torch.no_grad():
+            self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
+            self.exchanges.learn_placements(data, data.sums(self.encode)[..., DIMS])
+            if self.measured_on is None:
+                self.calibrate(data)
+        loss, parameters = self.loss_of(data), list(self.parameters())
 
         def objective(weights: Floats) -> tuple[float, Floats]:
             vector_to_parameters(torch.from_numpy(weights).float(), parameters)
-            loss, gradient = self.loss_and_gradient(fitted)
-            return loss, parameters_to_vector(gradient).double().numpy()
+            with torch.enable_grad():
+                value = loss()
+            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)])
+            return value.item(), slopes.double().numpy()
 
         found = scipy.optimize.minimize(
             objective,
-            parameters_to_vector(parameters).double().numpy(),
+            parameters_to_vector(parameters).detach().double().numpy(),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": _ITERATIONS},
@@ -274,74 +229,46 @@ class StructuredCostNetwork(CostNetwork):
         vector_to_parameters(torch.from_numpy(found.x).float(), parameters)
         return float(found.fun)
 
-    def calibrate(self, sums: Float[Tensor, "S D L"], phases_ms: Float[Tensor, "S D 4"]) -> None:
-        """Set the scale of each compute phase from measured costs, so that training starts near them."""
-        predicted, measured = self.phases_ms(sums)[..., COMPUTE], phases_ms[..., COMPUTE]
+    def calibrate(self, data: CostData) -> None:
+        """Set the scale of each compute phase, so that training starts near the measured costs."""
+        predicted, measured = self.phases_ms(data.sums(self.encode))[..., COMPUTE], data.phases_ms[..., COMPUTE]
         self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1)).clamp(min=1e-9)
 
-    def fit_data(self, data: CostData, sums: Float[Tensor, "S D L"]) -> FitData:
-        """What a fit to samples of these latent sums needs."""
-        _, inputs, raw_work = self._work_inputs(data.features, data.ratios)
+    @torch.no_grad()
+    def loss_of(self, data: CostData) -> Callable[[], Float[Tensor, ""]]:
+        """Huber's loss of the relative errors of compute by phase and of the whole cost, as a function of the parameters.
+
+        Errors are relative to the device's cost, at least a fifth of the slowest's, so that idle ones count little. Constants
+        of the `N` devices with tables are computed once.
+        """
+        held, sums = data.holding, data.sums(self.encode)
+        _, inputs, raw_work = self._work_inputs(data.features, None)
+        assignment, measured_ms = data.assignment[held], data.phases_ms[held]  # [N, P], [N, 4]
         device_ms = data.phases_ms.sum(-1)  # [S, D]
-        scale_ms = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
-        comm_ms = self.exchanges.placed_ms(data, sums[..., DIMS]).sum(dim=-1) - data.phases_ms[..., 1:3].sum(dim=-1)
-        held = sums[..., COUNT] > 0.5
+        scale_ms = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))[held]
+        comm_ms = (comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)[held] - measured_ms[:, 1:3]
+        comm_error = comm_ms.sum(dim=1) / scale_ms  # [N]
+        idle_error = -measured_ms[:, COMPUTE].T / scale_ms  # [2, N]
+        per_unit = self.scale_ms[:, None] / scale_ms  # [2, N]
         logs = 0.5 * (sums[held][:, _LOGS] + LEAST_SUM).log()  # [N, 4]
         logs[:, 0] -= COUNT_SHIFT
-        return FitData(
-            inputs,
-            raw_work,
-            data.assignment[held],
-            torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], dim=1).T.contiguous(),
-            (self.scale_ms / scale_ms[held][:, None]).T.contiguous(),
-            (-data.phases_ms[held][:, COMPUTE] / scale_ms[held][:, None]).T.contiguous(),
-            (comm_ms / scale_ms)[held],
-        )
+        shared = torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], dim=1).T.expand(2 * _MEMBERS, -1, -1)
 
-    @torch.no_grad()
-    def loss_and_gradient(self, data: FitData) -> tuple[float, list[Tensor]]:
-        """Huber's loss of the relative errors of compute by phase and of the whole cost, and its gradient by parameter."""
-        hidden_weight, output_weight = self.hidden_weight.flatten(0, 1), self.output_weight.flatten(0, 1)
-        exponent = self._exponents(data.inputs)  # [P, 2M]
-        clamped = exponent.clamp(*_EXPONENTS)
-        work = data.raw_work * clamped.exp()
-        total, square = (data.assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2M, N]
-        total_work, root = total + LEAST_WORK, (square + LEAST_SQUARE).sqrt()
-        concentration = 2 * root / total_work
-        own = torch.stack([0.5 * total_work.log(), concentration], dim=1)
-        inputs = torch.cat([own, data.shared.expand(len(own), -1, -1)], dim=1)  # [2M, X, N]
-        hidden = torch.baddbmm(self.hidden_bias.flatten(0, 1)[..., None], hidden_weight.mT, inputs).relu()  # [2M, H, N]
-        bounded = (torch.bmm(output_weight[:, None], hidden)[:, 0] / BOUND).tanh()  # [2M, N]
-        correction = (BOUND * bounded).exp()
-        compute = nn.functional.softplus(self.launch.view(-1, 1)) + total * correction
-        error = data.idle_error + compute.view(-1, 2, compute.shape[1]) * data.per_unit  # [M, 2, N]
-        whole = error.sum(dim=1) + data.comm_error  # [M, N]
-        loss = _LOSS_SCALE * (_huber(error) / 2 + _huber(whole))
+        def loss() -> Float[Tensor, ""]:
+            work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [P, 2M]
+            total, square = (assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2M, N]
+            concentration = 2 * (square + LEAST_SQUARE).sqrt() / (total + LEAST_WORK)
+            own = torch.stack([0.5 * (total + LEAST_WORK).log(), concentration], dim=1)
+            bias, weight = self.hidden_bias.flatten(0, 1)[..., None], self.hidden_weight.flatten(0, 1)
+            hidden = torch.baddbmm(bias, weight.mT, torch.cat([own, shared], dim=1)).relu()  # [2M, H, N]
+            output = torch.bmm(self.output_weight.flatten(0, 1)[:, None], hidden)[:, 0]  # [2M, N]
+            correction = (BOUND * (output / BOUND).tanh()).exp()
+            compute = nn.functional.softplus(self.launch.view(-1, 1)) + total * correction
+            error = idle_error + compute.view(_MEMBERS, 2, -1) * per_unit  # [M, 2, N]
+            return _LOSS_SCALE * (_huber(error) / 2 + _huber(error.sum(dim=1) + comm_error))
 
-        # The chain rule, backwards
-        by_error = _huber_slope(error) / 2 + _huber_slope(whole)[:, None]
-        by_compute = (_LOSS_SCALE * by_error * data.per_unit).flatten(0, 1)  # [2M, N]
-        by_output = by_compute * total * correction * (1 - bounded.square())
-        by_hidden = output_weight[..., None] * by_output[:, None] * (hidden > 0)  # [2M, H, N]
-        by_log, by_concentration = torch.bmm(hidden_weight[:, :2], by_hidden).unbind(dim=1)  # [2M, N]
-        by_total = by_compute * correction + (0.5 * by_log - by_concentration * concentration) / total_work
-        by_square = by_concentration / (root * total_work)
-        by_work, by_squared = (data.assignment.T @ torch.cat([by_total, by_square]).T).chunk(2, dim=1)  # [P, 2M]
-        by_exponent = (by_work + 2 * work * by_squared) * work * (exponent == clamped)
-        gradient = {
-            "log_scale": by_exponent.sum(dim=0),
-            "slope": by_exponent.T @ data.inputs,
-            "launch": by_compute.sum(dim=1) * self.launch.flatten().sigmoid(),
-            "hidden_weight": torch.bmm(inputs, by_hidden.mT),
-            "hidden_bias": by_hidden.sum(dim=2),
-            "output_weight": torch.bmm(hidden, by_output[..., None]),
-        }
-        return float(loss), [gradient[name].view_as(own) for name, own in self.named_parameters()]
+        return loss
 
 
 def _huber(error: Float[Tensor, "*B"]) -> Float[Tensor, ""]:
     return nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=_HUBER)
-
-
-def _huber_slope(error: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-    return (error / _HUBER).clamp(-1, 1) / error.numel()

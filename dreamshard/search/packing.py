@@ -100,7 +100,6 @@ class PlacementLimits:
         *,
         descending: bool = False,
         rank: Floats | None = None,
-        wanted: Ints | None = None,
     ) -> Int[Tensor, " T"] | None:
         """Put each item on the device with the least load that may hold it and has room, or the most room among equal ones.
 
@@ -109,7 +108,6 @@ class PlacementLimits:
             load: `[T]` that a table adds to its device.
             descending: take the most load instead.
             rank: `[T, D]` instead of the load.
-            wanted: `[I]` devices that come before all others.
 
         Returns:
             The device of each table; None if a table finds no room.
@@ -122,20 +120,10 @@ class PlacementLimits:
         groups = np.array([g for own in self.groups for g in own], np.int64)
         owner = np.full((int(groups.max(initial=-1)) + 1, len(self.capacity_bytes)), -1)
         found = _fill(
-            items, load_of, -1.0 if descending else 1.0, ranks, device.copy() if wanted is None else wanted,
-            self.item_bytes, self.capacity_bytes.copy(), self.allowed, self.parent, first_group, groups, owner, device,
+            items, load_of, -1.0 if descending else 1.0, ranks, self.item_bytes, self.capacity_bytes.copy(),
+            self.allowed, self.parent, first_group, groups, owner, device,
         )  # fmt: skip
         return torch.from_numpy(device[self.item]) if found else None
-
-    def repaired(self, device: Int[Tensor, " T"], load: Floats) -> Int[Tensor, " T"] | None:
-        """Devices of tables in a legal placement like `device`; None if none was found.
-
-        Items that have the fewest devices to choose from come first, then the largest. Each stays where it is if it may, or
-        else goes to the device of the least `load`.
-        """
-        freedom = self.allowed.sum(axis=1) - [len(each) for each in self.groups]
-        order = np.lexsort((-self.item_bytes, freedom))
-        return self.filled(self.first[order], load, wanted=device.numpy()[self.first])
 
 
 @jit
@@ -144,7 +132,6 @@ def _fill(
     load: Floats,
     sign: float,
     rank: Floats,
-    wanted: Ints,
     size: Ints,
     left: Ints,
     allowed: Mask,
@@ -164,8 +151,6 @@ def _fill(
             if not fits:
                 continue
             value = rank[i, d] if len(rank) else sign * loads[d]
-            if d == wanted[i]:
-                value = -np.inf
             if best < 0 or value < least or (value == least and left[d] > left[best]):
                 best, least = d, value
         if best < 0:

@@ -29,6 +29,7 @@ from dreamshard.cost_model import (
     prediction_error,
 )
 from dreamshard.costs import CostSample, ExchangeSample, MeasuredOn, feasible
+from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
@@ -53,7 +54,6 @@ class TrainingState:
     """Everything a run needs to continue.
 
     Attributes:
-        warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
         iteration: rounds completed.
         cost_optimizer: of the cost network, as `policy_optimizer` is of the policy.
         generator: the only source of randomness.
@@ -63,7 +63,6 @@ class TrainingState:
     normaliser: Normaliser
     cost_network: Any
     policy: Any
-    warm: bool
     iteration: int = 0
     cost_optimizer: torch.optim.Optimizer = field(init=False)
     policy_optimizer: torch.optim.Optimizer = field(init=False)
@@ -132,7 +131,7 @@ class DreamShard:
         Raises:
             ValueError: `base` is of another algorithm.
         """
-        network: CostNetwork
+        network: Any
         if base is None:
             normaliser = self.normaliser(pool)
             with torch.random.fork_rng(devices=[]):
@@ -142,9 +141,9 @@ class DreamShard:
             network, policy, normaliser = deepcopy(base.cost_network), deepcopy(base.policy), base.normaliser
         else:
             raise ValueError(f"a training of {self.name} cannot start from a placer of {base.name}; start without one")
-        if exchanges:
-            network.learn_exchanges(exchanges)
-        state = TrainingState(config, normaliser, network, policy, warm=base is not None)
+        if exchanges and self.uses_exchanges:
+            network.exchanges.learn_exchanges(exchanges)
+        state = TrainingState(config, normaliser, network, policy)
         state.generator.manual_seed(seed)
         return state
 
@@ -186,20 +185,12 @@ class DreamShard:
         config, network = state.config, state.cost_network
         self._set_rates(state)
         fitted, fresh = feasible(samples), feasible(samples[-config.placements_per_iteration :])
-        if network.measured_on is None and fitted:
-            network.measured_on = MeasuredOn.of(fitted[-1])
-        setting = network.measured_on.setting if network.measured_on else None
-        first, error = state.iteration == 0 and not state.warm, None
-        if fresh and not first:
-            error = prediction_error(network, CostData.of(fresh, state.normaliser, setting))
-        loss = network.fit(
-            CostData.of(fitted, state.normaliser, setting),
-            state.cost_optimizer,
-            steps=config.cost_steps,
-            batch=config.cost_batch,
-            generator=state.generator,
-            first=first,
-        )
+        error, data = None, CostData.of(fitted, state.normaliser)
+        if fresh and network.measured_on is not None:
+            error = prediction_error(network, CostData.of(fresh, state.normaliser))
+        steps = {"steps": config.cost_steps, "batch": config.cost_batch, "generator": state.generator}
+        loss = network.fit(data, state.cost_optimizer, **steps)
+        network.measured_on = data.measured_on
         return CostFit(loss, error)
 
     def improve(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> UpdateFigures:
@@ -232,7 +223,7 @@ class DreamShard:
             "cost_optimizer": files.moments(state.cost_optimizer),
             "policy_optimizer": files.moments(state.policy_optimizer),
         }
-        own = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
+        own = {"iteration": state.iteration, "training": asdict(state.config)}
         _write(folder, self.name, state, sections, **own)
 
 
@@ -278,8 +269,8 @@ def save_placer(placer: TrainedPlacer, folder: Path) -> None:
 
 def load_placer(folder: Path) -> TrainedPlacer:
     """The placer in a folder, of any algorithm; raises ValueError if there is none."""
-    sections, config = files.read_model(folder)
-    with files.complete_model(folder):
+    with reading(folder, *files.UNREADABLE):
+        sections, config = files.read_model(folder)
         network, policy, normaliser = _restored(sections, config)
         placer = TRAINING_ALGORITHMS[config["algorithm"]].made(network, policy, normaliser)
         return replace(placer, budget_ms=config["budget_ms"]) if isinstance(placer, DreamShardPlacer) else placer
@@ -291,11 +282,11 @@ def load_state(folder: Path) -> TrainingState:
     Raises:
         ValueError: there is none.
     """
-    sections, config = files.read_model(folder)
-    with files.complete_model(folder):
+    with reading(folder, *files.UNREADABLE):
+        sections, config = files.read_model(folder)
         network, policy, normaliser = _restored(sections, config)
         training = TrainingConfig(**config["training"])
-        state = TrainingState(training, normaliser, network, policy, config["warm"], config["iteration"])
+        state = TrainingState(training, normaliser, network, policy, config["iteration"])
         files.restore_moments(state.cost_optimizer, sections.get("cost_optimizer", {}))
         files.restore_moments(state.policy_optimizer, sections.get("policy_optimizer", {}))
         state.generator.set_state(sections["generator"]["state"])

@@ -9,7 +9,7 @@ the one that learns.
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,7 +22,8 @@ from dreamshard.cost_model.paper import LATENT, heads_law
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer
 from dreamshard.policy.mdp import Episode, UpdateFigures, legal_devices, masked_entropy, masked_log_softmax
-from dreamshard.search.packing import PlacementLimits, packed
+from dreamshard.search.packing import packed
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
 DEVICE_INPUTS = 2
@@ -64,27 +65,26 @@ class ComputeCostNetwork(CostNetwork):
         """Compute of a device with tables."""
         return heads_law([self.head], torch.zeros(LATENT), float(self.unit_ms))
 
-    def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *, first: bool, **steps: Any) -> float:
-        """See `CostNetwork`; sets `unit_ms` before the first fit."""
-        if first:
-            self.unit_ms.fill_(float(_measured_ms(data).mean().clamp(min=1e-9)))
-        return super().fit(data, optimizer, first=first, **steps)
+    def calibrate(self, data: CostData) -> None:
+        """Set `unit_ms`."""
+        self.unit_ms = _measured_ms(data).mean().clamp(min=1e-9)
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         """Mean squared error in `unit_ms`², of devices with tables drawn with replacement."""
-        drawn = torch.randint(len(data.holding), (batch,), generator=generator)
-        sums = data.assignment.flatten(0, 1)[data.holding[drawn]] @ self.encode(data.features)
-        error: Tensor = self.head(sums[..., :-1]).squeeze(-1) - _measured_ms(data)[drawn] / self.unit_ms
+        held, measured_ms = data.assignment[data.holding], _measured_ms(data)
+        drawn = torch.randint(len(held), (batch,), generator=generator)
+        sums = held[drawn] @ self.encode(data.features)
+        error: Tensor = self.head(sums[..., :-1]).squeeze(-1) - measured_ms[drawn] / self.unit_ms
         return error.square().mean()
 
     def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
         """Compute of devices with tables."""
-        return self.compute_ms(data.sums(self.encode)).flatten()[data.holding], _measured_ms(data)
+        return self.compute_ms(data.sums(self.encode))[data.holding], _measured_ms(data)
 
 
 def _measured_ms(data: CostData) -> Float[Tensor, " N"]:
     """Compute of each device with tables."""
-    return data.phases_ms[..., COMPUTE].sum(dim=-1).flatten()[data.holding]
+    return data.phases_ms[data.holding][:, COMPUTE].sum(dim=-1)
 
 
 class AutoShardPolicy(nn.Module):
@@ -298,16 +298,11 @@ class AutoShardPlacer(OrderedPlacer):
     name: str = "autoshard"
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """The policy's placement of whole tables.
-
-        If the policy ran out of room, or broke constraints that it does not know (tables to be together or apart), only
-        the tables that are in the way are moved; if that fails, all are packed.
+        """The policy's placement of whole tables; tables are packed if it ran out of room or broke constraints.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
         episode = Episode.of(task, self.cost_network, self.normaliser)
-        alone_ms = self.cost_network.compute_ms(episode.latents[episode.order.argsort()])
-        taken = rollout(self.policy, episode).device[0]
-        device = PlacementLimits.of(task).repaired(taken, alone_ms.double().detach().numpy())
-        return Placement.whole(packed(task) if device is None else device, task.num_devices)
+        placement = Placement.whole(rollout(self.policy, episode).device[0], task.num_devices)
+        return Placement.whole(packed(task), task.num_devices) if violation(task, placement) else placement

@@ -163,7 +163,7 @@ def _error_rows(judged: Sequence[CostSample], trained: Sequence[Trained]) -> Ite
 def _predicted(state: TrainingState, samples: Sequence[CostSample]) -> Vector:
     """`[S]` overall milliseconds by a state's cost network."""
     network = state.cost_network
-    data = CostData.of(samples, state.normaliser, network.measured_on.setting if network.measured_on else None)
+    data = CostData.of(samples, state.normaliser)
     return network.predicted(data)[0].double().numpy()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.cost_model import CostData, Normaliser
+from dreamshard.cost_model import Normaliser
 from dreamshard.cost_model.features import (
     BACKWARD,
     BACKWARD_LOOKUP_BYTES,
@@ -17,10 +17,9 @@ from dreamshard.cost_model.features import (
     features,
     work_ratios,
 )
-from dreamshard.costs import MeasuredOn, StepSetting
+from dreamshard.costs import StepSetting
 from dreamshard.placement import Placement
 from tests.helpers.tables import pool_of, roomy_task, tables_of
-from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learnt, make_placer
 
 FP32 = StepSetting(precision="fp32", optimizer="sgd", batch_size=1000)
@@ -83,17 +82,3 @@ def test_predictions_fall_with_half_precision_and_half_the_batch():
     assert 0.4 * own < float(half.overall_ms()) < 0.7 * own
     assert torch.equal(fp16.forward_comm_ms, placer.predict(task, placement).forward_comm_ms)  # vectors stay fp32
     assert (half.forward_comm_ms < fp16.forward_comm_ms).all()
-
-
-def test_samples_of_two_settings_fit_together():
-    tables, placement = pool_of(8), Placement.whole(torch.arange(8) % 2, 2)
-    fp32, fp16 = roomy_task(tables), replace(roomy_task(tables), precision="fp16")
-    samples = [simulated(0.0).measure(task, placement) for task in (fp32, fp16)]
-    samples.append(simulated(0.0, batch_size=2048).measure(fp32, placement))
-    setting = MeasuredOn.of(samples[0]).setting
-    assert CostData.of(samples[:1], Normaliser.fit(tables), setting).ratios is None
-    data = CostData.of(samples, Normaliser.fit(tables), setting)
-    narrow = int((tables.dim <= 8).sum())  # a row is one sector in either precision
-    assert len(data.ratios) == 3 * 8 - narrow  # otherwise a table in another setting is another table
-    assert (data.ratios[:8] == 1).all()
-    assert torch.allclose(data.ratios[-8:, BATCH], torch.tensor(2048 / setting.batch_size))

@@ -1,7 +1,5 @@
 """Fitting a cost network to measured placements."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.nn import functional
@@ -13,8 +11,7 @@ from dreamshard.cost_model import (
     TrainingDivergedError,
     prediction_error,
 )
-from dreamshard.cost_model.structured import DIMS, FitData
-from dreamshard.costs import StepSetting
+from dreamshard.cost_model.structured import DIMS
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer
 from dreamshard.task_sets.sampling import split_tables
@@ -38,16 +35,19 @@ def test_a_table_that_changed_between_two_samples_is_two_tables():
     one, other = task_of([10, 20], 2, 1000), task_of([10, 40], 2, 1000)
     samples = [sample_of(task, Placement.whole([0, 1], 2), [1.0, 2.0]) for task in (one, other)]
     data = CostData.of(samples, NORMALISER)
-    assert data.assignment.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 0], [0, 0, 1]]]
-    assert torch.equal(data.features, torch.cat([NORMALISER(one.tables), NORMALISER(other.tables)[1:]]))
+    rows = torch.cat([NORMALISER(one.tables), NORMALISER(other.tables)])  # a, b, a again, b as it is now
+    where = [[(row == each).all() for each in data.features].index(True) for row in rows]
+    assert (len(data.features), where[0]) == (3, where[2])
+    expected = torch.zeros(2, 2, 3)
+    expected[0, 0, where[0]] = expected[0, 1, where[1]] = expected[1, 0, where[2]] = expected[1, 1, where[3]] = 1
+    assert torch.equal(data.assignment, expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("counts", "num_tasks"), [((4,), 100), ((2, 4, 16), 30)])
-def test_a_hundred_placements_predict_tables_never_seen(counts, num_tasks):
+def test_a_hundred_placements_predict_tables_never_seen():
     state = start_training(TRAIN, TrainingConfig(), seed=0)
-    fit_costs(state, [sample for count in counts for sample in measured(TRAIN, num_tasks, count, seed=count)])
-    unseen = [sample for count in counts for sample in measured(TEST, 4, count, each=3, seed=9 + count)]
+    fit_costs(state, measured(TRAIN, 100))
+    unseen = measured(TEST, 4, each=3, seed=9)
     assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)) < 0.06
 
 
@@ -58,44 +58,27 @@ def test_a_loss_that_is_no_number_ends_training():
         fit_costs(state, measured(TRAIN, 2))
 
 
-def fit_of_two_precisions():
-    """A network, and what it is fitted to."""
-    tables, placement = pool_of(8), Placement.whole(torch.arange(8) % 2, 2)
-    tasks = [roomy_task(tables), replace(roomy_task(tables), precision="fp16")]
-    setting = StepSetting(precision="fp32", optimizer="sgd", batch_size=1000)
-    data = CostData.of([simulated(0.0).measure(task, placement) for task in tasks], Normaliser.fit(tables), setting)
+def test_the_loss_is_huber_s_of_the_predictions():
+    placement = Placement.whole(torch.arange(8) % 2, 2)
+    data = CostData.of(
+        [
+            simulated(0.0).measure(roomy_task(tables), placement)
+            for tables in (pool_of(8), pool_of(9).select([*range(1, 9)]))
+        ],
+        NORMALISER,
+    )
     torch.manual_seed(0)
-    network = StructuredCostNetwork(Normaliser.fit(tables))
-    network.exchanges.learn_placements(data, data.sums(network.encode)[..., DIMS])
-    network.calibrate(data.sums(network.encode), data.phases_ms)
-    return network, data
-
-
-def test_the_loss_is_huber_with_its_own_gradient():
-    network, data = fit_of_two_precisions()
+    network = StructuredCostNetwork(NORMALISER)
+    network.exchanges.learn_placements(data, data.sums(network.encode)[..., DIMS].detach())
+    network.calibrate(data)
     network.output_weight.data.normal_()
     for own in network.parameters():  # members are alike, so that the prediction is each one's
         own.data = own.data[:1].expand_as(own).clone()
-    fitted = network.fit_data(data, data.sums(network.encode))
-    loss, _ = network.loss_and_gradient(fitted)
-
     measured = data.phases_ms
     device_ms = measured.sum(-1)
     scale = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
-    error = (network.phases_ms(data.sums(network.encode)) - measured) / scale[..., None]
+    with torch.no_grad():
+        error = (network.phases_ms(data.sums(network.encode)) - measured) / scale[..., None]
     terms = error[..., [0, 3]], error.sum(-1)
     phases, whole = (functional.smooth_l1_loss(each, torch.zeros_like(each), beta=0.05) for each in terms)
-    assert loss == pytest.approx(10 * float(phases / 2 + whole), rel=1e-4)
-
-    network.double()
-    fitted = FitData(*(each.double() for each in fitted))
-    _, gradient = network.loss_and_gradient(fitted)
-    for parameter, slope in zip(network.parameters(), gradient, strict=True):
-        at, values = parameter.data.flatten(), slope.flatten()
-        for i in {0, len(at) // 2, int(values.abs().argmax())}:
-            before, sides = float(at[i]), []
-            for step in (-1e-6, 1e-6):
-                at[i] = before + step
-                sides.append(network.loss_and_gradient(fitted)[0])
-            at[i] = before
-            assert float(values[i]) == pytest.approx((sides[1] - sides[0]) / 2e-6, rel=1e-3, abs=1e-7)
+    assert network.loss_of(data)().item() == pytest.approx(10 * float(phases / 2 + whole), rel=1e-4)

@@ -64,7 +64,6 @@ CORRUPTIONS = {
     "weights missing": lambda folder: (folder / "weights.safetensors").unlink(),
     "config missing": lambda folder: (folder / "config.json").unlink(),
     "another format": change_config(format=99),
-    "other features": change_config(features=["dim"]),
     "another algorithm": change_config(algorithm="paper"),
     "an unknown algorithm": change_config(algorithm="abacus"),
     "a tensor missing": change_tensors("normaliser.mean"),
@@ -85,7 +84,7 @@ def test_a_corrupt_model_is_one_error_that_names_the_folder(kind, corruption, fo
 
 
 def test_a_missing_folder_is_named_and_a_placer_is_no_state(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"absent holds no readable model"):
+    with pytest.raises(ValueError, match=r"absent holds no complete model"):
         load_placer(tmp_path / "absent")
     with pytest.raises(ValueError, match="model"):
         load_state(folder)
