@@ -98,7 +98,7 @@ class PairedComparison:
         return math.ceil(self.num_tasks * (1 - self.low / self.mean_gain) ** 2) - self.num_tasks
 
     @property
-    def is_beyond_doubt(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the whole interval is above zero, or the placer fits and the reference does not."""
         return self.fits if self.mean_gain is None else self.low is not None and self.low > 0
 

@@ -1,9 +1,9 @@
-"""Why a placement costs what it costs: each table's share of it, and what each table would cost elsewhere.
+"""The reasons for a placement's cost: each table's share of it, and its cost elsewhere.
 
-A device runs its tables fused, so what it costs is no sum over its tables. A table's *contribution* is what the device would
-save without it. Its *shares* of the device's phases add up to them, except for what no table of the device has a part in:
+A device runs its tables fused, so its cost is no sum over its tables. A table's *contribution* is the saving of the device
+without it. Its *shares* of the device's phases add up to them, except parts that no table of the device has a share in:
 
-- Compute is divided by what the device would save in that phase without each table.
+- Compute is divided by the savings of the device in that phase without each table.
 - Communication is divided among the kinds of collectives by the time that each takes. Then the all-to-all and the collectives
   of row-wise tables, or of tables on one host, are divided by columns, and the all-reduce of data-parallel copies by bytes.
 """
@@ -48,7 +48,7 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceReason:
-    """What a device costs, and which tables make it so.
+    """A device's cost, and the tables behind it.
 
     Attributes:
         phases_ms: by the names of `PHASES`.
@@ -79,7 +79,7 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class TableReason:
-    """Why a table is where it is.
+    """Reasons for a table's place.
 
     Attributes:
         ms: that its slowest device would save without it.
@@ -108,7 +108,7 @@ class Explanation:
 
 
 def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> Explanation:
-    """What makes each device cost what it costs, and what the next best place and way to shard of each table would cost.
+    """The reasons for each device's cost, and the cost of each table's next best place and way to shard.
 
     Args:
         task: whose tables are placed.

@@ -123,7 +123,7 @@ class Step:
     Attributes:
         kind: `move` it from another device; `cut` it, that is re-split it, on its device; `load` a table that is new or of
             another size.
-        source: device; None for what is loaded.
+        source: device; None if it is loaded.
     """
 
     kind: Kind
@@ -401,7 +401,7 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
 
 
 def _for_others(current: InUse, target: Placement) -> str:
-    """In what the plan in use is for other devices than the new placement; empty if it is not."""
+    """How the devices of the plan in use differ from the new placement's; empty if they do not."""
     held = current.placement
     if held.num_devices != target.num_devices:
         return f"it is for {held.num_devices} devices"

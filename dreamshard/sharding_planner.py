@@ -42,7 +42,7 @@ REGISTRIES = "dreamshard.placers"
 logger = logging.getLogger(__name__)
 _VECTOR_BYTES = 4  # per column of a pooled vector: TorchRec's outputs are fp32
 _WITH_GRADIENT = 2
-_PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves where nobody says
+_PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves by default
 
 
 class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is untyped here
@@ -56,7 +56,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             folder, or `champion` or a version of the registry.
         storage_reservation: memory that is not for tables; by default TorchRec's heuristic with 15 %.
         constraints: TorchRec's own, by table name.
-        placement_constraints: what TorchRec's have no words for: pinned tables, tables together or apart, devices that are
+        placement_constraints: constraints that TorchRec lacks: pinned tables, tables together or apart, devices that are
             left out, a further reserve.
         tables: statistics of lookups by table name, from sample batches; tables that it lacks have their mean reuse.
         budget_ms: work of the search, the same on any machine: see `SearchingPlacer`; None for the placer's own.
@@ -90,7 +90,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
     @cached_property
     def placer(self) -> Placer:
-        """Loaded where it is first used: on the first rank only."""
+        """Loaded at its first use: on the first rank only."""
         return named_placer(self.costs) if isinstance(self.costs, str | Path) else self.costs
 
     def plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
@@ -127,7 +127,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         )
 
     def model(self, module: nn.Module, sharders: Sharders) -> ModelTables | None:
-        """The tables of `module` that `sharders` shard, with what is known of their lookups; None if there are none."""
+        """The tables of `module` that `sharders` shard, with known statistics of their lookups; None if there are none."""
         details, notes = discover(module, sharders)
         if not details:
             return None
@@ -192,7 +192,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         kind = "ddr" if self.topology.compute_device == "cpu" else "hbm"
         room = [max(getattr(device.storage, kind) - vectors, 0) for device in reserved.devices]
         logger.info(
-            "dreamshard: %s of a device are for tables, beside what %s reserves and %s of pooled vectors with gradients",
+            "dreamshard: %s of a device are for tables, besides the reserve of %s and %s of pooled vectors with gradients",
             gib(min(room)),
             type(self.storage_reservation).__name__,
             gib(vectors),

@@ -26,7 +26,7 @@ DIM_MULTIPLE = 4
 """The fused operator takes tables and column shards whose numbers of columns are multiples of this."""
 
 DEFAULT_BATCH = 65_536
-"""Training samples per step of GPUs if nobody says: the batch of Meta's published data sets."""
+"""Training samples per step of GPUs by default: the batch of Meta's published data sets."""
 
 BYTES_PER_WEIGHT: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 BYTES_PER_ROW: dict[Precision, int] = {"fp32": 0, "fp16": 0, "bf16": 0, "int8": 8}

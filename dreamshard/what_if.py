@@ -1,4 +1,4 @@
-"""What a training step would cost on other clusters: the same tables placed by each one's figures."""
+"""Cost of a training step on other clusters: the same tables placed by each one's figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,14 +42,14 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a step costs on a cluster, as its figures have it.
+    """Cost of a step on a cluster, by its figures.
 
     Attributes:
         cluster: that the tables are placed on.
-        infeasible: why no placement fits; empty where one does. Then the fields below are 0.
+        infeasible: why no placement fits; empty if one does. Then the fields below are 0.
         overall_ms: the slowest device's lookups, exchanges and updates.
         phases_ms: of the slowest device, in the order of `PHASES`.
-        balance: mean over the largest cost of a device; 1 where all are equal.
+        balance: mean over the largest cost of a device; 1 if all are equal.
         index_ms: the all-to-all of the indices, which TorchRec hides behind the computation of another batch.
         largest_bytes: of tables on the fullest device.
         num_shards: of all devices: whole tables, columns, blocks of rows, copies.

@@ -212,7 +212,7 @@ def measured_rows(
     optional: Collection[str] = (),
     progress: str = "evaluate",
 ) -> tuple[list[EvaluationRow], MeasuredOn]:
-    """Every placer's placements, measured one by one and kept at once; and what they were measured on.
+    """Every placer's placements, measured one by one and kept at once; and the setting of the measurements.
 
     Args:
         key: names the samples in the lake.

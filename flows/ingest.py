@@ -1,4 +1,4 @@
-"""Tables and their lookups into the lake: those of a source that are new or changed."""
+"""New and changed tables of a source, and their lookups, into the lake."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class SourceState:
     """The current content of a source, and which part of it has been ingested.
 
     Attributes:
-        token: identity of what the source holds (`token_of`).
+        token: identity of the source's content (`token_of`).
         key: of this state in the lake.
         names: names of the source's tables, in its order.
         fingerprints: one per table.
@@ -74,7 +74,7 @@ class SourceState:
 
 
 def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
-    """Find out what a source holds now and what of it is in the lake; generates no lookups.
+    """Compare a source's content with the lake; generates no lookups.
 
     Files that have not changed are only listed; otherwise they are opened, and data files are read once. Functions are
     called each time.
@@ -96,7 +96,7 @@ def ingest_workload(
     """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
 
     Args:
-        name: name of the dataset for people; by default that of the source.
+        name: name of the dataset for people; by default the source's.
         newest: let stages that name no dataset take this one.
     """
     state = read_source_state(store, workload)
@@ -142,7 +142,7 @@ def ingest_tables(store: Store, workload: WorkloadConfig, token: str, key: str, 
     """Some tables of a source -> lookups and their statistics in the lake; returns the number of tables.
 
     Args:
-        store: may be that of another machine.
+        store: may be another machine's.
         token: `token_of` the source when its state was read.
         key: of that state.
         fingerprints: tables to ingest: fingerprint by position in the source.

@@ -18,7 +18,7 @@ from storage.store import Store, open_store
 
 @deployed
 def place(options: PlaceOptions) -> dict[str, Any]:
-    """Tables and constraints -> plan in the store, and a page on what it costs and moves."""
+    """Tables and constraints -> plan in the store, and a page on its cost and moves."""
     return place_tables(open_store(), options)
 
 
@@ -26,7 +26,7 @@ def place(options: PlaceOptions) -> dict[str, Any]:
 def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
     """Options -> plan in the store, named by the tables and its own digest, and pages; returns the flow's outcome.
 
-    Beside the plan is a page of HTML of the same name; Prefect shows one in Markdown, which names both.
+    Next to the plan is a page of HTML of the same name; Prefect shows one in Markdown, which names both.
 
     Raises:
         ValueError: the options are wrong, for example their constraints contradict each other; before anything is placed.

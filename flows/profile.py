@@ -45,7 +45,7 @@ def measure_exchanges(store: Store, key: str) -> int:
     A testbed that cannot measure them measures none, nor does a training whose network would not learn from them.
 
     Raises:
-        MeasurementError: a rank died or hung each time; what was measured before is in the lake.
+        MeasurementError: a rank died or hung each time; earlier measurements are in the lake.
         ValueError: the testbed has fewer devices than the exchanges asked for.
     """
     training = trainings.read(store, key)
@@ -108,7 +108,7 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     An interrupted run draws the same placements again, and does not measure those that it has measured.
 
     Raises:
-        MeasurementError: a rank died or hung each time; what was measured before is in the lake.
+        MeasurementError: a rank died or hung each time; earlier measurements are in the lake.
         ValueError: no placement fits the devices.
     """
     training = trainings.read(store, key)

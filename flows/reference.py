@@ -34,7 +34,7 @@ from storage.version_names import in_words
 COST = "reference_cost_ms"
 """Metric: mean cost of a version's placements of the reference tasks."""
 RATIO = "reference_cost_ratio"
-"""The same over the cost of the rule of thumb measured beside it, mean over the tasks: below 1 is better than the rule."""
+"""The same over the cost of the rule of thumb measured with it, mean over the tasks: below 1 is better than the rule."""
 RULE_COST = "reference_rule_ms"
 """Mean cost of the rule's placements, which never change: a change of it is one of the machine."""
 ERROR = "reference_predicted_mape"

@@ -1,6 +1,6 @@
 """The page to read first: the whole chain, from tables to champion.
 
-Each stage is a file of this folder with its Prefect tasks; what they compute is in the one library function that each names.
+Each stage is a file of this folder with its Prefect tasks; each task calls one library function, which computes.
 After ingestion, stages pass the key of one record, `storage.run_records.trainings.Training`: recipe, dataset, tasks, testbed,
 warm start.
 """

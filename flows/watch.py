@@ -81,7 +81,7 @@ def in_use_sentence(version: Version) -> str:
 
 
 def compare_datasets(store: Store, trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
-    """What changed between the dataset of the last training and the current one."""
+    """Changes from the dataset of the last training to the current one."""
     before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
     return diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
 

@@ -151,7 +151,7 @@ def write_json(target: AnyPath, content: Any) -> None:
 
 
 def read_json(path: AnyPath) -> Any:
-    """What `write_json` wrote."""
+    """Content of a file by `write_json`."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -169,7 +169,7 @@ def remove(paths: Iterable[AnyPath]) -> None:
 
 
 def _modification_time(info: dict[str, Any]) -> datetime:
-    """When a file was changed last, in UTC, by what fsspec says of it."""
+    """When a file was changed last, in UTC, according to fsspec."""
     value = next(info[name] for name in _MODIFIED if info.get(name) is not None)
     if isinstance(value, int | float):
         return datetime.fromtimestamp(value, UTC)

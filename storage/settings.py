@@ -33,7 +33,7 @@ QUIET: Mapping[str, str] = {
 server instead of fifteen."""
 
 RESULTS = "results"
-"""The home's folder of what flow runs returned."""
+"""The home's folder of results of flow runs."""
 
 LOCAL = "sqlite:///"
 """How the address of a database on this host begins."""
@@ -48,7 +48,7 @@ class Settings:
         store_root: folder shared by a team; the home unless `DREAMSHARD_STORE` names another.
         tracking_uri: MLflow's runs and registry: a database, or a server's address.
         artifact_root: URI below which MLflow keeps files where `tracking_uri` is a database or our own server.
-        algorithm: whose registered models are meant if no version is named; see `of`.
+        algorithm: its registered models are meant without a version; see `of`.
     """
 
     home: Path

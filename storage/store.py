@@ -48,7 +48,7 @@ def open_store(settings: Settings | None = None, *, reads_only: bool = False) ->
     """Create the folders of the home, and check that home and shared store can be written.
 
     Args:
-        settings: by default those of this process's environment.
+        settings: by default from this process's environment.
         reads_only: accept a home that exists and that this user may only read.
 
     Raises:

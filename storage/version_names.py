@@ -11,7 +11,7 @@ ALIASES = ("champion", "challenger", "previous")
 """Of every registered model."""
 
 WRITTEN = f"{', '.join(ALIASES)}, a number, or a URI such as models:/dreamshard-a100-8/3"
-"""What a person may write, for messages."""
+"""Ways to name a version, for messages."""
 
 _URI = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
 

@@ -1,10 +1,10 @@
-"""The cost model: what a device's tables cost, predicted from their features.
+"""The cost model: costs of a device's tables, predicted from their features.
 
 features        inputs of networks for a table; effects of other precisions, optimizers and batch sizes
 cost_network    measured placements as tensors; the interface of cost networks, their fit and error
 paper           DreamShard's own network
 structured      the default network
-exchanges       all-to-alls of any number of devices and hosts: which to measure, and what they cost
+exchanges       all-to-alls of any number of devices and hosts: which to measure, and their costs
 compiled        the cost of a device as a compiled function
 """
 

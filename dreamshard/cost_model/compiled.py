@@ -7,7 +7,7 @@ Every cost model that searches is one of two laws with arrays of its own, so tha
 The curves are milliseconds of collectives that all devices wait for: the all-to-all by its widest device, the exchanges of
 row-wise tables, the all-reduce of copies, the exchanges within and between hosts.
 
-Numbers are float64 and functions are those of libm, so that results are the same with and without compilation.
+Numbers are float64 and functions are libm's, so that results are the same with and without compilation.
 """
 
 import math
@@ -27,7 +27,7 @@ NETWORK, ROOFLINE, PAPER = 0, 1, 2
 ALL_TO_ALL, ROWS, COPIES, HOSTS = range(4)
 """Curves: by width, dims of row-wise tables, bytes of copies' gradients, dims of tables on one host."""
 NUM_CURVES, TRAFFIC = 4, (ROWS, COPIES, HOSTS)
-"""A load may end with what these carry: curve `kind` is by column `kind - NUM_CURVES`."""
+"""A load may end with the traffic of these: curve `kind` is by column `kind - NUM_CURVES`."""
 CURVE_POINTS = 1024
 _LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curve: from 0.02 to 3e20
 _CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
@@ -120,7 +120,7 @@ def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
 
 @jit
 def device_ms(law: DeviceLaw, load: Floats) -> float:
-    """What a device adds on its own: compute, and its own share of the all-to-all."""
+    """The device's own part: compute, and its own share of the all-to-all."""
     forward, backward = compute_phases_ms(law, load)
     return forward + backward + law.own_ms * load[law.width]
 

@@ -1,4 +1,4 @@
-"""All-to-alls: which to measure alone, and what a cost network knows of them.
+"""All-to-alls: which to measure alone, and a cost network's knowledge of them.
 
 For a task's topology the network needs the weights of `comm_inputs`. They come from the best that is known: the placements
 measured on that topology, unless the task's devices hold far more than theirs; else the all-to-alls measured on it; else a
@@ -162,7 +162,7 @@ class ExchangeModel(nn.Module):
             return self.fitted_ms
         here, ahead = self._alone_ms(shape, np.array([1.0, _AHEAD]) * balanced).T
         slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
-        slopes = self.fitted_ms[:, 1:].double()  # of what a device sends, the most that any sends, what it receives
+        slopes = self.fitted_ms[:, 1:].double()  # bytes a device sends, the most that any sends, bytes it receives
         shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, torch.tensor([0.0, 1.0, 0.0]))
         per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * shares / shares.sum(dim=1, keepdim=True)
         return torch.cat([torch.from_numpy(here - slope * balanced)[:, None], per_unit], dim=1).float()

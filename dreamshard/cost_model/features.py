@@ -1,4 +1,4 @@
-"""Features of tables, the inputs of all networks, and what other settings of a step change (`work_ratios`).
+"""Features of tables, the inputs of all networks, and the effect of other settings of a step (`work_ratios`).
 
 The first 21 columns are DreamShard's (dim, rows, pooling factor, size, 17 access-count bins); the others are logarithms
 and figures of reuse.
@@ -28,7 +28,7 @@ _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
 _MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS, dtype=torch.float64)  # of (2^(j-1), 2^j]
 
-# What a lookup takes besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
+# The cost of a lookup besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
 # take as long. Fitted to the presets' kernels on V100, A100, H100, H200 and B200, dim 16 and mixed dims.
 FORWARD_LOOKUP_BYTES = 192
 BACKWARD_LOOKUP_BYTES = 512

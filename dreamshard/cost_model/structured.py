@@ -73,7 +73,7 @@ class StructuredCostNetwork(CostNetwork):
 
     A small net bounded to +-1.5 gives the correction from the logarithm of the sum, its concentration on few tables, the
     number of tables, lookups and distinct bytes, and whether a table is wider than 32 and than 64: the fused operator gives
-    every row as many threads as the widest needs, so narrow tables cost more beside a wide one. The weights of wide tables
+    every row as many threads as the widest needs, so narrow tables cost more next to a wide one. The weights of wide tables
     begin at 0, so that they have no effect before a sample has shown one. Communication, the same for all members: linear
     in `comm_inputs`, by `exchanges`.
 

@@ -54,7 +54,7 @@ def brief(value: object) -> str:
 
 
 def _validation_problem(error: ValidationError) -> str:
-    """Where content is wrong, the value there and what is wrong with it."""
+    """The place of wrong content, the value there and the fault."""
     wrong = error.errors()[-1]  # of a union's reasons the last one
     if wrong["type"] == "value_error":
         return str(wrong["ctx"]["error"])

@@ -30,7 +30,7 @@ def shown(names: Sequence[Any]) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """The text with `...` in place of what is secret in its addresses: `postgresql://...@HOST`, `https://HOST/FILE?...`.
+    """The text with `...` in place of secrets in its addresses: `postgresql://...@HOST`, `https://HOST/FILE?...`.
 
     All of a query may be secret, such as the signature of a cloud's address.
     """
@@ -43,7 +43,7 @@ def first_line(error: BaseException) -> str:
 
 
 FOR_PEOPLE = (ValueError, OSError, RuntimeError)
-"""Errors whose message is a sentence for people: what happened, why it matters, what to do."""
+"""Errors with a sentence for people: the event, why it matters, what to do."""
 
 
 def error_sentence(error: BaseException) -> str:

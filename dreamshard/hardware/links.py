@@ -1,7 +1,7 @@
 """How long collectives take over the links of an accelerator's node and the network between nodes.
 
 Within a node NCCL's collectives follow monotone curves through public measurements, in logarithms. What leaves the node
-shares its adapters evenly; no public time between hosts checks this, except those named beside `PEER_S`.
+shares its adapters evenly; no public time between hosts checks this, except those at `PEER_S`.
 """
 
 import math
@@ -93,7 +93,7 @@ def index_exchange_s(shards: Shards, batch_size: int, spec: AcceleratorSpec, dev
 
 
 def vector_bytes(sum_dims: Float[Tensor, "*B"], batch_size: int) -> Float[Tensor, "*B"]:
-    """Bytes of the pooled vectors of the whole batch on each device: what it sends in all, its own share included."""
+    """Bytes of the pooled vectors of the whole batch on each device: all that it sends, its own share included."""
     return sum_dims * (VECTOR_BYTES * batch_size)
 
 
@@ -195,8 +195,8 @@ def curve_s(curve: PchipInterpolator, num_bytes: Float[Tensor, "*B"]) -> Float[T
 class CollectiveTimes(NamedTuple):
     """Microseconds of one collective by number of GPUs and bytes.
 
-    Bytes are nccl-tests' size: what each sends in all in an all-to-all, what each begins with in a reduce-scatter or an
-    all-reduce, and what each ends with in an all-gather.
+    Bytes are nccl-tests' size: all that each sends in an all-to-all, the input of each in a reduce-scatter or an
+    all-reduce, and the output of each in an all-gather.
     """
 
     counts: Int[np.ndarray, " C"]

@@ -1,4 +1,4 @@
-"""Additive loads of shards: what the kernels read, write and compute for them, summed over the shards of a device.
+"""Additive loads of shards: bytes and operations of the kernels, summed over the shards of a device.
 
 A table in host memory is looked up in a cache on the device, which is filled before the lookup. Which rows the cache misses
 follows from the access-count bins: it holds the rows that are looked up most often, bin by bin. Rows that a batch looks up

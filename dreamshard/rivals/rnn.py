@@ -4,7 +4,7 @@ DreamShard's paper compares itself with it (arXiv 2210.02023, section 4.1). An L
 with attention over the encoder's outputs emits one device per table, and its input includes the device it chose last. The
 last layer has one output per device, so a trained policy places only on as many devices as it was trained on.
 
-Nothing is predicted: the policy sees the features of the tables, and learns by REINFORCE from what its placements cost on the
+Nothing is predicted: the policy sees the features of the tables, and learns by REINFORCE from its placements' costs on the
 testbed. The reward is minus the square root of the cost, as published. Tables come in descending order of their bytes.
 
 The paper measures thousands of placements of one graph. Here training runs across tasks and measures as many placements as

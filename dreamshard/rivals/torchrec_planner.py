@@ -6,7 +6,7 @@ estimates of dense parameters and inputs.
 
 TorchRec splits no table into columns narrower than its `min_partition`, 128 by default, which leaves most tables whole, and
 it considers one width per table. `torchrec_planner_columns` therefore lets it plan three times, with halves, quarters and
-eighths of each table allowed beside the whole one, and takes the plan that TorchRec rates best.
+eighths of each table allowed besides the whole one, and takes the plan that TorchRec rates best.
 """
 
 import math

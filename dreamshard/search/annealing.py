@@ -35,7 +35,7 @@ ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
 _HOT, _COLD = 2e-2, 1e-4  # first and last temperature, as shares of the start's cost
-_EVENNESS = 0.1  # weight of the devices' mean squared cost beside the overall cost
+_EVENNESS = 0.1  # weight of the devices' mean squared cost, added to the overall cost
 _OVERFULL_WEIGHT = 2.0  # of the start's cost, for a device with twice the tables that it has room for
 _MOST_OVERFULL = 0.05  # of a device's capacity, on the way from one legal placement to another
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
@@ -111,7 +111,7 @@ class State(NamedTuple):
 
 _WIDTH, _SPREAD_MS, _PRICE, _OVERFULL, _SQUARES, _COST, _ENERGY = range(7)
 """All widths, milliseconds of the collectives of spread tables, price, by how much devices are overfull, squared costs of the
-devices and of their all-to-alls if they were the widest, the overall cost with the price, and what the search minimises."""
+devices and of their all-to-alls if they were the widest, the overall cost with the price, and the search's energy."""
 
 
 class Search(NamedTuple):
@@ -214,7 +214,7 @@ def _settle_traffic(menu: Menu, state: State) -> None:
 
 @inlined
 def _waits_ms(menu: Menu, state: State, widest: float) -> float:
-    """What all devices wait for, if the widest one is as wide as given, and the price."""
+    """The collectives that all devices wait for, if the widest one is as wide as given, and the price."""
     waits = menu.law.fixed_ms + menu.law.total_ms * state.totals[_WIDTH] + curve_ms(menu.law.curves, ALL_TO_ALL, widest)
     return waits + state.totals[_SPREAD_MS] + state.totals[_PRICE]
 
@@ -387,7 +387,7 @@ def _choose_places(
 
 
 class Found(NamedTuple):
-    """A placement of a menu: `[T]` options, `[T, K]` places and what it costs, price included."""
+    """A placement of a menu: `[T]` options, `[T, K]` places and its cost, price included."""
 
     option: Ints
     place: Ints
@@ -536,7 +536,7 @@ def anneal(menu: Menu, start: Found, moves: int, seed: int = 0) -> Found:
 
 
 def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
-    """The state of a start, and what its search needs besides."""
+    """The state of a start, and the other inputs of its search."""
     state, num_devices = state_of(menu, start.option, start.place), len(menu.capacity)
     width, rows = state.sums[:, menu.law.width], menu.load[menu.first_range[menu.first_option[:-1]]]
     by_width = np.lexsort((menu.row_ms[rows], menu.loads[rows, menu.law.width]))

@@ -1,7 +1,7 @@
-"""What shards cost: one cost model for the search, greedy, explanations, and moving, by a trained network or a preset.
+"""Costs of shards: one cost model for the search, greedy, explanations, and moving, by a trained network or a preset.
 
 Every shard is a load that adds up on its device. A device's compute and its all-to-all follow from the sum of its loads. The
-last columns of a load are what other collectives carry: all devices wait for the one that carries most, as in the all-to-all.
+last columns of a load are the traffic of other collectives: all devices wait for the largest, as in the all-to-all.
 
 A trained network has seen whole tables and column shards, and all-to-alls. Its other predictions follow from these:
 
@@ -112,7 +112,7 @@ class CostModel(ABC):
 
     @abstractmethod
     def collective_ms(self, kind: int, most: Floats) -> Floats:
-        """`[N, 2]` forward and backward of one collective of `TRAFFIC`, by what the device carries that carries most."""
+        """`[N, 2]` forward and backward of one collective of `TRAFFIC`, by the traffic of the device that carries most."""
 
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """Milliseconds per device and phase of `N` placements, from their loads `[N, D, L]` summed over each device."""
@@ -173,7 +173,7 @@ def known_costs(predictor: Predictor, task: PlacementTask, placement: Placement)
 def changed_ms(
     model: CostModel, placement: Placement, changes: Sequence[tuple[int, TableSharding | None]]
 ) -> tuple[Float[Tensor, "N D"], Bool[Tensor, " N"]]:
-    """What each device costs once one table is sharded otherwise, or is gone, and whether every device has room then."""
+    """Each device's cost once one table is sharded otherwise, or is gone, and whether every device has room then."""
     task, now = model.task, Shards.of(model.task, placement)
     new = [(n, t, sharding) for n, (t, sharding) in enumerate(changes) if sharding is not None]
     after, of_range = Shards.of_tables(task, [(t, sharding) for _, t, sharding in new], placement.devices_per_host)

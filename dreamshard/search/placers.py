@@ -40,7 +40,7 @@ Inference = Literal["search", "policy"]
 
 POLICY = "dreamshard_policy"
 PARTS = ("cost_greedy", POLICY)
-"""Parts of a trained placer that place by themselves: greedy on its cost network, and its policy without search."""
+"""Parts of a trained placer that place alone: greedy on its cost network, and its policy without search."""
 
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 
@@ -155,7 +155,7 @@ class RooflinePlacer(SearchingPlacer):
         return sharding_costs(task, Shards.of(task, placement), task.batch_size or DEFAULT_BATCH, self.spec)
 
     def measured_on(self, task: PlacementTask) -> MeasuredOn:
-        """What the predictions for a task are of."""
+        """The measurements behind the predictions for a task."""
         batch = task.batch_size or DEFAULT_BATCH
         return MeasuredOn(
             testbed="preset",

@@ -186,7 +186,7 @@ def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, ca
 
 
 def _packed(task: PlacementTask, most: int) -> Placement:
-    """What an exact search finds, where no start is legal.
+    """The result of an exact search, if no start is legal.
 
     Raises:
         NoPlacementError: nothing.

@@ -1,6 +1,6 @@
 """Placements from which the search starts: greedy ones, and how tables are sharded if devices could be perfectly even.
 
-How to shard is decided first, by what it costs if every device had the same share of all loads: an estimate that needs sums
+How to shard is decided first, by its cost if every device had the same share of all loads: an estimate that needs sums
 over tables only, so that all combinations of collectives can be compared. Where shards are is decided by greedy, which splits
 tables as far as it must for every device to stay within a little more than the even share.
 """
@@ -42,7 +42,7 @@ _FULL = 0.97  # of all memory, above which spreading tables more costs
 
 
 class Target(NamedTuple):
-    """What each device is to stay within: its own cost, and its width."""
+    """Limits of each device: its own cost, and its width."""
 
     own_ms: float
     width: float
@@ -53,7 +53,7 @@ ANYTHING = Target(math.inf, math.inf)
 
 @jit
 def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> float:
-    """What a device costs with the all-to-all of its width; with a target, its share of that."""
+    """A device's cost with the all-to-all of its width; with a target, its share of that."""
     if target.own_ms == np.inf:
         return own_ms + ms_per_width * width
     return max(own_ms / target.own_ms, width / target.width)
@@ -186,7 +186,7 @@ def spread_evenly(menu: Menu, option: Ints, limit: Target = ANYTHING, sweeps: in
     """Options, from given ones on, that cost least if every device had the same share of all loads.
 
     One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
-    the option that costs least beside the others', until none does. Options with a range beyond the limit are left out.
+    the option that costs least next to the others', until none does. Options with a range beyond the limit are left out.
     """
     option = option.copy()
     own_ms, width, cost_ms = _spread_evenly(menu, option, limit, sweeps)

@@ -102,7 +102,7 @@ class Testbed(Protocol):
         raise ValueError(f"testbed {self.name} measures no exchanges without tables")
 
     def capacity(self, num_devices: int) -> Capacity:
-        """What each device of a task of so many is and holds."""
+        """Kind and memory of each device of a task of so many."""
         return Capacity(kind="unknown")
 
     def close(self) -> None:

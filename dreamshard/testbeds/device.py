@@ -48,7 +48,7 @@ class DoesNotFitError(RuntimeError):
     """A shard or an all-to-all asks for more bytes of memory than its device has free."""
 
     def __init__(self, asked_bytes: int, free_bytes: int) -> None:
-        super().__init__(f"{asked_bytes} bytes are asked for on a device that has {free_bytes} free")
+        super().__init__(f"{asked_bytes} bytes do not fit a device that has {free_bytes} free")
         self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
 
 
@@ -138,7 +138,7 @@ class Device:
         return self._lookups[key]
 
     def weights(self, sizes: Sequence[int]) -> list[Shaped[Tensor, " N"]]:
-        """Memory of so many bytes for each operator of a shard, side by side; of earlier shards it must no longer be in use.
+        """Memory of so many bytes for each operator of a shard, side by side; of earlier shards it must be free again.
 
         New weights for each placement would take gigabytes to allocate and fill, and fresh zero pages make lookups look
         cheap (they all map to one page of memory). So all shards share this memory, which is filled when it grows.
@@ -165,7 +165,7 @@ class Device:
         raise DoesNotFitError(needed_bytes, self.free_bytes())
 
     def free_bytes(self) -> int:
-        """Memory for shards: what is free, and what holds weights."""
+        """Memory for shards: free, and holding weights."""
         if self.device.type == "cuda":
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             return torch.cuda.mem_get_info(self.device)[0] + unused + len(self._weights)

@@ -14,7 +14,7 @@ class Rank:
 
     Attributes:
         number: among all ranks, from 0.
-        host: name of the machine, or of what stands for one.
+        host: name of the machine, or of its stand-in.
         processor: model of the CPU, with the number of its cores.
         gpu: model of the GPU that this rank would use; None if it has none.
         gpu_bytes: memory of the GPU.
@@ -81,8 +81,8 @@ class Layout:
         if len(chosen) < num_devices:
             wanted = "" if devices_per_host is None else f" at {devices_per_host} per host"
             raise ValueError(
-                f"{num_devices} devices{wanted} are asked for, but there are {len(self.ranks)} ranks, {own} per host on "
-                f"{describe_count(len(self.pattern), 'host')}; ask for what there is, or start more (docs/many-hosts.md)"
+                f"{num_devices} devices{wanted} are requested, but there are {len(self.ranks)} ranks, {own} per host on "
+                f"{describe_count(len(self.pattern), 'host')}; request fewer, or start more (docs/many-hosts.md)"
             )
         return Layout(chosen[:num_devices])
 

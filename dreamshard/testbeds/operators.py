@@ -32,7 +32,7 @@ PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("fp32", "fp16"), "cuda":
 PLAIN_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
 """Of data-parallel tables; fbgemm calls its own of these exact."""
 OPTIMIZERS: dict[str, tuple[Optimizer, ...]] = {"cpu": PLAIN_OPTIMIZERS, "cuda": get_args(Optimizer)}
-"""By type of device: what fbgemm's operators train (1.8; it has bf16 nowhere, and int8 in no backward pass on the CPU)."""
+"""By type of device: weights that fbgemm's operators train (1.8; bf16 nowhere, int8 in no backward pass on the CPU)."""
 INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
 """Types that each build takes without conversion; a shard with more rows than int32 holds needs int64."""
 

@@ -142,7 +142,7 @@ class Ranks:
             ) from failure
 
     def do(self, job: Job) -> list[Any]:
-        """What each member measured.
+        """The measurements of each member.
 
         Raises:
             RankFailure: a rank raised, died, or did not answer in time, now or before; all have ended.
@@ -286,7 +286,7 @@ class _Worker:
         self._setup = b""
 
     def do(self, job: Job) -> object:
-        """What this rank measured; None if it takes no part."""
+        """This rank's measurements; None if it takes no part."""
         place, members = self._place(job.device_type), job.members
         groups = [self._group([members], place)]
         if not isinstance(job.measured, Exchange):

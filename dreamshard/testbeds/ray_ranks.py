@@ -76,7 +76,7 @@ _running: list[Ranks] = []
 
 
 def ray_ranks(num_ranks: int, device_type: DeviceType | None) -> Ranks:
-    """Ranks on a Ray cluster, which stay until they fail, this process ends or other ones are asked for.
+    """Ranks on a Ray cluster, which stay until they fail, this process ends or others are requested.
 
     Args:
         num_ranks: as many as devices.

@@ -1,6 +1,6 @@
 """A training step of tables that are sharded in any way, timed on one rank: its operators and its collectives.
 
-A step's values are constants: what a collective takes depends on sizes alone. Each rank trains on a part of the batch: all on
+A step's values are constants: a collective's time depends on sizes alone. Each rank trains on a part of the batch: all on
 as many samples, the first ones on one more if need be. Collectives that need equal parts pad the samples.
 """
 
@@ -160,7 +160,7 @@ def asked_bytes(own: Shards, batch_size: int) -> int:
 
 
 def exchanged_bytes(shards: Shards, batch_size: int, rank: int) -> int:
-    """Memory for what a rank sends and receives both ways."""
+    """Memory for a rank's traffic both ways."""
     carried = shards.collectives()
     whole = int(carried.all_to_all_dims[rank]) + carried.row_wise_dims + int(carried.host_dims.max())
     own = int(carried.all_to_all_dims.sum()) + carried.row_wise_dims + int(carried.host_dims.sum())

@@ -1,6 +1,6 @@
 """The bridge to TorchRec. Import it only if it is used: torchrec is optional.
 
-models    the tables of a model, by what its sharders shard
+models    the tables of a model that its sharders shard
 ways      the ways to shard that sharders and constraints allow
 plans     a placement as a `ShardingPlan`, and back
 batches   lookups counted in sample batches, and a person's own functions as a source of tables

@@ -1,4 +1,4 @@
-"""The embedding tables of a model: what the sharders shard, otherwise plain PyTorch's and FBGEMM's tables."""
+"""The embedding tables of a model: the sharders' tables, otherwise plain PyTorch's and FBGEMM's tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -31,7 +31,7 @@ def tables_of(
     sharders: Sharders | None = None,
     defaults: Tables | None = None,
 ) -> ModelTables:
-    """The tables of a model, and notes on what planning does not use.
+    """The tables of a model, and notes on parts that planning does not use.
 
     Args:
         source: a model, which takes no memory on the `meta` device; or a list of `EmbeddingBagConfig` and `EmbeddingConfig`.

@@ -112,13 +112,13 @@ def load_plan(
     Call it after `init_process_group`. Without a process group, the plan's own ranks and hosts are assumed.
 
     Args:
-        path: of what `dreamshard place --format torchrec` wrote.
+        path: of a file by `dreamshard place --format torchrec`.
         model: as it is given to `DistributedModelParallel`; may be on the `meta` device.
         sharders: as they are given to `DistributedModelParallel`; by default TorchRec's own.
         device_type: of the ranks, `cuda` or `cpu`; by default that of gloo, else of this machine.
 
     Raises:
-        ValueError: the plan is not of this model, of the running ranks and hosts, or of what TorchRec can run.
+        ValueError: the plan is not of this model, of the running ranks and hosts, or TorchRec cannot run it.
     """
     plan, (details, _) = read_plan(path), discover(model, sharders)
     names = model_tables(details).tables.names
@@ -154,7 +154,7 @@ class _Shard(BaseModel):
 
 
 class _Parameter(BaseModel):
-    """What is planned of a `ParameterSharding`, as an object or as `ShardingPlan._serialize` writes it."""
+    """The planned part of a `ParameterSharding`, as an object or as `ShardingPlan._serialize` writes it."""
 
     model_config = ConfigDict(from_attributes=True)
 

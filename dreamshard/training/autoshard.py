@@ -210,7 +210,7 @@ def update(
 ) -> UpdateFigures:
     """Roll the episode out by the policy as it is, then take two optimizer steps, each on `episodes` rollouts.
 
-    In the second step, the policy is no longer the one that acted. Returns the means over both.
+    In the second step, the policy differs from the one that acted. Returns the means over both.
 
     Raises:
         TrainingDivergedError: the loss is not finite.

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 Algorithm = Literal["dreamshard", "paper", "autoshard"]
-"""What can be trained: this project's networks and search, DreamShard as published, AutoShard as published."""
+"""Algorithms to train: this project's networks and search, DreamShard as published, AutoShard as published."""
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 DEFAULT_ALGORITHM: Algorithm = "dreamshard"

@@ -20,7 +20,7 @@ def is_function(source: str) -> bool:
 
 
 def call(source: str, consequence: str) -> Any:
-    """What the function returns, called without arguments.
+    """The function's result, called without arguments.
 
     Its folder is added to the import path, as when Python runs the file.
 
@@ -47,7 +47,7 @@ def call(source: str, consequence: str) -> Any:
 
 
 def guarded(run: Callable[[], Any], source: str, consequence: str) -> Any:
-    """What a person's own code returns.
+    """The result of a person's own code.
 
     Raises:
         ValueError: it raises anything, which the message repeats in one sentence.

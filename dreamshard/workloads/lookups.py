@@ -138,7 +138,7 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
         pq.write_table(
             table,
             temporary,
-            row_group_size=max(1, lookups.batch_size),  # one chunk when read, hence no copy
+            row_group_size=max(1, lookups.batch_size),  # one chunk when read, so no copy
             use_dictionary=False,
             column_encoding={"indices.list.element": "BYTE_STREAM_SPLIT"},
             compression="lz4",  # the high bytes are mostly zero: 30 % smaller at no cost in time

@@ -1,4 +1,4 @@
-"""The embedding tables of a model: `Tables` to plan with, and what a trainer knows of each table besides.
+"""The embedding tables of a model: `Tables` to plan with, and a trainer's further knowledge of each table.
 
 `dreamshard.torchrec` makes them of TorchRec's modules. A list of tables is a model too: it may have the fields of
 `EmbeddingBagConfig`.
@@ -32,8 +32,8 @@ class ModelTables:
         tables: to plan with. Names are those of the model, with the module's path in front if several modules have a table
             of that name. Dims are rounded up to multiples of 4.
         details: `T` tables as they are in the model.
-        model_notes: what of the model was not used, for people.
-        lookup_notes: where lookups are from, and what was assumed of them.
+        model_notes: unused parts of the model, for people.
+        lookup_notes: origin of the lookups, and assumptions.
         filled_in: columns that the model or list itself does not say for all tables.
         lookups: by name in `tables`, if they were recorded in batches.
     """
@@ -50,7 +50,7 @@ class ModelTables:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was not used and what was assumed, in sentences."""
+        """Unused parts and assumptions, in sentences."""
         return (*self.model_notes, *self.lookup_notes)
 
     @property
@@ -110,7 +110,7 @@ def model_tables(
         pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up, before
             those of the tables; by default 1 per feature.
         defaults: data set whose lookups fill in the others, as for `fill_missing_columns`.
-        notes: what was not used so far.
+        notes: parts not used so far.
 
     Raises:
         ValueError: there are no tables, two tables of one module have the same name, or a pooling factor has an unknown
@@ -151,7 +151,7 @@ def _pooling_factor(detail: ModelTable, given: Mapping[str, float]) -> float | N
 
 
 def _notes(model: ModelTables) -> list[str]:
-    """What planning leaves out of a model."""
+    """Parts of a model that planning leaves out."""
     own, of = [detail.name for detail in model.details], model.by_name.items()
     concerned = {
         "several modules have tables called {}; they are planned as module.table": sorted(

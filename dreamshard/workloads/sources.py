@@ -1,11 +1,11 @@
 """Opens a source of tables by its name: a bundled workload, a file, or a folder or bucket in one of two layouts.
 
-- A list: one `tables.csv`, `tables.parquet` or `tables.json`, and `<table>.parquet` beside it for each table with recorded
+- A list: one `tables.csv`, `tables.parquet` or `tables.json`, and `<table>.parquet` next to it for each table with recorded
   lookups: one column `indices`, a list per training sample. In file names, characters other than letters, digits and
   `_.-~` are escaped as in a URL: `a/b` is `a%2Fb.parquet`. All these files hold the same samples; other tables get Zipf
   lookups.
 - Data files, each a batch of the same tables. Only the newest is read: the last by name, with numbers compared as numbers.
-  `NAME.tables.csv` beside a data file lists its tables in the file's order. Without it, Criteo's logs have the sizes of a
+  `NAME.tables.csv` next to a data file lists its tables in the file's order. Without it, Criteo's logs have the sizes of a
   bundled list; otherwise a table has as many rows as its largest index needs, and 16 columns.
 
 Files with other names are ignored. A source is at a path or any address that fsspec reads.
@@ -51,7 +51,7 @@ DATA_FILES: dict[str, tuple[Reader, str | None]] = {
     r"day_\d+(\.tsv)?(\.gz)?": (open_criteo, "mlperf-dlrm-dcnv2"),
     r"(.+\.tsv|train\.txt)(\.gz)?": (open_criteo, "criteo-kaggle"),
 }
-"""Name of a file -> its reader, and the bundled list of its tables' sizes unless a list is beside it."""
+"""Name of a file -> its reader, and the bundled list of its tables' sizes unless a list is next to it."""
 
 LISTS = ("tables.csv", "tables.parquet", "tables.json")
 _KINDS = ".pt, .npy, .npz, .tsv, train.txt, day_0, .csv, .parquet, .json"
@@ -101,7 +101,7 @@ def open_workload(config: WorkloadConfig) -> Workload:
         assumed = f"a table has as many rows as its largest index needs, and by default {UNKNOWN_DIM} columns"
         assumed = f"tables have the sizes of the bundled list {usual}" if usual else assumed
         notes = (
-            f"no list of tables is beside {name}: {assumed}; to give others, write {_list_of(name)} with name, rows and dim",
+            f"no list of tables is next to {name}: {assumed}; to give others, write {_list_of(name)} with name, rows and dim",
         )
     position = {table.name: t for t, table in enumerate(listed)}
 
@@ -126,7 +126,7 @@ class _Found(NamedTuple):
     Attributes:
         folder: path or address of the folder.
         name: of the file that is read: a list of tables, or a data file.
-        tokens: change tokens of this file and of the files beside it that belong to it, by name.
+        tokens: change tokens of this file and of neighbouring files that belong to it, by name.
     """
 
     folder: str
@@ -181,7 +181,7 @@ def _find(source: str) -> _Found:
 
 
 def _with_lookups_beside(config: WorkloadConfig, found: _Found, listed: list[ModelTable]) -> Workload:
-    """The tables of a list, with the lookups that are recorded beside it."""
+    """The tables of a list, with the lookups recorded next to it."""
     file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}
     recorded = {name: found.tokens[file] for name, file in file_of.items() if file in found.tokens.keys() - {*LISTS}}
     num_samples = 0
@@ -235,7 +235,7 @@ def _reaching(source: str) -> Iterator[None]:
 
 
 def _list_of(data_file: str) -> str:
-    """The list of a data file's tables, which may be beside it: of day_0.gz, day_0.tables.csv."""
+    """The list of a data file's tables, which may be next to it: of day_0.gz, day_0.tables.csv."""
     return re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", data_file) + ".tables.csv"
 
 

@@ -108,7 +108,7 @@ _TABLE = TypeAdapter(ModelTable)
 
 
 def read_tables(path: str | Path, defaults: Tables | None = None) -> Tables:
-    """Read a list of tables and fill in what it lacks.
+    """Read a list of tables and fill in missing statistics.
 
     Args:
         path: `.csv` or `.parquet` with columns `name, rows, dim, pooling_factor` and optionally `bin_0..bin_16, lookups,
@@ -201,7 +201,7 @@ def as_listed(tables: Tables) -> list[ModelTable]:
 
 
 def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
-    """The tables, with what their list lacks taken from the ingested table of equal name, size and pooling factor."""
+    """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
     known = {} if ingested is None else {table.name: table for table in as_listed(ingested)}
 
     def is_same(table: ModelTable, other: ModelTable) -> bool:

@@ -27,7 +27,7 @@ MIXED_WEIGHTS = (0.15, 0.20, 0.25, 0.20, 0.12, 0.08)
 """Narrow dims are common, wide ones rare, as in NVIDIA's and MLPerf's lists."""
 
 UNKNOWN_DIM = 16
-"""Of a source that knows no dims, if none is asked for."""
+"""Of a source that knows no dims, if none is given."""
 
 _MOST_DRAWN = 2**27  # lookups of a table, each of some 40 bytes while drawn: 2,048 per sample of 65,536
 
@@ -90,7 +90,7 @@ class Workload:
         recorded: lookups of a table's first samples; may be called in any order and from threads.
         tokens: a JSON value for each table with recorded lookups, by name, that changes with all that these are made from,
             except code. The others get Zipf lookups.
-        notes: what of a model was not used, and what was assumed.
+        notes: unused parts of a model, and assumptions.
     """
 
     config: WorkloadConfig

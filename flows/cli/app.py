@@ -16,7 +16,7 @@ COMMANDS = {
     "Learn and place": {
         "stages:run": "Run the whole chain in this process: ingest, measure, learn, evaluate, promote.",
         "plans:place": "Place TABLES: write the plan to stdout or a file, and its figures to stderr.",
-        "plans:explain": "Explain PLAN for TABLES: what makes devices slow, and what tables would cost elsewhere.",
+        "plans:explain": "Explain PLAN for TABLES: why devices are slow, and each table's cost elsewhere.",
         "plans:what_if": "Compare clusters for TABLES: cost of a step, memory and balance, by published figures.",
         "stages:watch": "Show whether tables changed since the last training, and which retraining that starts.",
     },

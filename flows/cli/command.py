@@ -1,4 +1,4 @@
-"""What all commands share: the home, and errors as one sentence."""
+"""Shared by all commands: the home, and errors as one sentence."""
 
 import os
 import traceback

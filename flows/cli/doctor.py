@@ -1,4 +1,4 @@
-"""`dreamshard doctor`: what this machine has, what is missing, and what to do about it."""
+"""`dreamshard doctor`: checks of this machine, missing parts, and what to do about them."""
 
 import importlib
 import importlib.metadata
@@ -18,7 +18,7 @@ from storage.store import open_store
 PACKAGES = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors")
 
 Check = tuple[str, str, str, str]
-"""What was checked, its state (ok, other, optional, missing), what was found, and what to do."""
+"""A check, its state (ok, other, optional, missing), the finding, and what to do."""
 
 
 @command

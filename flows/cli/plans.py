@@ -1,4 +1,4 @@
-"""`dreamshard place`, `explain` and `what-if`: plans for tables that a person names, and what they cost."""
+"""`dreamshard place`, `explain` and `what-if`: plans for tables that a person names, and their costs."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +23,7 @@ from flows.placing.placers import choose
 from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
 
 OTHER_SETTING = 3
-"""Exit code of `place` if the plan's costs are of something else than what it is for."""
+"""Exit code of `place` if the plan's costs are of another setting than the plan."""
 
 _TOP = 3  # tables named per device
 _MOST_DEVICES = 4096
@@ -52,7 +52,7 @@ def place(
     Args:
         form: Of the plan; torchrec: JSON, of ways to shard that TorchRec's sharders run.
         out: File for the plan; stdout if omitted.
-        html: File for a page that shows the plan: devices, tables and what moves.
+        html: File for a page that shows the plan: devices, tables and moves.
         device_type: Of the ranks, for --format torchrec.
         strict: Exit with 3 if costs are of another setting than the plan's.
     """
@@ -98,9 +98,9 @@ def explain(
     shown: Annotated[int, _POSITIVE] = 16,
     as_json: Json = False,
 ) -> None:
-    """Explain PLAN for TABLES: what makes each device slow, and what each table would cost elsewhere.
+    """Explain PLAN for TABLES: why each device is slow, and each table's cost elsewhere.
 
-    The setting is by default that of the plan's costs.
+    The setting is by default the plan's.
 
     Args:
         plan: PLAN.json of dreamshard, or TorchRec's own plan as JSON.
@@ -126,7 +126,7 @@ def explain(
     devices = sorted(explanation.devices, key=lambda reason: -reason.total_ms)
     tables, step = explanation.tables, f"the step of {explanation.overall_ms:.3f} ms if they were elsewhere"
     terminal.print_table(list(map(_device, devices[:shown])), title=f"{len(devices)} devices, slowest first")
-    title = f"{len(tables)} tables, by what their device would save without them; {step}"
+    title = f"{len(tables)} tables, by the saving of their device without them; {step}"
     terminal.print_table(list(map(_table, tables[:shown])), title=title)
 
 

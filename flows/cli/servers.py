@@ -37,7 +37,7 @@ def up(
 
     Args:
         run_here: Run flows here too; otherwise run `worker` elsewhere.
-        notify: Who is told of failed retrainings: TYPE/NAME of a notification block of Prefect.
+        notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
     settings = open_home().settings
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -65,7 +65,7 @@ def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), 
     Options that you give become the team's setting, which every flow takes: Prefect's variable `dreamshard`.
 
     Args:
-        notify: Who is told of failed retrainings: TYPE/NAME of a notification block of Prefect.
+        notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
     if not (server := os.environ.get("PREFECT_API_URL")):
         raise ValueError(

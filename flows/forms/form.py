@@ -106,7 +106,7 @@ def _end_runs(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Non
 
 
 def _subject() -> str:
-    """What a run is of, such as `model.csv`; a name that somebody gave it, unlike Prefect's two words, stays."""
+    """The subject of a run, such as `model.csv`; a name that somebody gave it, unlike Prefect's two words, stays."""
     named, context = str(flow_run.name), FlowRunContext.get()
     if context is None or context.parameters is None or not re.fullmatch(r"[A-Za-z]+-[A-Za-z]+", named):
         return named

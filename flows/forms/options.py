@@ -16,7 +16,7 @@ Mode = Literal["auto", "fixed", "pool"]
 Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper, autoshard: as published.")]
 Current = Annotated[
     str | None,
-    Field(description="The plan in use (full path): weighed or measured beside the new one."),
+    Field(description="The plan in use (full path): weighed or measured against the new one."),
 ]
 NoPromote = Annotated[
     bool,
@@ -33,7 +33,7 @@ def _as_drawn(schema: dict[str, Any]) -> None:
     """Write the schema as Prefect's page draws it well.
 
     An optional field has the schema of its type alone, since the page shows a choice of null as a second tab; bounds
-    stand below `allOf`, since the page drops those beside a type.
+    stand below `allOf`, since the page drops those next to a type.
     """
     for field in schema["properties"].values():
         for choice in field.pop("anyOf", ()):
@@ -76,7 +76,7 @@ class RecipeOptions(Options):
 
 
 class RunOptions(RecipeOptions):
-    """What is drawn, and where costs come from."""
+    """Tasks, and the source of costs."""
 
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of every draw; the same gives the same bits."""
@@ -111,7 +111,7 @@ class DeviceFields(Options):
 
 
 class TaskFields(DeviceFields):
-    """What is placed in training."""
+    """The tasks of training."""
 
     tables_per_task: int | None = Field(default=None, ge=1)
     """Tables in each placement task of a pool."""
@@ -145,7 +145,7 @@ class RetrainOptions(RetrainingOptions):
 
 
 class WatchOptions(RetrainingOptions):
-    """A look at a source of tables, and what counts as a change."""
+    """A look at a source of tables, and the thresholds of change."""
 
     pooling_drift: float = Field(default=0.1, ge=0, le=10)
     """Relative change of lookups per sample from which a table drifted."""
@@ -223,15 +223,15 @@ class TablesField(Options):
 
 
 class PlanOptions(DeviceFields, TablesField):
-    """What a plan is for; devices and memory are by default those that the version was trained for."""
+    """Target of a plan; devices and memory are by default the version's."""
 
     hardware: str | None = None
-    """What the plan is for: a preset, e.g. h100, or a file (.yaml, .json)."""
+    """Hardware of the plan: a preset, e.g. h100, or a file (.yaml, .json)."""
     placer: str | None = None
     """champion, challenger, previous, a version (3, models:/NAME/3), prior, cost_greedy,
     dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the hardware, or the champion."""
     constraints: str | None = Field(default=None, examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"])
-    """What the plan must respect, as YAML or the full path of a file of it
+    """Constraints of the plan, as YAML or the full path of a file of it
     (docs/constraints-and-moving.md)."""
     sharding: str | None = None
     """Ways to shard: columns, whole, auto (every way), or a list such as table_wise,row_wise. Costs of
@@ -249,7 +249,7 @@ class PlanOptions(DeviceFields, TablesField):
 
 
 class PlaceOptions(PlanOptions):
-    """Tables to place by hand, and what their plan must respect."""
+    """Tables to place by hand, and constraints of their plan."""
 
     current: Current = None
     steps_until_next: float = Field(default=100_000, ge=1)

@@ -24,13 +24,13 @@ Predictor = DreamShardPlacer | RooflinePlacer
 
 @dataclass(frozen=True)
 class Choice:
-    """A placer, and what predicts the costs of its placements.
+    """A placer, and the predictor of its placements' costs.
 
     Attributes:
         placer: that places.
         name: in a plan.
         predictor: None if nothing can predict.
-        costs_of: what the predicted costs were measured on; None if that is unknown.
+        costs_of: setting of the measurements behind the predictions; None if it is unknown.
         why: why this one was chosen, for people; empty if the user named it.
         predicted_by: name of the predictor; None if it is the placer itself.
         caveat: why the version that places or predicts is provisional, for people; empty if it is not.

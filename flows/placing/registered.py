@@ -1,4 +1,4 @@
-"""What the registry's versions say of placing; apart from the rest, because MLflow takes seconds to import."""
+"""Placing by the registry's versions; apart from the rest, because MLflow takes seconds to import."""
 
 from typing import Any
 

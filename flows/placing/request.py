@@ -202,7 +202,7 @@ def _usual_sizes(store: Store, options: PlaceOptions) -> dict[str, Any]:
 
 
 def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:
-    """Room for tables on each device: as given, else most of what the hardware has; constraints may say otherwise.
+    """Room for tables on each device: as given, otherwise most of the hardware's; constraints may say otherwise.
 
     Raises:
         ValueError: neither is given.
@@ -223,7 +223,7 @@ def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: N
 
 
 def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int, plan: Plan | None) -> Constraints:
-    """What the plan must respect: the options, and what the file or text says if an option says nothing.
+    """Constraints of the plan: the options, then the file or text.
 
     Without `--sharding`, tables are whole or split by columns, or sharded as in the plan in use.
     """

@@ -1,4 +1,4 @@
-"""A plan in sentences: what it costs, and what moves from the plan in use."""
+"""A plan in sentences: its cost, and its moves from the plan in use."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def unmeasured_sentence(plan: Plan) -> str:
 
 
 def moving_lines(placed: Placed) -> Iterator[str]:
-    """What the plan in use costs, what the chosen one gains, and what moves; nothing without a plan in use."""
+    """Cost of the plan in use, gain and moves of the chosen one; nothing without a plan in use."""
     price, weighed, in_use, kept = placed.request.price, placed.weighed, placed.request.in_use, placed.kept
     if in_use is None:
         return
@@ -71,7 +71,7 @@ def markdown_page(placed: Placed, path: str, html: str, notes: Sequence[str]) ->
     """The cost of the plan on each device, how tables are sharded, what moves, and where the plan is.
 
     Args:
-        placed: the plan and what it was made for.
+        placed: the plan and its request.
         path: of the plan's file.
         html: path of the page of HTML that shows it.
         notes: said on the way.

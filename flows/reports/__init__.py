@@ -1,1 +1,1 @@
-"""What a run shows: evaluation reports, plots, pages, and what is logged in MLflow."""
+"""Output of a run: evaluation reports, plots, pages, and logs in MLflow."""

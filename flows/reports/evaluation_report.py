@@ -1,4 +1,4 @@
-"""Makes the report of an evaluation from what was measured."""
+"""Makes the report of an evaluation from its measurements."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ def make_report(
 
     Args:
         reference: placer that gains are reported over.
-        predictors: placers whose cost networks are compared with what was measured, by name.
+        predictors: placers whose cost networks are compared with the measurements, by name.
         known: identities of placements that were trained on, of which predictions prove nothing.
         model: name of the task of a fixed model; the other tasks are its variants.
         facts: the other fields of the report.

@@ -1,4 +1,4 @@
-"""What the flows log in MLflow: one parent run per chain, a child run per stage, and versions of the placer."""
+"""Logs of the flows in MLflow: one parent run per chain, a child run per stage, and versions of the placer."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -142,7 +142,7 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
 def complete(store: Store, version: Version, report: EvaluationReport) -> None:
     """Name the version and log the evaluation on its run, unless that is done: a run may have stopped before this.
 
-    The champion that it was measured beside gets its own cost on the same tasks, so that MLflow sets both side by side.
+    The champion that it was measured with gets its own cost on the same tasks, so that MLflow sets both side by side.
     """
     settings = store.settings
     if "name" in version.tags:
@@ -201,7 +201,7 @@ def source_label(source: str) -> str:
 
 
 def version_name(version: str, made_of: Training, table_diff: str) -> str:
-    """What a version is, in a few words: `v4 tables.csv +3 -2, warm from v3`."""
+    """A version in a few words: `v4 tables.csv +3 -2, warm from v3`."""
     start = f"warm from v{number_of(made_of.warm.version)}" if made_of.warm else "from nothing"
     return f"v{number_of(version)} {' '.join(filter(None, [source_label(made_of.source), table_diff]))}, {start}"
 

@@ -23,7 +23,7 @@ def plots(report: EvaluationReport) -> dict[str, Figure]:
 
 
 def plot_placements(report: EvaluationReport) -> Figure:
-    """Per-device stacked bars of the model, or of the first held-out task: the best rule of thumb beside the candidate."""
+    """Per-device stacked bars of the model, or of the first held-out task: the best rule of thumb next to the candidate."""
     figure, task = Figure(figsize=(9, 4.5), layout="constrained"), report.model or report.task_names[0]
     axes: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
     rows = {row.placer: row for row in report.rows if row.task == task}

@@ -26,7 +26,7 @@ _ABOUT = {
     "autoshard": "Algorithm `autoshard`: AutoShard as published. It balances predicted compute and knows nothing of "
     "all-to-alls, so compare compute below as well as the cost of a step.",
 }
-"""What a training optimises, by the candidate's name, if it is not the predicted cost of a step."""
+"""The objective of a training, by the candidate's name, if it is not the predicted cost of a step."""
 
 
 def evaluation_page(report: EvaluationReport, reason: str, links: Mapping[str, str]) -> str:

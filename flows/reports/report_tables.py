@@ -12,7 +12,7 @@ Table = list[dict[str, Any]]
 
 
 def title(report: EvaluationReport) -> str:
-    """What the tables of a report show, what its intervals are over, and whose network predicts."""
+    """Captions of a report: its tables, the basis of its intervals, and the predicting network."""
     by = f"; all predicted by {report.candidate}" if report.training is not None and report.is_predicted else ""
     on = report.measured_on or report.hardware
     if report.model is None:
@@ -21,14 +21,14 @@ def title(report: EvaluationReport) -> str:
 
 
 def intervals_over(report: EvaluationReport) -> str:
-    """What the intervals of a fixed model are over."""
+    """Basis of the intervals of a fixed model."""
     rounds = next((gain.num_repeats for gains in report.gains.values() for gain in gains.values()), 0)
     variants = len(report.task_names) - 1
     return f"{rounds} interleaved repeats" + (f", and over {variants} drifted variants of it" if variants > 1 else "")
 
 
 def placers_table(report: EvaluationReport) -> Table:
-    """One row per placer, cheapest last, and what the candidate, or the first of a comparison, saves over it."""
+    """One row per placer, cheapest last, and the saving of the candidate, or of the first of a comparison, over it."""
     first = report.reference if report.training is None else report.candidate
     errors = {line.placer: "-" if (error := line.predicted_mape) is None else f"{error:.1%}" for line in report.placers}
     rows = []

@@ -1,1 +1,1 @@
-"""What is decided without measuring: warm starts, promotion, held-out tables, who is compared with whom and on what."""
+"""Decisions without measuring: warm starts, promotion, held-out tables, contestants and their tasks."""

@@ -1,4 +1,4 @@
-"""What a comparison of versions runs on: the sizes, hardware and tables of the versions, unless others are given."""
+"""Setting of a comparison of versions: the sizes, hardware and tables of the versions, unless others are given."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ _TAKEN: dict[str, tuple[str, Callable[[Training], Any]]] = {
 def with_sizes_of_versions(
     store: Store, options: CompareOptions, versions: Sequence[Version]
 ) -> tuple[CompareOptions, str]:
-    """The options, with what they leave open taken from the versions, and a sentence that says what was taken.
+    """The options, completed from the versions, and a sentence on values taken from them.
 
     If versions differ, the first decides on testbed, devices and memory, the newest on the tables; one that learned a
     fixed model makes all be compared on one model, since no table is held out for it.

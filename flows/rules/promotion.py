@@ -1,4 +1,4 @@
-"""Whether a candidate becomes champion, and why; and what it then is in its topology."""
+"""Whether a candidate becomes champion, why, and its standing in its topology."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,7 +16,7 @@ HIGHEST_ERROR = 0.2
 Code = Literal[
     "beats_champion",
     "replaces_provisional",
-    "not_beyond_doubt",
+    "not_significant",
     "champion_changed",
     "champion_not_compared",
     "better_than_baseline",
@@ -40,10 +40,10 @@ class Gain:
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is beyond doubt; if every repeat measured the same, whether it is on the variants."""
+        """Whether it is significant; if every repeat measured the same, whether it is on the variants."""
         gain, variants = self.measured, self.variants
         exact = gain.over == "repeats" and gain.low is None and gain.is_positive
-        return gain.is_beyond_doubt or (exact and variants is not None and variants.is_beyond_doubt)
+        return gain.is_significant or (exact and variants is not None and variants.is_significant)
 
     def __str__(self) -> str:
         gain, variants = self.measured, self.variants
@@ -86,7 +86,7 @@ class Decision:
         already_champion: whether the version was champion before the decision.
         veto: reason not to promote despite the gain; empty without one.
         provisional: the figures, if they do not show a champion to be cheaper than the best rule of thumb; empty if they do,
-            or if the version beats a champion of which that was shown.
+            or if the version beats a champion that is.
     """
 
     alias: Literal["champion", "challenger"]
@@ -105,8 +105,8 @@ class Decision:
         words: dict[Code, str] = {
             "beats_champion": "beats the champion",
             "replaces_provisional": f"replaces version {self.rival}, a provisional champion, without costing more",
-            "not_beyond_doubt": "does not beat the champion beyond doubt",
-            "champion_changed": f"not compared with version {self.in_use}, which replaced {self.rival} in the meantime",
+            "not_significant": "does not beat the champion significantly",
+            "champion_changed": f"not compared with version {self.in_use}, which has replaced {self.rival} since",
             "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
             "better_than_baseline": f"first champion{until}",
             "worse_than_baseline": "no champion of this hardware yet, and more expensive than a rule of thumb",
@@ -127,14 +127,14 @@ def decide(
     in_use: int | None = None,
     is_rival_provisional: bool = False,
 ) -> Decision:
-    """Promote a candidate that beats the champion beyond doubt; the first champion need only match a rule of thumb.
+    """Promote a candidate that beats the champion significantly; the first champion need only match a rule of thumb.
 
-    Without a champion, the candidate's mean gain over the best rule of thumb must not be negative; until that gain is beyond
-    doubt, the champion is provisional. A candidate that beats the best rule of thumb beyond doubt replaces a provisional
-    champion that costs as much or more on average.
+    Without a champion, the candidate's mean gain over the best rule of thumb must not be negative; until that gain is
+    significant, the champion is provisional. A candidate that beats the best rule of thumb significantly replaces a
+    provisional champion that costs as much or more on average.
 
     A fixed model's repeats decide. If all of them measured the same, so that they have no interval, its variants must be
-    cheaper beyond doubt as well.
+    significantly cheaper as well.
 
     Args:
         over_rule: the candidate's gain over the best rule of thumb on these tasks.
@@ -154,7 +154,7 @@ def decide(
             return replace(decision, alias="champion", code="beats_champion", gain=over_rival, provisional=kept)
         if is_rival_provisional and over_rule.is_shown and over_rival.measured.is_positive:
             return replace(of_rule, alias="champion", code="replaces_provisional")
-        return replace(decision, code="not_beyond_doubt", gain=over_rival)
+        return replace(decision, code="not_significant", gain=over_rival)
     if in_use is not None:
         return replace(of_rule, code="champion_not_compared")
     if over_rule.measured.is_positive:
@@ -181,14 +181,14 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
         return (
             f"its predictions are {prediction_error:.0%} off on held-out placements, above the {HIGHEST_ERROR:.0%} at which "
             "placements of other tables can be trusted: measure more placements (--recipe, or more iterations), or look at "
-            f"its report; {command} promotes it nevertheless"
+            f"its report; {command} promotes it anyway"
         )
     if in_use is None or _is_named(version.made_of) or not _is_named(in_use.made_of):
         return ""
     return (
         f"trained on {version.made_of.source}, the tables of recipe {version.made_of.recipe.name} itself, while champion "
         f"version {in_use.number} was trained on {in_use.made_of.source}, which a user named; {command} promotes it "
-        "nevertheless"
+        "anyway"
     )
 
 
@@ -205,7 +205,7 @@ class Standing:
     Attributes:
         alias: the alias that it has; `none` for a try-out.
         words: the same for people, e.g. `champion of simulated h100 · 4 devices`.
-        note: what else is to be said; empty if nothing.
+        note: a further remark; empty if none.
     """
 
     alias: Literal["champion", "challenger", "none"]

@@ -1,4 +1,4 @@
-"""Which version serves some hardware: what each was measured on."""
+"""Which version serves some hardware, by the hardware of its measurements."""
 
 from dreamshard.costs import is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec

@@ -1,4 +1,4 @@
-"""Versions of one's own setting: what the next training starts from, what was trained last, and which is in use.
+"""Versions of one's own setting: the start of the next training, the newest, and the one in use.
 
 In the same setting (testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
 champion of that topology: from its networks and from the costs measured for it. On the same tables it repeats the
@@ -39,8 +39,8 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
     """Start from the champion if its setting is the same, else from the newest version of this setting, if any.
 
     Args:
-        training: what is known of it so far: recipe, tables and testbed.
-        full: start from nothing nevertheless; the table split is kept, so that the champion is evaluated on tables that
+        training: its known parts so far: recipe, tables and testbed.
+        full: start from nothing all the same; the table split is kept, so that the champion is evaluated on tables that
             it was not trained on either.
 
     Raises:

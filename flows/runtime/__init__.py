@@ -1,1 +1,1 @@
-"""What flows run on: open testbeds, locks, retries, identities, task runners, progress."""
+"""Support for flows: open testbeds, locks, retries, identities, task runners, progress."""

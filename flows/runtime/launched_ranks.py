@@ -11,7 +11,7 @@ _ranks: ContextVar[Ranks | None] = ContextVar("_ranks", default=None)
 
 @contextmanager
 def on_ranks(ranks: Ranks) -> Iterator[None]:
-    """Measure on these ranks for the block, where `cluster` or `auto` is asked for."""
+    """Measure on these ranks for the block, if `cluster` or `auto` is requested."""
     token = _ranks.set(ranks)
     try:
         yield

@@ -1,6 +1,6 @@
 """Prefect tasks that are retried if that can help: measurements, and calls to a server or disk that may answer later.
 
-Prefect caches none of their results: keys of what is kept are in `identity`.
+Prefect caches none of their results: keys of kept content are in `identity`.
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from dreamshard.workloads import Workload, WorkloadConfig, change_token, is_func
 
 
 def token_of(workload: WorkloadConfig) -> str:
-    """Identity of what a source holds now; functions are called for it, files only listed.
+    """Identity of a source's content now; functions are called for it, files only listed.
 
     Raises:
         ValueError: there is no such source, or it cannot be read.

@@ -96,7 +96,7 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
 
 
 def capacity(store: Store, reference: TestbedReference) -> Capacity:
-    """What the testbed's devices are and hold."""
+    """Kind and memory of the testbed's devices."""
     with shared_testbed(store, reference) as testbed:
         return testbed.capacity(reference.num_devices)
 

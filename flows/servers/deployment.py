@@ -27,7 +27,7 @@ SILENCE = timedelta(minutes=10)
 """From a run's last heartbeat, of which each running flow sends one every three minutes, until it counts as gone."""
 
 LATE = timedelta(hours=3)
-"""From a run that no worker took in time until somebody is told."""
+"""From a run that no worker took in time until the notification."""
 
 ONCE_IN = timedelta(hours=6)
 """Failures of one deployment are reported once in this time; `watch` would otherwise fail every 15 minutes."""
@@ -40,7 +40,7 @@ _SCHEDULED: dict[str, str | list[str]] = {
     "prefect.resource.name": ["retrain", "watch"],
 }
 _MESSAGE = (
-    "nothing was heard of its process for 10 minutes, so its worker or host is gone; start the worker, and the same "
+    "its process has sent no heartbeat for 10 minutes, so its worker or host is gone; start the worker, and the same "
     "retraining goes on from its last checkpoint"
 )
 

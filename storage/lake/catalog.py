@@ -82,7 +82,7 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
 
 
 def _reason(error: duckdb.Error) -> str:
-    """What an error says, in one line."""
+    """An error's message, in one line."""
     return str(error).split("\n\n")[0].strip().replace("\n", " ")
 
 

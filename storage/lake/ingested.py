@@ -4,7 +4,7 @@
     sources/_<source>.json            the key of the state that was ingested last
     ingested/<key>/<content>.parquet  the same rows of an unfinished ingestion, which continues from them
 
-The key is of what a source holds, its state. A fingerprint identifies everything that a table's lookups are made from
+The key identifies a source's content, its state. A fingerprint identifies everything that a table's lookups are made from
 (`dreamshard.workloads.source.Workload`), so the same fingerprint always means the same lookups file. A table whose lookups
 file was removed is not known any more.
 """
@@ -30,7 +30,7 @@ class Ingested:
         dataset: version of the dataset.
         new: number of new or changed tables.
         reused: number of tables whose lookups and statistics were in the lake.
-        notes: what of the source was not used, and what was assumed.
+        notes: unused parts of the source, and assumptions.
     """
 
     dataset: str

@@ -234,7 +234,7 @@ class Lake:
         """Write all-to-alls measured alone, which serve every training on these links.
 
         Args:
-            links: what connects the devices, whatever their number.
+            links: kind of connection between devices, whatever their number.
         """
         content = [rows.exchange_to_row(sample) for sample in samples]
         if content:
@@ -262,7 +262,7 @@ class Lake:
         """Write the results of an evaluation in one file, replacing earlier ones.
 
         Args:
-            placers: what identifies a placer, by its name: `model_version` of a registered version, or `training` and
+            placers: identity of a placer, by its name: `model_version` of a registered version, or `training` and
                 `iteration` of a candidate, by which the view finds the version once it is registered.
             run_key: the evaluation's key.
             split: `heldout`, or `reference` for the fixed tasks that all versions of a topology place.
@@ -290,7 +290,7 @@ class Lake:
         write_rows(folder / f"{quote(run_key, safe='')}.parquet", "evaluations", content)
 
     def write_estimates(self, placer: DreamShardPlacer, dataset: str, training: str, iteration: int) -> None:
-        """What each table costs alone on a device, by a version's cost network; the view `table_costs` shows it.
+        """Each table's cost alone on a device, by a version's cost network; the view `table_costs` shows it.
 
         Nothing is written if that is done, or if the placer does not say what its costs were measured on.
         """

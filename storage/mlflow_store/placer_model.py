@@ -58,7 +58,7 @@ class PlacementRequest(BaseModel, extra="forbid"):
         memory_gb: GiB for tables on each device.
         tables: at least one table.
         precision: of the weights: fp32, fp16, bf16 or int8.
-        optimizer: whose state takes memory beside the weights.
+        optimizer: its state takes memory besides the weights.
         devices_per_host: devices that share a host; None for as many as the hardware has.
         batch_size: training samples per step; None for as many as the placer's costs were measured with.
         hardware: name of a preset that the plan is for; the plan warns if its costs are of something else.

@@ -100,12 +100,12 @@ class Version:
 
     @cached_property
     def made_of(self) -> Training:
-        """What its training was made of."""
+        """The inputs of its training."""
         return Training.from_json(self.tags[MADE_OF])
 
     @property
     def measured_on(self) -> MeasuredOn | None:
-        """What its costs were measured on; None if its placer does not say."""
+        """Setting of its measurements; None if its placer does not say."""
         return MeasuredOn.model_validate_json(self.tags[MEASURED_ON]) if MEASURED_ON in self.tags else None
 
     @property

@@ -1,4 +1,4 @@
-"""Runs in MLflow, by its fluent functions: one parent per chain, a nested run per stage, and what they log."""
+"""Runs in MLflow, by its fluent functions: one parent per chain, a nested run per stage, and their logs."""
 
 import math
 import os
@@ -67,7 +67,7 @@ def experiment_id(settings: Settings) -> str:
     """MLflow's id of the experiment, which is created if there is none.
 
     Raises:
-        ValueError: MLflow cannot keep files where they belong.
+        ValueError: MLflow cannot keep files at their address.
     """
     tracking = client(settings)
     existing = tracking.get_experiment_by_name(EXPERIMENT)

@@ -1,1 +1,1 @@
-"""What runs keep about themselves beside MLflow: checkpoints, lineage, effort."""
+"""Records of runs besides MLflow: checkpoints, lineage, effort."""

@@ -27,7 +27,7 @@ class MeasuredRow:
 
     Attributes:
         overall_ms: mean cost of the slowest device; None where a shard did not fit.
-        predicted_ms: cost of the placement as a cost network predicts it; None where none predicts what steps cost.
+        predicted_ms: cost of the placement as a cost network predicts it; None if none predicts costs of steps.
         place_ms: time to find the placement.
         devices: `[D]` measured milliseconds by phase.
         is_split: whether a table is in several shards.
@@ -53,7 +53,7 @@ class PlacerFigures:
 
     Attributes:
         overall_ms: mean measured cost; None where a placement did not fit.
-        predicted_ms: mean predicted cost; None where nothing predicts what steps cost.
+        predicted_ms: mean predicted cost; None if nothing predicts costs of steps.
         place_ms: mean time to find a placement.
         predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
         predicted_spearman: its mean rank correlation within a task; None without one.
@@ -87,13 +87,13 @@ class EvaluationReport:
         gains: gain of each placer over each other one: on held-out tasks of a pool, or on the model of a fixed one.
         rows: every placer on every task.
         model: name of the task of a fixed model, which `placers` and `gains` are of; None for a pool.
-        variant_gains: of a fixed model, the same on its drifted variants; empty where there are none.
+        variant_gains: of a fixed model, the same on its drifted variants; empty if there are none.
         heldout_placements: placements behind the prediction errors, none of which was trained on.
         versions: URI of each registered version, by placer.
         training: training of the candidate; None in a comparison of versions, as are the fields below.
         iteration: number of iterations after which the candidate was taken.
-        rival: version of the champion that the candidate has to beat; None where there is none.
-        caveat: reason to doubt the comparison; empty where there is none.
+        rival: version of the champion that the candidate has to beat; None if there is none.
+        caveat: reason to doubt the comparison; empty if there is none.
         measured_on: devices, setting and library versions of the measurements.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
         candidate: the placer of the training, by its algorithm.

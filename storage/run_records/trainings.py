@@ -1,4 +1,4 @@
-"""What a training is made of: recipe, dataset, tasks, testbed, warm start. Stages pass its key.
+"""The inputs of a training: recipe, dataset, tasks, testbed, warm start. Stages pass its key.
 
 It is `<store>/checkpoints/<key>/training.json`, and a tag of its versions.
 """
@@ -62,7 +62,7 @@ class TestbedReference:
         name: as on the command line.
         kind: name that the testbed gives itself.
         identity: its hardware on this machine.
-        links: what connects the devices, whatever their number.
+        links: kind of connection between devices, whatever their number.
         num_devices: devices of the tasks.
         batch_size: training samples per pass.
         dataset: version of the tables whose lookups are run.
@@ -102,10 +102,10 @@ class Warm:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a training is made of.
+    """The inputs of a training.
 
     Attributes:
-        recipe: with all sizes; its training settings are those of a training from nothing.
+        recipe: with all sizes; with the training settings of a training from nothing.
         dataset: version of the tables.
         tasks: key of the task sets drawn from them, and of their table split.
         testbed: where costs are measured; its seed is the training's.
@@ -137,7 +137,7 @@ class Training:
 
     @property
     def topology(self) -> Topology:
-        """What its costs are of."""
+        """Setting of its costs."""
         return Topology(
             testbed=self.testbed.kind,
             hardware=self.testbed.identity,
@@ -173,7 +173,7 @@ def write(store: Store, key: str, training: Training) -> None:
 
 
 def read(store: Store, key: str) -> Training:
-    """What the training `key` is made of."""
+    """The inputs of training `key`."""
     return Training.from_json((store.checkpoints / key / RECORD).read_bytes())
 
 

@@ -122,7 +122,7 @@ def test_tasks_of_the_same_tables_count_as_one():
     same = [row(placer, task, ms, tables=("t", "u")) for placer, ms in (("new", 9.0), ("old", 10.0)) for task in "abc"]
     found = paired_comparison(same, "new", "old")
     assert (found.num_tasks, found.mean_gain, found.low, found.high) == (1, pytest.approx(0.1), None, None)
-    assert not found.is_beyond_doubt
+    assert not found.is_significant
     other = paired_comparison([*same, row("new", "d", 8.0), row("old", "d", 10.0)], "new", "old")
     assert (other.num_tasks, other.mean_gain) == (2, pytest.approx(0.15)), "three equal tasks weigh as one"
     assert other.low is not None
@@ -181,8 +181,8 @@ def test_a_placement_that_did_not_fit_loses_to_any_that_did():
     rows = run(measure, placers, [task_of([1, 2, 3], 2, 10)], repeats=2)
     assert [row.fits for row in rows] == [True, True, False]
     lost, won = paired_comparison(rows, "dreamshard", "random"), paired_comparison(rows, "random", "dreamshard")
-    assert (lost.mean_gain, lost.is_positive, lost.is_beyond_doubt) == (None, False, False)
-    assert (won.mean_gain, won.is_positive, won.is_beyond_doubt) == (None, True, True)
+    assert (lost.mean_gain, lost.is_positive, lost.is_significant) == (None, False, False)
+    assert (won.mean_gain, won.is_positive, won.is_significant) == (None, True, True)
     assert best_baseline(rows) == "size_greedy"
     assert prediction_figures(rows)[0] == pytest.approx(1 / 6)
     assert mean_overall_ms(rows, "dreamshard") == math.inf

@@ -35,7 +35,7 @@ _STYLE = files(__package__).joinpath("page.css").read_text()
 _PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#ffaabb", "#99ddff", "#44bb99", "#bbcc33", "#aaaa00")
 """Of tables: Paul Tol's light scheme, on which dark text is readable and which colour-blind people tell apart."""
 _COLOURS = {"plan": _PALETTE[0], "others": "#c9cacf", "waiting": "#9a9ca5", "moved": "#d6006c", "room": "#d1495b"}
-_INK, _SOFT = "#16181d", "#767a84"  # of names in bars, and of sums beside them, on light and dark pages
+_INK, _SOFT = "#16181d", "#767a84"  # of names in bars, and of sums next to them, on light and dark pages
 _PALE = 0.55  # of white in the bars of the plan in use
 _MEMORY = SIZES.index("gib")
 _SCREEN = 16  # devices that a screen shows
@@ -108,7 +108,7 @@ def html_page(placed: Placed) -> str:
 
 
 def _bar_sources(placed: Placed, sides: list[Side], tables: pd.DataFrame) -> list[models.ColumnDataSource]:
-    """The parts of each side's bars, with all that is said of a part under the pointer."""
+    """The parts of each side's bars, with the text for a part under the pointer."""
     number = {name: t for t, name in enumerate(placed.request.task.tables.names)}
     moves = [(number[step.table], step) for step in placed.steps if step.kind == "move"]
     colours = colours_of(sides[0], tables.index, _PALETTE)

@@ -104,7 +104,7 @@ def way(sharding: TableSharding) -> str:
 
 
 def tables_of(tables: Tables, sides: Sequence[Side]) -> pd.DataFrame:
-    """A row per table, indexed by its number, largest first; `before` says where it was if that has changed."""
+    """A row per table, indexed by its number, largest first; `before` is its old place if that has changed."""
     new, sums = sides[0], sides[0].pairs.groupby("table")[["gib", "whole"]].sum()
     frame = pd.DataFrame(
         {
@@ -131,7 +131,7 @@ def _before(old: TableSharding, new: TableSharding) -> str:
 
 
 def moves_of(steps: Sequence[Step]) -> pd.DataFrame:
-    """A row per step from the plan in use: what moves, is re-split on its device, or is loaded."""
+    """A row per step from the plan in use: a move, a new split on its device, or a load."""
     return pd.DataFrame(
         {
             "step": range(1, len(steps) + 1),

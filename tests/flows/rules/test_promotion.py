@@ -44,15 +44,15 @@ def test_an_unclear_gain_says_how_many_more_tasks_would_show_it():
         (UNCLEAR, BETTER, {}, "champion", "beats_champion"),
         (BETTER, replace(NEVER, fits=True), {}, "champion", "beats_champion"),  # the champion does not fit
         (BETTER, BETTER, {"in_use": 4}, "challenger", "champion_changed"),
-        (BETTER, UNCLEAR, {}, "challenger", "not_beyond_doubt"),
-        (BETTER, NEVER, {}, "challenger", "not_beyond_doubt"),
-        (MODEL, SAME, {}, "challenger", "not_beyond_doubt"),
+        (BETTER, UNCLEAR, {}, "challenger", "not_significant"),
+        (BETTER, NEVER, {}, "challenger", "not_significant"),
+        (MODEL, SAME, {}, "challenger", "not_significant"),
         (BETTER, UNCLEAR, {"is_rival_provisional": True}, "champion", "replaces_provisional"),
-        (UNCLEAR, UNCLEAR, {"is_rival_provisional": True}, "challenger", "not_beyond_doubt"),
-        (BETTER, LOSS, {"is_rival_provisional": True}, "challenger", "not_beyond_doubt"),
+        (UNCLEAR, UNCLEAR, {"is_rival_provisional": True}, "challenger", "not_significant"),
+        (BETTER, LOSS, {"is_rival_provisional": True}, "challenger", "not_significant"),
         (EXACT, EXACT, {"variants": VARIANTS}, "champion", "beats_champion"),
-        (EXACT, EXACT, {"variants": replace(VARIANTS, low=-0.1)}, "challenger", "not_beyond_doubt"),
-        (EXACT, EXACT, {}, "challenger", "not_beyond_doubt"),
+        (EXACT, EXACT, {"variants": replace(VARIANTS, low=-0.1)}, "challenger", "not_significant"),
+        (EXACT, EXACT, {}, "challenger", "not_significant"),
     ],
 )
 def test_a_candidate_becomes_champion_if_its_gain_is_shown(over_rule, over_rival, options, alias, code):
@@ -73,7 +73,7 @@ UNSURE = "+2.0% measured cost saved (95 % interval -1.0% to +5.0%, 10 held-out t
         (decided(BETTER, BETTER), f"beats the champion: {FIGURES} version 3"),
         (decided(UNCLEAR), f"first champion, provisional until shown to be cheaper than a rule of thumb: {UNSURE}"),
         (decided(NEVER), "a placement did not fit its devices when measured, against dim_greedy"),
-        (decided(BETTER, BETTER, in_use=4), "not compared with version 4, which replaced 3 in the meantime; run"),
+        (decided(BETTER, BETTER, in_use=4), "not compared with version 4, which has replaced 3 since; run"),
         (replace(decided(BETTER, BETTER), already_champion=True), "already the champion: beats the champion: +5.0%"),
         (replace(decided(BETTER, BETTER), alias="challenger", veto="taken out"), "taken out; its figures: beats"),
         (
