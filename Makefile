@@ -50,7 +50,7 @@ test: lint ## run lint and all tests but those that take minutes each: about 18 
 test-all: lint ## run lint and all tests: more than half an hour on two cores
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
-baseline: install-test ## compare costs of plans, errors and views with the frozen ones; minutes
+baseline: install-test ## compare costs of plans and errors with the frozen ones; minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.baseline $(ARGS)
 
 bench: install-test ## measure quality and speed; figures go to tests/benchmarks/data

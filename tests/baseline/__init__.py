@@ -1,4 +1,4 @@
-"""What must not get worse while the code gets smaller: costs of plans, errors of predictions, columns of views.
+"""What must not get worse while the code gets smaller: costs of plans and errors of predictions.
 
     python -m tests.baseline           compares with the frozen figures; exits with 1 where one got worse
     python -m tests.baseline --write   freezes the figures of this version

@@ -1,6 +1,5 @@
-"""The package's interfaces as the baseline uses them: placing, predicting, training, describing views."""
+"""The package's interfaces as the baseline uses them: placing, predicting, training."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,8 +21,6 @@ from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, load_placer
-from storage.lake import catalog
-from storage.settings import Settings
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learn, make_placer
 
@@ -98,9 +95,3 @@ def heldout_error(placer: DreamShardPlacer, tasks: list[PlacementTask]) -> float
             exact = true_ms(task, placement)
             errors.append(abs(float(placer.predict(task, placement).overall_ms()) - exact) / exact)
     return float(np.mean(errors))
-
-
-def view_columns(home: Path) -> Mapping[str, list[str]]:
-    """Columns of every DuckDB view, in a home without data."""
-    with catalog.connect(Settings.from_environment({"DREAMSHARD_HOME": str(home)})) as connection:
-        return {view: [row[0] for row in connection.execute(f"describe {view}").fetchall()] for view in catalog.VIEWS}

@@ -1,8 +1,6 @@
 """Compute the baseline's figures, and compare them with the frozen ones."""
 
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ def compute(names: str = "") -> dict[str, Any]:
         if names in case.task.name:
             found["costs"] |= {f"{case.task.name} {name}": round(cost, 6) for name, cost in _costs(case)}
     if not names:
-        found |= {"training": training(), "views": views()}
+        found |= {"training": training()}
     return found
 
 
@@ -53,12 +51,6 @@ def training() -> dict[str, float]:
     return found
 
 
-def views() -> dict[str, list[str]]:
-    """Columns of every view."""
-    with tempfile.TemporaryDirectory() as home:
-        return dict(adapter.view_columns(Path(home)))
-
-
 def losses(frozen: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each figure that got worse than the frozen one allows."""
     for name, cost in now["costs"].items():
@@ -70,9 +62,6 @@ def losses(frozen: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         worst = before + ERROR_RISE if name.endswith("error") else before * (1 + COST_RISE)
         if value > worst:
             yield f"trained, {name}: {value}, frozen {before}"
-    if "views" in now:
-        for view, columns in frozen["views"].items():
-            if missing := set(columns) - set(now["views"].get(view, ())):
-                yield f"view {view} lost {sorted(missing)}"
+    if "training" in now:
         for name in frozen["costs"].keys() - now["costs"].keys():
             yield f"{name}: not computed"

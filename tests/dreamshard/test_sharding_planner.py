@@ -67,7 +67,7 @@ def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
     reserve = FixedPercentageStorageReservation(0.4)
     plan = planner(topology=tight, storage_reservation=reserve, constraints=only).plan(model, SHARDERS)
     assert sorted(plan.plan["ebc"][name].ranks[0] for name in "abcd") == [0, 1, 2, 3]
-    assert "1.2 GiB of a device are for tables, beside what FixedPercentageStorageReservation reserves" in caplog.text
+    assert "1.2 GiB of a device are for tables, besides the reserve of FixedPercentageStorageReservation" in caplog.text
     more = planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(0.6), constraints=only)
     with pytest.raises(PlannerError, match="found no placement"):
         more.plan(model, SHARDERS)
@@ -110,7 +110,7 @@ def test_costs_are_named_as_hardware_or_a_folder(tmp_path):
     assert plan.plan["ebc"]["a"].sharding_type == "row_wise"
     (tmp_path / "mine.yaml").write_text("base: a100\nmemory: 40 GB\n")
     assert named_placer(tmp_path / "mine.yaml").spec.memory_bytes == 40 * 10**9
-    with pytest.raises(ValueError, match="holds no readable model"):
+    with pytest.raises(ValueError, match="holds no complete model"):
         named_placer(tmp_path)
     with pytest.raises(ValueError, match="is no preset"):
         named_placer(tmp_path / "none")

@@ -255,14 +255,6 @@ def test_a_version_without_reference_costs_may_get_them_later(team: Team, monkey
     assert (shown["reference_cost_ms"], shown["reference_set"], shown["reference_batch_size"]) == (2.0, used.key, 2048)
 
 
-def test_the_error_is_left_out_for_another_batch():
-    costs = {reference.VERSION: 1.0, reference.RULE: 2.0}
-    rows = [row(f"reference-00{t}", placer, ms) for t in range(2) for placer, ms in costs.items()]
-    figures = {"reference_cost_ms": 1.0, "reference_cost_ratio": 0.5, "reference_rule_ms": 2.0}
-    assert reference.reference_figures(rows, is_predicted=False) == figures
-    assert reference.reference_figures(rows) == figures | {"reference_predicted_mape": 0.0}
-
-
 @pytest.mark.parametrize(("iteration", "training", "has_rival"), [(2, "t", False), (3, "t", True), (2, "u", True)])
 def test_a_candidate_does_not_compete_with_itself_as_champion(team: Team, monkeypatch, iteration, training, has_rival):
     trainings.write(team.store, training, training_of())

@@ -21,8 +21,7 @@ class EvenLookups:
     def __call__(self, name: str) -> Lookups:
         count = self.batch_size * self.per_sample
         return Lookups(
-            torch.arange(count, dtype=torch.int32) % self.rows,
-            torch.arange(self.batch_size + 1) * self.per_sample,
+            torch.arange(count, dtype=torch.int32) % self.rows, torch.arange(self.batch_size + 1) * self.per_sample
         )
 
 

@@ -10,14 +10,7 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import (
-    TRAINING_ALGORITHMS,
-    CostFit,
-    DreamShard,
-    TrainingConfig,
-    TrainingState,
-    with_algorithm,
-)
+from dreamshard.training import TRAINING_ALGORITHMS, CostFit, DreamShard, TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.helpers.tables import pool_of, sample_tasks
 from tests.helpers.testbeds import simulated

@@ -4,13 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dreamshard.cost_model import (
-    CostData,
-    Normaliser,
-    StructuredCostNetwork,
-    TrainingDivergedError,
-    prediction_error,
-)
+from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork, TrainingDivergedError, prediction_error
 from dreamshard.cost_model.structured import DIMS
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer

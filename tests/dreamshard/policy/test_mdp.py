@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamshard.cost_model import PaperCostNetwork, TrainingDivergedError
-from dreamshard.policy.mdp import (
-    Episode,
-    PolicyNetwork,
-    log_probs,
-    policy_gradient_loss,
-    rollout,
-    update,
-)
+from dreamshard.policy.mdp import Episode, PolicyNetwork, log_probs, policy_gradient_loss, rollout, update
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, device_memory_bytes, pool_of, shard_sums, task_of
 from tests.helpers.trained import learnt

@@ -12,12 +12,7 @@ GIB = 2**30
 
 @pytest.mark.parametrize(
     ("num_devices", "memory_bytes", "tables_in_task"),
-    [
-        (1, 80 * GIB, 10),
-        (64, 80 * GIB, 313),
-        (64, GIB // 8, 42),
-        (1, 2**20, 4),
-    ],
+    [(1, 80 * GIB, 10), (64, 80 * GIB, 313), (64, GIB // 8, 42), (1, 2**20, 4)],
 )
 def test_there_are_three_tasks_whatever_the_devices(num_devices: int, memory_bytes: int, tables_in_task: int):
     workload = reference_workload(num_devices, memory_bytes, is_gpu=True)

@@ -159,10 +159,7 @@ def test_a_torchrec_plan_is_read_with_its_hosts_and_ranks():
 
 @pytest.mark.parametrize(
     ("other", "text"),
-    [
-        ({"dim": 128}, "'user' of 37 x 128 is 37 x 256 in the plan"),
-        ({"name": "guest"}, "it has no table user"),
-    ],
+    [({"dim": 128}, "'user' of 37 x 128 is 37 x 256 in the plan"), ({"name": "guest"}, "it has no table user")],
 )
 def test_a_plan_for_other_tables_is_refused_and_says_which(tmp_path, other, text):
     saved(tmp_path / "plan.json", *[TableSharding("table_wise", where=(0,))] * 2)

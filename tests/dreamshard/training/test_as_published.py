@@ -17,14 +17,7 @@ from dreamshard.training import with_algorithm
 from tests.helpers.published_dreamshard import PublishedDreamShard, ours, published_features, random_weights
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import pool_of, shard_sums
-from tests.helpers.trained import (
-    TINY,
-    fit_costs,
-    improve_policy,
-    make_placer,
-    propose,
-    start_training,
-)
+from tests.helpers.trained import TINY, fit_costs, improve_policy, make_placer, propose, start_training
 
 DEVICES = 4
 TASK = PlacementTask(pool_of(18), DEVICES, 2**33)

@@ -12,13 +12,7 @@ from dreamshard.policy.mdp import Episode
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
-from dreamshard.training.autoshard import (
-    AutoShardPolicy,
-    ComputeCostNetwork,
-    actor_critic_loss,
-    rollout,
-    vtrace,
-)
+from dreamshard.training.autoshard import AutoShardPolicy, ComputeCostNetwork, actor_critic_loss, rollout, vtrace
 from tests.helpers.tables import pool_of, roomy_task, sample_tasks, tables_of, task_of
 from tests.helpers.testbeds import device_costs, simulated
 from tests.helpers.trained import TINY, learnt, learnt_placer, make_placer, propose, rounds, start_training, tiny_tasks
@@ -112,10 +106,7 @@ def test_a_short_run_places_another_size_better_than_chance():
 
 
 CONSTRAINTS = Constraints(
-    pinned={"t0": (1,)},
-    together=(frozenset({"t1", "t2"}),),
-    apart=(frozenset({"t3", "t4"}),),
-    memory_bytes_of={2: 0},
+    pinned={"t0": (1,)}, together=(frozenset({"t1", "t2"}),), apart=(frozenset({"t3", "t4"}),), memory_bytes_of={2: 0}
 )
 
 

@@ -5,11 +5,9 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 from mlflow.exceptions import MlflowException, RestException
 from prefect.states import Failed
-from prefect.tasks import Task
 
 from dreamshard.placer import NoPlacementError
 from dreamshard.testbeds.base import MeasurementError
-from flows import compare, drawing, evaluate, ingest, promote, prune, stages, train
 from flows.runtime.retries import may_pass
 
 
@@ -45,11 +43,3 @@ def answered(status: int) -> ClientError:
 )
 def test_failures_of_servers_are_tried_again_and_wrong_input_not(error, cause, again):
     assert may_pass(None, None, state(error, cause)) is again
-
-
-@pytest.mark.parametrize("module", [compare, drawing, evaluate, ingest, promote, prune, stages, train])
-def test_every_task_on_the_store_is_tried_again_where_that_helps(module):
-    tasks = [each for each in vars(module).values() if isinstance(each, Task)]
-    assert tasks
-    for each in tasks:
-        assert all((each.retries, each.retry_delay_seconds, each.retry_condition_fn is may_pass)), each.name

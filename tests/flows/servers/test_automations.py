@@ -87,4 +87,4 @@ def test_silent_runs_are_crashed_and_late_ones_are_told(client):
         until(all_noticed, 120)
         states = [client.read_flow_run(run.id).state for run in (silent, alive)]
     assert [state.type for state in states] == ["CRASHED", "RUNNING"], "it sends heartbeats"
-    assert states[0].message.startswith("nothing was heard of its process")
+    assert states[0].message.startswith("its process has sent no heartbeat")
