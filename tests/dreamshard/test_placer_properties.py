@@ -16,8 +16,8 @@ def test_every_property_holds_on_random_tasks(name):
     assert broken == {}
 
 
-@pytest.mark.parametrize(("name", "seed"), [("cost_greedy", 2748), ("lookup_greedy", 2743)])
-def test_constraints_that_once_broke_a_property(name, seed):
+@pytest.mark.parametrize(("name", "seed"), [("cost_greedy", 2748), ("lookup_greedy", 2743), ("prior", 2748)])
+def test_constraints_that_name_devices_break_no_property(name, seed):
     """Pins that greedy on costs did not know, and an exact search in the order of the tables."""
     task = drawn_task(seed)
     assert not task.constraints.places_freely
