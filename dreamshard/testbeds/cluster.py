@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample, Infeasible
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, TestbedSetup, check_placement
-from dreamshard.testbeds.device import DeviceTestbed, library_versions, machine_memory_bytes, medians, slowest_spread
+from dreamshard.testbeds.device import DeviceTestbed, Floats, machine_memory_bytes
 from dreamshard.testbeds.layout import Layout
 from dreamshard.testbeds.operators import require_fbgemm, require_operators
 from dreamshard.testbeds.ranks import Job, Launcher, RankFailure, Ranks, describe_rank
@@ -67,19 +65,14 @@ class ClusterTestbed(DeviceTestbed):
         """See `Testbed`, on as many devices as there are, also more than a task's."""
         part = self.layout.part(exchange.num_devices, exchange.devices_per_host)
         timed = self._timed(f"an all-to-all of {exchange.num_devices} devices", part, exchange)
-        assert isinstance(timed, Tensor)  # [R, D, 2]; without room it is an error
-        forward_ms, backward_ms = medians(timed).to(torch.float32).unbind(dim=1)
+        assert not isinstance(timed, Infeasible)  # [R, D, 2]; without room it is an error
+        ways_ms, origin = self.summarised(timed, "cuda_event" if self._on_gpu else "wall")
         return ExchangeSample(
             exchange=replace(exchange, devices_per_host=part.devices_per_host),
-            forward_ms=forward_ms,
-            backward_ms=backward_ms,
-            spread_ms=slowest_spread(timed),
-            repeats=len(timed),
-            clock="cuda_event" if self._on_gpu else "wall",
-            testbed=self.name,
-            hardware=self.hardware,
+            forward_ms=ways_ms[:, 0],
+            backward_ms=ways_ms[:, 1],
             host_devices=None if self._is_local else self.layout.devices_per_host,
-            versions=library_versions(),
+            **origin,
         )
 
     def capacity(self, num_devices: int) -> Capacity:
@@ -97,8 +90,8 @@ class ClusterTestbed(DeviceTestbed):
 
     def _timed(
         self, name: str, part: Layout, measured: Exchange | tuple[PlacementTask, Placement]
-    ) -> Float[Tensor, "R D P"] | Infeasible:
-        """Milliseconds of each timed pass, rank and phase; ends all ranks on any error, which is one sentence."""
+    ) -> Floats | Infeasible:
+        """`[R, D, P]` milliseconds of each timed pass, rank and phase; ends all ranks on any error, which is one sentence."""
         self.ranks = self.ranks or Ranks(Launcher(self.setup.most_devices, on_gpu=self._on_gpu))
         job = Job(
             device_type=self.device_type,
@@ -120,4 +113,4 @@ class ClusterTestbed(DeviceTestbed):
                 error.add_note(f"rank {failure.rank}:\n{failure.trace}")
             raise error from failure
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
-        return infeasible or torch.from_numpy(np.stack(answers, axis=1))
+        return infeasible or np.stack(answers, axis=1)

@@ -10,14 +10,16 @@ share cores; communication is wall time. On CUDA both are timed by events on the
 import gc
 import platform
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import psutil
+import scipy
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -39,17 +41,10 @@ _ALIGNMENT = 256  # bytes, as CUDA allocates
 _WEIGHT = 0.01  # of filled memory
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
+Floats = npt.NDArray[np.float64]
 Result = TypeVar("Result")
-Timed = Callable[[Callable[[], Tensor]], tuple[Tensor, float]]
+Timed = Callable[[Callable[[], Any]], tuple[Any, float]]
 """Runs work; returns its result and milliseconds."""
-
-
-class DoesNotFitError(RuntimeError):
-    """A shard or an all-to-all asks for more bytes of memory than its device has free."""
-
-    def __init__(self, asked_bytes: int, free_bytes: int) -> None:
-        super().__init__(f"{asked_bytes} bytes do not fit a device that has {free_bytes} free")
-        self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
 
 
 class Clock(NamedTuple):
@@ -61,7 +56,7 @@ class Clock(NamedTuple):
 
 
 def _host_clock(now_ns: Callable[[], int]) -> Timed:
-    def timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
+    def timed(work: Callable[[], Any]) -> tuple[Any, float]:
         start = now_ns()
         result = work()
         return result, (now_ns() - start) / 1e6
@@ -69,7 +64,7 @@ def _host_clock(now_ns: Callable[[], int]) -> Timed:
     return timed
 
 
-def _cuda_event(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
+def _cuda_event(work: Callable[[], Any]) -> tuple[Any, float]:
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()  # waits behind the cache flush, as the kernels do
     result = work()
@@ -86,16 +81,13 @@ CLOCKS = {
 """By type of device."""
 
 
-def medians(timed_ms: Float[Tensor, "R ..."]) -> Float[Tensor, "..."]:
-    """Over the repeats; the mean of the two middle ones if their number is even, unlike `torch.median`."""
-    return torch.quantile(timed_ms, 0.5, dim=0)
+def slowest_spread(timed_ms: Floats) -> float:
+    """Interquartile range, over the repeats, of the summed phases of the device whose sum of medians is the largest.
 
-
-def slowest_spread(timed_ms: Float[Tensor, "R D P"]) -> float:
-    """Interquartile range, over the repeats, of the summed phases of the device whose sum of medians is the largest."""
-    slowest = int(medians(timed_ms).sum(dim=1).argmax())
-    quartiles = torch.quantile(timed_ms[:, slowest].sum(dim=1), torch.tensor([0.25, 0.75], dtype=timed_ms.dtype))
-    return float(quartiles[1] - quartiles[0])
+    `timed_ms` are `[R, D, P]`.
+    """
+    slowest = np.median(timed_ms, axis=0).sum(axis=1).argmax()
+    return float(scipy.stats.iqr(timed_ms[:, slowest].sum(axis=1)))
 
 
 class Device:
@@ -109,10 +101,10 @@ class Device:
         self.clock = CLOCKS[device.type]
         self._weights = torch.empty(0, dtype=torch.uint8, device=device)
         self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
-        self._lookups: OrderedDict[tuple[str, int], Lookups] = OrderedDict()
+        self._lookups: dict[tuple[str, int], Lookups] = {}
 
     def read(self, name: str, rows: int) -> Lookups:
-        """A table's lookups on the device, the whole batch, from an LRU cache.
+        """A table's lookups on the device, the whole batch; they stay there until there are too many.
 
         Raises:
             ValueError: lookups are missing, of too few samples, or of a table of more rows.
@@ -129,12 +121,10 @@ class Device:
             if self.device.type == "cuda":
                 dtype = torch.int32 if max(rows, len(lookups.indices)) <= INT32_LIMIT else torch.int64
                 lookups = Lookups(lookups.indices.to(self.device, dtype), lookups.offsets.to(self.device))
+            kept_bytes = sum(each.indices.nbytes + each.offsets.nbytes for each in self._lookups.values())
+            if kept_bytes > KEPT_LOOKUP_BYTES[self.device.type]:
+                self._lookups.clear()
             self._lookups[key] = lookups
-        self._lookups.move_to_end(key)
-        kept_bytes = sum(each.indices.nbytes + each.offsets.nbytes for each in self._lookups.values())
-        while len(self._lookups) > 1 and kept_bytes > KEPT_LOOKUP_BYTES[self.device.type]:
-            _, oldest = self._lookups.popitem(last=False)
-            kept_bytes -= oldest.indices.nbytes + oldest.offsets.nbytes
         return self._lookups[key]
 
     def weights(self, sizes: Sequence[int]) -> list[Shaped[Tensor, " N"]]:
@@ -151,18 +141,14 @@ class Device:
         parts = self._weights[: sum(aligned)].split(aligned)
         return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
-    def within_memory(self, work: Callable[[], Result], needed_bytes: int) -> Result:
-        """Run work that needs this much memory.
-
-        Raises:
-            DoesNotFitError: it needs more than is free, or the device ran out of memory.
-        """
+    def within_memory(self, work: Callable[[], Result], needed_bytes: int) -> Result | None:
+        """The result of work that needs this much memory; None if less is free, or the device ran out of memory."""
         if needed_bytes <= self.free_bytes():
             with suppress(torch.OutOfMemoryError):
                 return work()
             gc.collect()  # the work's memory is released once the clause above has ended
             torch.cuda.empty_cache()
-        raise DoesNotFitError(needed_bytes, self.free_bytes())
+        return None
 
     def free_bytes(self) -> int:
         """Memory for shards: free, and holding weights."""
@@ -171,7 +157,7 @@ class Device:
             return torch.cuda.mem_get_info(self.device)[0] + unused + len(self._weights)
         return int(psutil.virtual_memory().available) + len(self._weights)
 
-    def cold(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
+    def cold(self, work: Callable[[], Any]) -> tuple[Any, float]:
         """The result and milliseconds of computing with cold caches."""
         for _ in range(FLUSHES[self.device.type]):
             self._flush.add_(1)
@@ -189,26 +175,23 @@ class DeviceTestbed(Testbed):
     setup: TestbedSetup
     device_type: DeviceType
 
-    def sample(
-        self, task: PlacementTask, placement: Placement, timed: Float[Tensor, "R D 4"] | Infeasible
-    ) -> CostSample:
-        """The sample of a placement, by the milliseconds of each timed pass."""
-        infeasible, repeats = None, len(timed) if isinstance(timed, Tensor) else 0
+    def sample(self, task: PlacementTask, placement: Placement, timed: Floats | Infeasible) -> CostSample:
+        """The sample of a placement, by the `[R, D, 4]` milliseconds of each timed pass."""
+        infeasible = timed if isinstance(timed, Infeasible) else None
         if isinstance(timed, Infeasible):
-            infeasible, timed = timed, torch.zeros(1, task.num_devices, len(PHASES))
+            timed = np.zeros((0, task.num_devices, len(PHASES)))
+        phases_ms, origin = self.summarised(timed, CLOCKS[self.device_type].name)
+        costs, batch_size = DeviceCosts.from_phases(phases_ms), self.setup.batch_size
         return CostSample(
-            task=task,
-            placement=placement,
-            costs=DeviceCosts.from_phases(medians(timed).to(torch.float32)),
-            spread_ms=slowest_spread(timed),
-            repeats=repeats,
-            clock=CLOCKS[self.device_type].name,
-            testbed=self.name,
-            hardware=self.hardware,
-            batch_size=self.setup.batch_size,
-            versions=library_versions(),
-            infeasible=infeasible,
+            task=task, placement=placement, costs=costs, batch_size=batch_size, infeasible=infeasible, **origin
         )
+
+    def summarised(self, timed: Floats, clock: str) -> tuple[Float[Tensor, "D P"], dict[str, Any]]:
+        """Medians of timed passes `[R, D, P]`, zeros without any, and the fields of a `Measurement`."""
+        shown = timed if len(timed) else np.zeros((1, *timed.shape[1:]))
+        origin: dict[str, Any] = {"spread_ms": slowest_spread(shown), "repeats": len(timed), "clock": clock}
+        origin |= {"testbed": self.name, "hardware": self.hardware, "versions": library_versions()}
+        return torch.from_numpy(np.median(shown, axis=0)).float(), origin
 
 
 def device_model(device_type: str) -> str:

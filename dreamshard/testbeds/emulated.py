@@ -1,11 +1,11 @@
 """The testbed for people with one device who plan for many: the operators of every device run on it, one after another.
 
-Compute is real: operators on real lookups, with cold caches. Communication follows from the links of a named accelerator. A
-device's shards that were measured before, in any placement, are not measured again.
+Compute is real: operators on real lookups, with cold caches. Communication follows from the links of a named accelerator.
 """
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample, Infeasible
@@ -13,13 +13,12 @@ from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collectives_s
 from dreamshard.hardware.roofline import link_devices_per_host
 from dreamshard.placement import Placement
-from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Capacity, DeviceType, TestbedSetup, check_placement
 from dreamshard.testbeds.device import Device, DeviceTestbed, device_model, machine_memory_bytes
-from dreamshard.testbeds.operators import precision_of, require_fbgemm, require_operators
+from dreamshard.testbeds.operators import require_fbgemm, require_operators
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.step import Floats, measure_step
+from dreamshard.testbeds.step import measure_step
 
 
 class EmulatedTestbed(DeviceTestbed):
@@ -40,7 +39,6 @@ class EmulatedTestbed(DeviceTestbed):
         self.setup, self.target = setup, target
         self.device_type: DeviceType = device_type
         self.hardware = self.links = f"{device_model(device_type)} for each device, links of {target.name}"
-        self._known: dict[str, Floats] = {}
         self._device: Device | None = None
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
@@ -48,13 +46,21 @@ class EmulatedTestbed(DeviceTestbed):
         shards = check_placement(task, placement)
         per_host = link_devices_per_host(task, shards, self.target)
         require_operators(task, shards, self.device_type)
-        timed = torch.zeros(self.setup.repeats, task.num_devices, 4, dtype=torch.float64)
-        timed[..., 1:3] = 1e3 * collectives_s(shards.collectives(), self.setup.batch_size, self.target, per_host)
-        for d in shards.device.unique().tolist():
-            found = self._operators_ms(task, shards.on(d), d)
-            if isinstance(found, Infeasible):
-                return self.sample(task, placement, found)
-            timed[:, d, [0, 3]] = torch.from_numpy(found[:, [0, 3]])
+        timed = np.zeros((self.setup.repeats, task.num_devices, 4))
+        timed[..., 1:3] = (
+            1e3 * collectives_s(shards.collectives(), self.setup.batch_size, self.target, per_host).numpy()
+        )
+        self._device = self._device or Device(self.setup, torch.device(self.device_type))
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the CPU's clock counts one thread
+        try:
+            for d in shards.device.unique().tolist():
+                found = measure_step(task, shards, self._device, d)
+                if isinstance(found, Infeasible):
+                    return self.sample(task, placement, found)
+                timed[:, d, [0, 3]] = found[:, [0, 3]]
+        finally:
+            torch.set_num_threads(num_threads)
         return self.sample(task, placement, timed)
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
@@ -74,21 +80,3 @@ class EmulatedTestbed(DeviceTestbed):
         self._device = None
         if self.device_type == "cuda":
             torch.cuda.empty_cache()
-
-    def _operators_ms(self, task: PlacementTask, own: Shards, device: int) -> Floats | Infeasible:
-        """`measure_step` of a device's shards alone, now or before."""
-        precisions = [precision_of(task, table) for table in own.table.tolist()]
-        columns = [own.tables.rows, own.tables.dim, own.sharding_type, own.rows, own.in_host, own.resident_share]
-        key = repr([task.optimizer, own.tables.names, precisions, *(column.tolist() for column in columns)])
-        if key in self._known:
-            return self._known[key]
-        self._device = self._device or Device(self.setup, torch.device(self.device_type))
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # the CPU's clock counts one thread
-        try:
-            found = measure_step(task, own, self._device, device)
-        finally:
-            torch.set_num_threads(num_threads)
-        if not isinstance(found, Infeasible):
-            self._known[key] = found
-        return found

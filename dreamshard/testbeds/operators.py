@@ -104,16 +104,17 @@ class DenseOptimizer:
 
 
 class RankOperators:
-    """All operators of a rank's shards; data-parallel copies look up the rank's samples of the batch.
+    """All operators of a rank's shards, among those of all ranks; data-parallel copies look up its samples of the batch.
 
     Raises:
         ValueError: lookups are missing.
     """
 
-    def __init__(self, task: PlacementTask, shards: Shards, device: Device, samples: slice) -> None:
-        self.operators: list[RankOperator] = []
+    def __init__(self, task: PlacementTask, shards: Shards, device: Device, rank: int) -> None:
+        counts, shards = sample_counts(device.setup.batch_size, shards.num_devices), shards.on(rank)
         self.dense: DenseOptimizer | None = None
-        self._task, self._shards, self._device, self._samples = task, shards, device, samples
+        self._task, self._shards, self._device = task, shards, device
+        self._samples = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         self._pooled: list[Tensor] = []
         alike: dict[tuple[str, Precision, float], list[int]] = {}
         shares = torch.where(shards.in_host, shards.resident_share, 0.0).tolist()
@@ -139,8 +140,7 @@ class RankOperators:
         if self.dense is not None:
             self.dense.weights.grad = None  # dense gradients add up
         return sum(
-            self._device.cold(partial(_backward, pooled, torch.full_like(pooled, GRADIENT)))[1]
-            for pooled in self._pooled
+            self._device.cold(partial(pooled.backward, torch.full_like(pooled, GRADIENT)))[1] for pooled in self._pooled
         )
 
     def dense_step(self) -> float:
@@ -179,6 +179,11 @@ class RankOperators:
             offsets = lookups.offsets[self._samples.start : self._samples.stop + 1]
             return Lookups(lookups.indices[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
         return lookups if (first, end) == (0, rows) else lookups.of_rows(first, end)
+
+
+def sample_counts(batch_size: int, num_ranks: int) -> list[int]:
+    """Samples of each rank: all have as many, the first ones one more if need be."""
+    return [batch_size // num_ranks + (r < batch_size % num_ranks) for r in range(num_ranks)]
 
 
 def precision_of(task: PlacementTask, table: int) -> Precision:
@@ -277,8 +282,3 @@ def _operator_class() -> Any:
             super()._apply_split(split, prefix, *args, **options)
 
     return OperatorWithoutWeights
-
-
-def _backward(pooled: Tensor, gradient: Tensor) -> Tensor:
-    pooled.backward(gradient)
-    return gradient

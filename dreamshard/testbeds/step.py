@@ -5,11 +5,10 @@ as many samples, the first ones on one more if need be. Collectives that need eq
 """
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -17,15 +16,14 @@ from torch import Tensor
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.device import Device, DoesNotFitError
-from dreamshard.testbeds.operators import RankOperators
+from dreamshard.testbeds.device import Device, Floats
+from dreamshard.testbeds.operators import RankOperators, sample_counts
 
 VALUE = 1e-4  # of every element
 ELEMENT_BYTES = 4  # fp32
 
-Floats = npt.NDArray[np.float64]
 Group = dist.ProcessGroup
-Work = Callable[[], Tensor]
+Work = Callable[[], object]
 
 
 class Teams(NamedTuple):
@@ -61,7 +59,7 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
         width = most * host_dims[rank // host.size()]
         sum_up, gather = _reduce_scatter(across.size() * width, host, place)
         there, back = all_to_all([width] * across.size(), [most * each for each in host_dims], across, place)
-        found.append((lambda: (sum_up(), there())[1], lambda: (back(), gather())[1]))
+        found.append((lambda: (sum_up(), there()), lambda: (back(), gather())))
     return found
 
 
@@ -76,35 +74,28 @@ def measure_step(
     Raises:
         ValueError: lookups are missing.
     """
-    batch, everyone, built, misfit = device.setup.batch_size, teams.everyone if teams else None, None, None
-    try:
-        built = device.within_memory(
-            lambda: (operators_of(task, shards, device, rank), collectives_of(shards, teams, device) if teams else []),
-            asked_bytes(shards.on(rank), batch) + (exchanged_bytes(shards, batch, rank) if teams else 0),
-        )
-    except DoesNotFitError as error:
-        misfit = Infeasible(device=rank, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes)
-    misfits = [misfit]
+    everyone = teams.everyone if teams else None
+    asked_bytes = step_bytes(shards, device.setup.batch_size, rank, is_exchanged=teams is not None)
+    built = device.within_memory(
+        lambda: (RankOperators(task, shards, device, rank), collectives_of(shards, teams, device) if teams else []),
+        asked_bytes,
+    )
+    misfits = [None if built else Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=device.free_bytes())]
     if everyone is not None:
-        misfits *= everyone.size()
-        dist.all_gather_object(misfits, misfit, group=everyone)
+        own, misfits = misfits[0], misfits * everyone.size()
+        dist.all_gather_object(misfits, own, group=everyone)
     if infeasible := next(filter(None, misfits), None):
         return infeasible
     assert built is not None
     operators, collectives = built
-    dense = operators.dense
-
-    def reduce() -> Tensor:
-        assert dense is not None
-        dist.all_reduce(dense.gradient, group=everyone)
-        return dense.gradient
 
     def once() -> tuple[float, ...]:
         forward_ms = operators.forward()
         forward_comm_ms = sum((_timed(there, everyone, device) for there, _ in collectives), 0.0)
         backward_comm_ms = sum((_timed(back, everyone, device) for _, back in collectives), 0.0)
         backward_ms = operators.backward()
-        if dense is not None:
+        if operators.dense is not None:
+            reduce = partial(dist.all_reduce, operators.dense.gradient, group=everyone)
             backward_comm_ms += _timed(reduce, everyone, device)
             backward_ms += operators.dense_step()
         return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
@@ -118,13 +109,14 @@ def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
     Every rank sends each rank an equal share of its bytes, the first ones an element more if need be.
 
     Raises:
-        DoesNotFitError: this rank has no memory for the bytes.
+        MemoryError: this rank has no memory for the bytes.
     """
     shares = [sample_counts(sent // ELEMENT_BYTES, team.size()) for sent in exchange.sent_bytes.tolist()]
     sent, received = shares[team.rank()], [share[team.rank()] for share in shares]
-    both = device.within_memory(
-        lambda: all_to_all(sent, received, team, device.device), 2 * ELEMENT_BYTES * (sum(sent) + sum(received))
-    )
+    asked_bytes = 2 * ELEMENT_BYTES * (sum(sent) + sum(received))
+    both = device.within_memory(lambda: all_to_all(sent, received, team, device.device), asked_bytes)
+    if both is None:
+        raise MemoryError(f"{asked_bytes} bytes do not fit a device that has {device.free_bytes()} free")
     return _passes(device, lambda: [_timed(work, team, device) for work in both])
 
 
@@ -143,28 +135,15 @@ def _timed(work: Work, team: Group | None, device: Device) -> float:
     return device.clock.communicate(work)[1]
 
 
-def sample_counts(batch_size: int, num_ranks: int) -> list[int]:
-    """Samples of each rank: all have as many, the first ones one more if need be."""
-    return [batch_size // num_ranks + (r < batch_size % num_ranks) for r in range(num_ranks)]
-
-
-def operators_of(task: PlacementTask, shards: Shards, device: Device, rank: int) -> RankOperators:
-    """The operators of a rank's shards, among those of all devices."""
-    starts = list(accumulate(sample_counts(device.setup.batch_size, shards.num_devices), initial=0))
-    return RankOperators(task, shards.on(rank), device, slice(starts[rank], starts[rank + 1]))
-
-
-def asked_bytes(own: Shards, batch_size: int) -> int:
-    """Memory for a device's shards, their pooled vectors and gradients."""
-    return int(own.device_bytes.sum()) + 2 * ELEMENT_BYTES * batch_size * int(own.tables.dim.sum())
-
-
-def exchanged_bytes(shards: Shards, batch_size: int, rank: int) -> int:
-    """Memory for a rank's traffic both ways."""
-    carried = shards.collectives()
-    whole = int(carried.all_to_all_dims[rank]) + carried.row_wise_dims + int(carried.host_dims.max())
-    own = int(carried.all_to_all_dims.sum()) + carried.row_wise_dims + int(carried.host_dims.sum())
-    return 2 * ELEMENT_BYTES * (2 * whole * batch_size + own * (batch_size // shards.num_devices + 1))
+def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool) -> int:
+    """Memory for a rank's shards, their pooled vectors and gradients, and its traffic both ways."""
+    own, carried = shards.on(rank), shards.collectives()
+    elements = batch_size * int(own.tables.dim.sum())
+    if is_exchanged:
+        sent = int(carried.all_to_all_dims[rank]) + carried.row_wise_dims + int(carried.host_dims.max())
+        received = int(carried.all_to_all_dims.sum()) + carried.row_wise_dims + int(carried.host_dims.sum())
+        elements += 2 * sent * batch_size + received * (batch_size // shards.num_devices + 1)
+    return int(own.device_bytes.sum()) + 2 * ELEMENT_BYTES * elements
 
 
 def all_to_all(sent: list[int], received: list[int], team: Group, place: torch.device) -> tuple[Work, Work]:
@@ -183,11 +162,5 @@ def _reduce_scatter(count: int, team: Group, place: torch.device) -> tuple[Work,
 
 
 def _exchange(collective: Callable[..., Any], team: Group, out: Tensor, given: Tensor, *counts: list[int]) -> Work:
-    """A collective that fills and returns `out`; nothing moves in a team of one."""
-
-    def work() -> Tensor:
-        if team.size() > 1:
-            collective(out, given, *counts, group=team)
-        return out
-
-    return work
+    """A collective that fills `out`; nothing moves in a team of one."""
+    return partial(collective, out, given, *counts, group=team) if team.size() > 1 else lambda: None

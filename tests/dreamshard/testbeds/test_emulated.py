@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.testbeds import emulated
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
 from dreamshard.testbeds.emulated import EmulatedTestbed
@@ -34,14 +32,6 @@ def placement(*device: int) -> Placement:
     return Placement.whole(torch.tensor(device), 2)
 
 
-@pytest.fixture
-def measured(monkeypatch) -> Mock:
-    """Measures, and remembers of which devices."""
-    spy = Mock(wraps=emulated.measure_step)
-    monkeypatch.setattr(emulated, "measure_step", spy)
-    return spy
-
-
 def test_one_device_measures_all_with_the_targets_links():
     bed = bed_of()
     sample = bed.measure(roomy_task(TABLES), placement(0, 0, 1))
@@ -54,18 +44,6 @@ def test_one_device_measures_all_with_the_targets_links():
     for comm_ms in (sample.costs.forward_comm_ms, sample.costs.backward_comm_ms, alone.forward_ms, alone.backward_ms):
         assert comm_ms.tolist() == pytest.approx([expected_ms] * 2, rel=1e-5)
     assert (alone.host_devices, alone.hardware) == (PLAIN.devices_per_node, bed.hardware)
-
-
-def test_a_shard_of_several_placements_is_measured_once(measured):
-    bed, task = bed_of(), roomy_task(TABLES)
-    first = bed.measure(task, placement(0, 0, 1))
-    again = bed.measure(task, placement(1, 1, 0))
-    tables = [call.args[1].tables.names for call in measured.call_args_list]
-    assert tables == [("table-0", "table-1"), ("table-2",)]
-    assert again.costs.forward_compute_ms.tolist() == first.costs.forward_compute_ms.flip(0).tolist()
-    for changes in ({"precision": "fp16"}, {"optimizer": "rowwise_adagrad"}, {"precision_of": {"table-0": "fp16"}}):
-        bed.measure(replace(task, **changes), placement(0, 0, 0))
-    assert measured.call_count == 5
 
 
 def test_shards_without_room_are_a_sample_with_its_bytes(monkeypatch):
@@ -84,15 +62,13 @@ def sharded(*tables: TableSharding):
     return task, Placement(tables, 4, 4)
 
 
-def test_every_way_to_shard_is_measured_and_cached(measured):
+def test_every_way_to_shard_is_measured():
     whole, on_host = TableSharding("table_wise", where=(1,)), TableSharding("table_row_wise", where=(0,))
     bed, given = bed_of(), sharded(TableSharding("row_wise"), TableSharding("data_parallel"), whole, on_host)
-    sample, again = bed.measure(*given), bed.measure(*given)
+    sample = bed.measure(*given)
     assert (sample.costs.phases_ms() > 0).all()
     assert torch.equal(sample.costs.forward_comm_ms, sample.costs.forward_comm_ms[:1].expand(4))
     assert (sample.costs.backward_comm_ms > sample.costs.forward_comm_ms).all()
-    assert torch.equal(again.costs.phases_ms(), sample.costs.phases_ms())
-    assert measured.call_count == 4
 
 
 def test_a_row_block_beyond_the_looked_up_rows_costs_less():

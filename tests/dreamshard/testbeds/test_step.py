@@ -13,8 +13,8 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import step
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.operators import EPSILON, LEARNING_RATE, RankOperator
-from dreamshard.testbeds.step import Teams, collectives_of, operators_of
+from dreamshard.testbeds.operators import EPSILON, LEARNING_RATE, RankOperator, RankOperators
+from dreamshard.testbeds.step import Teams, collectives_of
 from dreamshard.workloads import Lookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -89,7 +89,7 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, optio
     device = device_of(kind)
     denses = []
     for d in range(RANKS):
-        operators, own = operators_of(task, shards, device, d), shards.on(d)
+        operators, own = RankOperators(task, shards, device, d), shards.on(d)
         if operators.dense is not None:
             operators.dense.weights.grad = None
         for operator in operators.operators:
