@@ -4,10 +4,10 @@ A part of a table that stays on its device moves nothing, however it is split th
 copies of is read from one of them, or from none if the device that needs it has a copy.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.files.text import first_line
-from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding, row_blocks
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
 from dreamshard.plan import Plan
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, anneal, priced
-from dreamshard.search.costs import Predictor, known_costs
+from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, priced
+from dreamshard.search.costs import Predictor, costs_of
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.search import default_moves
 from dreamshard.shards import Shards, allowed_devices, violation
@@ -31,9 +31,7 @@ from dreamshard.tasks import PlacementTask
 Range = tuple[int, int]
 """First and last (exclusive) row or column."""
 
-_EQUAL_BLOCKS = 0.01  # of a block: the last one of a large table is often a few rows smaller
-_PRICES = (*(2.0**k for k in range(6, -7, -1)), 0.0)  # of a byte moved, of the gain per byte of moving everything
-_LEAST_GAIN = 1e-3  # of a step: assumed if the new placement gains less
+_PRICES = (*(2.0**k for k in range(6, -7, -1)), 0.0, 1.0)  # of a byte moved, relative to the price that is given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +40,16 @@ class InUse:
 
     Attributes:
         today: today's tables on the devices of the plan in use, without constraints.
-        number: `[T']` numbers of the tables among them that are there already, as they are.
-        placement: of these tables.
+        sharding_of: the tables among them that are there already, by number.
+        devices_per_host: of the plan in use.
         new: tables that the plan in use does not have.
         changed: tables that have other rows or columns in it, and are loaded again.
         removed: tables that only the plan in use has.
     """
 
     today: PlacementTask
-    number: Int[Tensor, " T"]
-    placement: Placement
+    sharding_of: Mapping[int, TableSharding]
+    devices_per_host: int
     new: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
@@ -61,85 +59,58 @@ class InUse:
         """The tables of a task as `plan` holds them.
 
         Raises:
-            ValueError: the plan has none of the tables.
+            ValueError: the plan has none of the tables in their sizes.
         """
-        new, changed, same = [], [], []
-        sizes = zip(task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
-        for t, (name, rows, dim) in enumerate(sizes):
-            own = plan.tables.get(name)
-            if own is None:
-                new.append(name)
-            elif (own.rows, own.dim) == (rows, dim):
-                same.append(t)
-            else:
-                changed.append(name)
-        if len(new) == len(task.tables):
-            raise ValueError("the plan in use places none of these tables; give the plan of this model")
+        names, rows, dims = task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist()
+        planned = {t: plan.tables[name] for t, name in enumerate(names) if name in plan.tables}
+        same = {t: own.sharding for t, own in planned.items() if (own.rows, own.dim) == (rows[t], dims[t])}
         if not same:
-            raise ValueError(
-                f"the plan in use has other sizes of all tables that it shares with these ({', '.join(changed[:5])}); place "
-                "them without it"
-            )
-        today = replace(
-            task,
-            num_devices=plan.num_devices,
-            memory_bytes=2**62,
-            constraints=UNCONSTRAINED,
-            devices_per_host=plan.devices_per_host or task.devices_per_host,
-        )
+            raise ValueError("the plan in use places none of these tables in their sizes; give the plan of this model")
         return cls(
-            today=today,
-            number=torch.tensor(same),
-            placement=plan.placement(task.tables.select(same)),
-            new=tuple(new),
-            changed=tuple(changed),
-            removed=tuple(sorted(plan.tables.keys() - set(task.tables.names))),
+            today=replace(
+                task,
+                num_devices=plan.num_devices,
+                memory_bytes=2**62,
+                constraints=UNCONSTRAINED,
+                devices_per_host=plan.devices_per_host or task.devices_per_host,
+            ),
+            sharding_of=same,
+            devices_per_host=plan.devices_per_host or plan.num_devices,
+            new=tuple(name for t, name in enumerate(names) if t not in planned),
+            changed=tuple(names[t] for t in planned if t not in same),
+            removed=tuple(sorted(plan.tables.keys() - set(names))),
         )
 
     @property
     def task(self) -> PlacementTask:
         """Of the tables that are there already."""
-        return replace(self.today, tables=self.today.tables.select(self.number))
+        return replace(self.today, tables=self.today.tables.select([*self.sharding_of]))
+
+    @property
+    def placement(self) -> Placement:
+        """Of the tables that are there already."""
+        return Placement(tuple(self.sharding_of.values()), self.today.num_devices, self.devices_per_host)
 
     @property
     def shards(self) -> Shards:
         """Its shards, by today's numbers of their tables."""
-        shardings = zip(self.number.tolist(), self.placement.tables, strict=True)
-        return Shards.of_tables(self.today, shardings, self.placement.devices_per_host)[0]
-
-    @property
-    def loaded(self) -> tuple[str, ...]:
-        """Tables that are loaded rather than moved."""
-        return self.new + self.changed
-
-
-Kind = Literal["move", "cut", "load"]
+        return Shards.of_tables(self.today, self.sharding_of.items(), self.devices_per_host)[0]
 
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a table that a device gets.
+    """A part of a table that a device gets from another one.
 
     Attributes:
-        kind: `move` it from another device; `cut` it, that is re-split it, on its device; `load` a table that is new or of
-            another size.
-        source: device; None if it is loaded.
+        source: device; None for a table that is new or of another size, which is loaded.
     """
 
-    kind: Kind
     table: str
     rows: Range
     columns: Range
     source: int | None
     target: int
     memory_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """For a plan."""
-        fields = asdict(self)
-        (row_start, row_end), (column_start, column_end) = fields.pop("rows"), fields.pop("columns")
-        ends = {"row_start": row_start, "row_end": row_end, "column_start": column_start, "column_end": column_end}
-        return fields | ends
 
 
 class _Overlaps(NamedTuple):
@@ -169,7 +140,7 @@ def _overlaps(task: PlacementTask, new: Shards, old: Shards) -> _Overlaps:
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
-    """Changes by table: moves first, then parts that are re-split, then parts that are loaded, the largest first.
+    """Parts of tables that move, then tables that are loaded, the largest first.
 
     Tables that are only in `before` are dropped, which is no step.
 
@@ -178,115 +149,72 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
         before: shards in use, `InUse.shards`.
         placement: new.
     """
-    after = Shards.of(task, placement)
-    found, tables = _sources(task, before, after), after.table.tolist()
-    known = torch.zeros(len(task.tables), dtype=torch.bool)
-    known[before.table] = True
-    loaded = (~known[after.table]).nonzero().flatten()
-    all_bytes = task.stored_bytes(after.table, after.rows, after.columns)
-    parts = [*zip(*(each.tolist() for each in found), strict=True)]
-    parts += [(i, None, after.rows[i].tolist(), after.columns[i].tolist(), int(all_bytes[i])) for i in loaded.tolist()]
-    result = []
-    for i, j, rows, columns, num_bytes in parts:
-        source, target = None if j is None else int(before.device[j]), int(after.device[i])
-        kind: Kind = "load" if source is None else ("cut" if source == target else "move")
-        name = task.tables.names[tables[i]]
-        result.append(Step(kind, name, tuple(rows), tuple(columns), source, target, num_bytes))
-    return tuple(sorted(result, key=lambda step: (get_args(Kind).index(step.kind), -step.memory_bytes)))
-
-
-def moved_bytes(task: PlacementTask, before: Shards, placement: Placement) -> int:
-    """Bytes of all moves; arguments as for `steps`."""
-    after = Shards.of(task, placement)
-    found = _sources(task, before, after)
-    return int(found.num_bytes[before.device[found.old] != after.device[found.new]].sum())
-
-
-def _sources(task: PlacementTask, before: Shards, after: Shards) -> _Overlaps:
-    """The parts that each shard that changes is put together from."""
+    after, names = Shards.of(task, placement), task.tables.names
     found = _overlaps(task, after, before)
-    new, old = found.new, found.old
-    here = before.device[old] == after.device[new]
-    is_same = here & (before.device_bytes[old] == after.device_bytes[new])
-    for one, other in ((before.rows[old], after.rows[new]), (before.columns[old], after.columns[new])):
-        is_same &= (one == other).all(dim=1)
-    one_copy = before.device[old] == after.device[new] % before.num_devices  # every device has a copy
-    chosen = (one_copy | ~before.is_any("data_parallel")[old]) & ~torch.isin(new, new[is_same])
-    return _Overlaps(*(each[chosen] for each in found))
+    source, target = before.device[found.old], after.device[found.new]
+    # of copies, which every device of the plan in use has, one is read
+    moves = (source != target) & (~before.is_any("data_parallel")[found.old] | (source == target % before.num_devices))
+    loads = ~torch.isin(after.table, before.table)
+    moved = after.table[found.new], found.rows, found.columns, source, target, found.num_bytes
+    num_bytes = task.stored_bytes(after.table, after.rows, after.columns)
+    loaded = after.table, after.rows, after.columns, torch.full_like(after.table, -1), after.device, num_bytes
+    return tuple(
+        Step(names[t], tuple(rows), tuple(columns), None if held < 0 else held, device, size)
+        for parts, kept in ((moved, moves), (loaded, loads))
+        for t, rows, columns, held, device, size in sorted(
+            zip(*(each[kept].tolist() for each in parts), strict=True), key=lambda part: -part[-1]
+        )
+    )
+
+
+def moved_bytes(found: Iterable[Step]) -> int:
+    """Bytes that move between devices."""
+    return sum(step.memory_bytes for step in found if step.source is not None)
 
 
 def rename_devices(task: PlacementTask, placement: Placement, before: Shards) -> Placement:
     """The placement with the names of devices and hosts that keep the most bytes where they are.
 
-    Devices of one host are alike, and so are hosts of the same size, which is all that a step's cost depends on. A device
-    only gets the name of one that has as much room, may hold the same tables by the constraints, and holds blocks as large
-    of tables spread by rows, which stay where they are. Both choices are assignment problems: of devices to devices for
-    each pair of hosts, then of hosts to hosts.
+    Devices with as much room, that may hold the same tables, are alike, and a step's cost does not depend on their names.
+    If tables are spread over a host, its devices stay together: first the best names are found for each pair of hosts, then
+    for hosts. Tables that are spread stay where they are, so devices with a smaller block of a table may cost more.
 
     Args:
         task: whose constraints may name devices.
         placement: of the task's tables, legal.
         before: shards in use.
-
-    Returns:
-        A legal placement of the same cost, except for blocks of rows that differ by less than a hundredth.
     """
-    per_host, num_devices, num_hosts = placement.devices_per_host, placement.num_devices, placement.num_hosts
-    by_device, by_host = _kept_bytes(task, placement, before)
-    forbidden = -2.0 * (1 + by_device.sum() + by_host.sum())  # less than any allowed choice is worth
-    by_device = np.where(_alike(task, placement), by_device, forbidden * num_devices)
-    members = [list(range(h * per_host, min((h + 1) * per_host, num_devices))) for h in range(num_hosts)]
-    gained = np.full((num_hosts, num_hosts), forbidden)
-    within: dict[tuple[int, int], list[int]] = {}
-    for old, new in product(range(num_hosts), repeat=2):
-        if len(members[old]) == len(members[new]):
-            kept = by_device[np.ix_(members[old], members[new])]
-            rows, columns = scipy.optimize.linear_sum_assignment(kept, maximize=True)
-            within[old, new] = [members[new][column] for column in columns]
-            gained[old, new] = max(forbidden, kept[rows, columns].sum() + by_host[old, new])
-    host = scipy.optimize.linear_sum_assignment(gained, maximize=True)[1].tolist()
-    device = [name for old, new in enumerate(host) for name in within[old, new]]
-    result = replace(placement, tables=tuple(_named(each, device, host) for each in placement.tables))
-    return placement if violation(task, result) else result  # the last block of rows is smaller, so room may differ
+    num_devices, spread = placement.num_devices, placement.sharding_types & set(ON_ONE_HOST)
+    per_host, after = placement.devices_per_host if spread else num_devices, Shards.of(task, placement)
+    found, hosts = _overlaps(task, after, before), range(num_devices // per_host)
+    new, old = after.device[found.new], before.device[found.old]
 
+    def kept_bytes(kinds: Sequence[ShardingType], size: int) -> NDArray[np.float64]:
+        """Bytes that stay if place `i`, of so many devices, is called `j`."""
+        held = after.is_any(*kinds)[found.new] & (old < num_devices) & (new % size == old % size)
+        kept = torch.zeros(num_devices // size, num_devices // size, dtype=torch.float64)
+        kept.index_put_((new[held] // size, old[held] // size), found.num_bytes[held].double(), accumulate=True)
+        return kept.numpy()
 
-def _named(sharding: TableSharding, device: Sequence[int], host: Sequence[int]) -> TableSharding:
-    names = host if sharding.sharding_type in ON_ONE_HOST else device
-    return replace(sharding, where=tuple(names[place] for place in sharding.where))
+    by_device, by_host = kept_bytes(ON_ONE_DEVICE, 1), kept_bytes(ON_ONE_HOST, per_host)
+    limits = torch.cat([allowed_devices(task).long(), task.capacity_bytes[None]])  # [T + 1, D]
+    kind = torch.unique(limits, dim=1, return_inverse=True)[1].numpy()  # [D]
+    by_device[kind[:, None] != kind] = -1 - by_device.sum() - by_host.sum()  # less than any names can gain
+    within: dict[Range, list[int]] = {}
+    for one, other in product(hosts, repeat=2):
+        block = by_device[one * per_host : (one + 1) * per_host, other * per_host : (other + 1) * per_host]
+        rows, columns = scipy.optimize.linear_sum_assignment(block, maximize=True)
+        within[one, other] = (other * per_host + columns).tolist()
+        by_host[one, other] += block[rows, columns].sum()
+    host = scipy.optimize.linear_sum_assignment(by_host, maximize=True)[1].tolist()
+    device = [name for pair in enumerate(host) for name in within[pair]]
 
+    def renamed(sharding: TableSharding) -> TableSharding:
+        names = host if sharding.sharding_type in ON_ONE_HOST else device
+        return replace(sharding, where=tuple(names[place] for place in sharding.where))
 
-def _kept_bytes(
-    task: PlacementTask, placement: Placement, before: Shards
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Bytes kept if device (host) `i` of the placement is called `j`: `[D, D]` and `[H, H]`."""
-    per_host, after = placement.devices_per_host, Shards.of(task, placement)
-    by_device = np.zeros((placement.num_devices, placement.num_devices))
-    by_host = np.zeros((placement.num_hosts, placement.num_hosts))
-    found = _overlaps(task, after, before)
-    new, old, num_bytes = after.device[found.new].numpy(), before.device[found.old].numpy(), found.num_bytes.numpy()
-    on_one, on_host = (after.is_any(*kinds)[found.new].numpy() for kinds in (ON_ONE_DEVICE, ON_ONE_HOST))
-    here = old < placement.num_devices
-    alone, spread = here & on_one, here & on_host & (new % per_host == old % per_host)
-    np.add.at(by_device, (new[alone], old[alone]), num_bytes[alone])
-    np.add.at(by_host, (new[spread] // per_host, old[spread] // per_host), num_bytes[spread])
-    return by_device, by_host
-
-
-def _alike(task: PlacementTask, placement: Placement) -> NDArray[np.bool_]:
-    """`[D, D]` whether two devices have the same room, may hold the same tables, and hold equal blocks of spread tables."""
-    of_device = torch.cat([allowed_devices(task).long(), task.capacity_bytes[None]]).T  # [D, T + 1]
-    kinds = torch.unique(of_device, dim=0, return_inverse=True)[1].numpy()  # [D]
-    alike: NDArray[np.bool_] = kinds[:, None] == kinds
-    devices = np.arange(placement.num_devices)
-    spread = {
-        (rows, placement.num_devices if sharding.sharding_type == "row_wise" else placement.devices_per_host)
-        for rows, sharding in zip(task.tables.rows.tolist(), placement.tables, strict=True)
-        if sharding.sharding_type in ("row_wise", *ON_ONE_HOST)
-    }
-    for rows, parts in spread:
-        sizes = np.array([end - start for start, end in row_blocks(rows, parts)])[devices % parts]
-        alike &= np.abs(sizes[:, None] - sizes) <= _EQUAL_BLOCKS * sizes.max()
-    return alike
+    result = replace(placement, tables=tuple(map(renamed, placement.tables)))
+    return placement if violation(task, result) else result  # a block of rows may be smaller, so room may differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,7 +266,7 @@ class Weighed:
         chosen: of the least cost, moves included.
         kept: the plan in use, with new tables where the new placement has them; None if it cannot be kept.
         why_not_kept: the reason; empty if it can be kept.
-        moved_all: the new placement.
+        moved_all: the new placement, its devices named so that little moves.
         curve: the cheapest placement for the bytes that it moves, from the fewest on; the cost falls from point to point.
     """
 
@@ -358,7 +286,7 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
     Args:
         task: whose tables are placed.
         current: in use.
-        target: a legal placement, its devices named so that little moves (`rename_devices`).
+        target: a legal placement.
         predictor: of costs.
         price: of a byte moved.
     """
@@ -366,27 +294,26 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
 
     def point(placement: Placement) -> Point:
         overall_ms = float(predictor.predict(task, placement).overall_ms())
-        return Point(placement, overall_ms, moved_bytes(task, before, placement))
+        return Point(placement, overall_ms, moved_bytes(steps(task, before, placement)))
 
     def total(each: Point) -> float:
         return price.total_ms(each.overall_ms, each.moved_bytes)
 
-    moved_all, kept, why_not = point(target), None, _for_others(current, target)
-    start = target if why_not else _with_other_tables(current, target)
+    moved_all = min(map(point, (rename_devices(task, target, before), target)), key=total)
+    target, points, why_not, kept = moved_all.placement, [moved_all], _for_others(current, target), None
     if not why_not:
+        tables = tuple(current.sharding_of.get(t, new) for t, new in enumerate(target.tables))
+        start = replace(target, tables=tables)
         try:
             kept = point(start)
         except ValueError as error:  # such as tables in host memory, whose cost no trained network knows
             why_not = f"its cost is not known: {first_line(error)}"
-    if kept is None:
-        return Weighed(chosen=moved_all, kept=None, why_not_kept=why_not, moved_all=moved_all, curve=(moved_all,))
-    why_not = violation(task, start)
-    points = [moved_all] if why_not else [kept, moved_all]
-    even = max(kept.overall_ms - moved_all.overall_ms, _LEAST_GAIN * kept.overall_ms) / max(moved_all.moved_bytes, 1)
-    own = 1e3 / price.bytes_per_s / price.steps_until_next  # [ms of a step per byte]
-    between = _between(task, before, [start, target], predictor, [*(even * each for each in _PRICES), own])
-    points += [point(each) for each in between if not violation(task, each)]
-    points.append(point(rename_devices(task, min(points, key=total).placement, before)))
+    if kept is not None:
+        why_not = violation(task, start)
+        points += [] if why_not else [kept]
+        between = _between(task, before, [start, target], predictor, price)
+        points += [point(each) for each in between if not violation(task, each)]
+        points.append(point(rename_devices(task, min(points, key=total).placement, before)))
     curve: list[Point] = []
     for each in sorted(points, key=lambda each: (each.moved_bytes, each.overall_ms)):
         if not curve or each.overall_ms < curve[-1].overall_ms:
@@ -410,37 +337,28 @@ def _for_others(current: InUse, target: Placement) -> str:
     return ""
 
 
-def _with_other_tables(current: InUse, target: Placement) -> Placement:
-    """The plan in use, with tables that it does not have where the new placement has them."""
-    tables = list(target.tables)
-    for t, sharding in zip(current.number.tolist(), current.placement.tables, strict=True):
-        tables[t] = sharding
-    return replace(target, tables=tuple(tables))
-
-
 def _between(
-    task: PlacementTask, before: Shards, ends: Sequence[Placement], predictor: Predictor, prices: Sequence[float]
+    task: PlacementTask, before: Shards, ends: Sequence[Placement], predictor: Predictor, price: MovePrice
 ) -> list[Placement]:
-    """The best placements found at each of several prices, in milliseconds of a step per byte moved.
+    """The best placements found at each of several prices.
 
     Every table is sharded as at either end; each search starts from the best of the ends and all that was found so far.
     """
     start, target = ends
-    tables = [
+    tables = tuple(
         old if old.sharding_type in task.constraints.sharding_types_for(parent_name(name)) else new
         for name, old, new in zip(task.tables.names, start.tables, target.tables, strict=True)
-    ]
-    if (model := known_costs(predictor, task, target)) is None:
-        return []
+    )
     try:
-        options, found = ShardingOptions.given(task, model, [replace(start, tables=tuple(tables)), target])
+        model = costs_of(predictor, task, target)
+        options, found = ShardingOptions.given(task, model, [replace(start, tables=tables), target])
     except ValueError:  # of the paper's network, which does not tell collectives apart
         return []
-    num_bytes = _bytes_of_places(options, before)
-    for price in prices:
-        menu = options.menu._replace(price_ms=price * num_bytes)
+    step_ms = price.move_ms(1) / price.steps_until_next * _bytes_of_places(options, before)  # of a step
+    for seed, relative in enumerate(_PRICES):
+        menu = options.menu._replace(price_ms=relative * step_ms)
         legal = [each for each in (priced(menu, *own) for own in found) if each is not None]
-        best = anneal(menu, min(legal, key=lambda each: each.cost_ms), 4 * default_moves(task))
+        best = anneal(menu, min(legal, key=lambda each: each.cost_ms), 4 * default_moves(task), seed)
         found.append((best.option, best.place))
     placements = [options.placement(Found(*each, 0.0), joined=False) for each in found]
     return list(dict.fromkeys(replace(each, devices_per_host=target.devices_per_host) for each in placements))
@@ -448,20 +366,18 @@ def _between(
 
 def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[NDArray[np.float64], "R D"]:
     """Bytes that move if a range of columns is on each device, or host, or on all devices (column 0)."""
-    menu, per_host = options.menu, options.menu.per_host
+    menu = options.menu
     shards, of_range = options.shards()
     found = _overlaps(options.task, shards, before)
     moves = ~before.is_any("data_parallel")[found.old]  # every device has its own of these
     new, old, num_bytes = (each[moves].numpy() for each in (found.new, found.old, found.num_bytes))
     own, block, device = of_range[new], shards.device.numpy()[new], before.device.numpy()[old]
     spread = menu.spread.repeat(np.diff(menu.first_range))[own]
+    size = np.select(
+        [spread == ON_ALL, spread == ON_HOST], [before.num_devices, menu.per_host], 1
+    )  # devices of a place
     total = np.bincount(own, num_bytes, len(menu.load)).astype(np.float64)  # [R]
     result = total[:, None].repeat(menu.allowed.shape[1], axis=1)
-    for kind, stays, place in (
-        (ON_DEVICES, block == 0, device),
-        (ON_HOST, device % per_host == block, device // per_host),
-        (ON_ALL, device == block, np.zeros_like(device)),
-    ):
-        here = (spread == kind) & stays
-        np.subtract.at(result, (own[here], place[here]), num_bytes[here])
+    stays = device % size == block
+    np.subtract.at(result, (own[stays], (device // size)[stays]), num_bytes[stays])
     return result

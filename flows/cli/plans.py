@@ -1,6 +1,7 @@
 """`dreamshard place`, `explain` and `what-if`: plans for tables that a person names, and their costs."""
 
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -127,7 +128,7 @@ def explain(
     tables, step = explanation.tables, f"the step of {explanation.overall_ms:.3f} ms if they were elsewhere"
     terminal.print_table(list(map(_device, devices[:shown])), title=f"{len(devices)} devices, slowest first")
     title = f"{len(tables)} tables, by the saving of their device without them; {step}"
-    terminal.print_table(list(map(_table, tables[:shown])), title=title)
+    terminal.print_table([_table(reason, explanation.overall_ms) for reason in tables[:shown]], title=title)
 
 
 def _device(reason: DeviceReason) -> dict[str, Any]:
@@ -136,27 +137,26 @@ def _device(reason: DeviceReason) -> dict[str, Any]:
         "total ms": reason.total_ms,
         **{phase.replace("_", " "): ms for phase, ms in reason.phases_ms.items()},
         "GiB": reason.memory_bytes / 2**30,
-        "tables that cost most": [f"{each.table} {each.ms:.3f}" for each in reason.contributions[:_TOP]],
+        "tables that cost most": [f"{table} {ms:.3f}" for table, ms in islice(reason.saved_ms.items(), _TOP)],
     }
 
 
-def _table(reason: TableReason) -> dict[str, Any]:
-    way = reason.next_way
+def _table(reason: TableReason, now_ms: float) -> dict[str, Any]:
+    own, place, way = reason.sharding, reason.next_place, reason.next_way
     return {
         "table": reason.table,
         "ms": reason.ms,
-        "sharded": reason.sharding_type,
-        "cached": reason.cached_share,
-        "where": reason.where or "all",
-        "next best place": _alternative(reason.next_place) or reason.bound,
-        "next best way": f"{way.sharding_type} on {_alternative(way)}" if way else reason.bound,
+        "sharded": own.sharding_type,
+        "cached": own.cached_share,
+        "where": own.where or "all",
+        "next best place": _alternative(place, now_ms) if place else reason.bound,
+        "next best way": f"{way.sharding.sharding_type} on {_alternative(way, now_ms)}" if way else reason.bound,
     }
 
 
-def _alternative(other: Alternative | None) -> str:
-    if other is None:
-        return ""
-    return f"{terminal.shown(other.where) or 'all'}: {other.overall_ms:.3f} ({other.extra_ms:+.3f})"
+def _alternative(other: Alternative, now_ms: float) -> str:
+    where = terminal.shown(other.sharding.where) or "all"
+    return f"{where}: {other.overall_ms:.3f} ({other.overall_ms - now_ms:+.3f})"
 
 
 @command

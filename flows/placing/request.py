@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
-from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, rename_devices, steps, weigh
+from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.plan import Plan, make_plan, parse_plan, read_plan
 from dreamshard.search import DreamShardPlacer
@@ -88,12 +88,12 @@ class Placed:
     @property
     def moved_tables(self) -> set[str]:
         """Tables of which something moves between devices."""
-        return {step.table for step in self.steps if step.kind == "move"}
+        return {step.table for step in self.steps if step.source is not None}
 
     @property
     def moved_bytes(self) -> int:
         """Of all moves between devices."""
-        return sum(step.memory_bytes for step in self.steps if step.kind == "move")
+        return moved_bytes(self.steps)
 
 
 def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = None) -> CheckedRequest:
@@ -158,10 +158,9 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     oracle, weighed = chosen.predictor, None
     moves: tuple[Step, ...] = ()
     if in_use is not None:
-        placement = rename_devices(task, placement, in_use.shards)
         if oracle is not None:
             weighed = weigh(task, in_use, placement, oracle, request.price)
-            placement = weighed.chosen.placement
+        placement = weighed.chosen.placement if weighed else rename_devices(task, placement, in_use.shards)
         moves = steps(task, in_use.shards, placement)
     plan = make_plan(
         task,
@@ -176,7 +175,7 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     warning = "; ".join(filter(None, (plan.warning, chosen.caveat)))
     return Placed(
         request=request,
-        plan=plan.model_copy(update={"warning": warning, "moves": tuple(step.to_json() for step in moves)}),
+        plan=plan.model_copy(update={"warning": warning, "moves": tuple(map(asdict, moves))}),
         placement=placement,
         predictor=oracle,
         predicted_by=chosen.predicted_by or chosen.name,

@@ -49,10 +49,8 @@ def moving_lines(placed: Placed) -> Iterator[str]:
         yield "  GiB moved        ms      gain"
         for point in weighed.curve:
             yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
-    parts = [f"{len(placed.moved_tables)} of {len(in_use.task.tables)} tables move, {gib(placed.moved_bytes)} in all"]
-    cut = {step.table for step in placed.steps if step.kind == "cut"} - placed.moved_tables
-    named = {"re-split where they are": sorted(cut), "new": in_use.new}
-    named |= {"of another size": in_use.changed, "gone": in_use.removed}
+    parts = [f"{len(placed.moved_tables)} of {len(in_use.sharding_of)} tables move, {gib(placed.moved_bytes)} in all"]
+    named = {"new": in_use.new, "of another size": in_use.changed, "gone": in_use.removed}
     parts += [f"{how}: {shown(names)}" for how, names in named.items() if names]
     yield "; ".join(parts)
 

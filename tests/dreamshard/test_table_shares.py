@@ -55,7 +55,8 @@ def test_shares_add_up_to_what_each_device_costs_and_holds(case, predictor):
     summed = shares.rest_ms.index_add(0, shares.device, shares.phases_ms)
     torch.testing.assert_close(summed, expected.double(), rtol=1e-4, atol=1e-6)
     assert (shares.phases_ms >= 0).all()
-    assert shares.device_bytes.tolist() == Shards.of(task, placement).memory_bytes().tolist()
+    held = torch.zeros(4, dtype=torch.int64).index_add_(0, shares.device, shares.memory_bytes)
+    assert held.tolist() == Shards.of(task, placement).memory_bytes().tolist()
 
 
 def test_compute_is_divided_by_savings_and_exchange_by_columns():

@@ -110,7 +110,7 @@ def html_page(placed: Placed) -> str:
 def _bar_sources(placed: Placed, sides: list[Side], tables: pd.DataFrame) -> list[models.ColumnDataSource]:
     """The parts of each side's bars, with the text for a part under the pointer."""
     number = {name: t for t, name in enumerate(placed.request.task.tables.names)}
-    moves = [(number[step.table], step) for step in placed.steps if step.kind == "move"]
+    moves = [(number[step.table], step) for step in placed.steps if step.source is not None]
     colours = colours_of(sides[0], tables.index, _PALETTE)
     colours |= {OTHERS: _COLOURS["others"], WAITING: _COLOURS["waiting"]}
     about = tables.drop(columns=["gib", "whole", "lookups"]).assign(rows=tables["rows"].map("{:,}".format))
@@ -218,7 +218,6 @@ def _table_list(sides: list[Side], tables: pd.DataFrame, has_costs: bool) -> mod
 def _move_list(placed: Placed) -> models.UIElement:
     shown = [
         _column("step", "step", 50, "0,0"),
-        _column("kind", "what", 60),
         _column("table", "table", 220),
         _column("rows", "rows", 180),
         _column("columns", "columns", 100),

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from dreamshard.costs import PHASES
 from dreamshard.explain import table_shares
@@ -51,17 +49,16 @@ class Side:
         task: PlacementTask,
         placement: Placement,
         predictor: Predictor | None,
-        number: Int[Tensor, " T"] | None = None,
+        number: Sequence[int] | None = None,
     ) -> "Side":
         """A placement of a task's tables; `number` says which tables of the page they are, if not all."""
         shares = table_shares(task, placement, predictor)
-        table = (shares.table if number is None else number[shares.table]).tolist()
+        table = [t if number is None else number[t] for t in shares.table.tolist()]
         devices = range(task.num_devices)
         pairs = pd.DataFrame({"table": [*table, *(WAITING for _ in devices)]})
         pairs["device"] = [*shares.device.tolist(), *devices]
         pairs["gib"] = [*(shares.memory_bytes / 2**30).tolist(), *(0.0 for _ in devices)]
-        phases_ms = [each for each in (shares.phases_ms, shares.rest_ms) if each is not None]
-        pairs[list(PHASES)] = torch.cat(phases_ms).numpy() if phases_ms else 0.0
+        pairs[list(PHASES)] = torch.cat([shares.phases_ms, shares.rest_ms]).numpy()
         pairs["whole"] = pairs[list(PHASES)].sum(axis=1)
         return cls(name, dict(zip(task.tables.names, placement.tables, strict=True)), pairs)
 
@@ -84,7 +81,7 @@ def sides_of(placed: Placed) -> list[Side]:
     new, kept = Side.of("new plan", task, placed.placement, predictor), placed.kept
     if kept is not None:
         return [new, Side.of("plan in use", task, kept.placement, predictor)]
-    return [new, Side.of("plan in use", in_use.task, in_use.placement, predictor, in_use.number)]
+    return [new, Side.of("plan in use", in_use.task, in_use.placement, predictor, [*in_use.sharding_of])]
 
 
 def where(sharding: TableSharding) -> str:
@@ -131,15 +128,14 @@ def _before(old: TableSharding, new: TableSharding) -> str:
 
 
 def moves_of(steps: Sequence[Step]) -> pd.DataFrame:
-    """A row per step from the plan in use: a move, a new split on its device, or a load."""
+    """A row per step from the plan in use: parts that move or are loaded."""
     return pd.DataFrame(
         {
             "step": range(1, len(steps) + 1),
-            "kind": [step.kind for step in steps],
             "table": [step.table for step in steps],
             "rows": [f"{step.rows[0]:,} to {step.rows[1]:,}" for step in steps],
             "columns": [f"{step.columns[0]} to {step.columns[1]}" for step in steps],
-            "source": ["-" if step.source is None else str(step.source) for step in steps],
+            "source": ["loaded" if step.source is None else str(step.source) for step in steps],
             "target": [str(step.target) for step in steps],
             "mib": [step.memory_bytes / 2**20 for step in steps],
         }

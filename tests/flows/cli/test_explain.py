@@ -30,7 +30,7 @@ def test_programs_get_all_of_it(explain):
     content = json.loads(explain("--hardware", "a100", "--json", "--shown", "1").stdout)
     assert [device["device"] for device in content["devices"]] == [0, 1]
     assert {table["table"] for table in content["tables"]} == {"busy", "quiet", "other"}
-    assert content["tables"][0]["next_place"]["where"] == [1]
+    assert content["tables"][0]["next_place"]["sharding"]["where"] == [1]
     assert content["overall_ms"] == max(device["total_ms"] for device in content["devices"])
 
 
