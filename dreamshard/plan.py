@@ -23,6 +23,7 @@ from dreamshard.tables import Tables, columns_of
 from dreamshard.tasks import PlacementTask
 
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
+_CSV_COLUMNS = "table device column_start column_end row_start row_end sharding_type cached_share"
 Count = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 
 
@@ -93,15 +94,15 @@ class Plan(BaseModel):
 
     def to_csv(self) -> str:
         """One row per shard; ends are exclusive."""
+        per_host = self.devices_per_host or self.num_devices
+        shards = [
+            (name, device, *columns, *rows, each.sharding_type, each.cached_share)
+            for name, each in self.tables.items()
+            for device, rows, columns in each.blocks(each.rows, each.dim, self.num_devices, per_host)
+            if rows[0] < rows[1]
+        ]
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        ends = ("column_start", "column_end", "row_start", "row_end")
-        writer.writerow(("table", "device", *ends, "sharding_type", "cached_share"))
-        for name, each in self.tables.items():
-            blocks = each.blocks(each.rows, each.dim, self.num_devices, self.devices_per_host or self.num_devices)
-            for device, rows, columns in blocks:
-                if rows[0] < rows[1]:
-                    writer.writerow((name, device, *columns, *rows, each.sharding_type, each.cached_share))
+        csv.writer(text, lineterminator="\n").writerows([_CSV_COLUMNS.split(), *shards])
         return text.getvalue()
 
     def placement(self, tables: Tables) -> Placement:

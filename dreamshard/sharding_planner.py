@@ -1,22 +1,32 @@
 """`DreamShardPlanner` in place of TorchRec's `EmbeddingShardingPlanner`: one line changes in a trainer."""
 
 import logging
+import math
+import os
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.comm import get_local_size, get_topology_domain_multiple
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.constants import BATCH_SIZE
+from torchrec.distributed.planner.planners import to_sharding_plan
+from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
-from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, StorageReservation
+from torchrec.distributed.planner.types import (
+    PlannerError,
+    PlannerErrorType,
+    ShardingOption,
+    Stats,
+    StorageReservation,
+)
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from torchrec.distributed.utils import get_device_type
@@ -27,19 +37,25 @@ from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search import RooflinePlacer
+from dreamshard.search.costs import Predictor
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.torchrec.estimator import ShardCosts
 from dreamshard.torchrec.models import Sharders, discover
-from dreamshard.torchrec.plans import sharding_plan
-from dreamshard.torchrec.ways import check_given, narrowed, plan_fields
+from dreamshard.torchrec.plans import per_feature, sharding_options
+from dreamshard.torchrec.ways import check_given, narrowed
 from dreamshard.training import load_placer
-from dreamshard.workloads import ModelTable, ModelTables, model_tables
+from dreamshard.workloads import ModelTables, model_tables
 
 REGISTRIES = "dreamshard.placers"
 """Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
 
 logger = logging.getLogger(__name__)
+Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
+_INPUTS: dict[Pipeline, int] = {"none": 1, "base": 1, "sparse_dist": 2, "prefetch": 3}
+"""How many batches of a rank's inputs are in its memory, as TorchRec's storage estimator counts them."""
+_INDEX_BYTES = 8  # of a lookup: int64
 _VECTOR_BYTES = 4  # per column of a pooled vector: TorchRec's outputs are fp32
 _WITH_GRADIENT = 2
 _PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves by default
@@ -49,17 +65,22 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     """Plans by learned or published costs of the hardware.
 
     Args:
-        topology: as for TorchRec's planner; by default that of the default process group. Its memory is used, device by
-            device; its bandwidths are not, since the placer knows the hardware.
+        topology: as for TorchRec's planner; by default of the default process group, with the memory of this rank's device
+            and its part of the host's. Its memory is used, device by device; its bandwidths are not, since the placer knows
+            the hardware. For a `DMPCollection`, give one of `sharding_group_size` ranks.
         batch_size: samples per rank.
         costs: a placer, or the name of one (`named_placer`): a preset such as `a100`, a hardware file, a saved placer's
             folder, or `champion` or a version of the registry.
         storage_reservation: memory that is not for tables; by default TorchRec's heuristic with 15 %.
+        stats: print the plan; by default TorchRec's table, if the placer predicts costs.
         constraints: TorchRec's own, by table name.
+        debug: whether `stats` print every table.
+        callbacks: change the selected options before they become the plan.
+        timeout_seconds: work of the search, the same on any machine: see `SearchingPlacer`; None for the placer's own.
         placement_constraints: constraints that TorchRec lacks: pinned tables, tables together or apart, devices that are
             left out, a further reserve.
         tables: statistics of lookups by table name, from sample batches; tables that it lacks have their mean reuse.
-        budget_ms: work of the search, the same on any machine: see `SearchingPlacer`; None for the placer's own.
+        pipeline: of training; decides how many batches of inputs are in memory at once.
     """
 
     def __init__(
@@ -69,24 +90,27 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         *,
         costs: Placer | str | Path = "champion",
         storage_reservation: StorageReservation | None = None,
+        stats: Sequence[Stats] | None = None,
         constraints: Mapping[str, ParameterConstraints] | None = None,
+        debug: bool = True,
+        callbacks: Sequence[Callable[[list[ShardingOption]], list[ShardingOption]]] = (),
+        timeout_seconds: float | None = None,
         placement_constraints: Constraints = UNCONSTRAINED,
         tables: Tables | None = None,
-        budget_ms: float | None = None,
+        pipeline: Pipeline = "none",
     ) -> None:
-        self.topology = topology or Topology(
-            world_size=dist.get_world_size(),
-            local_world_size=get_local_size(),
-            compute_device=get_device_type(),
-            pod_size=get_topology_domain_multiple(),
-        )
+        self.topology = topology or _own_topology()
         self.batch_size = batch_size or BATCH_SIZE
         self.costs = costs
         self.storage_reservation = storage_reservation or HeuristicalStorageReservation(_PERCENTAGE)
+        self.stats = [EmbeddingStats()] if stats is None else stats
         self.constraints = dict(constraints or {})
+        self.debug = debug
+        self.callbacks = callbacks
+        self.budget_ms = timeout_seconds and 1000 * timeout_seconds
         self.placement_constraints = placement_constraints
         self.tables = tables
-        self.budget_ms = budget_ms
+        self.pipeline = pipeline
 
     @cached_property
     def placer(self) -> Placer:
@@ -109,22 +133,36 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             placement = self.placer.place(task, self.budget_ms)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
-        self._check(task, placement)
-        logger.info(
-            "dreamshard: %d tables on %d ranks by %s in %.0f ms: %s",
-            len(model),
-            task.num_devices,
-            self.placer.name,
-            1000 * (time.perf_counter() - start),
-            dict(Counter(sharding.sharding_type for sharding in placement.tables)),
-        )
-        return sharding_plan(
-            placement,
-            model.details,
-            device_type=self.topology.compute_device,
-            ranks_per_host=self.topology.local_world_size,
-            fields=[plan_fields(self.constraints.get(table.name)) for table in model.details],
-        )
+        self._log_memory(model, self._checked(task, placement))
+        options = sharding_options(placement, model.details, module, self.constraints, self.batch_size)
+        for callback in self.callbacks:
+            options = callback(options)
+        plan, seconds = to_sharding_plan(options, self.topology), time.perf_counter() - start
+        logger.info("dreamshard: %d tables by %s in %.0f ms", len(model), self.placer.name, 1000 * seconds)
+        if isinstance(self.placer, Predictor):
+            ShardCosts(task, model.details, self.placer).estimate(options)
+            for each in self.stats:
+                each.log(
+                    sharding_plan=plan,
+                    topology=self.topology,
+                    batch_size=self.batch_size,
+                    storage_reservation=self.storage_reservation,
+                    num_proposals=1,
+                    num_plans=1,
+                    run_time=seconds,
+                    best_plan=options,
+                    constraints=self.constraints,
+                    sharders=sharders,
+                    debug=self.debug,
+                )
+        return plan
+
+    def estimator(self, module: nn.Module, sharders: Sharders) -> ShardCosts:
+        """The same costs for TorchRec's own planner: the estimator of its `EmbeddingEnumerator`."""
+        model = self.model(module, sharders)
+        if model is None or not isinstance(self.placer, Predictor):
+            raise ValueError(f"the model has no tables, or {self.placer.name} predicts no costs; give others")
+        return ShardCosts(self.task(model, module, sharders), model.details, self.placer)
 
     def model(self, module: nn.Module, sharders: Sharders) -> ModelTables | None:
         """The tables of `module` that `sharders` shard, with known statistics of their lookups; None if there are none."""
@@ -135,11 +173,11 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         measured, factors = set(self.tables.names) if self.tables else set(), {}
         for t, table in enumerate(details):
             own = self.constraints.get(table.name, ParameterConstraints())
-            poolings = _per_feature(own.num_poolings or [1.0], table)
+            poolings = per_feature(own.num_poolings or [1.0], table)
             if own.num_poolings:
                 details[t] = replace(table, num_poolings=sum(poolings))
             if table.name in self.constraints and not measured & {table.name, table.path}:
-                lookups = zip(_per_feature(own.pooling_factors, table), poolings, strict=True)
+                lookups = zip(per_feature(own.pooling_factors, table), poolings, strict=True)
                 factors[table.path] = sum(factor * count for factor, count in lookups)
         model = model_tables(details, pooling_factors=factors, defaults=self.tables, notes=notes)
         rows = dict(zip(model.tables.names, model.tables.rows.tolist(), strict=True))
@@ -180,7 +218,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
 
     def _room(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> list[int]:
-        """Bytes for tables on each device: without the reservation, and each rank's pooled vectors and their gradients."""
+        """Bytes for tables on each device: without the reservation, inputs, and pooled vectors with their gradients."""
         reserved = self.storage_reservation.reserve(
             topology=self.topology,
             batch_size=self.batch_size,
@@ -188,16 +226,38 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             sharders=list(sharders),
             constraints=self.constraints,
         )
-        vectors = self.batch_size * int(model.tables.sent_dim.sum()) * _VECTOR_BYTES * _WITH_GRADIENT
+        inputs = math.ceil(float(model.tables.pooling_factor.sum()) * self._bytes_per_lookup)
+        return [max(size - inputs - self._vector_bytes(model), 0) for size in self._sizes(reserved)]
+
+    @property
+    def _bytes_per_lookup(self) -> int:
+        """Of one lookup per sample, in all batches of a rank that are in memory."""
+        return self.batch_size * _INDEX_BYTES * _INPUTS[self.pipeline]
+
+    def _vector_bytes(self, model: ModelTables) -> int:
+        """Of a rank's pooled vectors and their gradients."""
+        return self.batch_size * int(model.tables.sent_dim.sum()) * _VECTOR_BYTES * _WITH_GRADIENT
+
+    def _sizes(self, topology: Topology) -> list[int]:
+        """Memory of each device that holds tables."""
         kind = "ddr" if self.topology.compute_device == "cpu" else "hbm"
-        room = [max(getattr(device.storage, kind) - vectors, 0) for device in reserved.devices]
-        logger.info(
-            "dreamshard: %s of a device are for tables, besides the reserve of %s and %s of pooled vectors with gradients",
-            gib(min(room)),
-            type(self.storage_reservation).__name__,
-            gib(vectors),
+        return [getattr(device.storage, kind) for device in topology.devices]
+
+    def _log_memory(self, model: ModelTables, shards: Shards) -> None:
+        """What each rank holds, and what is kept free."""
+        rows, dim = (torch.diff(ends)[:, 0] for ends in (shards.rows, shards.columns))
+        weights = shards.per_device(rows * dim * shards.task.weight_bytes[shards.table] * ~shards.in_host)
+        lookups = shards.tables.pooling_factor * shards.batch_share * self.topology.world_size
+        inputs = shards.per_device((lookups * self._bytes_per_lookup).ceil().long())
+        reserved, vectors = self._sizes(self.storage_reservation.last_reserved_topology), self._vector_bytes(model)
+        numbers = zip(
+            weights, shards.memory_bytes() - weights, inputs, self._sizes(self.topology), reserved, strict=True
         )
-        return room
+        for rank, (own, state, own_inputs, size, rest) in enumerate(numbers):
+            text = "rank %d: %s of weights, %s of optimizer state and caches, %s of inputs, %s of outputs, %s reserved"
+            logger.info(
+                text, rank, gib(int(own)), gib(int(state)), gib(int(own_inputs)), gib(vectors), gib(size - rest)
+            )
 
     def collective_plan(
         self, module: nn.Module, sharders: Sharders | None = None, pg: dist.ProcessGroup | None = None
@@ -207,9 +267,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         if dist.get_rank(pg) == 0:
             try:
                 ranks, running = self.topology.world_size, dist.get_world_size(pg)
-                if ranks != running:
+                if running % ranks:
                     raise ValueError(
-                        f"the topology has {ranks} ranks, but the process group {running}; give its own, or none"
+                        f"the topology has {ranks} ranks, but the process group {running}; give its own, or one of a group"
                     )
                 outcome = [self.plan(module, list(sharders or get_default_sharders()))]
             except Exception as error:  # noqa: BLE001  # the other ranks would wait for ever
@@ -220,8 +280,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             raise outcome[0]
         return outcome[0]
 
-    def _check(self, task: PlacementTask, placement: Placement) -> None:
-        """Refuse a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
+    def _checked(self, task: PlacementTask, placement: Placement) -> Shards:
+        """The shards; refuses a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
         if broken := violation(task, placement):
             raise PlannerError(
                 f"{self.placer.name} found no placement that respects all constraints: {broken}; relax them, or choose other "
@@ -236,11 +296,20 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                     f"{gib(device.storage.ddr)}; give the topology more ddr_cap, or add ranks",
                     PlannerErrorType.INSUFFICIENT_STORAGE,
                 )
+        return shards
 
 
-def _per_feature(values: list[float], table: ModelTable) -> list[float]:
-    """A value for each feature of a table, of one for all or one for each."""
-    return values * len(table.features) if len(values) == 1 else values
+def _own_topology() -> Topology:
+    """Of the default process group: each rank has the memory of its device, and its part of the host's."""
+    device, ranks = get_device_type(), get_local_size()
+    return Topology(
+        dist.get_world_size(),
+        device,
+        hbm_cap=torch.cuda.get_device_properties().total_memory if device == "cuda" else None,
+        ddr_cap=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks,
+        local_world_size=ranks,
+        pod_size=get_topology_domain_multiple(),
+    )
 
 
 def named_placer(name: str | Path) -> Placer:

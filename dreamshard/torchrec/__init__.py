@@ -3,12 +3,13 @@
 models    the tables of a model that its sharders shard
 ways      the ways to shard that sharders and constraints allow
 plans     a placement as a `ShardingPlan`, and back
+estimator dreamshard's costs in TorchRec's own planner and stats
 batches   lookups counted in sample batches, and a person's own functions as a source of tables
 """
 
 from dreamshard.torchrec.batches import open_model, record
 from dreamshard.torchrec.models import discover, tables_of
-from dreamshard.torchrec.plans import current_plan, load_plan, sharding_plan
+from dreamshard.torchrec.plans import current_plan, load_plan, reshard_delta, sharding_options
 from dreamshard.torchrec.ways import narrowed
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "narrowed",
     "open_model",
     "record",
-    "sharding_plan",
+    "reshard_delta",
+    "sharding_options",
     "tables_of",
 ]

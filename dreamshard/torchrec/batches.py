@@ -4,7 +4,7 @@ A table's features are looked up together: each sample's lookups are those of th
 of lookups are left out, since they do not change which rows are read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,9 +29,6 @@ from dreamshard.workloads import (
     listed_workload,
     statistics,
 )
-from dreamshard.workloads.functions import guarded
-
-_END = object()
 
 
 def record(model: object, batches: Iterable[Any], *, num_samples: int | None = None) -> ModelTables:
@@ -48,7 +45,6 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
     model = model if isinstance(model, ModelTables) else tables_of(model)
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in model.tables.names}
     looked_up = {feature for detail in model.details for feature in detail.features}
-    unused: dict[str, None] = {}
     samples = count = 0
     for count, batch in enumerate(batches, start=1):
         features = _features(batch, f"batch {count}")
@@ -60,7 +56,6 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
         for name, table in model.by_name.items():
             parts[name].append(_lookups(table, features, f"batch {count}"))
         samples += max(sizes)
-        unused |= dict.fromkeys(key for key in features if key not in looked_up)
         if num_samples is not None and samples >= num_samples:
             break
     if not samples:
@@ -70,23 +65,20 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
     sizes_of = zip(model.tables.names, model.tables.rows.tolist(), model.tables.dim.tolist(), strict=True)
     tables = concatenate([statistics(WorkloadTable(name, rows, dim, lookups[name])) for name, rows, dim in sizes_of])
     tables = replace(tables, poolings=model.tables.poolings)
-    notes = [f"lookups were counted in {kept} samples of {count} batches, as one batch"]
-    if unused:
-        notes.append(f"no table looks up {shown(list(unused))} of the batches")
-    return replace(model, tables=tables, lookup_notes=tuple(notes), lookups=lookups)
+    note = f"lookups were counted in {kept} samples of {count} batches, as one batch"
+    return replace(model, tables=tables, lookup_notes=(note,), lookups=lookups)
 
 
 def open_model(config: WorkloadConfig) -> Workload:
     """The model that `config.source` makes, with lookups from `config.batches`, or else Zipf lookups.
 
     Raises:
-        ValueError: a function is missing or raises an error, what it returns has no tables or lookups, or the model has
-            fewer tables than the config asks for.
+        ValueError: a function is missing or raises an error, its result has no tables or lookups, or the model has fewer
+            tables than the config asks for.
     """
     model = tables_of(call(config.source, "there is no model"))
     if config.batches is not None:
-        batches = _read(call(config.batches, "there are no batches"), config.batches)
-        model = record(model, batches, num_samples=config.batch_size)
+        model = record(model, call(config.batches, "there are no batches"), num_samples=config.batch_size)
     recorded, tables, notes = model.lookups, model.tables, model.notes
     if any((detail.precision, detail.optimizer or "sgd") != ("fp32", "sgd") for detail in model.details):
         notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
@@ -148,11 +140,3 @@ def _features(batch: Any, where: str) -> dict[str, Any]:
             "KeyedJaggedTensors, or batches with a `sparse_features`"
         )
     return found
-
-
-def _read(batches: Any, function: str) -> Iterator[Any]:
-    """The batches, with errors of the code that makes them in one sentence."""
-    consequence = "its lookups are not known"
-    iterator = guarded(lambda: iter(batches), function, consequence)
-    while (batch := guarded(lambda: next(iterator, _END), function, consequence)) is not _END:
-        yield batch

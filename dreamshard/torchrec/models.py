@@ -1,21 +1,19 @@
 """The embedding tables of a model: the sharders' tables, otherwise plain PyTorch's and FBGEMM's tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder, ShardedModule
 from torchrec.distributed.utils import optimizer_type_to_emb_opt_type
-from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
-from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.files.foreign import reading
+from dreamshard.tables import Precision, Tables
 from dreamshard.workloads import ModelTable, ModelTables, model_tables
-from dreamshard.workloads.table_list import Pooling
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 
@@ -25,7 +23,7 @@ _REFUSED = ("ITEPEmbeddingBagCollection", "ITEPEmbeddingCollection", "PECEmbeddi
 
 
 def tables_of(
-    source: object,
+    model: object,
     pooling_factors: Mapping[str, float] | None = None,
     *,
     sharders: Sharders | None = None,
@@ -34,7 +32,7 @@ def tables_of(
     """The tables of a model, and notes on parts that planning does not use.
 
     Args:
-        source: a model, which takes no memory on the `meta` device; or a list of `EmbeddingBagConfig` and `EmbeddingConfig`.
+        model: takes no memory on the `meta` device.
         pooling_factors: mean lookups per sample, by name of a table or of a feature; by default 1 per feature.
         sharders: as for `discover`.
         defaults: data set whose lookups fill in how often rows are looked up again; None for a Zipf law's expectation.
@@ -42,11 +40,9 @@ def tables_of(
     Raises:
         ValueError: the model has no tables, or some that cannot be planned, which the message names.
     """
-    notes: list[str] = []
-    if isinstance(source, nn.Module):
-        details, notes = discover(source, sharders)
-    else:
-        details = [_table(config) for config in (source if isinstance(source, Sequence) else [source])]
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"an object of type {type(model).__name__} is no torch.nn.Module; give the model")
+    details, notes = discover(model, sharders)
     return model_tables(details, pooling_factors=pooling_factors, defaults=defaults, notes=notes)
 
 
@@ -76,8 +72,6 @@ def discover(model: nn.Module, sharders: Sharders | None = None) -> tuple[list[M
             notes.append(
                 f"TorchRec's default sharders do not shard {type(module).__name__} {path}; give the trainer one"
             )
-        if isinstance(module, FeatureProcessedEmbeddingBagCollection):
-            notes.append(f"the feature processors of {path} are not planned; they are on every device")
         if isinstance(module, BaseManagedCollisionEmbeddingCollection):
             notes.append(f"{path} remaps ids before lookups; batches are counted as they are, without that")
     if not details and sharders is None and (details := list(_plain_tables(model))):
@@ -129,32 +123,20 @@ def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) 
                 f"table {name!r} of {path} is in a {type(module).__name__}, which gives no configs of its tables; leave its "
                 "sharder out"
             )
-        yield _table(
-            configs[name],
-            module_path=path,
-            is_weighted=is_pooled and bool(inner.is_weighted()),
-            optimizer=_optimizer(parameter, usual, name),
-            collection=class_name(type(module)),
-        )
-
-
-def _table(config: object, **fields: Any) -> ModelTable:
-    """The table of an `EmbeddingBagConfig` or `EmbeddingConfig`; `fields` are other fields of `ModelTable`."""
-    if not isinstance(config, BaseEmbeddingConfig):
-        raise ValueError(
-            f"an object of type {type(config).__name__} is neither a torch.nn.Module nor an EmbeddingBagConfig or "
-            "EmbeddingConfig; give a model, or a list of configs"
-        )
-    kind = "virtual" if config.use_virtual_table else config.data_type.value.lower()
-    return ModelTable(
-        name=config.name,
-        rows=config.num_embeddings,
-        dim=config.embedding_dim,
-        features=tuple(config.feature_names or [config.name]),
-        precision=_known(kind, get_args(Precision), f"{kind} table {config.name!r}"),
-        pooling=config.pooling.value.lower() if hasattr(config, "pooling") else "none",
-        **fields,
-    )
+        config = configs[name]
+        with reading(f"table {name!r}", "is of a type or size that is not planned", "so change it or leave it out"):
+            yield ModelTable(
+                name=name,
+                rows=config.num_embeddings,
+                dim=config.embedding_dim,
+                features=tuple(config.feature_names or [name]),
+                module_path=path,
+                precision="virtual" if config.use_virtual_table else config.data_type.value,
+                pooling=config.pooling.value if is_pooled else "none",
+                is_weighted=is_pooled and bool(inner.is_weighted()),
+                optimizer=_optimizer(parameter, usual),
+                collection=class_name(type(module)),
+            )
 
 
 def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
@@ -162,16 +144,14 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
     for path, module in model.named_modules():
         name, collection = path or "table", class_name(type(module))
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            mode = getattr(module, "mode", "none")
-            pooling: Pooling = "none" if mode == "none" else "mean" if mode == "mean" else "sum"
             yield ModelTable(
                 name=name,
                 rows=module.num_embeddings,
                 dim=module.embedding_dim,
                 features=(name,),
                 precision=_TORCH_TYPES.get(module.weight.dtype, "fp32"),
-                pooling=pooling,
-                optimizer=_optimizer(module.weight, None, name),
+                pooling=getattr(module, "mode", "none").replace("max", "sum"),
+                optimizer=_optimizer(module.weight, None),
                 collection=collection,
             )
         elif hasattr(module, "embedding_specs") and hasattr(module, "feature_table_map"):  # several classes of FBGEMM
@@ -184,33 +164,14 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
                     features=tuple(f"{name}.feature_{f}" for f, of in enumerate(batched.feature_table_map) if of == t),
                     precision=batched.weights_precision.value,
                     pooling=batched.pooling_mode.name.lower(),
-                    optimizer=_optimizer(None, getattr(batched, "optimizer", None), name),
+                    optimizer=_optimizer(None, getattr(batched, "optimizer", None)),
                     collection=collection,
                 )
 
 
-def _optimizer(parameter: Any, usual: Any, table: str) -> Optimizer | None:
+def _optimizer(parameter: Any, usual: Any) -> Any:
     """The optimizer fused into a table's backward pass: of its weights, else `usual`; None for none."""
     classes = getattr(parameter, "_optimizer_classes", ())  # where TorchRec itself looks
-    settings: Any = getattr(parameter, "_optimizer_kwargs", ({},))
-    if len(classes) > 1:
-        raise ValueError(f"table {table!r} has {len(classes)} optimizers in its backward pass; apply one of them")
-    chosen = (settings[0].get("optimizer") or classes[0]) if classes else usual
-    if chosen is None:
-        return None
-    try:
-        fused = optimizer_type_to_emb_opt_type(chosen) if isinstance(chosen, type) else chosen
-    except ValueError:
-        fused = chosen
-    value = str(getattr(fused, "value", fused)).removeprefix("exact_").replace("row_wise", "rowwise")
-    found: Optimizer = _known(
-        value, get_args(Optimizer), f"the optimizer {getattr(chosen, '__name__', chosen)} of {table!r}"
-    )
-    return found
-
-
-def _known(value: str, known: tuple[str, ...], what: str) -> Any:
-    """The value, if its bytes are known."""
-    if value not in known:
-        raise ValueError(f"{what} is of unknown size or cost here; use one of {', '.join(known)}, or leave it out")
-    return value
+    chosen = (parameter._optimizer_kwargs[0].get("optimizer") or classes[0]) if classes else usual
+    fused = optimizer_type_to_emb_opt_type(chosen) if isinstance(chosen, type) else chosen
+    return fused and str(getattr(fused, "value", fused)).removeprefix("exact_").replace("row_wise", "rowwise")

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,21 +14,19 @@ import torch.distributed as dist
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from torch import nn
 from torchrec.distributed.comm import get_local_size
-from torchrec.distributed.sharding_plan import placement as device_of
-from torchrec.distributed.types import (
-    CacheParams,
-    EmbeddingModuleShardingPlan,
-    EnumerableShardingSpec,
-    ParameterSharding,
-    ShardingPlan,
-    ShardMetadata,
-)
+from torchrec.distributed.planner import ParameterConstraints, Topology
+from torchrec.distributed.planner.constants import BATCH_SIZE
+from torchrec.distributed.planner.enumerators import get_partition_by_type
+from torchrec.distributed.planner.planners import to_sharding_plan
+from torchrec.distributed.planner.types import Shard, ShardingOption
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
 from torchrec.distributed.utils import get_device_type
 
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading
 from dreamshard.files.text import shown
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
+    ON_ONE_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
     SPLIT_BY_COLUMNS,
@@ -42,70 +42,83 @@ CACHED = "fused_uvm_caching"
 DEFAULT_SHARE = 0.2
 """TorchRec's load factor of a cache if none is given."""
 
+_PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")  # from constraints to the plan
 _PROBLEM = "is not a TorchRec sharding plan"
 _ADVICE = "so nothing can be compared with it; give the plan in use"
 logger = logging.getLogger(__name__)
 
 
-def sharding_plan(
+def sharding_options(
     placement: Placement,
     tables: Sequence[ModelTable],
-    *,
-    device_type: str,
-    ranks_per_host: int | None = None,
-    fields: Sequence[Mapping[str, Any]] | None = None,
-) -> ShardingPlan:
-    """`placement` as TorchRec's plan; `tables` and `fields` are in its order.
+    model: nn.Module,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> list[ShardingOption]:
+    """`placement` as the options that TorchRec's planner would have selected; `tables` are in its order.
 
     The plan has a table's real columns if the placement has them rounded up to a multiple of 4.
 
     Args:
         placement: device `d` is rank `d`.
         tables: as the model has them.
-        device_type: `cuda` or `cpu`.
-        ranks_per_host: rank `r` uses GPU `r % ranks_per_host` of its host; the placement's devices per host if None.
-        fields: further fields of `ParameterSharding` of each table; `cache_params` get the placement's load factor.
+        model: may be on the `meta` device.
+        constraints: TorchRec's own, by its name of a table; `cache_params` get the placement's load factor.
+        batch_size: samples per rank.
 
     Raises:
         ValueError: TorchRec cannot run a table sharded like this.
     """
-    per_host = ranks_per_host or placement.devices_per_host
-    modules: dict[str, EmbeddingModuleShardingPlan] = {}
-    for sharding, table, further in zip(placement.tables, tables, fields or [{}] * len(tables), strict=True):
-        parameters = modules.setdefault(table.module_path, EmbeddingModuleShardingPlan())
+    paths = {table.module_path: model.get_submodule(table.module_path) for table in tables}
+    weights = {
+        (path, f".{name}".split(".")[-2]): parameter
+        for path, module in paths.items()
+        for name, parameter in module.named_parameters()
+    }
+    options = []
+    for sharding, table in zip(placement.tables, tables, strict=True):
+        way, share = sharding.sharding_type, sharding.cached_share
         widths = {min(end, table.dim) - start for start, end in sharding.ranges(table.dim)}
         if table.pooling == "none" and len(widths) > 1:
             raise ValueError(
                 f"sequence table {table.path!r} is split into columns {sharding.columns}, but TorchRec runs sequences in "
                 "equally wide shards only; split it evenly"
             )
-        given = dict(further)
-        cache = vars(given.pop("cache_params", None) or CacheParams())
-        if sharding.sharding_type == "data_parallel":
-            ranks = list(range(placement.num_devices))
-            parameters[table.name] = ParameterSharding("data_parallel", "dense", ranks, **given)
-            continue
-        if sharding.cached_share is not None:
-            given["cache_params"] = CacheParams(**{**cache, "load_factor": sharding.cached_share})
+        own = (constraints or {}).get(table.name, ParameterConstraints())
         blocks = sharding.blocks(table.rows, table.dim, placement.num_devices, placement.devices_per_host)
-        shards = [
-            ShardMetadata(
-                [first, start], [last - first, min(end, table.dim) - start], device_of(device_type, rank, per_host)
+        options.append(
+            ShardingOption(
+                name=table.name,
+                tensor=weights[table.module_path, table.name],
+                module=(table.module_path, paths[table.module_path]),
+                input_lengths=per_feature(own.pooling_factors, table),
+                batch_size=batch_size,
+                sharding_type=way,
+                partition_by=get_partition_by_type(way),
+                compute_kernel="dense" if way == "data_parallel" else "fused" if share is None else CACHED,
+                shards=[
+                    Shard([last - first, min(end, table.dim) - start], [first, start], rank=rank)
+                    for rank, (first, last), (start, end) in blocks
+                ],
+                cache_params=share and replace(own.cache_params or CacheParams(), load_factor=share),
+                is_pooled=table.pooling != "none",
+                **{field: getattr(own, field) for field in _PASSED_ON},
             )
-            for rank, (first, last), (start, end) in blocks
-        ]
-        parameters[table.name] = ParameterSharding(
-            sharding_type=sharding.sharding_type,
-            compute_kernel="fused" if sharding.cached_share is None else CACHED,
-            ranks=[rank for rank, _, _ in blocks],
-            sharding_spec=EnumerableShardingSpec(shards),
-            **given,
         )
-    return ShardingPlan(modules)
+    return options
+
+
+def per_feature(values: list[float], table: ModelTable) -> list[float]:
+    """A value for each feature of a table, of one for all or one for each."""
+    return values * len(table.features) if len(values) == 1 else values
 
 
 def load_plan(
-    path: str | Path, model: nn.Module, sharders: Sharders | None = None, device_type: str | None = None
+    path: str | Path,
+    model: nn.Module,
+    sharders: Sharders | None = None,
+    device_type: str | None = None,
+    world_size: int | None = None,
 ) -> ShardingPlan:
     """The plan of a PLAN.json, for `DistributedModelParallel(model, plan=...)`.
 
@@ -116,6 +129,7 @@ def load_plan(
         model: as it is given to `DistributedModelParallel`; may be on the `meta` device.
         sharders: as they are given to `DistributedModelParallel`; by default TorchRec's own.
         device_type: of the ranks, `cuda` or `cpu`; by default that of gloo, else of this machine.
+        world_size: of the ranks that share the tables: `sharding_group_size` of a `DMPCollection`; by default all.
 
     Raises:
         ValueError: the plan is not of this model, of the running ranks and hosts, or TorchRec cannot run it.
@@ -129,27 +143,56 @@ def load_plan(
     if others := sorted(plan.tables.keys() - set(found.tables.names)):
         raise ValueError(f"{path} was not made for this model: it has no table {shown(others)}; plan again")
     placement = plan.placement(found.tables)
-    ranks, per_host = plan.num_devices, plan.devices_per_host
-    if dist.is_initialized():
-        ranks, per_host = dist.get_world_size(), None
-        device_type = device_type or ("cpu" if dist.get_backend() == "gloo" else None)
-    per_host = per_host or get_local_size(ranks)
+    running = dist.get_world_size() if dist.is_initialized() else plan.num_devices
+    if device_type is None:
+        device_type = "cpu" if dist.is_initialized() and dist.get_backend() == "gloo" else get_device_type()
+    ranks = world_size or running
+    per_host = get_local_size(ranks)
+    if ranks != running or not dist.is_initialized():  # groups need not be hosts
+        per_host = plan.devices_per_host or per_host
     if ranks != plan.num_devices or per_host != (plan.devices_per_host or per_host):
         hosts = f", {plan.devices_per_host} per host" if plan.devices_per_host else ""
         raise ValueError(
             f"{path} is a plan for {plan.num_devices} ranks{hosts}, but {ranks} are running, {per_host} per host by "
             f"LOCAL_WORLD_SIZE; plan again with --devices {ranks} --devices-per-host {per_host}"
         )
-    return sharding_plan(
-        placement, found.details, device_type=device_type or get_device_type(), ranks_per_host=per_host
-    )
+    topology = Topology(ranks, device_type, local_world_size=per_host)
+    return to_sharding_plan(sharding_options(placement, found.details, model), topology)
+
+
+def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float, EmbeddingModuleShardingPlan]]:
+    """The changed tables by module, for `DistributedModelParallel.reshard(delta, module)`, with MiB of fp32 weights as there.
+
+    Raises:
+        ValueError: TorchRec cannot move a table so; it moves whole tables, and column shards of one width.
+    """
+    delta = {}
+    for path, module in new.plan.items():
+        before = old.plan[path]
+        changed = {name: own for name, own in module.items() if own != before[name]}
+        for name, own in changed.items():
+            was, way, ranks = before[name].sharding_type, own.sharding_type, own.ranks
+            can_move = was == way and way in ON_ONE_DEVICE and len(set(ranks)) == len(ranks)
+            both = [shard for each in (before[name], own) for shard in each.sharding_spec.shards] if can_move else []
+            if len({shard.shard_sizes[1] for shard in both}) != 1:
+                raise ValueError(
+                    f"TorchRec does not reshard a table from {was} to {way} on ranks {ranks}, as {name!r} of {path!r}; keep "
+                    "its way and widths and give each rank one shard, or restart from a checkpoint"
+                )
+        sizes = [math.prod(shard.shard_sizes) for own in changed.values() for shard in own.sharding_spec.shards]
+        if changed:
+            delta[path] = sum(sizes) * 4 / 2**20, EmbeddingModuleShardingPlan(changed)
+    return delta
+
+
+_Corner = tuple[Annotated[int, Field(ge=0, le=MOST_ROWS)], Annotated[int, Field(ge=0, le=MOST_COLUMNS)]]
 
 
 class _Shard(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
-    shard_offsets: tuple[Annotated[int, Field(ge=0, le=MOST_ROWS)], Annotated[int, Field(ge=0, le=MOST_COLUMNS)]]
-    shard_sizes: tuple[Annotated[int, Field(ge=0, le=MOST_ROWS)], Annotated[int, Field(ge=0, le=MOST_COLUMNS)]]
+    shard_offsets: _Corner
+    shard_sizes: _Corner
     placement: Annotated[str, BeforeValidator(str)]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -20,7 +19,6 @@ from dreamshard.workloads.table_list import ModelTable
 
 _GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single ways
 _PLAIN_TORCH = ("torch.nn.", "fbgemm_gpu.")  # packages of modules that no sharder of TorchRec's own shards
-_PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype", "cache_params")
 
 
 def narrowed(
@@ -116,29 +114,23 @@ def check_given(
         )
     for table in tables:
         own = given.get(table.name, ParameterConstraints())
-        is_cached = own.compute_kernels == [CACHED]
+        counts = 1, len(table.features)
         refused = {
-            "num_poolings": own.num_poolings is not None and len(own.num_poolings) not in (1, len(table.features)),
-            "batch_sizes": any(size != batch for size in own.batch_sizes or ()),
-            "feature_names": own.feature_names is not None and sorted(own.feature_names) != sorted(table.features),
+            "num_poolings": len(own.num_poolings or [1]) not in counts,
+            "pooling_factors": len(own.pooling_factors) not in counts,
+            "batch_sizes": set(own.batch_sizes or [batch]) != {batch},
+            "feature_names": set(own.feature_names or table.features) != set(table.features),
             "device_group": own.device_group not in (None, device),
-            "key_value_params": own.key_value_params is not None,
+            "key_value_params": own.key_value_params,
             "use_virtual_table": own.use_virtual_table,
-            "cache_params": own.cache_params and own.cache_params.load_factor is not None and not is_cached,
-            "pooling_factors": len(own.pooling_factors) not in (1, len(table.features))
-            or not all(0 <= factor < float("inf") for factor in own.pooling_factors),
+            "cache_params": own.compute_kernels != [CACHED] and getattr(own.cache_params, "load_factor", None),
         }
-        for field in (name for name, is_refused in refused.items() if is_refused):
+        for field in filter(refused.get, refused):
             raise ValueError(
                 f"table {table.path!r} has the constraint {field}={getattr(own, field)}, which a plan for its features "
                 f"{list(table.features)} on {device} ranks with {batch} samples and kernels {own.compute_kernels or 'all'} "
                 "cannot honour; correct it or leave it out"
             )
-
-
-def plan_fields(own: ParameterConstraints | None) -> dict[str, Any]:
-    """Fields that a table's `ParameterSharding` takes over from its constraints."""
-    return {field: getattr(own, field) for field in _PASSED_ON if getattr(own, field, None) is not None}
 
 
 def _offered(

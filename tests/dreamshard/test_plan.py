@@ -37,6 +37,13 @@ def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
     assert listed == torch.cat([shards.device[:, None], shards.columns, shards.rows], 1).tolist()
 
 
+def test_rows_and_copies_on_many_devices_take_little_of_a_file():
+    ways = (TableSharding("row_wise"), TableSharding("data_parallel"), TableSharding("table_row_wise", where=(3,)))
+    task = PlacementTask(tables_of([1000] * 1933, 8), 96, 2**40)
+    plan = make_plan(task, Placement(tuple(ways[t % 3] for t in range(1933)), 96, 8), "test")
+    assert len(plan.to_json()) < 2**20
+
+
 @pytest.mark.parametrize(
     ("table", "match"),
     [

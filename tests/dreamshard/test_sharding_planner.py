@@ -10,8 +10,10 @@ pytest.importorskip("torchrec")
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import ParameterConstraints, Topology, planners
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, Stats
 from torchrec.distributed.types import CacheParams, KeyValueParams
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
@@ -67,7 +69,9 @@ def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
     reserve = FixedPercentageStorageReservation(0.4)
     plan = planner(topology=tight, storage_reservation=reserve, constraints=only).plan(model, SHARDERS)
     assert sorted(plan.plan["ebc"][name].ranks[0] for name in "abcd") == [0, 1, 2, 3]
-    assert "1.2 GiB of a device are for tables, besides the reserve of FixedPercentageStorageReservation" in caplog.text
+    assert "rank 3: 1 GiB of weights, 0 GiB of optimizer state and caches, " in caplog.text
+    assert "0.8 GiB reserved" in caplog.text
+    assert "Compute Kernels Embedding Weights" in caplog.text, "TorchRec's table"
     more = planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(0.6), constraints=only)
     with pytest.raises(PlannerError, match="found no placement"):
         more.plan(model, SHARDERS)
@@ -197,3 +201,50 @@ def test_a_contradiction_is_no_shortage_of_memory():
     with pytest.raises(PlannerError) as raised:
         planner(topology=topology(memory=GIB)).plan(make_model(rows=2**40), SHARDERS)
     assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+def test_more_batches_of_inputs_in_a_pipeline_leave_less_room():
+    lookups = {name: ParameterConstraints(pooling_factors=[1000.0]) for name in "abcd"}
+    rooms = []
+    for pipeline in ("none", "sparse_dist", "prefetch"):
+        found, model = planner(constraints=lookups, pipeline=pipeline), make_model()
+        rooms.append(found.task(found.model(model, SHARDERS), model, SHARDERS).memory_bytes)
+    assert [rooms[0] - room for room in rooms] == [0, 1024 * 5001 * 8, 2 * 1024 * 5001 * 8]
+
+
+def test_torchrecs_table_shows_the_predicted_costs_and_callbacks_change_the_plan():
+    seen = []
+
+    class Seen(Stats):
+        def log(self, **given) -> None:
+            seen.append(given)
+
+    def on_first(options):
+        for option in options:
+            if option.name == "s":
+                option.shards[0].rank = 2
+        return options
+
+    only = {name: ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"]) for name in "abcds"}
+    found = planner(constraints=only, stats=[Seen()], callbacks=[on_first], timeout_seconds=0.1)
+    plan = found.plan(make_model(), SHARDERS)
+    assert plan.plan["ec"]["s"].ranks == [2]
+    (given,) = seen
+    ranks = [shard for option in given["best_plan"] for shard in option.shards]
+    total = [sum(shard.perf.total for shard in ranks if shard.rank == rank) for rank in range(4)]
+    model = found.model(make_model(), SHARDERS)
+    task = found.task(model, make_model(), SHARDERS)
+    on = {name: own.ranks[0] for each in plan.plan.values() for name, own in each.items()}
+    placement = Placement.whole([on[name] for name in task.tables.names], 4, 2)
+    assert total == pytest.approx(found.placer.predict(task, placement).device_ms().tolist(), rel=1e-3)
+
+
+def test_torchrecs_own_planner_plans_by_our_costs():
+    model, where = make_model(), topology()
+    costs = planner(costs=learnt_placer()).estimator(model, SHARDERS)
+    storage = EmbeddingStorageEstimator(where)
+    options = EmbeddingEnumerator(where, 1024, estimator=[costs, storage])
+    plan = planners.EmbeddingShardingPlanner(where, 1024, options, debug=True).plan(model, SHARDERS)
+    assert set(plan.plan["ebc"]) == set("abcd")
+    kernels = {option.compute_kernel: option.total_perf for option in options.enumerate(model, SHARDERS)}
+    assert 0 < kernels["fused"] < kernels["fused_uvm"] == float("inf")

@@ -10,6 +10,7 @@ from torchrec import KeyedJaggedTensor  # noqa: E402
 from dreamshard.torchrec import record  # noqa: E402
 from dreamshard.workloads.model_tables import model_tables  # noqa: E402
 from dreamshard.workloads.table_list import ModelTable  # noqa: E402
+from tests.helpers.meta_models import bag, bags  # noqa: E402
 
 USER = ModelTable(name="user", rows=10, dim=16, features=("u",))
 ITEM = ModelTable(name="item", rows=20, dim=6, features=("i", "j"))
@@ -47,8 +48,7 @@ def test_features_of_a_table_are_counted_sample_by_sample():
 
 
 def test_a_model_is_recorded_as_its_tables_are():
-    config = torchrec.EmbeddingBagConfig(name="user", num_embeddings=10, embedding_dim=16, feature_names=["u"])
-    assert record([config], [keyed(u=BATCH["u"])]).tables.lookups.tolist() == [3]
+    assert record(bags(bag("user", 10, 16, ["u"])), [keyed(u=BATCH["u"])]).tables.lookups.tolist() == [3]
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ pytest.importorskip("torchrec")
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.planners import to_sharding_plan
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan
 
 from dreamshard.constraints import ANY_SHARDING
@@ -19,8 +19,7 @@ from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec import current_plan, load_plan, sharding_plan, tables_of
-from dreamshard.workloads.table_list import ModelTable
+from dreamshard.torchrec import current_plan, load_plan, reshard_delta, sharding_options, tables_of
 from tests.helpers.meta_models import bag, bags, sequences
 from tests.helpers.tables import tables_of as of_sizes
 
@@ -53,9 +52,14 @@ def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options
     return plan_of(topology, user(), EmbeddingBagCollectionSharder(), user=own)
 
 
-def ours(sharding: TableSharding, device_type: str = "cuda", fields=None) -> ShardingPlan:
-    placement = Placement((sharding,), 4, 2)
-    return sharding_plan(placement, tables_of(user()).details, device_type=device_type, fields=[fields or {}])
+def made_of(placement: Placement, module: torch.nn.Module, device_type: str = "cpu", constraints=None) -> ShardingPlan:
+    topology = Topology(placement.num_devices, device_type, local_world_size=placement.devices_per_host)
+    options = sharding_options(placement, tables_of(module).details, module, constraints)
+    return to_sharding_plan(options, topology)
+
+
+def ours(sharding: TableSharding, device_type: str = "cuda", **given) -> ShardingPlan:
+    return made_of(Placement((sharding,), 4, 2), user(), device_type, {"user": ParameterConstraints(**given)})
 
 
 def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
@@ -92,7 +96,7 @@ def test_cached_tables_and_further_fields_equal_torchrecs_own():
     cache = CacheParams(load_factor=0.25, reserved_memory=1.5)
     expected = theirs("row_wise", "fused_uvm_caching", cache_params=cache, **given)
     sharding = TableSharding("row_wise", cached_share=0.25)
-    assert_same(ours(sharding, fields={**given, "cache_params": CacheParams(reserved_memory=1.5)}), expected)
+    assert_same(ours(sharding, cache_params=CacheParams(reserved_memory=1.5), **given), expected)
 
 
 def model_tables() -> Tables:
@@ -122,9 +126,8 @@ def saved(path, *shardings: TableSharding, ranks: int = 4, per_host: int = 2) ->
 def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     placement = saved(tmp_path / "plan.json", sharding, TableSharding("row_wise"))
-    planned = tables_of(model()).details
-    assert [table.path for table in planned] == ["sparse.ebc.user", "sequence.clicks"]
-    made = sharding_plan(placement, planned, device_type="cuda")
+    made = made_of(placement, model(), "cuda")
+    assert list(made.plan) == ["sparse.ebc", "sequence"]
     assert_same(load_plan(tmp_path / "plan.json", model(), device_type="cuda"), made)
     assert current_plan(made, model_tables(), devices_per_host=2).placement(model_tables()) == placement
     written = current_plan(json.dumps(made._serialize()), model_tables(), devices_per_host=2)
@@ -133,7 +136,7 @@ def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkey
 
 def test_a_plan_has_real_columns_where_fbgemm_rounds_them_up():
     sharding = TableSharding("column_wise", columns=((0, 8), (8, 12)), where=(0, 1))
-    made = sharding_plan(Placement((sharding,), 2, 2), tables_of(user(dim=10)).details, device_type="cpu")
+    made = made_of(Placement((sharding,), 2, 2), user(dim=10))
     assert [shard.shard_sizes for shard in made.plan[""]["user"].sharding_spec.shards] == [[ROWS, 8], [ROWS, 2]]
     assert current_plan(made).tables["user"].sharding == sharding
 
@@ -192,9 +195,8 @@ def test_text_that_is_no_sharding_plan_is_refused(text):
 
 
 def test_two_modules_may_have_tables_of_one_name():
-    pair = [ModelTable(module_path=path, name="t", rows=5, dim=8, features=("f",)) for path in ("a", "b")]
-    where = tuple(TableSharding("table_wise", where=(rank,)) for rank in (0, 1))
-    made = sharding_plan(Placement(where, 2, 2), pair, device_type="cpu")
+    pair = torch.nn.ModuleDict({path: bags(bag("t", 5, 8)) for path in ("a", "b")})
+    made = made_of(Placement.whole([0, 1], 2), pair)
     assert {name: each.where for name, each in current_plan(made).tables.items()} == {"a.t": (0,), "b.t": (1,)}
 
 
@@ -209,11 +211,25 @@ def test_what_a_plan_cannot_hold_is_refused():
         current_plan(uneven)
 
 
+def test_only_what_torchrec_reshards_is_in_a_delta():
+    first, second = (TableSharding("table_wise", where=(rank,)) for rank in (0, 1))
+    delta = reshard_delta(ours(first), ours(second))
+    assert {module: (size, dict(changed)) for module, (size, changed) in delta.items()} == {
+        "": (ROWS * DIM * 4 / 2**20, dict(ours(second).plan[""]))
+    }
+    assert not reshard_delta(ours(first), ours(first))
+    halves, thirds = (TableSharding("column_wise", ((0, n), (n, DIM)), (0, 1)) for n in (128, 64))
+    copies = TableSharding("data_parallel")
+    for old, new in ((halves, thirds), (first, halves), (copies, first), (first, copies)):
+        with pytest.raises(ValueError, match="TorchRec does not reshard a table from"):
+            reshard_delta(ours(old), ours(new))
+
+
 def test_sequence_tables_have_the_same_shards():
-    planned, topology = tables_of(model()["sequence"]).details, Topology(world_size=2, compute_device="cpu")
+    topology = Topology(world_size=2, compute_device="cpu")
     own = {"sharding_types": ["row_wise"]}
     expected = plan_of(topology, model()["sequence"], EmbeddingCollectionSharder(), clicks=own)
-    assert_same(sharding_plan(Placement((TableSharding("row_wise"),), 2, 2), planned, device_type="cpu"), expected)
+    assert_same(made_of(Placement((TableSharding("row_wise"),), 2, 2), model()["sequence"]), expected)
     uneven = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
     with pytest.raises(ValueError, match="equally wide shards only"):
-        sharding_plan(uneven, [replace(planned[0], dim=6)], device_type="cpu")
+        made_of(uneven, sequences("clicks", 10, 6))

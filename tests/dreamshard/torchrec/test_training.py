@@ -2,6 +2,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
+from tests.helpers import sharded_dlrm
 from tests.helpers.ports import free_port
 from tests.helpers.sharded_model import failures
 
@@ -13,3 +14,11 @@ def test_a_model_trains_under_our_plans_as_it_does_unsharded(ranks, per_host, tm
     """In every way to shard that TorchRec runs on CPU ranks, by a plan file and by the planner."""
     found = failures(ranks, per_host, free_port(), tmp_path)
     assert not found, "\n".join(found)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "ranks"), [("reshard", 2), ("groups", 4)])
+def test_a_dlrm_trains_as_it_does_unsharded(mode, ranks, tmp_path):
+    """Moved from one plan to another between two steps, and in two groups under `DMPCollection`."""
+    sharded_dlrm.run(mode, ranks, tmp_path)
