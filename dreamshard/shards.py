@@ -149,11 +149,8 @@ class Shards:
 
     def on(self, device: int) -> "Shards":
         """The shards of one device."""
-        return self.select(self.device == device)
-
-    def select(self, own: Bool[Tensor, " S"]) -> "Shards":
-        """Some of the shards."""
-        return replace(self, **{field.name: getattr(self, field.name)[own] for field in fields(self)[1:-1]})
+        own, columns = self.device == device, [field.name for field in fields(self)[1:-1]]
+        return replace(self, **{name: getattr(self, name)[own] for name in columns})
 
     def require_hosts_of(self, devices_per_host: int) -> None:
         """Raise a ValueError if rows of a table are spread over a host and hosts have fewer devices."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchrec.distributed.planner.types import Perf, ShardEstimator, ShardingOption, Storage
 
 from dreamshard.placement import SHARDING_TYPES
-from dreamshard.search.costs import Predictor
+from dreamshard.search.costs import Predictor, RooflineCosts
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE, planned_type
@@ -28,7 +28,7 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
     """Milliseconds of each shard alone on a device, and its bytes.
 
     Of a plan, whose shards have ranks, the milliseconds of each rank and phase add up to the predicted ones of all its shards
-    together. Shards whose cost is unknown, as of kernels that read tables in host memory, cost infinitely much.
+    together. Kernels whose cost is unknown cost infinitely much: a trained network knows no tables in host memory.
     """
 
     def __init__(self, task: PlacementTask, tables: Sequence[ModelTable], predictor: Predictor) -> None:
@@ -38,13 +38,15 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
 
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any = None) -> None:
         """Set `perf` and `storage` of each shard."""
-        rows, held = [], []
+        rows, held, kernels = [], [], ["fused", "dense"]
+        if isinstance(self.model, RooflineCosts) and self.model.spec.host_bytes_per_s:
+            kernels.append(CACHED)
         for option in sharding_options:
             share = math.nan
             if option.compute_kernel == CACHED:
                 share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
             kind = SHARDING_TYPES.index(planned_type(option.sharding_type))
-            is_known = option.compute_kernel in ("fused", "dense", CACHED)
+            is_known = option.compute_kernel in kernels
             for shard in option.shards:
                 shard.storage = Storage(hbm=0, ddr=0)
                 shard.perf = Perf(*[0.0 if is_known or not min(shard.size) else math.inf] * 4)
@@ -65,11 +67,8 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
             fields[7],
             self.model.devices_per_host,
         )
-        phases_ms = torch.full((len(held), 4), math.inf)
-        for own in (shards.in_host, ~shards.in_host):
-            if own.any():
-                phases_ms[own] = self._alone_ms(shards.select(own))
-        if all(shard.rank is not None for shard in held) and bool(phases_ms.isfinite().all()):
+        phases_ms = self._alone_ms(shards)
+        if all(shard.rank is not None for shard in held):
             alone_ms = phases_ms.new_zeros(shards.num_devices, 4).index_add_(0, device, phases_ms)
             together_ms = self.model.phases_ms(self.model.sums(shards)[None])[0]
             phases_ms *= (together_ms / alone_ms.clamp(min=1e-12))[device]
@@ -79,10 +78,7 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
             shard.storage = Storage(hbm=hbm, ddr=ddr)
 
     def _alone_ms(self, shards: Shards) -> Float[Tensor, "S 4"]:
-        try:
-            loads = self.model.loads(shards)
-        except ValueError:  # a trained network knows no tables in host memory
-            return torch.full((len(shards.table), 4), math.inf)
+        loads = self.model.loads(shards)
         parts = np.array_split(loads, 1 + loads.size * shards.num_devices // _AT_ONCE)
         found = []
         for part in parts:
