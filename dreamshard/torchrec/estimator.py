@@ -56,14 +56,14 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
                     table = self.number[option.path, option.name]
                     rows.append((table, shard.rank or 0, kind, *ends[0], *ends[1], share))
         fields = torch.tensor(rows, dtype=torch.float64).reshape(-1, 8).T
-        table, device, kinds, *ends = fields[:7].long()
+        table, device, kinds, first_row, last_row, first_column, last_column = fields[:7].long()
         shards = Shards(
             self.model.task,
             table,
             device,
             kinds,
-            torch.stack(ends[:2], dim=1),
-            torch.stack(ends[2:], dim=1),
+            torch.stack([first_row, last_row], dim=1),
+            torch.stack([first_column, last_column], dim=1),
             fields[7],
             self.model.devices_per_host,
         )
@@ -79,9 +79,8 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
 
     def _alone_ms(self, shards: Shards) -> Float[Tensor, "S 4"]:
         loads = self.model.loads(shards)
-        parts = np.array_split(loads, 1 + loads.size * shards.num_devices // _AT_ONCE)
         found = []
-        for part in parts:
+        for part in np.array_split(loads, 1 + loads.size * shards.num_devices // _AT_ONCE):
             alone = np.zeros((len(part), shards.num_devices, part.shape[1]))
             alone[:, 0] = part
             found.append(self.model.phases_ms(alone)[:, 0])

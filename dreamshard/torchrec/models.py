@@ -123,7 +123,8 @@ def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) 
                 f"table {name!r} of {path} is in a {type(module).__name__}, which gives no configs of its tables; leave its "
                 "sharder out"
             )
-        config = configs[name]
+        config: Any = configs[name]
+        precision: Any = "virtual" if config.use_virtual_table else config.data_type.value
         with reading(f"table {name!r}", "is of a type or size that is not planned", "so change it or leave it out"):
             yield ModelTable(
                 name=name,
@@ -131,7 +132,7 @@ def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) 
                 dim=config.embedding_dim,
                 features=tuple(config.feature_names or [name]),
                 module_path=path,
-                precision="virtual" if config.use_virtual_table else config.data_type.value,
+                precision=precision,
                 pooling=config.pooling.value if is_pooled else "none",
                 is_weighted=is_pooled and bool(inner.is_weighted()),
                 optimizer=_optimizer(parameter, usual),
@@ -144,13 +145,14 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
     for path, module in model.named_modules():
         name, collection = path or "table", class_name(type(module))
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            mode = getattr(module, "mode", "none")
             yield ModelTable(
                 name=name,
                 rows=module.num_embeddings,
                 dim=module.embedding_dim,
                 features=(name,),
                 precision=_TORCH_TYPES.get(module.weight.dtype, "fp32"),
-                pooling=getattr(module, "mode", "none").replace("max", "sum"),
+                pooling="none" if mode == "none" else "mean" if mode == "mean" else "sum",
                 optimizer=_optimizer(module.weight, None),
                 collection=collection,
             )

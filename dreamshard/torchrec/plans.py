@@ -304,8 +304,6 @@ def _ranks_per_host(parameters: Sequence[_Parameter]) -> int | None:
     for each in parameters:
         if each.sharding_type == "table_row_wise" and each.ranks:
             return len(each.ranks)
-    places = [
-        shard.placement.removeprefix("rank:").split("/cuda:") for each in parameters for shard in each.shards or ()
-    ]
-    gpus = [(int(place[0]), int(place[1])) for place in places if len(place) > 1]
-    return 1 + max(gpu for _, gpu in gpus) if any(rank != gpu for rank, gpu in gpus) else None
+    places = [shard.placement.split("/cuda:") for each in parameters for shard in each.shards or ()]
+    gpus = {rank: int(gpu[0]) for rank, *gpu in places if gpu}
+    return 1 + max(gpus.values()) if any(rank != f"rank:{gpu}" for rank, gpu in gpus.items()) else None

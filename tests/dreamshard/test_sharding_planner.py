@@ -219,23 +219,18 @@ def test_torchrecs_table_shows_the_predicted_costs_and_callbacks_change_the_plan
         def log(self, **given) -> None:
             seen.append(given)
 
-    def on_first(options):
-        for option in options:
-            if option.name == "s":
-                option.shards[0].rank = 2
+    def on_third(options):
+        options[-1].shards[0].rank = 2
         return options
 
     only = {name: ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"]) for name in "abcds"}
-    found = planner(constraints=only, stats=[Seen()], callbacks=[on_first], timeout_seconds=0.1)
+    found = planner(constraints=only, stats=[Seen()], callbacks=[on_third], timeout_seconds=0.1)
     plan = found.plan(make_model(), SHARDERS)
     assert plan.plan["ec"]["s"].ranks == [2]
-    (given,) = seen
-    ranks = [shard for option in given["best_plan"] for shard in option.shards]
-    total = [sum(shard.perf.total for shard in ranks if shard.rank == rank) for rank in range(4)]
-    model = found.model(make_model(), SHARDERS)
-    task = found.task(model, make_model(), SHARDERS)
-    on = {name: own.ranks[0] for each in plan.plan.values() for name, own in each.items()}
-    placement = Placement.whole([on[name] for name in task.tables.names], 4, 2)
+    shards = [shard for option in seen[0]["best_plan"] for shard in option.shards]
+    total = [sum(shard.perf.total for shard in shards if shard.rank == rank) for rank in range(4)]
+    task = found.task(found.model(make_model(), SHARDERS), make_model(), SHARDERS)
+    placement = Placement.whole([shard.rank for shard in shards], 4, 2)
     assert total == pytest.approx(found.placer.predict(task, placement).device_ms().tolist(), rel=1e-3)
 
 
@@ -244,7 +239,7 @@ def test_torchrecs_own_planner_plans_by_our_costs():
     costs = planner(costs=learnt_placer()).estimator(model, SHARDERS)
     storage = EmbeddingStorageEstimator(where)
     options = EmbeddingEnumerator(where, 1024, estimator=[costs, storage])
-    plan = planners.EmbeddingShardingPlanner(where, 1024, options, debug=True).plan(model, SHARDERS)
+    plan = planners.EmbeddingShardingPlanner(where, 1024, options).plan(model, SHARDERS)
     assert set(plan.plan["ebc"]) == set("abcd")
     kernels = {option.compute_kernel: option.total_perf for option in options.enumerate(model, SHARDERS)}
     assert 0 < kernels["fused"] < kernels["fused_uvm"] == float("inf")

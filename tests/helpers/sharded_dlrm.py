@@ -1,7 +1,7 @@
 """Ranks of a small DLRM, compared after each step with the model unsharded.
 
 torchrun ... -m tests.helpers.sharded_dlrm reshard FOLDER    2 ranks; moved from one plan to another between two steps
-torchrun ... -m tests.helpers.sharded_dlrm groups FOLDER     4 ranks; 2 groups of 2 under `DMPCollection`
+torchrun ... -m tests.helpers.sharded_dlrm groups FOLDER     4 ranks; in 2 groups of 2, as `DMPCollection` makes them
 """
 
 import copy
