@@ -3,13 +3,12 @@
 The phases are measured as everywhere: each operator alone, each collective once all ranks are there. Then the same step runs
 many times in a row, and ranks wait for each other in its collectives only. Caches are flushed before each operator in both;
 the time of the flushes is taken off the step. All placements are measured in two rounds, whose difference is the noise.
+The machine must be idle otherwise. It takes about five minutes.
 
 sum on a device    the slowest device's sum of phases, as published
 sum of maxima      each phase of its slowest device, as if all waited for each other after every phase
 compute and comm   the slowest device's compute, and each collective of its slowest device: a rank waits in collectives only,
                    so a device that is slow forward and fast backward makes up for it
-
-The machine must be idle otherwise. It takes about five minutes.
 """
 
 import tempfile
@@ -24,15 +23,22 @@ import torch.distributed as dist
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer, baselines
 from dreamshard.shards import Shards
+from dreamshard.tables import concatenate
+from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup
-from dreamshard.testbeds.device import Device, medians
-from dreamshard.testbeds.step import Teams, collectives_of, measure_step, operators_of
+from dreamshard.testbeds.device import Device
+from dreamshard.testbeds.operators import RankOperators
+from dreamshard.testbeds.step import Teams, collectives_of, measure_step
+from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, write_lookups
+from dreamshard.workloads import statistics as table_statistics
 from flows.runtime.run_locks import measuring
-from tests.benchmarks.bench_kernels import BATCH, DEVICES, tasks_of, workload
 from tests.benchmarks.measuring import Row, rank, row
 
-NUM_TASKS, STEPS, ROUNDS = 8, 30, 2
+STEPS, ROUNDS = 30, 2
+DEVICES, BATCH = 2, 2048
+TASKS = TasksConfig(tables_per_task=20, num_devices=DEVICES, memory_bytes=2**31)
+WORKLOAD = WorkloadConfig(num_tables=200, max_table_bytes=64 * 2**20, batch_size=BATCH)
 PLACERS = (baselines()["lookup_greedy"], baselines()["size_greedy"], *map(RandomPlacer, range(3)))
 Placed = list[tuple[PlacementTask, Placement]]
 
@@ -40,11 +46,16 @@ Placed = list[tuple[PlacementTask, Placement]]
 def rows(quick: bool = False) -> Iterator[Row]:
     """How far each law is from the step, its mean ratio, and its rank correlation within a task."""
     with tempfile.TemporaryDirectory() as name, measuring():
-        pool, lookups = workload(Path(name))
-        setup = TestbedSetup(num_devices=DEVICES, batch_size=BATCH, lookups=lookups, repeats=3 if quick else 15)
-        tasks = tasks_of(pool, 2 if quick else NUM_TASKS, 7, "steps")
+        parts, paths = [], {}
+        for table in open_workload(WORKLOAD).tables():
+            paths[table.name] = Path(name, f"{len(paths)}.parquet")
+            write_lookups(paths[table.name], table.lookups)
+            parts.append(table_statistics(table))
+        lookups, repeats = LookupFiles(paths, BATCH), 3 if quick else 15
+        setup = TestbedSetup(num_devices=DEVICES, batch_size=BATCH, lookups=lookups, repeats=repeats)
+        tasks = TASKS.sample(concatenate(parts), 2 if quick else 8, torch.Generator().manual_seed(7), "steps")
         placed = [(task, placer.place(task)) for task in tasks for placer in PLACERS]
-        arguments = name, setup, placed, 3 if quick else STEPS
+        arguments = name, setup, placed, repeats if quick else STEPS
         torch.multiprocessing.start_processes(_rank, arguments, DEVICES, join=True, start_method="spawn")
         found = [np.load(f"{name}/{number}.npz") for number in range(DEVICES)]
         phases_ms = np.stack([each["phases"] for each in found], axis=2)  # [R, S, D, 4]
@@ -79,7 +90,7 @@ def _rank(number: int, folder: str, setup: TestbedSetup, placed: Placed, count: 
         task, shards = placed[i][0], Shards.of(*placed[i])
         timed = measure_step(task, shards, device, number, teams)
         assert isinstance(timed, np.ndarray), "a placement does not fit"
-        phases[again, i] = medians(torch.from_numpy(timed)).numpy()
+        phases[again, i] = np.median(timed, axis=0)
         steps[again, i] = _step_ms(task, shards, device, teams, count)
     np.savez(f"{folder}/{number}.npz", phases=phases, steps=steps)
     dist.barrier()
@@ -88,7 +99,7 @@ def _rank(number: int, folder: str, setup: TestbedSetup, placed: Placed, count: 
 
 def _step_ms(task: PlacementTask, shards: Shards, device: Device, teams: Teams, count: int) -> float:
     """Median wall milliseconds of a step among many in a row, without the flushes."""
-    operators = operators_of(task, shards, device, teams.everyone.rank())
+    operators = RankOperators(task, shards, device, teams.everyone.rank())
     collectives = collectives_of(shards, teams, device)
     ends, flushes = [], []
     for _ in range(device.setup.warmups + count + 1):
