@@ -61,49 +61,56 @@ def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> f
 
 @jit
 def _fit_on_devices(
-    menu: Menu,
-    state: State,
-    t: int,
-    option: int,
-    places: Ints,
-    scale: float,
-    target: Target,
-    loads: Floats,
+    menu: Menu, state: State, option: int, places: Ints, scale: float, target: Target, before: Floats, most: float
 ) -> float:
-    """Choose the device of each range that ends least loaded; return the largest load, infinite if a range has no room.
+    """Choose the device of each range that ends least loaded; return the largest load, infinite if it comes to `most`.
 
-    Only the devices with the least load before are tried. Without a target, what the slowest device costs counts more.
+    Only the devices with the least load `before` are tried. Without a target, what the slowest device costs counts more.
     """
-    worst, after, slowest, widest = 0.0, np.zeros(menu.loads.shape[1]), 0.0, 0.0
-    for d in range(len(loads)):
-        slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, menu.law.width])
-    for k, number in enumerate(range(menu.first_range[option], menu.first_range[option + 1])):
-        best, least, best_load, size = -1, np.inf, 0.0, menu.size[number]
-        for d in range(len(loads)):
-            taken = 0
-            for j in range(k):
-                taken += places[j] == d
-            fits = may_hold(menu, state, t, d) and state.used[d] + (taken + 1) * size <= menu.capacity[d]
-            load = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
-            loads[d] = load + _APART * taken if fits else np.inf
-        for _ in range(min(_TRIED, len(loads))):
-            d = int(loads.argmin())
-            if loads[d] == np.inf:
-                break
-            apart, loads[d] = _APART * (loads[d] >= _APART), np.inf
-            after[:] = state.sums[d] + menu.loads[menu.load[number]]
+    first, width, worst, after = menu.first_range[option], menu.law.width, 0.0, np.empty(menu.loads.shape[1])
+    slowest, widest, weight = (
+        state.own_ms.max(),
+        state.sums[:, width].max(),
+        _SLOWEST_COUNTS * (target.own_ms == np.inf),
+    )
+    near, near_load, kept = np.zeros(_TRIED, np.int64), np.zeros(_TRIED), np.zeros(len(places))
+    for k in range(menu.first_range[option + 1] - first):
+        row, size, count, bar = menu.load[first + k], menu.size[first + k], 0, np.inf
+        for d in range(len(before)):
+            if before[d] >= bar:
+                continue
+            room = menu.capacity[d] - state.used[d] - size
+            if before[d] >= _APART:
+                room -= size * (places[:k] == d).sum()
+            if room < 0:
+                continue
+            at, count = min(count, _TRIED - 1), min(count + 1, _TRIED)
+            while at > 0 and near_load[at - 1] > before[d]:
+                near[at], near_load[at] = near[at - 1], near_load[at - 1]
+                at -= 1
+            near[at], near_load[at] = d, before[d]
+            bar = near_load[count - 1] if count == _TRIED else np.inf
+        best, least, best_load = -1, np.inf, np.inf
+        for n in range(count):
+            d, apart = near[n], _APART * (near_load[n] >= _APART)
+            if near_load[n] + weight * (slowest + scale * widest) >= least:
+                break  # a table makes no device faster
+            for column in range(len(after)):
+                after[column] = state.sums[d, column] + menu.loads[row, column]
             own = device_ms(menu.law, after)
-            load = _load(target, own, after[menu.law.width], scale)
-            cost = load + apart
-            if target.own_ms == np.inf:
-                own, width = max(slowest, own), max(widest, after[menu.law.width])
-                cost += _SLOWEST_COUNTS * (own + scale * width)
+            load = _load(target, own, after[width], scale)
+            cost = load + apart + weight * (max(slowest, own) + scale * max(widest, after[width]))
             if cost < least:
                 best, least, best_load = d, cost, load
-        if best < 0:
-            return np.inf
-        places[k] = best
         worst = max(worst, best_load)
+        if worst >= most:
+            for j in range(k - 1, -1, -1):
+                before[places[j]] = kept[j]
+            return np.inf
+        places[k], kept[k] = best, before[best]
+        before[best] += _APART
+    for j in range(menu.first_range[option + 1] - first - 1, -1, -1):
+        before[places[j]] = kept[j]
     return worst
 
 
@@ -136,6 +143,9 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
     loads, most = np.zeros(len(state.own_ms)), np.inf if target.own_ms == np.inf else 1.0
     for t in order:
         chosen, least = -1, np.inf
+        for d in range(len(loads)):
+            load = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
+            loads[d] = load if may_hold(menu, state, t, d) else np.inf
         for option in range(menu.first_option[t], menu.last_option[t]):
             is_spread = menu.spread[option] != ON_DEVICES
             if chosen >= 0 and (is_spread or least <= most):
@@ -143,7 +153,7 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
             if is_spread:
                 worst = 0.0 if _fit_on_hosts(menu, state, t, option, places) else np.inf
             else:
-                worst = _fit_on_devices(menu, state, t, option, places, scale, target, loads)
+                worst = _fit_on_devices(menu, state, option, places, scale, target, loads, least)
             if worst < least:
                 chosen, least, kept[:] = option, worst, places
         if chosen < 0:
