@@ -41,7 +41,7 @@ from dreamshard.search.costs import Predictor
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec.estimator import ShardCosts
+from dreamshard.shard_costs import ShardCosts
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import per_feature, sharding_options
 from dreamshard.torchrec.ways import check_given, narrowed

@@ -3,7 +3,6 @@
 models    the tables of a model that its sharders shard
 ways      the ways to shard that sharders and constraints allow
 plans     a placement as a `ShardingPlan`, and back
-estimator dreamshard's costs in TorchRec's own planner and stats
 batches   lookups counted in sample batches, and a person's own functions as a source of tables
 """
 
