@@ -27,8 +27,8 @@ _AT_ONCE = 2**22  # numbers of the loads that are in memory at once
 class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here
     """Milliseconds of each shard alone on a device, and its bytes.
 
-    Of a plan, whose shards have ranks, the milliseconds of each rank and phase add up to the predicted ones of all its shards
-    together. Kernels whose cost is unknown cost infinitely much: a trained network knows no tables in host memory.
+    If shards have ranks, as in a plan, the milliseconds of each rank and phase add up to the prediction for all its shards
+    together. Kernels of unknown cost cost infinitely much: a trained network knows no tables in host memory.
     """
 
     def __init__(self, task: PlacementTask, tables: Sequence[ModelTable], predictor: Predictor) -> None:

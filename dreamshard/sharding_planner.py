@@ -38,10 +38,10 @@ from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.costs import Predictor
+from dreamshard.shard_costs import ShardCosts
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.shard_costs import ShardCosts
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import per_feature, sharding_options
 from dreamshard.torchrec.ways import check_given, narrowed
@@ -244,7 +244,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         return [getattr(device.storage, kind) for device in topology.devices]
 
     def _log_memory(self, model: ModelTables, shards: Shards) -> None:
-        """What each rank holds, and what is kept free."""
+        """Log the bytes that each rank holds, and its reserve."""
         rows, dim = (torch.diff(ends)[:, 0] for ends in (shards.rows, shards.columns))
         weights = shards.per_device(rows * dim * shards.task.weight_bytes[shards.table] * ~shards.in_host)
         lookups = shards.tables.pooling_factor * shards.batch_share * self.topology.world_size

@@ -65,7 +65,7 @@ def _fit_on_devices(
 ) -> float:
     """Choose the device of each range that ends least loaded; return the largest load, infinite if it comes to `most`.
 
-    Only the devices with the least load `before` are tried. Without a target, what the slowest device costs counts more.
+    Only the devices with the least load `before` are tried. Without a target, the slowest device's cost counts more.
     """
     first, width, worst, after = menu.first_range[option], menu.law.width, 0.0, np.empty(menu.loads.shape[1])
     slowest, widest, weight = (

@@ -212,7 +212,7 @@ def test_more_batches_of_inputs_in_a_pipeline_leave_less_room():
     assert [rooms[0] - room for room in rooms] == [0, 1024 * 5001 * 8, 2 * 1024 * 5001 * 8]
 
 
-def test_torchrecs_table_shows_the_predicted_costs_and_callbacks_change_the_plan():
+def test_torchrecs_table_shows_costs_and_callbacks_change_plans():
     seen = []
 
     class Seen(Stats):
