@@ -25,7 +25,7 @@ def plain(tables, ms_per_widest_hundred_dims=0.0):
         for parameter in network.parameters():
             parameter.zero_()
         network.launch.fill_(-50.0)
-        network.exchanges.fits = torch.tensor([[0.0, 0.0, 0.0, 0.0, *2 * [0.0, 0.0, ms_per_widest_hundred_dims, 0.0]]])
+        network.exchanges.fitted_ms = torch.tensor([[0.0, 0.0, ms_per_widest_hundred_dims, 0.0]] * 2)
         network.exchanges.batch_size += 1
     return network, normaliser
 
