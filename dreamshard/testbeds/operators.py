@@ -6,8 +6,8 @@ the rank's own samples, and its backward pass makes a dense gradient; a dense op
 fbgemm is imported with the first operator, so everything that needs no device works without it.
 """
 
-import functools
 import importlib.util
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, ShardingType
 from dreamshard.shards import Shards
-from dreamshard.tables import BYTES_PER_ROW, BYTES_PER_WEIGHT, Optimizer, Precision, parent_name
+from dreamshard.tables import BYTES_PER_WEIGHT, Optimizer, Precision, parent_name
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.device import INT32_LIMIT, Device
 from dreamshard.workloads import Lookups
@@ -27,7 +27,6 @@ from dreamshard.workloads import Lookups
 LEARNING_RATE = 0.01
 EPSILON = 1e-8  # of the Adagrads
 GRADIENT = 1e-4  # of every pooled element; small, so that weights stay finite over many passes
-WEIGHT_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.uint8}
 PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("fp32", "fp16"), "cuda": ("fp32", "fp16", "int8")}
 PLAIN_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
 """Of data-parallel tables; fbgemm calls its own of these exact."""
@@ -116,13 +115,12 @@ class RankOperators:
         self._task, self._shards, self._device = task, shards, device
         self._samples = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         self._pooled: list[Tensor] = []
-        alike: dict[tuple[str, Precision, float], list[int]] = {}
+        alike = defaultdict[tuple[str, Precision, float], list[int]](list)
         shares = torch.where(shards.in_host, shards.resident_share, 0.0).tolist()
         for s, (table, kind) in enumerate(zip(shards.table.tolist(), shards.sharding_type.tolist(), strict=True)):
-            key = _EXCHANGED[SHARDING_TYPES[kind]], precision_of(task, table), shares[s]
-            alike.setdefault(key, []).append(s)
+            alike[_EXCHANGED[SHARDING_TYPES[kind]], precision_of(task, table), shares[s]].append(s)
         kinds = sorted(alike.items())
-        memory = device.weights([self._weight_bytes(*kind, own) for kind, own in kinds])
+        memory = device.weights([self._kept_bytes(*kind[:2], own) for kind, own in kinds])
         self.operators = [self._built(*kind, own, part) for (kind, own), part in zip(kinds, memory, strict=True)]
         for operator in self.operators:  # one untimed step proves that memory suffices
             pooled = operator.run()
@@ -147,11 +145,12 @@ class RankOperators:
         """Milliseconds of the optimizer of data-parallel copies; 0 without any."""
         return 0.0 if self.dense is None else self._device.clock.compute(self.dense.step)[1]
 
-    def _weight_bytes(self, exchanged: str, precision: Precision, cached_share: float, own: list[int]) -> int:
-        if exchanged == "never" or cached_share:
+    def _kept_bytes(self, exchanged: str, precision: Precision, own: list[int]) -> int:
+        """Bytes of weights in memory that the device keeps; 0 on a GPU, since its allocator keeps memory anyway."""
+        if exchanged == "never" or self._device.device.type == "cuda":
             return 0
-        rows, dim = self._shards.tables.rows[own], self._shards.tables.dim[own]
-        return int((rows * (dim * BYTES_PER_WEIGHT[precision] + BYTES_PER_ROW[precision])).sum())
+        tables = self._shards.tables
+        return int((tables.rows * tables.dim)[own].sum()) * BYTES_PER_WEIGHT[precision]
 
     def _built(
         self, exchanged: str, precision: Precision, cached_share: float, own: list[int], memory: Tensor
@@ -163,7 +162,7 @@ class RankOperators:
         dtype = torch.int64 if large or is_copy else INDEX_DTYPE[device.type]
         joined = Lookups(joined.indices.to(device, dtype), joined.offsets.to(device, dtype))
         if not is_copy:
-            module = build_operator(shapes, precision, self._task.optimizer, memory, cached_share)
+            module = build_operator(shapes, precision, self._task.optimizer, device, memory, cached_share)
             return RankOperator(own, False, module, joined)
         from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
 
@@ -227,40 +226,42 @@ def build_operator(
     shapes: Sequence[tuple[int, int]],
     precision: Precision,
     optimizer: Optimizer,
+    device: torch.device,
     memory: Tensor,
-    cached_share: float = 0.0,
+    cached_share: float,
 ) -> torch.nn.Module:
     """The fused operator of tables: takes indices and offsets, returns `[B, sum of dims]` fp32.
 
     Args:
         shapes: rows and dim of each table.
-        memory: bytes of the weights, on the device.
+        memory: bytes of the weights on the CPU.
         cached_share: share of the rows that the GPU caches while all are in host memory; 0 for device memory.
     """
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
 
-    on_cpu = memory.device.type == "cpu"
+    on_cpu = device.type == "cpu"
     place = "MANAGED_CACHING" if cached_share else "HOST" if on_cpu else "DEVICE"
     compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
     exact = "exact_" if optimizer in PLAIN_OPTIMIZERS else ""
-    operator: torch.nn.Module = _operator_class()(
+    operator: Any = SplitTableBatchedEmbeddingBagsCodegen(
         [(rows, dim, EmbeddingLocation[place], compute) for rows, dim in shapes],
         weights_precision=SparseType(precision),
         output_dtype=SparseType.FP32,
         optimizer=EmbOptimType[f"{exact}{optimizer}".upper()],
         learning_rate=LEARNING_RATE,
         bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
-        device=memory.device,
+        device=device,
+        preallocated_host_buffers={"weights": memory.view(SparseType(precision).as_dtype())} if on_cpu else None,
         **({"cache_load_factor": cached_share} if cached_share else {}),
     )
-    if cached_share:
-        operator.weights_uvm.fill_(1)  # type: ignore[operator]  # takes every page of host memory
-    elif on_cpu:
-        operator.weights_host = torch.nn.Parameter(memory.view(WEIGHT_DTYPE[precision]))
-    else:
-        operator.weights_dev = memory.view(WEIGHT_DTYPE[precision])
+    if not on_cpu:
+        for weights in operator.split_embedding_weights():
+            weights.fill_(1)  # takes every page of host memory
     return operator
 
 
@@ -268,17 +269,3 @@ def join_lookups(lookups: Sequence[Lookups]) -> Lookups:
     """The operator's input: samples of each table, table after table; bag `t * B + b` is sample `b` of table `t`."""
     lengths = torch.cat([table.offsets.diff() for table in lookups]).long()
     return Lookups(torch.cat([table.indices for table in lookups]), torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))
-
-
-@functools.cache
-def _operator_class() -> Any:
-    """fbgemm's operator, but it allocates one weight instead of all; the caller sets the real ones."""
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-
-    class OperatorWithoutWeights(SplitTableBatchedEmbeddingBagsCodegen):  # type: ignore[misc]
-        def _apply_split(self, split: Any, prefix: str, *args: Any, **options: Any) -> None:
-            if prefix == "weights":
-                split = split._replace(dev_size=min(split.dev_size, 1), host_size=min(split.host_size, 1))
-            super()._apply_split(split, prefix, *args, **options)
-
-    return OperatorWithoutWeights
