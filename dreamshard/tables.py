@@ -118,11 +118,6 @@ class Tables:
         """`[T]` columns of all vectors that a sample gets of a table."""
         return (self.dim * self.vectors).round().long()
 
-    def memory_bytes(self, precision: Precision, optimizer: Optimizer) -> Int[Tensor, " T"]:
-        """Bytes of weights and optimizer state per table."""
-        per_element = BYTES_PER_WEIGHT[precision] + BYTES_PER_ELEMENT_STATE[optimizer]
-        return self.rows * (self.dim * per_element + BYTES_PER_ROW[precision] + BYTES_PER_ROW_STATE[optimizer])
-
     def columns(self, index: Int[Tensor, " S"]) -> dict[str, Tensor]:
         """Every field but the names, for the tables at `index`; an index may repeat."""
         return {field.name: getattr(self, field.name)[index] for field in fields(self)[1:]}

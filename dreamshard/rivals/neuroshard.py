@@ -16,7 +16,8 @@ Differences from the paper: equal lists are searched once. The grid also include
 nothing if one table is wider than the widest limit. If no list fits, tables are packed by size, as for every other placer.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.tasks import PlacementTask
 
-LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), float("inf"))
+LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), math.inf)
 """Limits on a device's sum of dims, relative to the mean over devices."""
 
 _ROUNDS, _BEAM, _HALVED = 10, 3, 10
@@ -44,30 +45,17 @@ ShardList = tuple[Columns, ...]
 """Ranges of columns of each table; each range is a shard."""
 
 
-class EncodedShards(NamedTuple):
-    """`C` alternative lists of `S` shards each; `dim` counts columns, `compute_ms` is of each shard alone on a device."""
+class Candidate(NamedTuple):
+    """A list of `S` shards in the cheapest of its greedy placements; `overall_ms` is infinite if none has room.
 
-    latents: Float[Tensor, "C S L"]
-    dim: Int[Tensor, "C S"]
-    shard_bytes: Int[Tensor, "C S"]
-    compute_ms: Float[Tensor, "C S"]
+    `compute_ms` is of each shard alone on a device.
+    """
 
-
-@torch.no_grad()
-def encoded(
-    task: PlacementTask, lists: Sequence[ShardList], network: CostNetwork, normaliser: Normaliser
-) -> EncodedShards:
-    """All lists' shards; a table that is split alike in several lists is encoded once."""
-    first, count = {}, 0  # number of the first shard of a table and its ranges
-    for key in dict.fromkeys((t, ranges) for own in lists for t, ranges in enumerate(own)):
-        first[key], count = count, count + len(key[1])
-    index = [[first[t, ranges] + k for t, ranges in enumerate(own) for k in range(len(ranges))] for own in lists]
-    shardings = ((t, TableSharding.by_columns(ranges, (0,) * len(ranges))) for t, ranges in first)
-    shards, _ = Shards.of_tables(task, shardings, task.num_devices)
-    latents = network.encode(normaliser(shards.tables), network.ratios(task, shards.tables))
-    compute_ms = network.phases_ms(latents[:, None])[:, 0, COMPUTE].sum(dim=-1)
-    found = (latents, shards.tables.dim, shards.device_bytes, compute_ms)
-    return EncodedShards(*(each[torch.tensor(index)] for each in found))
+    ranges: ShardList
+    compute_ms: Float[Tensor, " S"]
+    shard_bytes: Int[Tensor, " S"]
+    device: Ints
+    overall_ms: float
 
 
 @dataclass(frozen=True)
@@ -87,47 +75,41 @@ class NeuroShardPlacer(OrderedPlacer):
         """Raises NoPlacementError if neither the search nor packing finds room."""
         lists: list[ShardList] = [tuple(((0, dim),) for dim in task.tables.dim.tolist())]
         network, normaliser = self.cost_network.for_task(task), self.normaliser.of_task(task.tables)
-        best, places, best_ms = lists[0], None, float("inf")
+        found: list[Candidate] = []
         for _ in range(1 + _ROUNDS * self.columns):
-            shards = encoded(task, lists, network, normaliser)
-            device, cost_ms = grid_search(network, shards, task.capacity_bytes)
-            beam = torch.argsort(cost_ms, stable=True)[:_BEAM].tolist()
-            if float(cost_ms[beam[0]]) < best_ms:
-                best, places, best_ms = lists[beam[0]], device[beam[0]].tolist(), float(cost_ms[beam[0]])
-            halved = [_halved(lists[c], shards.compute_ms[c], shards.shard_bytes[c]) for c in beam]
-            lists = list(dict.fromkeys(each for group in halved for each in group))
+            judged = [grid_search(task, ranges, network, normaliser) for ranges in lists]
+            beam = sorted(judged, key=lambda each: each.overall_ms)[:_BEAM]
+            found += beam[:1]
+            lists = list(dict.fromkeys(ranges for each in beam for ranges in _halved(each)))
             if not lists:
                 break
-        if places is None:
+        best = min(found, key=lambda each: each.overall_ms)
+        if best.overall_ms == math.inf:
             return Placement.whole(packed(task), task.num_devices)
-        left = iter(places)
-        tables = tuple(TableSharding.by_columns(ranges, [next(left) for _ in ranges]) for ranges in best)
+        left = iter(best.device.tolist())
+        tables = tuple(TableSharding.by_columns(ranges, [next(left) for _ in ranges]) for ranges in best.ranges)
         return Placement(tables, task.num_devices, task.num_devices)
 
 
 @torch.no_grad()
-def grid_search(
-    network: CostNetwork, shards: EncodedShards, capacity_bytes: Int[Tensor, " D"]
-) -> tuple[Int[Tensor, "C S"], Float[Tensor, " C"]]:
-    """The cheapest of the greedy placements under each limit, for each alternative.
-
-    Returns:
-        Device of each shard, and predicted overall milliseconds, infinite if nothing fits under any limit.
-    """
-    latents, dims, sizes = shards.latents.double().numpy(), shards.dim.numpy(), shards.shard_bytes.numpy()
-    (alternatives, num_shards), num_devices, capacity = dims.shape, len(capacity_bytes), capacity_bytes.numpy()
-    law, order = network.law(num_devices), torch.argsort(shards.compute_ms, dim=1, descending=True, stable=True).numpy()
-    limits = np.multiply.outer(dims.sum(axis=1) / num_devices * (1 + 1e-9), LIMITS)  # [C, G]
-    device = np.zeros((*limits.shape, num_shards), np.int64)
-    sums = np.zeros((*limits.shape, num_devices, latents.shape[-1]))
-    fits = np.empty(limits.shape, np.bool_)
-    for c, g in np.ndindex(limits.shape):
-        fits[c, g] = _fill(
-            law, latents[c], dims[c], sizes[c], order[c], limits[c, g], capacity, device[c, g], sums[c, g]
-        )
-    cost = network.overall_ms(torch.from_numpy(sums).float()).masked_fill(torch.from_numpy(~fits), torch.inf)  # [C, G]
-    best = torch.arange(alternatives), cost.argmin(dim=1)
-    return torch.from_numpy(device)[best], cost[best]
+def grid_search(task: PlacementTask, ranges: ShardList, network: CostNetwork, normaliser: Normaliser) -> Candidate:
+    """The cheapest of the greedy placements under each limit."""
+    shardings = ((t, TableSharding.by_columns(own, (0,) * len(own))) for t, own in enumerate(ranges))
+    shards, _ = Shards.of_tables(task, shardings, task.num_devices)
+    latents = network.encode(normaliser(shards.tables), network.ratios(task, shards.tables))
+    compute_ms = network.phases_ms(latents[:, None])[:, 0, COMPUTE].sum(dim=-1)
+    order, law = torch.argsort(compute_ms, descending=True, stable=True).numpy(), network.law(task.num_devices)
+    dims, sizes, capacity = shards.tables.dim.numpy(), shards.device_bytes.numpy(), task.capacity_bytes.numpy()
+    device = np.zeros((len(LIMITS), len(dims)), np.int64)
+    sums = np.zeros((len(LIMITS), task.num_devices, latents.shape[1]))
+    own_loads, mean_dims = latents.double().numpy(), dims.sum() / task.num_devices * (1 + 1e-9)
+    fits = [
+        _fill(law, own_loads, dims, sizes, order, limit * mean_dims, capacity, device[g], sums[g])
+        for g, limit in enumerate(LIMITS)
+    ]
+    cost_ms = network.overall_ms(torch.from_numpy(sums).float()).masked_fill(~torch.tensor(fits), torch.inf)
+    best = int(cost_ms.argmin())
+    return Candidate(ranges, compute_ms, shards.device_bytes, device[best], float(cost_ms[best]))
 
 
 @jit
@@ -164,15 +146,15 @@ def _fill(
     return True
 
 
-def _halved(tables: ShardList, compute_ms: Float[Tensor, " S"], shard_bytes: Int[Tensor, " S"]) -> list[ShardList]:
+def _halved(candidate: Candidate) -> Iterator[ShardList]:
     """Lists in which one of the costliest or largest shards is halved."""
-    lists, shards = [], [(t, k) for t, ranges in enumerate(tables) for k in range(len(ranges))]
-    largest = [torch.argsort(values, descending=True, stable=True)[:_HALVED] for values in (compute_ms, shard_bytes)]
+    tables, figures = candidate.ranges, (candidate.compute_ms, candidate.shard_bytes)
+    shards = [(t, k) for t, ranges in enumerate(tables) for k in range(len(ranges))]
+    largest = [torch.argsort(values, descending=True, stable=True)[:_HALVED] for values in figures]
     for s in torch.cat(largest).unique().tolist():
         t, k = shards[s]
         start, end = tables[t][k]
         middle, odd = divmod(start + end, 2)
         if not odd and (middle - start) % DIM_MULTIPLE == 0:
             ranges = (*tables[t][:k], (start, middle), (middle, end), *tables[t][k + 1 :])
-            lists.append((*tables[:t], ranges, *tables[t + 1 :]))
-    return lists
+            yield (*tables[:t], ranges, *tables[t + 1 :])

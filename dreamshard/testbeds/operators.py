@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -248,7 +248,7 @@ def build_operator(
     place = "MANAGED_CACHING" if cached_share else "HOST" if on_cpu else "DEVICE"
     compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
     exact = "exact_" if optimizer in PLAIN_OPTIMIZERS else ""
-    operator: Any = SplitTableBatchedEmbeddingBagsCodegen(
+    operator: torch.nn.Module = SplitTableBatchedEmbeddingBagsCodegen(
         [(rows, dim, EmbeddingLocation[place], compute) for rows, dim in shapes],
         weights_precision=SparseType(precision),
         output_dtype=SparseType.FP32,
@@ -260,7 +260,7 @@ def build_operator(
         **({"cache_load_factor": cached_share} if cached_share else {}),
     )
     if not on_cpu:
-        for weights in operator.split_embedding_weights():
+        for weights in operator.split_embedding_weights():  # type: ignore[operator]  # a method of fbgemm
             weights.fill_(1)  # takes every page of host memory
     return operator
 

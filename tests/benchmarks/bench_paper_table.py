@@ -214,7 +214,7 @@ def draw_tasks(pool: Tables, name: str, size: Size, count: int, seed: int) -> li
     pool, generator, tasks = repeated(pool, size.tables), torch.Generator().manual_seed(seed), []
     for number in range(count):
         tables = pool.select(torch.randperm(len(pool), generator=generator)[: size.tables])
-        table_bytes = tables.memory_bytes("fp16", "sgd").double()
+        table_bytes = PlacementTask(tables, 1, 0, "fp16").table_bytes.double()
         needed = max(_EVEN_SHARE * float(table_bytes.sum()) / size.devices, _LARGEST * float(table_bytes.max()))
         memory_bytes = max(_PAPER_BYTES, int(needed))
         tasks.append(PlacementTask(tables, size.devices, memory_bytes, "fp16", "sgd", f"{name}-{size}-{number:03}"))

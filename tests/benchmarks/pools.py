@@ -79,7 +79,7 @@ def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "gen
 def task_of(tables: Tables, num_devices: int, name: str, memory: Memory = "generous") -> PlacementTask:
     """A task of these tables, with devices of as much memory as those of `tasks` have."""
     slack, largest_slack = (3.0, 1.5) if memory == "generous" else (1.2, 1.05)
-    table_bytes = tables.memory_bytes("fp16", "sgd").double()
+    table_bytes = PlacementTask(tables, 1, 0, "fp16").table_bytes.double()
     room = max(slack * float(table_bytes.sum()) / num_devices, largest_slack * float(table_bytes.max()))
     return PlacementTask(tables, num_devices, int(room), "fp16", "sgd", name)
 

@@ -27,7 +27,7 @@ def task_of_kind(name: str, seed: int) -> PlacementTask:
     dims, count, devices, memory_bytes = KINDS[name]
     pool = meta_tables("meta-dlrm-2021", dims)
     tables = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))[:count])
-    tight_bytes = int(tables.memory_bytes("fp16", "sgd").sum()) * 101 // (100 * devices)
+    tight_bytes = int(PlacementTask(tables, 1, 0, "fp16").table_bytes.sum()) * 101 // (100 * devices)
     return PlacementTask(tables, devices, memory_bytes or tight_bytes, "fp16", "sgd", f"{name} {seed}")
 
 

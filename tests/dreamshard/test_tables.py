@@ -1,15 +1,8 @@
-"""What a table is and the bytes it takes."""
+"""What a table is."""
 
 import pytest
 
 from tests.helpers.tables import tables_of
-
-
-def test_memory_is_weights_and_a_state_per_row():
-    tables = tables_of([10, 100], dim=[4, 16])
-    assert tables.memory_bytes("fp32", "sgd").tolist() == [10 * 4 * 4, 100 * 16 * 4]
-    assert tables.memory_bytes("fp16", "sgd").tolist() == [10 * 4 * 2, 100 * 16 * 2]
-    assert tables.memory_bytes("fp32", "rowwise_adagrad").tolist() == [10 * 4 * 4 + 10 * 4, 100 * 16 * 4 + 100 * 4]
 
 
 def test_tables_and_column_shards_are_selected_in_order():

@@ -147,7 +147,7 @@ def _task(generator: torch.Generator, seed: int) -> PlacementTask:
     dims = [4 * drawn(1, 32) for _ in range(count)]
     pooling = [0.5 + drawn(0, 2000) / 50 for _ in range(count)]
     tables = tables_of(rows, dims, pooling)
-    sizes = tables.memory_bytes("fp32", "sgd")
+    sizes = PlacementTask(tables, 1, 0).table_bytes
     share = (1.0, 1.02, 1.1, 1.5, 4.0)[drawn(0, 4)]  # of an even share, and at least the largest table
     room = max(int(share * float(sizes.sum()) / num_devices) + 1, int(sizes.max()))
     return PlacementTask(

@@ -31,7 +31,7 @@ def test_a_table_with_most_lookups_is_alone_deterministically():
 @pytest.mark.parametrize(("precision", "optimizer"), [("fp32", "sgd"), ("fp16", "rowwise_adagrad")])
 def test_memory_is_counted_to_the_byte_as_the_task_counts_it(precision, optimizer):
     tables = tables_of([1000] * 4, 16, [90.0, 1.0, 1.0, 1.0])
-    table_bytes = int(tables.memory_bytes(precision, optimizer)[0])
+    table_bytes = int(PlacementTask(tables, 2, 0, precision, optimizer).table_bytes[0])
     full = PlacementTask(tables, 2, 2 * table_bytes, precision, optimizer)
     assert not violation(full, TorchRecPlanner().place(full))
     assert torch.bincount(TorchRecPlanner().place(full).device).tolist() == [2, 2]
