@@ -183,17 +183,7 @@ class ExchangeSample(Measurement):
     host_devices: int | None = None
 
 
-class StepSetting(BaseModel):
-    """Everything that the cost of a step depends on except tables, placement and hardware."""
-
-    model_config = ConfigDict(frozen=True)
-
-    precision: Precision
-    optimizer: Optimizer
-    batch_size: Annotated[int, Field(gt=0)]
-
-
-class MeasuredOn(StepSetting):
+class MeasuredOn(BaseModel):
     """The origin of the costs behind a prediction.
 
     Attributes:
@@ -202,6 +192,11 @@ class MeasuredOn(StepSetting):
         devices_per_host: devices that shared a host; None for as many as the hardware has.
     """
 
+    model_config = ConfigDict(frozen=True)
+
+    precision: Precision
+    optimizer: Optimizer
+    batch_size: Annotated[int, Field(gt=0)]
     testbed: str
     hardware: str
     num_devices: int
@@ -214,11 +209,6 @@ class MeasuredOn(StepSetting):
         task, names = sample.task, ("num_devices", "devices_per_host", "precision", "optimizer")
         own = {name: getattr(sample, name) for name in ("testbed", "hardware", "batch_size", "versions")}
         return cls(**own, **{name: getattr(task, name) for name in names})
-
-    @property
-    def setting(self) -> StepSetting:
-        """Of the steps."""
-        return StepSetting(precision=self.precision, optimizer=self.optimizer, batch_size=self.batch_size)
 
     def __str__(self) -> str:
         hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""

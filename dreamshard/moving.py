@@ -136,7 +136,8 @@ def _overlaps(task: PlacementTask, new: Shards, old: Shards) -> _Overlaps:
     )
     some = (rows[:, 0] < rows[:, 1]) & (columns[:, 0] < columns[:, 1])
     i, j, rows, columns = i[some], j[some], rows[some], columns[some]
-    return _Overlaps(i, j, rows, columns, task.stored_bytes(new.table[i], rows, columns))
+    sizes = (ends[:, 1] - ends[:, 0] for ends in (rows, columns))
+    return _Overlaps(i, j, rows, columns, task.bytes_of(new.table[i], *sizes))
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
@@ -156,8 +157,8 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
     moves = (source != target) & (~before.is_any("data_parallel")[found.old] | (source == target % before.num_devices))
     loads = ~torch.isin(after.table, before.table)
     moved = after.table[found.new], found.rows, found.columns, source, target, found.num_bytes
-    num_bytes = task.stored_bytes(after.table, after.rows, after.columns)
-    loaded = after.table, after.rows, after.columns, torch.full_like(after.table, -1), after.device, num_bytes
+    unheld = torch.full_like(after.table, -1)
+    loaded = after.table, after.rows, after.columns, unheld, after.device, after.stored_bytes
     return tuple(
         Step(names[t], tuple(rows), tuple(columns), None if held < 0 else held, device, size)
         for parts, kept in ((moved, moves), (loaded, loads))

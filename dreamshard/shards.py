@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from dreamshard.files.text import gib
@@ -95,7 +95,7 @@ class Shards:
     def tables(self) -> Tables:
         """Each shard as a table of its device, with its share of the lookups; a column shard is `name[start:end]`."""
         tables, whole = self.task.tables, self.task.tables.columns(self.table)
-        held, dim = torch.diff(self.rows)[:, 0], torch.diff(self.columns)[:, 0]
+        held, dim = self.num_rows, self.num_columns
         is_part, is_spread = dim != whole["dim"], (held != whole["rows"]) | (self.batch_share < 1)
         if torch.equal(self.table, torch.arange(len(tables))) and not (is_part | is_spread).any():
             return tables
@@ -128,20 +128,34 @@ class Shards:
         """`[S]` whether a shard is in host memory."""
         return self.cached_share.isfinite()
 
+    @property
+    def num_rows(self) -> Int[Tensor, " S"]:
+        """`[S]`."""
+        return torch.diff(self.rows)[:, 0]
+
+    @property
+    def num_columns(self) -> Int[Tensor, " S"]:
+        """`[S]`."""
+        return torch.diff(self.columns)[:, 0]
+
+    @property
+    def stored_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` weights and optimizer state of each shard, in whichever memory."""
+        return self.task.bytes_of(self.table, self.num_rows, self.num_columns)
+
     @cached_property
     def device_bytes(self) -> Int[Tensor, " S"]:
         """`[S]` device memory of each shard."""
-        rows, dim = (torch.diff(ends)[:, 0] for ends in (self.rows, self.columns))
+        rows, dim = self.num_rows, self.num_columns
         per_row = dim * self.task.weight_bytes[self.table] + CACHED_ROW_BYTES
         in_cache = (rows * self.resident_share).ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
         gradient = self.is_any("data_parallel") * rows * dim * GRADIENT_BYTES
-        stored = self.task.stored_bytes(self.table, self.rows, self.columns)
-        return torch.where(self.in_host, in_cache, stored + gradient)
+        return torch.where(self.in_host, in_cache, self.stored_bytes + gradient)
 
     @property
     def host_bytes(self) -> Int[Tensor, " S"]:
         """`[S]` host memory of each shard."""
-        return self.task.stored_bytes(self.table, self.rows, self.columns) * self.in_host
+        return self.stored_bytes * self.in_host
 
     def as_task(self) -> PlacementTask:
         """The task with these shards as its tables."""
@@ -164,9 +178,9 @@ class Shards:
         """`[S]` whether a shard is of one of these types."""
         return _is_any(self.sharding_type, *types)
 
-    def per_device(self, values: Int[Tensor, " S"]) -> Int[Tensor, " D"]:
+    def per_device(self, values: Shaped[Tensor, "S ..."]) -> Shaped[Tensor, "D ..."]:
         """Sum over the shards of each device."""
-        return values.new_zeros(self.num_devices).index_add_(0, self.device, values)
+        return values.new_zeros(self.num_devices, *values.shape[1:]).index_add_(0, self.device, values)
 
     def memory_bytes(self) -> Int[Tensor, " D"]:
         """Device memory that the shards of each device take."""

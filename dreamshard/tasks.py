@@ -73,12 +73,12 @@ class PlacementTask:
     @property
     def weight_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of one weight."""
-        return self._by_precision(BYTES_PER_WEIGHT)
+        return torch.tensor([BYTES_PER_WEIGHT[each] for each in self.precisions])
 
     @property
     def row_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes per row besides weights and state per weight: quantisation, and the optimizer's state per row."""
-        return self._by_precision(BYTES_PER_ROW) + BYTES_PER_ROW_STATE[self.optimizer]
+        return torch.tensor([BYTES_PER_ROW[each] + BYTES_PER_ROW_STATE[self.optimizer] for each in self.precisions])
 
     @property
     def element_state_bytes(self) -> int:
@@ -88,15 +88,13 @@ class PlacementTask:
     @property
     def table_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of each table on a device."""
-        per_row = self.tables.dim * (self.weight_bytes + self.element_state_bytes) + self.row_bytes
-        return self.tables.rows * per_row
+        return self.bytes_of(torch.arange(len(self.tables)), self.tables.rows, self.tables.dim)
 
-    def stored_bytes(
-        self, table: Int[Tensor, " S"], rows: Int[Tensor, "S 2"], columns: Int[Tensor, "S 2"]
+    def bytes_of(
+        self, table: Int[Tensor, " S"], rows: Int[Tensor, " S"], columns: Int[Tensor, " S"]
     ) -> Int[Tensor, " S"]:
-        """Bytes of weights and state of parts of tables, from their first to their last (exclusive) row and column."""
-        per_weight = self.weight_bytes[table] + self.element_state_bytes
-        return torch.diff(rows)[:, 0] * (torch.diff(columns)[:, 0] * per_weight + self.row_bytes[table])
+        """Bytes of weights and state of parts of tables: so many rows and columns of each."""
+        return rows * (columns * (self.weight_bytes[table] + self.element_state_bytes) + self.row_bytes[table])
 
     @property
     def capacity_bytes(self) -> Int[Tensor, " D"]:
@@ -110,8 +108,9 @@ class PlacementTask:
         """Names of its tables, however they are split by columns; tasks with the same names are the same."""
         return frozenset(parent_name(name) for name in self.tables.names)
 
-    def _by_precision(self, num_bytes: Mapping[Precision, int]) -> Int[Tensor, " T"]:
+    @property
+    def precisions(self) -> list[Precision]:
+        """`[T]` of each table's weights."""
         if not self.precision_of:
-            return torch.full((len(self.tables),), num_bytes[self.precision])
-        names = map(parent_name, self.tables.names)
-        return torch.tensor([num_bytes[self.precision_of.get(name, self.precision)] for name in names])
+            return [self.precision] * len(self.tables)
+        return [self.precision_of.get(parent_name(name), self.precision) for name in self.tables.names]

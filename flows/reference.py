@@ -102,7 +102,7 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
         split=_SPLIT,
     )
     learned = placer.cost_network.measured_on
-    is_predicted = bool(predictors) and (learned is None or learned.setting.batch_size == used.batch_size)
+    is_predicted = bool(predictors) and (learned is None or learned.batch_size == used.batch_size)
     figures = reference_figures(rows, is_predicted=is_predicted)
     with registry_lock(store):
         log_figures(store, version, used, key, figures)

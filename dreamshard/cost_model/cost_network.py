@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model.compiled import DeviceLaw
 from dreamshard.cost_model.features import Normaliser, work_ratios
-from dreamshard.costs import PHASES, CostSample, MeasuredOn, StepSetting
+from dreamshard.costs import PHASES, CostSample, MeasuredOn
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
@@ -111,10 +111,9 @@ class CostNetwork(nn.Module, ABC):
         """`work_ratios` of a task's tables, or of other ones in its setting; None if the network has that setting too."""
         if self.measured_on is None:
             return None
-        fitted = self.measured_on.setting
-        wanted = StepSetting(
-            precision=task.precision, optimizer=task.optimizer, batch_size=task.batch_size or fitted.batch_size
-        )
+        fitted = self.measured_on
+        setting = {"precision": task.precision, "optimizer": task.optimizer}
+        wanted = fitted.model_copy(update={**setting, "batch_size": task.batch_size or fitted.batch_size})
         return None if wanted == fitted else work_ratios(tables or task.tables, fitted, wanted)
 
     @abstractmethod

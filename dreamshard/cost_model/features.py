@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import StepSetting
+from dreamshard.costs import MeasuredOn
 from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.hardware.loads import OFFSET_BYTES, SECTOR_BYTES
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Tables
@@ -91,7 +91,7 @@ class Normaliser:
         return (features(tables) - own.mean) / own.std
 
 
-def work_ratios(tables: Tables, fitted: StepSetting, wanted: StepSetting) -> Float[Tensor, "T 4"]:
+def work_ratios(tables: Tables, fitted: MeasuredOn, wanted: MeasuredOn) -> Float[Tensor, "T 4"]:
     """How another precision, optimizer or batch size changes what each table does: in a step of `wanted`, over `fitted`.
 
     A cost network is fitted to steps of one setting. For another one each table's work is scaled by the ratio of the bytes
@@ -104,7 +104,7 @@ def work_ratios(tables: Tables, fitted: StepSetting, wanted: StepSetting) -> Flo
     return (_loads(tables, wanted) / _loads(tables, fitted).clamp(min=1e-9)).float()
 
 
-def _loads(tables: Tables, setting: StepSetting) -> Float[Tensor, "T 4"]:
+def _loads(tables: Tables, setting: MeasuredOn) -> Float[Tensor, "T 4"]:
     """Bytes of the forward pass, of the backward pass and of distinct rows, and samples; in float64.
 
     Distinct rows of another batch size are scaled in proportion, up to the table's rows.

@@ -34,42 +34,41 @@ MEASURED_LINKS: dict[str, tuple[str, ...]] = {
 LINKS = (*MEASURED_LINKS, *(gpu for gpus in MEASURED_LINKS.values() for gpu in gpus))
 """Values of `link`: a kind of link, or a GPU whose measured links are meant."""
 
-_SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BYTES = {
-    **{
-        f"{prefix}{unit}": Decimal(size) / of
-        for unit, of in (("B", 1), ("bit", 8), ("b", 8))
-        for prefix, size in _SI.items()
-    },
-    **{f"{prefix}iB": Decimal(2 ** (10 * power)) for power, prefix in enumerate("KMGT", start=1)},
-}
-_PER_SECOND = {f"{unit}/s": size for unit, size in _BYTES.items()}
-_SECONDS = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
-_HERTZ = {"MHz": Decimal("1e6"), "GHz": Decimal("1e9")}
-_QUANTITY = re.compile(r"(?P<number>[\d.]+(?:[eE][-+]?\d{1,3})?)\s*(?P<unit>[A-Za-z/]+)")
-_LARGEST = 2.0**53  # of a figure in its own unit, such as bytes per second
+_PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BYTES = {f"{prefix}B": Decimal(size) for prefix, size in _PREFIXES.items()}
+_BYTES |= {f"{prefix}iB": Decimal(2 ** (10 * power)) for power, prefix in enumerate("KMGT", start=1)}
+_BYTES |= {f"{prefix}{bit}": Decimal(size) / 8 for prefix, size in _PREFIXES.items() for bit in ("bit", "b")}
+_QUANTITY = re.compile(r"(?P<number>\d*\.?\d+(?:[eE][-+]?\d{1,3})?)\s*(?P<unit>[A-Za-z/]+)")
+_NANO = Decimal("1e-9")
+_POSITIVE = Field(gt=0, le=2.0**53)
 
 
-def _in_units(units: Mapping[str, Decimal], *, whole: bool = False) -> BeforeValidator:
+def _in_units(units: Mapping[str, Decimal]) -> BeforeValidator:
     """Read `80 GB` as the file gives it; a number is in the field's own unit already."""
 
     def parse(value: object) -> object:
         if not isinstance(value, str):
             return value
         match = _QUANTITY.fullmatch(value.strip())
-        if match is None or match["unit"] not in units or match["number"].count(".") > 1:
+        if match is None or match["unit"] not in units:
             raise ValueError(f"it is no number above zero with one of the units {', '.join(units)}")
-        size = float(Decimal(match["number"]) * units[match["unit"]])
-        return round(size) if whole else size
+        return Decimal(match["number"]) * units[match["unit"]]
 
     return BeforeValidator(parse)
 
 
-_HOST_KEY = Field(validation_alias="host_bandwidth", examples=["63 GB/s"])
+Count = Annotated[int, _POSITIVE]
+Bytes = Annotated[int, _in_units(_BYTES), _POSITIVE]
+BytesPerSecond = Annotated[float, _in_units({f"{unit}/s": size for unit, size in _BYTES.items()}), _POSITIVE]
+Seconds = Annotated[
+    float, _in_units({"ns": _NANO, "us": 10**3 * _NANO, "ms": 10**6 * _NANO, "s": 10**9 * _NANO}), _POSITIVE
+]
+Hertz = Annotated[float, _in_units({"MHz": Decimal(10**6), "GHz": Decimal(10**9)}), _POSITIVE]
 
 
-def _figure(key: str, example: str) -> Any:
-    return Field(gt=0, le=_LARGEST, validation_alias=key, examples=[example])
+def _key(name: str, example: str, **options: Any) -> Any:
+    """A figure by its key in a hardware file."""
+    return Field(validation_alias=name, examples=[example], **options)
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True))
@@ -99,21 +98,21 @@ class AcceleratorSpec:
     """
 
     name: str
-    memory_bytes: Annotated[int, _in_units(_BYTES, whole=True), _figure("memory", "80 GB")]
-    memory_bytes_per_s: Annotated[float, _in_units(_PER_SECOND), _figure("memory_bandwidth", "3.35 TB/s")]
-    l2_bytes: Annotated[int, _in_units(_BYTES, whole=True), _figure("cache", "50 MiB")]
-    l2_bytes_per_s: Annotated[float, _in_units(_PER_SECOND), _figure("cache_bandwidth", "5.6 TB/s")]
-    num_sms: Annotated[int, _figure("multiprocessors", "132")]
-    warps_per_sm: Annotated[int, _figure("warps_per_multiprocessor", "64")]
-    clock_hz: Annotated[float, _in_units(_HERTZ), _figure("clock", "1.83 GHz")]
-    launch_s: Annotated[float, _in_units(_SECONDS), _figure("launch_latency", "3.5 us")]
-    devices_per_node: Annotated[int, _figure("devices_per_host", "8")]
-    link_bytes_per_s: Annotated[float, _in_units(_PER_SECOND), _figure("link_bandwidth", "450 GB/s")]
-    link_latency_s: Annotated[float, _in_units(_SECONDS), _figure("link_latency", "16 us")]
-    network_bytes_per_s: Annotated[float, _in_units(_PER_SECOND), _figure("network_bandwidth", "400 Gbit/s")]
-    network_latency_s: Annotated[float, _in_units(_SECONDS), _figure("network_latency", "35 us")]
-    host_bytes_per_s: Annotated[Annotated[float, Field(gt=0)] | None, _in_units(_PER_SECOND), _HOST_KEY] = None
-    link_curve: Annotated[str | None, Field(validation_alias="link", pattern=f"^({'|'.join(LINKS)})$")] = None
+    memory_bytes: Bytes = _key("memory", "80 GB")
+    memory_bytes_per_s: BytesPerSecond = _key("memory_bandwidth", "3.35 TB/s")
+    l2_bytes: Bytes = _key("cache", "50 MiB")
+    l2_bytes_per_s: BytesPerSecond = _key("cache_bandwidth", "5.6 TB/s")
+    num_sms: Count = _key("multiprocessors", "132")
+    warps_per_sm: Count = _key("warps_per_multiprocessor", "64")
+    clock_hz: Hertz = _key("clock", "1.83 GHz")
+    launch_s: Seconds = _key("launch_latency", "3.5 us")
+    devices_per_node: Count = _key("devices_per_host", "8")
+    link_bytes_per_s: BytesPerSecond = _key("link_bandwidth", "450 GB/s")
+    link_latency_s: Seconds = _key("link_latency", "16 us")
+    network_bytes_per_s: BytesPerSecond = _key("network_bandwidth", "400 Gbit/s")
+    network_latency_s: Seconds = _key("network_latency", "35 us")
+    host_bytes_per_s: BytesPerSecond | None = _key("host_bandwidth", "63 GB/s", default=None)
+    link_curve: str | None = Field(default=None, validation_alias="link", pattern=f"^({'|'.join(LINKS)})$")
 
     @property
     def resident_warps(self) -> int:

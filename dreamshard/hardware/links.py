@@ -88,7 +88,7 @@ def index_exchange_s(shards: Shards, batch_size: int, spec: AcceleratorSpec, dev
     device receives one int64 per lookup of its tables and one per sample and table (the lengths).
     """
     received = ~shards.is_any("data_parallel") * batch_size * (shards.tables.pooling_factor.double() + 1)
-    most = received.new_zeros(shards.num_devices).index_add_(0, shards.device, received).max()
+    most = shards.per_device(received).max()
     return float(collective_s(LOOKUP_BYTES * most, shards.num_devices, spec, devices_per_host))
 
 

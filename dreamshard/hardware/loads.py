@@ -90,9 +90,7 @@ def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[
         loads[:, HOST_WRITTEN_BYTES] = loads[:, HOST_READ_BYTES]
     loads[:, HOST_STATE_BYTES] = in_host * unique * state_bytes
     loads[:, CACHED_LOOKUPS] = in_host * lookups
-    kept_bytes = rows * dim * (weight_bytes + task.element_state_bytes)
-    kept_bytes += rows * (quantisation_bytes + BYTES_PER_ROW_STATE[optimizer])
-    loads[:, DENSE_BYTES] = copies * (2 * GRADIENT_BYTES * rows * dim + 2 * kept_bytes)
+    loads[:, DENSE_BYTES] = copies * 2 * (GRADIENT_BYTES * rows * dim + shards.stored_bytes.double())
     return loads
 
 

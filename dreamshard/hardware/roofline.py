@@ -106,8 +106,7 @@ def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: A
             "the like in the hardware file"
         )
     per_host = link_devices_per_host(task, shards, spec)
-    loads = placed_loads(task, shards, batch_size)
-    sums = loads.new_zeros(shards.num_devices, loads.shape[1]).index_add_(0, shards.device, loads)  # [D, L]
+    sums = shards.per_device(placed_loads(task, shards, batch_size))  # [D, L]
     compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), sums.numpy()))  # [D, 2]
     comm_s = collectives_s(shards.collectives(), batch_size, spec, per_host).expand(len(sums), 2)  # [D, 2]
     phases_s = torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1)

@@ -42,7 +42,6 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import Shards
-from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE, current_plan, planned_type
 
@@ -174,16 +173,16 @@ def _names(task: PlacementTask) -> tuple[str, ...]:
 def module_of(task: PlacementTask) -> EmbeddingBagCollection:
     """A TorchRec module of the task's tables, which takes no memory."""
     tables = task.tables
-    sizes = zip(_names(task), tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
+    sizes = zip(_names(task), task.precisions, tables.rows.tolist(), tables.dim.tolist(), strict=True)
     configs = [
         EmbeddingBagConfig(
             name=name,
             num_embeddings=rows,
             embedding_dim=dim,
             feature_names=[name],
-            data_type=DataType(task.precision_of.get(parent_name(full_name), task.precision).upper()),
+            data_type=DataType(precision.upper()),
         )
-        for name, full_name, rows, dim in sizes
+        for name, precision, rows, dim in sizes
     ]
     return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, ShardingType
 from dreamshard.shards import Shards
-from dreamshard.tables import BYTES_PER_WEIGHT, Optimizer, Precision, parent_name
+from dreamshard.tables import BYTES_PER_WEIGHT, Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.device import INT32_LIMIT, Device
 from dreamshard.workloads import Lookups
@@ -76,8 +76,8 @@ class DenseOptimizer:
 
     def __init__(self, weights: torch.nn.Parameter, shapes: list[tuple[int, int]], optimizer: Optimizer) -> None:
         self.weights, self._shapes, self._optimizer = weights, shapes, optimizer
-        widths = [1 if optimizer == "rowwise_adagrad" else dim for _, dim in shapes]
-        self._state = [weights.new_zeros(rows, width) for (rows, _), width in zip(shapes, widths, strict=True)]
+        by_row = optimizer == "rowwise_adagrad"
+        self._state = [weights.new_zeros(rows, 1 if by_row else dim) for rows, dim in shapes]
 
     @property
     def gradient(self) -> Float[Tensor, " W"]:
@@ -116,9 +116,9 @@ class RankOperators:
         self._samples = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         self._pooled: list[Tensor] = []
         alike = defaultdict[tuple[str, Precision, float], list[int]](list)
-        shares = torch.where(shards.in_host, shards.resident_share, 0.0).tolist()
+        shares, precisions = shards.cached_share.float().nan_to_num(0.0).tolist(), task.precisions
         for s, (table, kind) in enumerate(zip(shards.table.tolist(), shards.sharding_type.tolist(), strict=True)):
-            alike[_EXCHANGED[SHARDING_TYPES[kind]], precision_of(task, table), shares[s]].append(s)
+            alike[_EXCHANGED[SHARDING_TYPES[kind]], precisions[table], shares[s]].append(s)
         kinds = sorted(alike.items())
         memory = device.weights([self._kept_bytes(*kind[:2], own) for kind, own in kinds])
         self.operators = [self._built(*kind, own, part) for (kind, own), part in zip(kinds, memory, strict=True)]
@@ -185,11 +185,6 @@ def sample_counts(batch_size: int, num_ranks: int) -> list[int]:
     return [batch_size // num_ranks + (r < batch_size % num_ranks) for r in range(num_ranks)]
 
 
-def precision_of(task: PlacementTask, table: int) -> Precision:
-    """Precision of one table's weights."""
-    return task.precision_of.get(parent_name(task.tables.names[table]), task.precision)
-
-
 def require_fbgemm() -> None:
     """Raise a ValueError that says what to install if fbgemm is missing."""
     if importlib.util.find_spec("fbgemm_gpu") is None:
@@ -201,8 +196,7 @@ def require_fbgemm() -> None:
 
 def require_operators(task: PlacementTask, shards: Shards, device_type: str) -> None:
     """Raise a ValueError with the first table, or precision and optimizer, that devices of this type cannot train."""
-    in_host, names = shards.in_host, shards.tables.names
-    precisions = [precision_of(task, table) for table in shards.table.tolist()]
+    in_host, names, precisions = shards.in_host, shards.tables.names, task.precisions
     for precision in set(precisions):
         if precision not in PRECISIONS[device_type] or task.optimizer not in OPTIMIZERS[device_type]:
             raise ValueError(
@@ -215,9 +209,10 @@ def require_operators(task: PlacementTask, shards: Shards, device_type: str) -> 
             "measure it with cluster:cuda, or use the testbed `simulated`"
         )
     for s in shards.is_any("data_parallel").nonzero().flatten().tolist():
-        if precisions[s] != "fp32" or task.optimizer not in PLAIN_OPTIMIZERS:
+        precision = precisions[int(shards.table[s])]
+        if precision != "fp32" or task.optimizer not in PLAIN_OPTIMIZERS:
             raise ValueError(
-                f"{names[s]!r} is data-parallel in {precisions[s]} with {task.optimizer}, but such tables are measured in "
+                f"{names[s]!r} is data-parallel in {precision} with {task.optimizer}, but such tables are measured in "
                 f"fp32 with {', '.join(PLAIN_OPTIMIZERS)}"
             )
 

@@ -34,6 +34,8 @@ class SimulatedTestbed(Testbed):
     def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = DEFAULT_NOISE) -> None:
         self.setup, self.spec, self.noise = setup, spec, noise
         self.hardware = self.links = f"{SIMULATED} {spec.name}"
+        self._origin: dict[str, Any] = {"testbed": self.name, "hardware": self.hardware, "clock": "model"}
+        self._origin |= {"repeats": 1, "spread_ms": 0.0}
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
@@ -50,12 +52,8 @@ class SimulatedTestbed(Testbed):
             task=task,
             placement=placement,
             costs=DeviceCosts.from_phases(self._with_noise(exact, words)),
-            spread_ms=0.0,
-            repeats=1,
-            clock="model",
-            testbed=self.name,
-            hardware=self.hardware,
             batch_size=batch_size,
+            **self._origin,
         )
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
@@ -68,12 +66,8 @@ class SimulatedTestbed(Testbed):
             exchange=exchange,
             forward_ms=noisy[:, 0],
             backward_ms=noisy[:, 1],
-            spread_ms=0.0,
-            repeats=1,
-            clock="model",
-            testbed=self.name,
-            hardware=self.hardware,
             host_devices=self.spec.devices_per_node,
+            **self._origin,
         )
 
     def capacity(self, num_devices: int) -> Capacity:

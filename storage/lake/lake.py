@@ -299,8 +299,8 @@ class Lake:
         if measured is None or path.exists():
             return
         tables = self.read_dataset(dataset)
-        same = {"dataset_version": dataset, "testbed": measured.testbed, "hardware": measured.hardware}
-        same |= measured.setting.model_dump() | {"training": training, "iteration": iteration, "created_at": rows.now()}
+        same = {"dataset_version": dataset, "training": training, "iteration": iteration, "created_at": rows.now()}
+        same |= measured.model_dump(include={"precision", "optimizer", "batch_size", "testbed", "hardware"})
         content = [
             {
                 **same,

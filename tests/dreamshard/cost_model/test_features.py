@@ -17,12 +17,12 @@ from dreamshard.cost_model.features import (
     features,
     work_ratios,
 )
-from dreamshard.costs import StepSetting
+from dreamshard.costs import MeasuredOn
 from dreamshard.placement import Placement
 from tests.helpers.tables import pool_of, roomy_task, tables_of
 from tests.helpers.trained import learnt, make_placer
 
-FP32 = StepSetting(precision="fp32", optimizer="sgd", batch_size=1000)
+FP32 = MeasuredOn(precision="fp32", optimizer="sgd", batch_size=1000, testbed="", hardware="", num_devices=1)
 
 
 def test_the_first_features_are_the_papers_21():
@@ -75,9 +75,9 @@ def test_predictions_fall_with_half_precision_and_half_the_batch():
     placement = Placement.whole(torch.arange(12) % 2, 2)
     measured = placer.cost_network.measured_on
     own = float(placer.predict(task, placement).overall_ms())
-    assert own == float(placer.predict(replace(task, batch_size=measured.setting.batch_size), placement).overall_ms())
+    assert own == float(placer.predict(replace(task, batch_size=measured.batch_size), placement).overall_ms())
     fp16 = placer.predict(replace(task, precision="fp16"), placement)
-    half = placer.predict(replace(task, batch_size=measured.setting.batch_size // 2), placement)
+    half = placer.predict(replace(task, batch_size=measured.batch_size // 2), placement)
     assert 0.4 * own < float(fp16.overall_ms()) < own
     assert 0.4 * own < float(half.overall_ms()) < 0.7 * own
     assert torch.equal(fp16.forward_comm_ms, placer.predict(task, placement).forward_comm_ms)  # vectors stay fp32
