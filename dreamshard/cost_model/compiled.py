@@ -53,9 +53,9 @@ class DeviceLaw(NamedTuple):
         own_ms: per unit of a device's own width.
         total_ms: per unit of all devices' width together.
         fixed_ms: whatever is placed.
-        hidden_weight: `[X, H P]` of the structured network, as the two below; `[X, P H]` of the paper's.
-        hidden_bias: `[H P]`; `[P H]` of the paper's.
-        output_weight: `[H, P]`; `[P, H]` of the paper's.
+        hidden_weight: `[X, P H]` of `P` phases of the structured network, or heads of the paper's.
+        hidden_bias: `[P H]`.
+        output_weight: `[P, H]`.
         scale_ms: `[P]`; of the paper's network, biases of its outputs.
         launch_ms: `[2]` of a device with tables, forward and backward.
         figures: of the accelerator; of the paper's network, the latent of an empty device.
@@ -99,7 +99,7 @@ def curve_ms(curves: Floats, kind: int, value: float) -> float:
     return curves[kind, low] + part * (curves[kind, low + 1] - curves[kind, low])
 
 
-@jit
+@inlined
 def compute_phases_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
     """Forward and backward compute of a device; 0 if it is empty."""
     if load[law.tables] < 0.5:
@@ -118,11 +118,12 @@ def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
     return found
 
 
-@jit
+@inlined
 def device_ms(law: DeviceLaw, load: Floats) -> float:
     """The device's own part: compute, and its own share of the all-to-all."""
+    exchange_ms = law.own_ms * load[law.width]
     forward, backward = compute_phases_ms(law, load)
-    return forward + backward + law.own_ms * load[law.width]
+    return forward + backward + exchange_ms
 
 
 @jit
@@ -163,45 +164,41 @@ def _paper_heads_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
             found[head] += max(units[head * hidden + h], 0.0) * law.output_weight[head, h]
 
 
-@jit
+@inlined
 def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
-    """Forward and backward, means of the members; pairs of a member and a phase are innermost, for vector instructions."""
-    hidden, pairs = law.output_weight.shape
-    size, units = law.tables + 1, law.hidden_bias.copy()
-    count = 0.5 * math.log(max(load[size - 1], 0.0) + LEAST_SUM) - COUNT_SHIFT
-    distinct = 0.5 * math.log(max(load[size - 4], 0.0) + LEAST_SUM)
-    dims = 0.5 * math.log(max(load[size - 3], 0.0) + LEAST_SUM)
-    lookups = 0.5 * math.log(max(load[size - 2], 0.0) + LEAST_SUM)
-    wide, widest = min(max(load[size - 6], 0.0), 1.0), min(max(load[size - 5], 0.0), 1.0)
-    weight = law.hidden_weight
-    for unit in range(len(units)):
-        units[unit] += count * weight[2, unit] + distinct * weight[3, unit] + dims * weight[4, unit]
-        units[unit] += lookups * weight[5, unit] + wide * weight[6, unit] + widest * weight[7, unit]
-    log_work, concentration, output = np.empty(pairs), np.empty(pairs), np.zeros(pairs)
-    for p in range(pairs):
-        work, square = max(load[p], 0.0), max(load[pairs + p], 0.0)
-        log_work[p] = 0.5 * math.log(work + LEAST_WORK)
-        concentration[p] = 2 * math.sqrt(square + LEAST_SQUARE) / (work + LEAST_WORK)
-    for h in range(hidden):
-        for p in range(pairs):
-            unit = h * pairs + p
-            value = units[unit] + log_work[p] * weight[0, unit] + concentration[p] * weight[1, unit]
-            output[p] += max(value, 0.0) * law.output_weight[h, p]
-    forward, backward = law.launch_ms[0], law.launch_ms[1]
-    for p in range(pairs):
-        phase_ms = max(load[p], 0.0) * _correction(output[p]) * law.scale_ms[p]
-        if p % 2:
-            backward += phase_ms
-        else:
-            forward += phase_ms
-    return forward, backward
+    """Forward and backward compute of a device with tables."""
+    size = law.tables + 1
+    shared = (
+        0.5 * math.log(max(load[size - 1], 0.0) + LEAST_SUM) - COUNT_SHIFT,
+        0.5 * math.log(max(load[size - 4], 0.0) + LEAST_SUM),
+        0.5 * math.log(max(load[size - 3], 0.0) + LEAST_SUM),
+        0.5 * math.log(max(load[size - 2], 0.0) + LEAST_SUM),
+        min(max(load[size - 6], 0.0), 1.0),
+        min(max(load[size - 5], 0.0), 1.0),
+    )
+    return _phase_ms(law, load, shared, 0), _phase_ms(law, load, shared, 1)
+
+
+@inlined
+def _phase_ms(law: DeviceLaw, load: Floats, shared: tuple[float, ...], phase: int) -> float:
+    work, square = max(load[phase], 0.0), max(load[2 + phase], 0.0)
+    log_work = 0.5 * math.log(work + LEAST_WORK)
+    concentration = 2 * math.sqrt(square + LEAST_SQUARE) / (work + LEAST_WORK)
+    count, distinct, dims, lookups, wide, widest = shared
+    hidden, weight, output = law.output_weight.shape[1], law.hidden_weight, 0.0
+    for unit in range(phase * hidden, (phase + 1) * hidden):
+        value = law.hidden_bias[unit] + log_work * weight[0, unit] + concentration * weight[1, unit]
+        value += count * weight[2, unit] + distinct * weight[3, unit] + dims * weight[4, unit]
+        value += lookups * weight[5, unit] + wide * weight[6, unit] + widest * weight[7, unit]
+        output += max(value, 0.0) * law.output_weight[phase, unit - phase * hidden]
+    return law.launch_ms[phase] + work * _correction(output) * law.scale_ms[phase]
 
 
 _REACH, _POINTS = 8.0, 16_384
 _CORRECTIONS = np.exp(BOUND * np.tanh(np.linspace(-_REACH, _REACH, _POINTS + 1)))
 
 
-@jit
+@inlined
 def _correction(output: float) -> float:
     """`exp(BOUND * tanh(output))` by a table, linear between points: to 1e-7."""
     at = (min(max(output, -_REACH), _REACH) + _REACH) * (_POINTS / (2 * _REACH))

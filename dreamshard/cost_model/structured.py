@@ -41,16 +41,16 @@ from dreamshard.cost_model.features import (
 from dreamshard.tasks import PlacementTask
 
 WIDE, DISTINCT, DIMS, LOOKUPS, COUNT = slice(-6, -4), -4, -3, -2, -1
-"""Columns of a latent after the work of each pair of a member and a phase, and its square: whether the table is wider than
+"""Columns of a latent after the work of each phase, and its square: whether the table is wider than
 each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims, tens of lookups per sample, tables."""
 
 _LOGS = [COUNT, DISTINCT, DIMS, LOOKUPS]  # in the order of the correction's inputs
-_SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a pair's work and its concentration
+_SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a phase's work and its concentration
 _COLUMNS = slice(NUM_PAPER_FEATURES, None)  # that it sees: `PHYSICAL_FEATURES`
 _PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in spreads of the training pool from its mean
 _SQUARES, _SATURATING = 3, 17  # inputs of a table's work: five quantities at three places, first lookups, hot lookups
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
-_MEMBERS, _HIDDEN = 4, 16
+_HIDDEN = 16
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
 _EXPONENTS = -15, 8  # least and greatest of a table's work
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
@@ -59,9 +59,7 @@ _LOSS_SCALE = 10.0
 
 
 class StructuredCostNetwork(CostNetwork):
-    """An ensemble of `M` structured predictors, evaluated together; the prediction is their mean.
-
-    Compute, per phase: each table does work `pooling x dim x exp(linear(inputs))`; a device costs `launch + sum of work x
+    """Compute, per phase: each table does work `pooling x dim x exp(linear(inputs))`; a device costs `launch + sum of work x
     exp(correction)`. The inputs are the logarithms of dim, rows, pooling, reuse and distinct rows, the share of hot
     lookups, three squares, and inputs that saturate:
 
@@ -74,10 +72,8 @@ class StructuredCostNetwork(CostNetwork):
     A small net bounded to +-1.5 gives the correction from the logarithm of the sum, its concentration on few tables, the
     number of tables, lookups and distinct bytes, and whether a table is wider than 32 and than 64: the fused operator gives
     every row as many threads as the widest needs, so narrow tables cost more next to a wide one. The weights of wide tables
-    begin at 0, so that they have no effect before a sample has shown one. Communication, the same for all members: linear
-    in `comm_inputs`, by `exchanges`.
-
-    A *pair* is one member's forward or backward compute. `compiled._network_ms` is the formula in compiled code.
+    begin at 0, so that they have no effect before a sample has shown one. Communication: linear in `comm_inputs`, by
+    `exchanges`. `compiled._network_ms` is the formula in compiled code.
     """
 
     mean: Tensor
@@ -96,15 +92,15 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("std", normaliser.std[_COLUMNS].clone())
         self.register_buffer("scale_ms", torch.ones(2))
         self.register_buffer("narrowest", torch.ones(()))  # columns that were measured: fewer are an extrapolation
-        drawn = torch.randn(_MEMBERS, 2, _SHARED, _HIDDEN) / math.sqrt(6)
-        of_wide = torch.zeros(_MEMBERS, 2, len(WIDE_DIMS), _HIDDEN)
+        drawn = torch.randn(2, _SHARED, _HIDDEN) / math.sqrt(6)
+        of_wide = torch.zeros(2, len(WIDE_DIMS), _HIDDEN)
         weights = {
-            "log_scale": torch.zeros(_MEMBERS, 2),
-            "slope": 0.01 * torch.randn(_MEMBERS, 2, len(PHYSICAL_FEATURES) + _SQUARES + _SATURATING),
-            "launch": torch.full((_MEMBERS, 2), -4.0),
-            "hidden_weight": torch.cat([drawn, of_wide], dim=2),
-            "hidden_bias": 0.1 * torch.randn(_MEMBERS, 2, _HIDDEN),
-            "output_weight": 0.01 * torch.randn(_MEMBERS, 2, _HIDDEN),
+            "log_scale": torch.zeros(2),
+            "slope": 0.01 * torch.randn(2, len(PHYSICAL_FEATURES) + _SQUARES + _SATURATING),
+            "launch": torch.full((2,), -4.0),
+            "hidden_weight": torch.cat([drawn, of_wide], dim=1),
+            "hidden_bias": 0.1 * torch.randn(2, _HIDDEN),
+            "output_weight": 0.01 * torch.randn(2, _HIDDEN),
         }
         for name, value in weights.items():
             self.register_parameter(name, nn.Parameter(value))
@@ -119,9 +115,9 @@ class StructuredCostNetwork(CostNetwork):
     def encode(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
     ) -> Float[Tensor, "*B L"]:
-        """Work and squared work of each pair, and `WIDE` to `COUNT`."""
+        """Work and squared work of each phase, and `WIDE` to `COUNT`."""
         logs, inputs, raw_work = self._work_inputs(normalised, ratios)
-        work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [*B, 2M]
+        work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [*B, 2]
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., :1] + logs[..., 4:5]
         shared = torch.cat([distinct, logs[..., 0:3:2]], dim=-1).exp() / _UNITS
@@ -141,28 +137,22 @@ class StructuredCostNetwork(CostNetwork):
         saturating = torch.cat([steps, (-logs[..., 3:4]).exp(), z[..., 5:].tanh()], dim=-1)
         work = (logs[..., :1] + logs[..., 2:3]).exp() / 100
         if ratios is not None:
-            work = work * ratios[..., [FORWARD, BACKWARD]].tile(_MEMBERS)
+            work = work * ratios[..., [FORWARD, BACKWARD]]
         return logs, torch.cat([z, 0.3 * z[..., :3].square(), saturating], dim=-1), work
 
-    def _exponents(self, inputs: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B M2"]:
-        return inputs @ self.slope.flatten(0, 1).T + self.log_scale.flatten()
+    def _exponents(self, inputs: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B 2"]:
+        return inputs @ self.slope.T + self.log_scale
 
     @torch.no_grad()
     def law(self, num_devices: int, curves: Floats | None = None) -> DeviceLaw:
-        """The mean of the members; `curves` of other collectives than the all-to-all."""
+        """`curves` of other collectives than the all-to-all."""
 
         def array(value: Tensor) -> Floats:
             return np.ascontiguousarray(value.numpy(), np.float64)
 
-        def pairs(weights: nn.Parameter) -> Floats:
-            """With pairs of a member and a phase last."""
-            own = array(weights)
-            return np.ascontiguousarray(np.moveaxis(own.reshape(2 * _MEMBERS, *own.shape[2:]), 0, -1))
-
-        scale = np.concatenate([array(self.scale_ms) / _MEMBERS] * _MEMBERS)  # [2M]
-        launch = array(nn.functional.softplus(self.launch.double())).ravel()
+        launch = array(nn.functional.softplus(self.launch.double()))
         latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
-        share, size = (num_devices - 1) / num_devices, 4 * _MEMBERS + _SHARED
+        share, size = (num_devices - 1) / num_devices, 4 + _SHARED
         curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves.copy()
         curves[ALL_TO_ALL] = largest * share * curve_points()
         return DeviceLaw(
@@ -173,16 +163,16 @@ class StructuredCostNetwork(CostNetwork):
             own_ms=own * share - received / num_devices,
             total_ms=received / num_devices,
             fixed_ms=latency,
-            hidden_weight=pairs(self.hidden_weight).reshape(_SHARED + 2, -1),
-            hidden_bias=pairs(self.hidden_bias).ravel(),
-            output_weight=pairs(self.output_weight) / BOUND,
-            scale_ms=scale,
-            launch_ms=(launch * scale).reshape(-1, 2).sum(axis=0),
+            hidden_weight=array(self.hidden_weight.movedim(0, 1)).reshape(_SHARED + 2, -1),
+            hidden_bias=array(self.hidden_bias).ravel(),
+            output_weight=array(self.output_weight) / BOUND,
+            scale_ms=array(self.scale_ms),
+            launch_ms=launch * array(self.scale_ms),
         )
 
     @torch.no_grad()
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
-        """The mean over the members; communication by `comm_ms`."""
+        """Compute by `law`, communication by `comm_ms`."""
         comm_ms = comm_inputs(sums[..., DIMS]) @ self.comm_ms.T
         loads = sums.flatten(0, -2).double().numpy()
         compute = torch.from_numpy(computes_ms(self.law(1), loads)).to(sums.dtype).view(comm_ms.shape)
@@ -252,20 +242,20 @@ class StructuredCostNetwork(CostNetwork):
         per_unit = self.scale_ms[:, None] / scale_ms  # [2, N]
         logs = 0.5 * (sums[held][:, _LOGS] + LEAST_SUM).log()  # [N, 4]
         logs[:, 0] -= COUNT_SHIFT
-        shared = torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], dim=1).T.expand(2 * _MEMBERS, -1, -1)
+        shared = torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], dim=1).T.expand(2, -1, -1)
 
         def loss() -> Float[Tensor, ""]:
-            work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [P, 2M]
-            total, square = (assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2M, N]
+            work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [P, 2]
+            total, square = (assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2, N]
             concentration = 2 * (square + LEAST_SQUARE).sqrt() / (total + LEAST_WORK)
             own = torch.stack([0.5 * (total + LEAST_WORK).log(), concentration], dim=1)
-            bias, weight = self.hidden_bias.flatten(0, 1)[..., None], self.hidden_weight.flatten(0, 1)
-            hidden = torch.baddbmm(bias, weight.mT, torch.cat([own, shared], dim=1)).relu()  # [2M, H, N]
-            output = torch.bmm(self.output_weight.flatten(0, 1)[:, None], hidden)[:, 0]  # [2M, N]
+            bias, weight = self.hidden_bias[..., None], self.hidden_weight.mT
+            hidden = torch.baddbmm(bias, weight, torch.cat([own, shared], dim=1)).relu()  # [2, H, N]
+            output = torch.bmm(self.output_weight[:, None], hidden)[:, 0]  # [2, N]
             correction = (BOUND * (output / BOUND).tanh()).exp()
-            compute = nn.functional.softplus(self.launch.view(-1, 1)) + total * correction
-            error = idle_error + compute.view(_MEMBERS, 2, -1) * per_unit  # [M, 2, N]
-            return _LOSS_SCALE * (_huber(error) / 2 + _huber(error.sum(dim=1) + comm_error))
+            compute = nn.functional.softplus(self.launch[:, None]) + total * correction
+            error = idle_error + compute * per_unit  # [2, N]
+            return _LOSS_SCALE * (_huber(error) / 2 + _huber(error.sum(dim=0) + comm_error))
 
         return loss
 

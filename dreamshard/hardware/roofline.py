@@ -76,7 +76,7 @@ def inlined(function: Compiled) -> Compiled:
 
 
 def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
-    """`[8]` figures for the compiled functions below; NaN for an unknown link to host memory."""
+    """`[8]` figures for the compiled functions below; infinite for an unknown link to host memory."""
     figures = [
         spec.memory_bytes_per_s,
         spec.l2_bytes,
@@ -84,7 +84,7 @@ def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
         spec.num_sms * spec.clock_hz,
         spec.resident_warps,
         spec.launch_s,
-        HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.nan,
+        HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.inf,
         batch_size,
     ]
     return np.array(figures, np.float64)
@@ -139,11 +139,10 @@ def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
     seconds: float = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES * figures[_LAUNCH])
-    if load[at.CACHED_LOOKUPS] > 0:
-        moved_s = max(load[at.HOST_READ_BYTES], load[at.HOST_WRITTEN_BYTES]) / figures[_HOST_RATE]
-        sorted_bytes = load[at.CACHED_LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
-        sort_s = sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + PREFETCH_KERNELS * figures[_LAUNCH]
-        seconds += moved_s + sort_s
+    moved_s = max(load[at.HOST_READ_BYTES], load[at.HOST_WRITTEN_BYTES]) / figures[_HOST_RATE]
+    sorted_bytes = load[at.CACHED_LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
+    prefetch_s = (load[at.CACHED_LOOKUPS] > 0) * PREFETCH_KERNELS * figures[_LAUNCH]
+    seconds += moved_s + sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + prefetch_s
     return seconds
 
 
@@ -153,10 +152,9 @@ def backward_s(figures: Floats, load: Floats) -> float:
     seconds: float = sort_kernels_s(figures, load) + update_kernels_s(figures, load)
     seconds += (BACKWARD_KERNELS + _passes(load)) * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES * figures[_LAUNCH])
-    if load[at.DENSE_BYTES] > 0:
-        seconds += load[at.DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + DENSE_KERNELS * figures[_LAUNCH]
-    if load[at.HOST_STATE_BYTES] > 0:
-        seconds += load[at.HOST_STATE_BYTES] / figures[_HOST_RATE]
+    dense_launches_s = (load[at.DENSE_BYTES] > 0) * DENSE_KERNELS * figures[_LAUNCH]
+    seconds += load[at.DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + dense_launches_s
+    seconds += load[at.HOST_STATE_BYTES] / figures[_HOST_RATE]
     return seconds
 
 

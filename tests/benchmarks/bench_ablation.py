@@ -12,7 +12,6 @@ out are, one at a time:
 - exploration: all measured placements are sampled from the policy, none are lopsided.
 - saturating inputs: a table's work has logarithms and squares only.
 - exchanges: no all-to-alls are measured alone.
-- ensemble: all its members are one.
 
 `--quick` has one seed, two tasks of each set, and one law.
 """
@@ -23,7 +22,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from dreamshard.cost_model import StructuredCostNetwork
 from dreamshard.placement import Placement
@@ -66,17 +64,6 @@ class NoSaturation(DreamShard):
         return NoSteps(normaliser), super().networks(normaliser)[1]
 
 
-class OneMember(DreamShard):
-    """Members that begin alike stay alike, since they are fitted to the same samples."""
-
-    @torch.no_grad()
-    def networks(self, normaliser):
-        network, policy = super().networks(normaliser)
-        for weights in network.parameters():
-            weights[:] = weights[:1].clone()
-        return network, policy
-
-
 Place = Callable[[PlacementTask], Placement]
 ALL = "all parts"
 DEFAULT, PAPER = TrainingConfig(), replace(with_algorithm(TrainingConfig(), "paper"), exploration=0.5)
@@ -111,7 +98,6 @@ PARTS = (
     Part({"exploration": "searching"}, DreamShard(), TrainingConfig(exploration=0.0)),
     Part({"saturating inputs": "searching"}, NoSaturation()),
     Part({"exchanges": "searching"}, DreamShard(), exchanges=False),
-    Part({"ensemble": "searching"}, OneMember()),
 )
 
 

@@ -63,11 +63,11 @@ def test_a_trained_network_tells_a_narrow_table_by_a_wide_one():
     latents = network.encode(NORMALISER(tables))  # [4, L]
     assert latents[:, WIDE].tolist() == [[0, 0], [1, 0], [1, 1], [1, 1]]
     shards = torch.stack([latents[0], latents[0] + latents[3], latents.sum(dim=0)])  # [3, L]
-    assert (network.hidden_weight[:, :, 6:] == 0).all()  # what no sample has shown has no say
-    network.hidden_weight[:, :, 6:].normal_()
+    assert (network.hidden_weight[:, 6:] == 0).all()  # what no sample has shown has no say
+    network.hidden_weight[:, 6:].normal_()
     network.output_weight.normal_()
     after = network.phases_ms(shards)
-    network.hidden_weight[:, :, 6:] = 0
+    network.hidden_weight[:, 6:] = 0
     blind = network.phases_ms(shards)
     assert torch.equal(after[0], blind[0])
     assert (after[1:, [0, 3]] != blind[1:, [0, 3]]).all()
