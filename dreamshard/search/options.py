@@ -34,6 +34,7 @@ WHOLE, COLUMNS, ALL = range(3)
 """Levels of a search: as few ranges of columns as memory allows, any number of them, and every way that is allowed."""
 
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+_GRIDS = (2, 4)  # ranges of columns, each on a host; and as many as there may be
 _NARROWEST_RANGE = 16  # columns of a range of a grid-sharded table
 _TINY_BYTES = 2**22  # of a table that stays whole: its rows are in the cache anyway, however often they are looked up
 _NARROWEST_FOR_SPEED = 8  # columns of a range that memory does not require: narrower rows waste memory transactions
@@ -365,9 +366,13 @@ def _sensible(
             if kind != _COPIES:
                 blocks = num_devices if kind == _ROW_WISE else per_host
                 sensible &= ~apart & (rows >= _LEAST_ROWS * blocks) & (kind == _ROW_WISE or hosts > 1)
-            if kind == _GRID:
+            if kind != _GRID:
+                columns.append((ALL, kind, s, every, possible, sensible))
+            else:
                 sensible &= in_grid > 1
-            columns.append((ALL, kind, s, in_grid if kind == _GRID else every, possible, sensible))
+                for k in _GRIDS:
+                    columns.append((ALL, kind, s, k * every, possible & (k < in_grid), sensible & (k < in_grid)))
+                columns.append((ALL, kind, s, in_grid, possible, sensible))
     columns.sort(key=lambda each: each[0])
     possible, chosen = (np.stack([each[n] for each in columns], axis=1) for n in (4, 5))  # [I, C]
     chosen = np.where(chosen.any(axis=1, keepdims=True), chosen, possible)

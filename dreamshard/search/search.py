@@ -13,7 +13,7 @@ import numpy as np
 from dreamshard.cost_model.compiled import Ints
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_DEVICES, Found, Menu, alone_ms, anneal, priced
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, alone_ms, anneal, priced
 from dreamshard.search.baselines import rule_placements
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ALL, COLUMNS, WHOLE, ShardingOptions
@@ -136,7 +136,10 @@ def _split_starts(options: ShardingOptions, menu: Menu) -> list[Found]:
 
 
 def _spread_starts(options: ShardingOptions, best: Found, moves: int) -> list[Found]:
-    """Placements with tables spread as they would be if devices could be perfectly even, the others searched by columns."""
+    """Placements with tables spread as they would be if devices could be perfectly even.
+
+    The others are split by columns, and tables on hosts are on as many hosts as balance needs.
+    """
     menu = options.up_to(ALL)
     chosen: dict[bytes, Spread] = {}
     kinds: tuple[ShardingType, ...] = ("data_parallel", "row_wise", "table_row_wise", "grid_shard")
@@ -148,14 +151,15 @@ def _spread_starts(options: ShardingOptions, best: Found, moves: int) -> list[Fo
                 chosen[each.option.tobytes()] = each
             limit = Target(share * each.even.own_ms, share * each.even.width)
     found: list[tuple[Found, Menu]] = []
+    elsewhere = np.flatnonzero(np.append(menu.spread, ON_ALL) != ON_HOST)  # options
     for each in chosen.values():
-        last = np.where(menu.spread[each.option] == ON_DEVICES, options.up_to(COLUMNS).last_option, each.option + 1)
+        on_hosts = np.minimum(elsewhere[np.searchsorted(elsewhere, each.option)], menu.first_option[1:])
+        on_devices, columns = menu.spread[each.option] == ON_DEVICES, options.up_to(COLUMNS).last_option
+        last = np.where(on_devices, columns, np.maximum(on_hosts, each.option + 1))
         own = menu._replace(first_option=np.append(each.option, menu.first_option[-1]), last_option=last)
         found += [(anneal(own, start, moves // _TRIAL), own) for start in _split_starts(options, own)]
-    if not found:
-        return []
-    start, own = min(found, key=lambda each: each[0].cost_ms)
-    return [_improved(own, [start], moves)]
+    found.sort(key=lambda each: each[0].cost_ms)
+    return [_improved(own, [start], moves) for start, own in found[:_KEPT]]
 
 
 def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, caching: bool) -> list[Found]:

@@ -115,15 +115,17 @@ def _fit_on_devices(
 
 
 @jit
-def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints) -> bool:
-    """Choose a host for each range of an option that is on all devices of a host, or of all; whether there is room."""
-    num_devices, spread = len(state.own_ms), menu.spread[option]
-    size = num_devices if spread == ON_ALL else menu.per_host
-    first = menu.first_range[option]
+def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, scale: float, target: Target) -> float:
+    """Choose a host for each range of an option that is on all devices of a host, or of all: the least busy with room.
+
+    Return the largest load that a device of these hosts gets; infinite if there is no room.
+    """
+    num_devices, on_all, worst, width = len(state.own_ms), menu.spread[option] == ON_ALL, 0.0, menu.law.width
+    size, first = num_devices if on_all else menu.per_host, menu.first_range[option]
     for k in range(menu.first_range[option + 1] - first):
         best, least = -1, np.inf
         for h in range(num_devices // size):
-            fits, total = spread == ON_ALL or host_allowed(menu, t, h), 0.0
+            fits, total = on_all or host_allowed(menu, t, h), 0.0
             for d in range(h * size, (h + 1) * size):
                 fits = fits and state.used[d] + (k + 1) * menu.size[first + k] <= menu.capacity[d]
                 total += state.own_ms[d]
@@ -132,9 +134,12 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints) -
             if fits and total < least:
                 best, least = h, total
         if best < 0:
-            return False
+            return np.inf
         places[k] = best
-    return True
+        for d in range(best * size, (best + 1) * size) if not on_all and target.own_ms < np.inf else range(0):
+            after = state.sums[d] + menu.loads[menu.load[first + k]]
+            worst = max(worst, _load(target, device_ms(menu.law, after), after[width], scale))
+    return worst
 
 
 @jit
@@ -148,10 +153,10 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
             loads[d] = load if may_hold(menu, state, t, d) else np.inf
         for option in range(menu.first_option[t], menu.last_option[t]):
             is_spread = menu.spread[option] != ON_DEVICES
-            if chosen >= 0 and (is_spread or least <= most):
+            if chosen >= 0 and (least <= most or (is_spread and menu.spread[chosen] == ON_DEVICES)):
                 break
             if is_spread:
-                worst = 0.0 if _fit_on_hosts(menu, state, t, option, places) else np.inf
+                worst = _fit_on_hosts(menu, state, t, option, places, scale, target)
             else:
                 worst = _fit_on_devices(menu, state, option, places, scale, target, loads, least)
             if worst < least:
