@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import scipy
 import torch
 from numpy.typing import ArrayLike
@@ -151,21 +152,18 @@ def evaluate(
         for k in torch.randperm(len(keys), generator=generator).tolist():
             name, i = keys[k]
             samples[name, i].append(measure(measured[i], placed[name, i][0], round_number))
-    rows = []
-    for (name, i), (placement, place_ms) in placed.items():
-        own = samples[name, i]
-        rows.append(
-            EvaluationRow(
-                placer=name,
-                task=measured[i],
-                placement=placement,
-                repeats_ms=tuple(sample.overall_ms for sample in own),
-                predicted_ms=float(predict(name, measured[i], placement).overall_ms()) if predict else math.nan,
-                place_ms=place_ms,
-                costs=own[0].costs,
-            )
+    return [
+        EvaluationRow(
+            placer=name,
+            task=measured[i],
+            placement=placement,
+            repeats_ms=tuple(sample.overall_ms for sample in samples[name, i]),
+            predicted_ms=float(predict(name, measured[i], placement).overall_ms()) if predict else math.nan,
+            place_ms=place_ms,
+            costs=samples[name, i][0].costs,
         )
-    return rows
+        for (name, i), (placement, place_ms) in placed.items()
+    ]
 
 
 def paired_comparison(
@@ -241,18 +239,15 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
 
     A placement that several placers share counts once. One that did not fit does not count.
     """
-    distinct = {(row.task.name, row.task.tables.names, row.placement): row for row in rows if row.fits}
-    predicted = np.array([row.predicted_ms for row in distinct.values()])
-    measured = np.array([row.overall_ms for row in distinct.values()])
-    ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct.values()])
-    defined = [rank for rank in ranks if not math.isnan(rank)]
-    return mean_relative_error(predicted, measured), fmean(defined) if defined else math.nan
+    by_placement = {(row.task.name, row.task.tables.names, row.placement): row for row in rows if row.fits}
+    distinct = by_placement.values()
+    predicted, measured = np.array([(row.predicted_ms, row.overall_ms) for row in distinct]).reshape(-1, 2).T
+    ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct])
+    return mean_relative_error(predicted, measured), float(pd.Series(ranks, dtype=float).mean())
 
 
 def rank_correlations(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> list[float]:
     """Spearman's among the values of each name that has at least 3, since ranks of fewer mean little; NaN for constants."""
-    groups: dict[Hashable, list[int]] = defaultdict(list)
-    for index, name in enumerate(names):
-        groups[name].append(index)
-    sides = (np.array([predicted, measured])[:, group] for group in groups.values() if len(group) > 2)
-    return [float(scipy.stats.spearmanr(*pair).statistic) if np.ptp(pair, axis=1).all() else math.nan for pair in sides]
+    pairs = pd.DataFrame({"predicted": predicted, "measured": measured, "name": names})
+    groups = (group for _, group in pairs.groupby("name", sort=False) if len(group) > 2)
+    return [float(group["predicted"].corr(group["measured"], method="spearman")) for group in groups]

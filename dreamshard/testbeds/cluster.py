@@ -1,6 +1,5 @@
 """The testbed of real ranks: one process per device, exchanging by torch.distributed, on one host or many."""
 
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -46,7 +45,6 @@ class ClusterTestbed(DeviceTestbed):
                 f"this machine has {num_gpus} GPUs for {most} devices; start ranks on more hosts with torchrun or Ray "
                 "(docs/many-hosts.md), plan with `emulated` or `simulated`, or ask for the CPU with `cluster:cpu`"
             )
-        self._pickled_setup = pickle.dumps(setup)
         here = (describe_rank(number, number if self._on_gpu else None) for number in range(most))
         self.layout = Layout.of(here) if ranks is None else ranks.layout
         own = self.layout.part(setup.num_devices)
@@ -95,7 +93,7 @@ class ClusterTestbed(DeviceTestbed):
         self.ranks = self.ranks or Ranks(Launcher(self.setup.most_devices, on_gpu=self._on_gpu))
         job = Job(
             device_type=self.device_type,
-            setup=self._pickled_setup,
+            setup=self.setup,
             members=part.numbers,
             timeout_s=self.setup.timeout_s,
             measured=measured,

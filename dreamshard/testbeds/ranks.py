@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -32,7 +33,7 @@ from dreamshard.costs import Exchange
 from dreamshard.placement import ON_ONE_HOST, Placement
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import DeviceType
+from dreamshard.testbeds.base import DeviceType, TestbedSetup
 from dreamshard.testbeds.device import Device, device_model
 from dreamshard.testbeds.layout import Layout, Rank
 from dreamshard.testbeds.step import Teams, measure_exchange, measure_step
@@ -65,13 +66,13 @@ class Job:
     """A measurement, which every rank receives.
 
     Attributes:
-        setup: the pickled `TestbedSetup`.
+        setup: how to measure.
         members: ranks that take part, by device; the others do nothing.
         measured: an all-to-all, or a task and its placement.
     """
 
     device_type: DeviceType
-    setup: bytes
+    setup: TestbedSetup
     members: Numbers
     timeout_s: float
     measured: Exchange | tuple[PlacementTask, Placement]
@@ -281,44 +282,32 @@ class _Worker:
 
     def __init__(self, number: int, gpu_index: int | None) -> None:
         self._number, self._gpu_index = number, gpu_index
-        self._groups: dict[tuple[str, Numbers], dist.ProcessGroup] = {}
         self._device: Device | None = None
-        self._setup = b""
 
     def do(self, job: Job) -> object:
         """This rank's measurements; None if it takes no part."""
         place, members = self._place(job.device_type), job.members
-        groups = [self._group([members], place)]
+        teams = Teams(self._group([members], place))
         if not isinstance(job.measured, Exchange):
             shards = Shards.of(*job.measured)
-            per_host = shards.devices_per_host
             if bool(shards.is_any(*ON_ONE_HOST).any()):
-                starts = range(0, len(members), per_host)
-                groups.append(self._group([members[start : start + per_host] for start in starts], place))
-                groups.append(self._group([members[first::per_host] for first in range(per_host)], place))
+                starts = range(0, len(members), shards.devices_per_host)
+                hosts = [members[start : start + shards.devices_per_host] for start in starts]
+                across = [*zip(*hosts, strict=True)]
+                teams = Teams(teams.everyone, self._group(hosts, place), self._group(across, place))
         if self._number not in members:
             return None
-        if self._device is None or self._setup != job.setup or self._device.device != place:
+        if self._device is None or (self._device.setup, self._device.device) != (job.setup, place):
             self._device = None  # its memory is free before the next one takes some
-            self._device, self._setup = Device(pickle.loads(job.setup), place), job.setup
+            self._device = Device(job.setup, place)
         if isinstance(job.measured, Exchange):
-            return measure_exchange(job.measured, self._device, groups[0])
-        return measure_step(job.measured[0], shards, self._device, groups[0].rank(), Teams(*groups))
+            return measure_exchange(job.measured, self._device, teams.everyone)
+        return measure_step(job.measured[0], shards, self._device, teams.everyone.rank(), teams)
 
     def _group(self, groups: list[Numbers], place: torch.device) -> dist.ProcessGroup:
-        """This rank's group of these, each made unless it is there; all ranks make all groups in one order."""
-        on_cuda = place.type == "cuda"
-        for members in groups:
-            if (place.type, members) not in self._groups:
-                self._groups[place.type, members] = dist.new_group(
-                    list(members),
-                    timeout=IDLE,
-                    backend="nccl" if on_cuda else "gloo",
-                    device_id=place if on_cuda else None,  # or a barrier would guess a GPU
-                    sort_ranks=False,
-                )
-        own = next((members for members in groups if self._number in members), groups[0])
-        return self._groups[place.type, own]
+        """This rank's group of these; all ranks make all groups in one order."""
+        made = {members: _group_of(members, place) for members in groups}
+        return next((made[members] for members in groups if self._number in members), made[groups[0]])
 
     def _place(self, device_type: DeviceType) -> torch.device:
         if device_type == "cpu":
@@ -327,6 +316,20 @@ class _Worker:
             raise ValueError(f"rank {self._number} has no GPU that torch can use; check nvidia-smi on its host")
         torch.cuda.set_device(self._gpu_index)
         return torch.device("cuda", self._gpu_index)
+
+
+@cache
+def _group_of(members: Numbers, place: torch.device) -> dist.ProcessGroup:
+    """Ranks that exchange; every rank of the job loop calls this, once, whether it is a member or not."""
+    on_cuda = place.type == "cuda"
+    group: dist.ProcessGroup = dist.new_group(
+        list(members),
+        timeout=IDLE,
+        backend="nccl" if on_cuda else "gloo",
+        device_id=place if on_cuda else None,  # or a barrier would guess a GPU
+        sort_ranks=False,
+    )
+    return group
 
 
 def describe_rank(number: int, local_rank: int | None, host: str | None = None) -> Rank:
