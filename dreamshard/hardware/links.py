@@ -14,7 +14,6 @@ import scipy
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from scipy.interpolate import PchipInterpolator
 from torch import Tensor
 
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
@@ -158,14 +157,14 @@ def _datasheet_share(kind: str, num_gpus: int, operation: Operation) -> float:
 
 
 @cache
-def link_curve(gpu: str, num_gpus: int, operation: Operation = "all_to_all") -> PchipInterpolator:
+def link_curve(gpu: str, num_gpus: int, operation: Operation = "all_to_all") -> "scipy.interpolate.PchipInterpolator":
     """The curve of `num_gpus` of this kind, at least 2: logarithms of seconds over those of bytes, never falling."""
     return fit_link_curve(*collective_times(gpu, operation), num_gpus)
 
 
 def fit_link_curve(
     counts: Int[np.ndarray, " C"], sizes: Int[np.ndarray, " K"], times_us: Float[np.ndarray, "C K"], num_gpus: int
-) -> PchipInterpolator:
+) -> "scipy.interpolate.PchipInterpolator":
     """The curve through times by number of GPUs and bytes, after the least change that makes them rise.
 
     Between numbers it is interpolated in their logarithm. Beyond the largest measured number `m`, each doubling adds as much
@@ -178,10 +177,10 @@ def fit_link_curve(
         (fewer, most), (before, last) = counts[-2:], np.exp(rising[-2:])
         latency_s = max(last[0] - before[0], 0) * math.log(num_gpus / most, most / fewer)
         curve = np.log(last * ((num_gpus - 1) / num_gpus) / ((most - 1) / most) + latency_s)
-    return PchipInterpolator(np.log(sizes), curve)
+    return scipy.interpolate.PchipInterpolator(np.log(sizes), curve)
 
 
-def curve_s(curve: PchipInterpolator, num_bytes: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def curve_s(curve: "scipy.interpolate.PchipInterpolator", num_bytes: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     """Seconds for these bytes, in their precision.
 
     Below the smallest measured size it takes as long as that; above the largest it grows in proportion.

@@ -3,6 +3,7 @@
 So `--help` need not wait for torch, and Prefect and MLflow, which read their settings on import, find the home's.
 """
 
+import gc
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +39,7 @@ COMMANDS = {
         "servers:deploy": "Create the work pool and all deployments on the server at PREFECT_API_URL.",
         "servers:worker": "Run flows on this machine for the servers of a team.",
     },
-    "The home": {"models:prune": "Remove old files that no version needs; a dry run without --delete."},
+    "The home": {"prune:prune": "Remove old files that no version needs; a dry run without --delete."},
 }
 """Every command by the part of `--help` that lists it: its module of this package, its function, and its help."""
 
@@ -68,6 +69,7 @@ def launch(
         warnings.simplefilter("ignore")
     read_by_people = debug or words[:1] in [("deploy",), ("worker",)]
     prepare(home, log_level="INFO" if read_by_people else "CRITICAL")
+    gc.disable()  # walking the imported modules again and again takes a second; commands that run long enable it
     app(words)
 
 

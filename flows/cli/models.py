@@ -1,13 +1,12 @@
-"""`dreamshard models` and `prune`: versions side by side or one in full, and old files that no version needs."""
+"""`dreamshard models`: versions side by side, or one in full."""
 
+import gc
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from flows.cli import terminal
-from flows.cli.command import Fields, Json, command, open_home
-from flows.forms.options import PruneOptions
-from storage import retention
+from flows.cli.command import Json, command, open_home
 from storage.lake.schemas import datasets
 from storage.mlflow_store import versions
 from storage.version_names import in_words
@@ -38,6 +37,7 @@ def models(
         version: A version or alias (3, champion): everything about it, and why it was (not) promoted.
         every: Versions beyond the newest and those with an alias.
     """
+    gc.freeze()  # taking the modules apart when the process ends would take a second
     settings = open_home(existing=True, reads_only=True).settings
     if version is not None:
         found = versions.version(settings, version)
@@ -70,21 +70,3 @@ def _show_version(version: dict[str, Any]) -> None:
     terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
     terminal.show_fields({name: value for name, value in (version | tags).items() if value not in (None, "")})
     terminal.say(description)
-
-
-@command
-def prune(*, options: Annotated[PruneOptions, Fields] = PruneOptions(), as_json: Json = False) -> None:
-    """Remove old lookups, cost samples, checkpoints, reports and leftovers of killed runs; a dry run without --delete.
-
-    Never what a registered version names (its training, evaluation and tables), what is in use, or the tables ingested
-    last. `dreamshard ingest` makes removed lookups again.
-    """
-    days = options.older_than_days
-    table = retention.prune(open_home(existing=True), older_than_days=days, delete=options.delete)
-    if as_json:
-        terminal.print_json({"older_than_days": days, "deleted": options.delete, "table": table})
-        return
-    done = "removed" if options.delete else "would be removed"
-    terminal.print_table(table, title=f"Older than {days} days and needed by no version: {done}")
-    if not options.delete and table[-1]["files"]:
-        terminal.say(f"Nothing was removed. To remove it: dreamshard prune --older-than-days {days} --delete")

@@ -1,5 +1,6 @@
 """`dreamshard up`, `deploy` and `worker`: servers and workers, on this machine or for a team."""
 
+import gc
 import os
 import signal
 import sys
@@ -40,6 +41,7 @@ def up(
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
     settings = open_home().settings
+    gc.enable()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     try:

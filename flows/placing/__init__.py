@@ -3,7 +3,6 @@
 models     the tables of a list or of a TorchRec model
 request    what a person asks for, checked as a whole, then placed
 placers    placers by name or by hardware
-registered versions of the registry, imported only if the home has some
 sentences  a plan, and the way to it from the plan in use, in sentences and as a page of Markdown
 plan_view  the plan as a page of HTML
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_tables, model_tables
-from flows.placing.placers import registered
 from flows.runtime.sources import torchrec_bridge
+from storage.mlflow_store import registry
 from storage.store import Store
 
 
@@ -19,8 +19,8 @@ def read_model(store: Store, source: Path, note: Callable[[str], None]) -> Model
     Raises:
         ValueError: the function or the file is wrong, or there are no tables that can be planned.
     """
-    trained = registered().champion_dataset(store) if store.settings.has_registry else None
-    version: str | None = trained or store.lake.newest_dataset()
+    champion = registry.champion(store.settings)
+    version = champion.made_of.dataset if champion else store.lake.newest_dataset()
     known = store.lake.read_dataset(version) if version else None
     lists = bundled_lists()
     if is_function(str(source)):

@@ -1,9 +1,7 @@
 """Placers by name or by hardware, to place tables that a person names."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
+from dataclasses import dataclass, replace
 
 from dreamshard.costs import MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
@@ -14,8 +12,10 @@ from dreamshard.search import PARTS, DreamShardPlacer, RooflinePlacer, part_of
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
+from flows.rules.versions_by_hardware import find_version
+from storage.mlflow_store import registry
 from storage.store import Store
-from storage.version_names import WRITTEN, names_version
+from storage.version_names import WRITTEN, in_words, names_version
 
 PRIOR = "prior"
 
@@ -63,11 +63,6 @@ class Choice:
         return placement
 
 
-def registered() -> ModuleType:
-    """The module of versions, which imports MLflow: ask only where the home has a registry, or a version is named."""
-    return import_module("flows.placing.registered")
-
-
 def choose(
     store: Store,
     name: str | None,
@@ -104,14 +99,16 @@ def choose(
     if not names_version(name):
         others = sorted([*baselines(), *RIVALS, *PARTS, PRIOR])
         raise ValueError(f"there is no placer {name!r}; give a version ({WRITTEN}), or one of {others}")
-    found: Choice = registered().version(store, name)
-    return found
+    return _version(store, name)
 
 
 def _for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec, called: str) -> Choice:
     """The best placer for some hardware that there is without measuring."""
-    found: Choice | None = registered().for_hardware(store, task, spec) if store.settings.has_registry else None
-    return found or _prior(
+    if (found := find_version(store, spec, task)) is not None:
+        standing = f" ({found.standing})" if found.standing else ""
+        why = f"{found}{standing} places: its costs are of {found.measured_on}"
+        return replace(_version(store, found.uri), costs_of=found.measured_on, why=why)
+    return _prior(
         spec,
         task,
         f"no version was trained on {called}, so the prior placer places, by published figures alone; to learn from "
@@ -143,7 +140,7 @@ def _rule_or_rival(
         best = _for_hardware(store, task, spec, called)
         why = f"costs by {best.name}: {best.why}"
     else:
-        best, why = registered().champion(store) if store.settings.has_registry else None, ""
+        best, why = _champion(store), ""
     learned = best.predictor if best and isinstance(best.predictor, DreamShardPlacer) else None
     if spec is None and best is not None and best.costs_of is not None:
         spec = preset_of(best.costs_of.hardware)
@@ -162,3 +159,32 @@ def _rule_or_rival(
     if best is None:
         return Choice(placer, name)
     return Choice(placer, name, best.predictor, best.costs_of, why, best.name, best.caveat)
+
+
+def _champion(store: Store) -> Choice | None:
+    """The champion; None before the first one."""
+    return _version(store, "champion") if registry.champion(store.settings) is not None else None
+
+
+def _version(store: Store, name: str) -> Choice:
+    """A version by a valid reference; if it predicts no cost of a step, the champion does.
+
+    Raises:
+        ValueError: there is no such version.
+    """
+    try:
+        placer = registry.load_placer(name, store.settings)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
+            "e.g. lookup_greedy"
+        ) from error
+    found, called = registry.find(store.settings, name), in_words(name)
+    caveat = f"{called} is {found.provisional}" if found.provisional else ""
+    if isinstance(placer, DreamShardPlacer):
+        return Choice(placer, called, placer, placer.cost_network.measured_on, caveat=caveat)
+    best = _champion(store) if name != "champion" else None
+    if best is None or best.predictor is None:
+        return Choice(placer, called, caveat=caveat)
+    why = f"{called} predicts no cost of a step; {best.name} does"
+    return Choice(placer, called, best.predictor, best.costs_of, why, best.name, caveat)

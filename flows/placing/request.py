@@ -22,8 +22,9 @@ from dreamshard.testbeds.base import TABLES_SHARE
 from flows.forms.configuration import kept_setting
 from flows.forms.options import PlaceOptions
 from flows.placing.models import read_model
-from flows.placing.placers import choose, registered
+from flows.placing.placers import choose
 from flows.runtime.sources import torchrec_bridge
+from storage.mlflow_store import registry
 from storage.store import Store
 from storage.version_names import names_version
 
@@ -192,12 +193,22 @@ def _usual_sizes(store: Store, options: PlaceOptions) -> dict[str, Any]:
     setting = kept_setting(store.settings)
     if options.hardware:
         return {"devices": setting.get("devices")}
-    name = options.placer or "champion"
-    has_version = store.settings.has_registry and names_version(name)
-    trained = registered().sizes_of(store, name) if has_version else {}
+    trained = _sizes_of_version(store, options.placer or "champion")
     first, second = (trained, setting) if options.placer else (setting, trained)
     is_same = first.get("devices", second.get("devices")) == second.get("devices")
     return {**second, **first} if is_same else first
+
+
+def _sizes_of_version(store: Store, name: str) -> dict[str, Any]:
+    if not names_version(name) or (name == "champion" and registry.champion(store.settings) is None):
+        return {}
+    tasks = registry.find(store.settings, name).made_of.recipe.tasks
+    sizes = {
+        "devices": tasks.num_devices,
+        "devices_per_host": tasks.devices_per_host,
+        "memory_gb": tasks.memory_bytes / 2**30,
+    }
+    return {name: size for name, size in sizes.items() if size}
 
 
 def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:

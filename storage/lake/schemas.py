@@ -3,7 +3,6 @@
 from functools import cache
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 
 DECLARED = Path(__file__).with_name("datasets.sql").read_text(encoding="utf-8")
@@ -13,6 +12,8 @@ DECLARED = Path(__file__).with_name("datasets.sql").read_text(encoding="utf-8")
 @cache
 def datasets() -> dict[str, pa.Schema]:
     """Columns of the datasets, by the names of their folders."""
+    import duckdb  # only writers and queries need it
+
     with duckdb.connect() as connection:
         connection.execute(DECLARED)
         names = connection.sql("select table_name from duckdb_tables()").fetchall()
