@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.costs import PHASES
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import index_exchange_s
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
-from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
+from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
+from dreamshard.workloads import ModelTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,51 +66,23 @@ class Estimate:
     num_shards: int = 0
 
 
-def what_if(
-    tables: Tables,
-    clusters: Sequence[Cluster],
-    *,
-    precision: Precision = "fp32",
-    optimizer: Optimizer = "sgd",
-    batch_size: int = DEFAULT_BATCH,
-    budget_ms: float | None = None,
-    constraints: Constraints = UNCONSTRAINED,
-) -> list[Estimate]:
-    """Place the tables on each cluster by its figures.
-
-    Args:
-        tables: of the model.
-        clusters: to compare.
-        precision: of the weights.
-        optimizer: of the tables.
-        batch_size: samples of a step.
-        budget_ms: work of the search for each cluster; see `SearchingPlacer`.
-        constraints: such as the ways to shard that tables may take.
-    """
+def what_if(model: ModelTables, clusters: Sequence[Cluster], **options: Any) -> list[Estimate]:
+    """Place the tables of a model on each cluster by its figures; `options` are as for `ModelTables.task`."""
     estimates = []
     for cluster in clusters:
         try:
-            task = PlacementTask(
-                tables,
-                cluster.num_devices,
-                cluster.table_bytes,
-                precision,
-                optimizer,
-                "the model",
-                batch_size=batch_size,
-                constraints=constraints,
-            )
-            estimates.append(_estimate(task, cluster, budget_ms))
+            task = model.task(cluster.num_devices, cluster.table_bytes, name="the model", **options)
+            estimates.append(_estimate(task, cluster))
         except ValueError as error:
             estimates.append(Estimate(cluster=cluster, infeasible=str(error)))
     return estimates
 
 
-def _estimate(task: PlacementTask, cluster: Cluster, budget_ms: float | None) -> Estimate:
+def _estimate(task: PlacementTask, cluster: Cluster) -> Estimate:
     if task.constraints.all_sharding_types & set(ON_ONE_HOST):  # so hosts must be known
         task = replace(task, devices_per_host=min(cluster.spec.devices_per_node, cluster.num_devices))
     placer = RooflinePlacer(cluster.spec)
-    placement = placer.place(task, budget_ms)
+    placement = placer.place(task)
     costs, shards = placer.predict(task, placement), Shards.of(task, placement)
     device_ms = costs.device_ms()  # [D]
     per_host = task.devices_per_host or cluster.spec.devices_per_node

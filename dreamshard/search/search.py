@@ -23,7 +23,8 @@ from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
-_MARGINS = (0.5, 0.15, 0.05)  # above perfect balance, within which every device is to stay
+_MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
+"""Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
 _MARGIN = 3  # numbers of devices to which wide tables keep
 _KEPT = 2  # placements with split tables from which the search goes on
@@ -125,13 +126,8 @@ def _split_starts(options: ShardingOptions, menu: Menu) -> list[Found]:
         own_ms, width = balanced(own).even
         work = alone_ms(own) * np.diff(menu.first_range)[first]
         order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
-        least = np.inf
-        for margin in _MARGINS:
-            start = greedy(own, order, Target(own_ms * (1 + margin), width * (1 + margin)))
-            if start is None or start.cost_ms > least:
-                break
-            least = start.cost_ms
-            found.append(start)
+        targets = [Target(own_ms * (1 + of_own), width * (1 + of_width)) for of_own, of_width in _MARGINS]
+        found += [start for target in targets if (start := greedy(own, order, target))]
     return sorted(found, key=_cost)[:_KEPT]
 
 

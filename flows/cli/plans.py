@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import torch
 from cyclopts import Parameter, validators
 
+from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import PHASES
 from dreamshard.explain import Alternative, DeviceReason, TableReason
 from dreamshard.explain import explain as explained
@@ -183,15 +184,15 @@ def what_if(
     """
     store, clusters = open_home(reads_only=True), parse_clusters(hardware)
     model = models.read_model(store, tables, terminal.note)
-    precision, optimizer = models.setting_of(model, precision, optimizer, terminal.note)
+    constraints = models.runnable(model, UNCONSTRAINED, None, terminal.note)
     settings: dict[str, Any] = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
-    figures = list(map(_figures, estimates_of(model.tables, clusters, **settings)))
+    figures = list(map(_figures, estimates_of(model, clusters, constraints=constraints, **settings)))
+    settings |= {"precision": precision or model.precision, "optimizer": optimizer or model.optimizer}
     if as_json:
         terminal.print_json([each | settings for each in figures])
         return
-    title = (
-        f"Predicted training step, {tables.name}: {len(model)} tables, {precision}, {optimizer}, batch {batch_size:,}"
-    )
+    setting = f"{settings['precision']}, {settings['optimizer']}, batch {batch_size:,}"
+    title = f"Predicted training step, {tables.name}: {len(model)} tables, {setting}"
     terminal.print_table(list(map(_row, figures)), title=title)
     for each in figures:
         if each["infeasible"]:

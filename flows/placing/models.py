@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.constraints import Constraints
+from dreamshard.tables import Tables
 from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_tables, model_tables
 from flows.runtime.sources import torchrec_bridge
 from storage.mlflow_store import registry
@@ -56,11 +57,23 @@ def _origin(store: Store, version: str | None, known: Tables | None, model: Mode
     return [f"{what}: those of {same} of {len(model)} tables are from {of}, the others have its mean reuse"]
 
 
-def setting_of(
-    model: ModelTables, precision: Precision | None, optimizer: Optimizer | None, note: Callable[[str], None]
-) -> tuple[Precision, Optimizer]:
-    """One type of weights and one optimizer for all tables: as given, else as the model has them."""
-    others = [name for name, detail in model.by_name.items() if detail.precision != model.precision]
-    if others and precision is None:
-        note(f"types of weights differ; {', '.join(others[:5])} count as {model.precision} too, as most tables are")
-    return precision or model.precision, optimizer or model.optimizer
+def runnable(
+    model: ModelTables, constraints: Constraints, ranks: str | None, note: Callable[[str], None]
+) -> Constraints:
+    """The constraints, narrowed to ways to shard that TorchRec runs a model's tables in.
+
+    Args:
+        model: a list's tables are only narrowed if TorchRec is to run the plan.
+        constraints: of the plan.
+        ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None if the plan is not for TorchRec, or not yet.
+        note: gets sentences for people.
+    """
+    if ranks is None and not any(detail.collection for detail in model.details):
+        return constraints
+    narrowed, notes = torchrec_bridge().narrowed(
+        constraints, model.by_name, device_type=ranks or "cuda", widen=ranks is None
+    )
+    for sentence in notes:
+        note(sentence)
+    own: Constraints = narrowed
+    return own

@@ -21,7 +21,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
 from flows.forms.configuration import kept_setting
 from flows.forms.options import PlaceOptions
-from flows.placing.models import read_model
+from flows.placing.models import read_model, runnable
 from flows.placing.placers import choose
 from flows.runtime.sources import torchrec_bridge
 from storage.mlflow_store import registry
@@ -122,13 +122,7 @@ def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = N
     per_host = options.devices_per_host or (plan.devices_per_host if plan else None)
     if num_devices == usual.get("devices"):
         per_host = per_host or usual.get("devices_per_host")
-    constraints = _constraints(options, model.tables.names, num_devices, plan)
-    if ranks is not None or any(detail.collection for detail in model.details):
-        constraints, notes = torchrec_bridge().narrowed(
-            constraints, model.by_name, device_type=ranks or "cuda", widen=ranks is None
-        )
-        for sentence in notes:
-            note(sentence)
+    constraints = runnable(model, _constraints(options, model.tables.names, num_devices, plan), ranks, note)
     task = model.task(
         num_devices,
         memory_bytes,

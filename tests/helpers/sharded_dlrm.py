@@ -105,11 +105,9 @@ def table_parts(sharded: DistributedModelParallel) -> Iterator[tuple[str, torch.
             shards = [(s.tensor, s.metadata.shard_offsets, s.metadata.shard_sizes) for s in value.local_shards()]
         elif isinstance(value, DTensor):
             own = value.to_local()
-            shards = zip(
-                own.local_shards(), own.local_offsets(), own.local_sizes(), strict=False
-            )  # without shards one size
+            shards = zip(own.local_shards(), own.local_offsets(), own.local_sizes(), strict=False)
         else:
-            continue
+            shards = [(value, (0, 0), value.shape)] if "embedding" in name else []
         for part, starts, sizes in shards:
             yield name, part.detach(), [slice(a, a + size) for a, size in zip(starts, sizes, strict=True)]
 

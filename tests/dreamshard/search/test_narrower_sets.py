@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.table_list import read_tables
+from tests.helpers.tables import tables_of
 
 A100 = RooflinePlacer(PRESETS["a100"])
 NOISE = 1.04
@@ -65,3 +68,11 @@ def test_more_memory_costs_no_more(task):
     costs = [cost_ms(replace(task, memory_bytes=int(even * share))) for share in (1.05, 1.5, 4)]
     assert costs[1] <= NOISE * costs[0]
     assert costs[2] <= NOISE * min(costs)
+
+
+@pytest.mark.parametrize(("tables", "devices"), [(26, 8), (50, 16)])
+def test_the_last_of_equal_tables_are_split_over_all_devices(tables, devices):
+    task = PlacementTask(tables_of([100_000] * tables, 128), devices, 2**36)
+    shards = Shards.of(task, A100.place(task))
+    width = shards.per_device(torch.diff(shards.columns)[:, 0])
+    assert width.tolist() == [128 * tables // devices] * devices

@@ -60,8 +60,3 @@ def test_a_list_of_configs_is_read_with_types_and_features(tmp_path):
     (item,) = list_tables(tmp_path / "t.json")
     assert (item.dim, item.precision, item.pooling, item.optimizer) == (6, "fp16", "mean", "adam")
     assert (item.module_path, item.is_weighted, item.features) == ("ebc", True, ("clicked", "bought"))
-    (tmp_path / "t.csv").write_text(
-        "name,num_embeddings,embedding_dim,feature_names,data_type\nitem,50,6,clicked+bought,FP16\n"
-    )
-    (item,) = list_tables(tmp_path / "t.csv")
-    assert (item.dim, item.features, item.precision) == (6, ("clicked", "bought"), "fp16")

@@ -99,6 +99,13 @@ def test_a_models_types_and_optimizer_are_counted(place):
     assert "filled in by a Zipf law" in done.stderr
 
 
+def test_a_step_costs_the_same_in_place_and_what_if(place, tmp_path):
+    placed = place("placed_model.py:make_odd", "--devices", "2", "--hardware", "a100")
+    done = dreamshard("what-if", f"{tmp_path}/placed_model.py:make_odd", "--hardware", "a100:2", "--json")
+    placed_ms = json.loads(placed.stdout)["predicted"]["overall_ms"]
+    assert json.loads(done.stdout)[0]["overall_ms"] == pytest.approx(placed_ms, abs=1e-3)
+
+
 def test_a_list_is_completed_by_the_tables_ingested_last(place, tmp_path):
     lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
     (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,101,16,3\n")
