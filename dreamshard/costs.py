@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-import torch
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -46,27 +45,15 @@ def is_named(name: str, hardware: str) -> bool:
     return all(re.search(rf"\b{word}\b", described, re.IGNORECASE) for word in map(r"\W*".join, words))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DeviceCosts:
-    """Milliseconds per phase and device, `[..., D]`; `...` is any batch of placements."""
+    """Milliseconds of each device by phase, in the order of `PHASES`; `...` is any batch of placements."""
 
-    forward_compute_ms: Float[Tensor, "*B D"]
-    forward_comm_ms: Float[Tensor, "*B D"]
-    backward_comm_ms: Float[Tensor, "*B D"]
-    backward_compute_ms: Float[Tensor, "*B D"]
-
-    @classmethod
-    def from_phases(cls, phases_ms: Float[Tensor, "*B D 4"]) -> "DeviceCosts":
-        """Unstack `PHASES` from the last axis."""
-        return cls(**{f"{phase}_ms": phases_ms[..., i] for i, phase in enumerate(PHASES)})
-
-    def phases_ms(self) -> Float[Tensor, "*B D 4"]:
-        """The four phases stacked in the order of `PHASES`."""
-        return torch.stack([getattr(self, f"{phase}_ms") for phase in PHASES], dim=-1)
+    phases_ms: Float[Tensor, "*B D 4"]
 
     def device_ms(self) -> Float[Tensor, "*B D"]:
         """Sum of the phases per device."""
-        return self.phases_ms().sum(dim=-1)
+        return self.phases_ms.sum(dim=-1)
 
     def overall_ms(self) -> Float[Tensor, "*B"]:
         """Sum of the slowest device, which all others wait for."""
@@ -122,7 +109,7 @@ class CostSample(Measurement):
     infeasible: Infeasible | None = None
 
     def __post_init__(self) -> None:
-        phases_ms = self.costs.phases_ms()
+        phases_ms = self.costs.phases_ms
         if not phases_ms.isfinite().all() or (phases_ms < 0).any():
             raise ValueError(
                 f"testbed {self.testbed!r} measured {phases_ms.tolist()} ms for {self.task.name}; costs must be finite and "

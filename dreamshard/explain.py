@@ -102,7 +102,7 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
     """
     model, names, shards = costs_of(predictor, task, placement), task.tables.names, Shards.of(task, placement)
     costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes().tolist(), allowed_devices(task)
-    phases_ms, device_ms, overall_ms = costs.phases_ms().tolist(), costs.device_ms().tolist(), float(costs.overall_ms())
+    phases_ms, device_ms, overall_ms = costs.phases_ms.tolist(), costs.device_ms().tolist(), float(costs.overall_ms())
     without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(names))])  # [T, D]
     changes = [(0, placement.tables[0])]  # none at all, for the costs now in the same precision
     for t in range(len(names)):

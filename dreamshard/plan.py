@@ -162,7 +162,7 @@ def make_plan(
     overall_ms, differs = None, []
     if costs is not None:
         overall_ms = round(float(costs.overall_ms()), 4)
-        for device, phases in zip(devices, costs.phases_ms().tolist(), strict=True):
+        for device, phases in zip(devices, costs.phases_ms.tolist(), strict=True):
             device |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
         if costs_of is not None:
             differs = costs_of.differences(task, hardware, knows_topology=knows_topology)

@@ -48,7 +48,7 @@ class EvaluationConfig:
         repeats: measurements of each placement, interleaved with the others; a variant of a fixed model has one.
         model_repeats: of a fixed model; its interval is over them.
         budget_ms: work of the search, as in `Placer.place`.
-        rivals: whether to include the published rivals, one of which learns first, by measuring.
+        rivals: whether to include the published rivals.
     """
 
     repeats: int = 1

@@ -90,7 +90,7 @@ def _estimate(task: PlacementTask, cluster: Cluster) -> Estimate:
     return Estimate(
         cluster=cluster,
         overall_ms=float(device_ms.max()),
-        phases_ms=tuple(costs.phases_ms()[int(device_ms.argmax())].tolist()),
+        phases_ms=tuple(costs.phases_ms[int(device_ms.argmax())].tolist()),
         balance=float(device_ms.mean() / device_ms.max()),
         index_ms=1e3 * index_s,
         largest_bytes=int(shards.memory_bytes().max()),

@@ -74,7 +74,7 @@ class CostData:
         device = torch.cat([sample.placement.device for sample in samples])
         assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(features))
         assignment.index_put_((number, device, table), torch.ones(()), accumulate=True)
-        phases_ms = torch.stack([sample.costs.phases_ms() for sample in samples])
+        phases_ms = torch.stack([sample.costs.phases_ms for sample in samples])
         return cls(features, assignment, phases_ms, MeasuredOn.of(samples[-1]))
 
     def sums(self, encode: Callable[[Tensor], Tensor]) -> Float[Tensor, "S D L"]:

@@ -110,7 +110,7 @@ def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: A
     compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), sums.numpy()))  # [D, 2]
     comm_s = collectives_s(shards.collectives(), batch_size, spec, per_host).expand(len(sums), 2)  # [D, 2]
     phases_s = torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1)
-    return DeviceCosts.from_phases(1e3 * phases_s)
+    return DeviceCosts(1e3 * phases_s)
 
 
 def link_devices_per_host(task: PlacementTask, shards: Shards, spec: AcceleratorSpec) -> int:

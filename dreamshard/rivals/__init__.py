@@ -1,6 +1,5 @@
 """Published rivals, behind the same interface as every other placer, and their names. `_columns` may split tables by columns.
 
-rnn                 `rnn`: the LSTM encoder-decoder of Mirhoseini et al. 2017, trained on costs that it measures
 neuroshard          `neuroshard`, `neuroshard_columns`: the search of Zha et al. 2023, on DreamShard's cost network
 hugectr             `hugectr`: HugeCTR's planner, which measures and learns nothing; splits columns and rows as a task allows
 torchrec_planner    `torchrec_planner`, `torchrec_planner_columns`: TorchRec's planner, which measures and learns nothing
@@ -12,7 +11,6 @@ from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.placer import Placer
 from dreamshard.rivals.hugectr import HugeCtrPlanner
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
-from dreamshard.rivals.rnn import train_rnn
 from dreamshard.search import DreamShardPlacer
 
 ON_NETWORK = ("neuroshard", "neuroshard_columns")
@@ -22,13 +20,13 @@ OF_TORCHREC = ("torchrec_planner", "torchrec_planner_columns")
 """TorchRec's planner, which is only there if torchrec is."""
 
 RIVALS = (*ON_NETWORK, *OF_TORCHREC, "hugectr")
-"""Names of the rivals that learn nothing of their own; `train_rnn` makes the one that measures."""
+"""Names of all rivals."""
 
-__all__ = ["OF_TORCHREC", "ON_NETWORK", "RIVALS", "installed_rivals", "rival", "train_rnn"]
+__all__ = ["OF_TORCHREC", "ON_NETWORK", "RIVALS", "installed_rivals", "rival"]
 
 
 def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec | None = None) -> Placer:
-    """The rival `name`, which learns nothing of its own.
+    """The rival `name`.
 
     Args:
         placer: whose cost network predicts costs; None if there is none.

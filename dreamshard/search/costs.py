@@ -137,7 +137,7 @@ class CostModel(ABC):
 
     def predict(self, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase; raises as `loads`."""
-        return DeviceCosts.from_phases(self.phases_ms(self.sums(Shards.of(self.task, placement))[None])[0])
+        return DeviceCosts(self.phases_ms(self.sums(Shards.of(self.task, placement))[None])[0])
 
 
 @runtime_checkable

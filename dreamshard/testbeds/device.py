@@ -178,7 +178,7 @@ class DeviceTestbed(Testbed):
         if isinstance(timed, Infeasible):
             timed = np.zeros((0, task.num_devices, len(PHASES)))
         phases_ms, origin = self.summarised(timed, CLOCKS[self.device_type].name)
-        costs, batch_size = DeviceCosts.from_phases(phases_ms), self.setup.batch_size
+        costs, batch_size = DeviceCosts(phases_ms), self.setup.batch_size
         return CostSample(
             task=task, placement=placement, costs=costs, batch_size=batch_size, infeasible=infeasible, **origin
         )

@@ -86,7 +86,7 @@ def _figures(
 
 
 def _measured(row: EvaluationRow) -> MeasuredRow:
-    phases = row.costs.phases_ms().tolist()
+    phases = row.costs.phases_ms.tolist()
     return MeasuredRow(
         placer=row.placer,
         task=row.task.name,

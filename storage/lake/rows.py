@@ -85,7 +85,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
     """One row per device; device 0 carries the placement. `sample_id` is the hash of everything measured."""
     task, shards = sample.task, Shards.of(sample.task, sample.placement)
     tables, device = shards.tables, shards.device
-    phases = sample.costs.phases_ms().to(torch.float32).tolist()  # [D, 4]
+    phases = sample.costs.phases_ms.to(torch.float32).tolist()  # [D, 4]
     misfit = sample.infeasible
     whole: Row = {
         "run_key": run_key,
@@ -165,7 +165,7 @@ def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
     return CostSample(
         task=task_from_row(first | {"memory_bytes": first["capacity_bytes"]}, pool),
         placement=Placement.whole(first["placement"], first["num_devices"]),
-        costs=DeviceCosts.from_phases(phases),
+        costs=DeviceCosts(phases),
         spread_ms=first["spread_ms"] or 0.0,
         versions=json.loads(first["versions"]),
         infeasible=infeasible,

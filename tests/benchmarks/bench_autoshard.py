@@ -71,7 +71,7 @@ def _device_ms(placer: Placer, drawn: Sequence[PlacementTask]) -> np.ndarray:
     for task in drawn:
         device = placer.place(task).device[None]
         costs = device_costs(EXACT, task.tables, device, task.num_devices, task.precision, task.optimizer)
-        found.append((costs.forward_compute_ms + costs.backward_compute_ms)[0].numpy())
+        found.append((costs.phases_ms[..., 0] + costs.phases_ms[..., 3])[0].numpy())
     return np.stack(found)
 
 

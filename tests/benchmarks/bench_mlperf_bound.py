@@ -51,8 +51,8 @@ def embedding_ms(task: PlacementTask, shards: Shards, spec: AcceleratorSpec) -> 
     """Compute of the slowest device, and communication of fp16 vectors: half of the batch's bytes in fp32."""
     batch = task.batch_size or 1
     costs, halved = (sharding_costs(task, shards, size, spec) for size in (batch, batch // 2))
-    compute_ms = costs.forward_compute_ms + costs.backward_compute_ms
-    return float(compute_ms.max()), float((halved.forward_comm_ms + halved.backward_comm_ms).max())
+    compute_ms = costs.phases_ms[..., 0] + costs.phases_ms[..., 3]
+    return float(compute_ms.max()), float((halved.phases_ms[..., 1] + halved.phases_ms[..., 2]).max())
 
 
 def row_shards(task: PlacementTask, placement: Placement) -> Shards:

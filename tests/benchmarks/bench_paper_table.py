@@ -31,7 +31,7 @@ from dreamshard.cost_model.exchanges import exchanges_for
 from dreamshard.files.text import markdown_table
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival, train_rnn
+from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import RULES_OF_THUMB, baselines
 from dreamshard.shards import violation
@@ -46,6 +46,7 @@ from flows.runtime.identity import source_revision
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables, repeated
+from tests.benchmarks.rnn import train_rnn
 from tests.helpers.trained import learn, make_placer
 
 RTX2080TI = PRESETS["rtx2080ti"]

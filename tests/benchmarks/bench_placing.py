@@ -5,6 +5,7 @@ The references are the authors' program on one core; it places by the policy alo
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from dreamshard.placement import Placement
@@ -12,7 +13,6 @@ from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.measuring import Row, cpu_seconds, peak_bytes, row, trained
 from tests.benchmarks.pools import Size, large_task
-from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.trained import make_placer
 
 POLICY = ((Size(50, 4), 1.0, 26.0), (Size(800, 4), None, 720.0), (Size(800, 128), 20.0, 1120.0))
@@ -27,7 +27,8 @@ class _Places(Protocol):
 def rows(quick: bool = False) -> Iterator[Row]:
     """All rows; the largest size comes last."""
     state = trained("mixed", 0, 30)
-    policy, searching = PolicyPlacer(state), make_placer(state)
+    searching = make_placer(state)
+    policy = replace(searching, inference="policy")
     repeats = 3 if quick else 9
     for size, bar, reference in POLICY:
         yield _placing("policy alone", policy, size, repeats, bar, reference)

@@ -53,14 +53,14 @@ PLACERS = {"left": Fixed("left", (0, 1)), "right": Fixed("right", (1, 0))}
 
 def run(measure, placers=PLACERS, tasks=TASKS, repeats=3, seed=0, **options):
     """An evaluation in which 7 ms are predicted of every placement."""
-    costs = DeviceCosts.from_phases(torch.tensor([[7.0, 0.0, 0.0, 0.0]]))
+    costs = DeviceCosts(torch.tensor([[7.0, 0.0, 0.0, 0.0]]))
     return evaluate(placers, tasks, measure, predict=lambda *_: costs, repeats=repeats, seed=seed, **options)
 
 
 def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None):
     """One placer on the task of that name, whose two tables are named after it unless `tables` names them."""
     of = PlacementTask(tables_of([1, 1], names=tables or (f"{task}0", f"{task}1")), 2, 2 * ROW_BYTES, name=task)
-    costs = DeviceCosts.from_phases(torch.zeros(2, 4))
+    costs = DeviceCosts(torch.zeros(2, 4))
     return EvaluationRow(placer, of, Placement.whole(device, 2), repeats_ms, predicted_ms, 1.0, costs)
 
 
@@ -83,7 +83,7 @@ def test_a_row_holds_its_repeats_their_mean_and_the_prediction():
         key = (each.task.name, tuple(each.placement.device.tolist()))
         measured = tuple(n + 1 for n, seen in enumerate(measure.order) if seen == key)
         assert (each.repeats_ms, each.overall_ms) == (measured, pytest.approx(sum(measured) / 3))
-        assert float(each.costs.forward_compute_ms[0]) == measured[0]
+        assert float(each.costs.phases_ms[0, 0]) == measured[0]
         assert (each.predicted_ms, each.fits) == (7.0, True)
 
 

@@ -29,7 +29,7 @@ def test_each_device_names_its_phases_and_slow_tables():
     explained = explain(of, placement, A100)
     costs = A100.predict(of, placement)
     assert [reason.total_ms for reason in explained.devices] == pytest.approx(costs.device_ms().tolist())
-    assert list(explained.devices[0].phases_ms.values()) == pytest.approx(costs.phases_ms()[0].tolist())
+    assert list(explained.devices[0].phases_ms.values()) == pytest.approx(costs.phases_ms[0].tolist())
     assert [*explained.devices[0].saved_ms] == ["t0", "t1"]
     assert [*explained.devices[1].saved_ms] == ["t2"]
     without = replace(of, tables=of.tables.select([1, 2]))

@@ -51,7 +51,7 @@ def whole(task, devices):
 def test_shares_add_up_to_what_each_device_costs_and_holds(case, predictor):
     task, placement = case
     shares = table_shares(task, placement, predictor)
-    expected = predictor.predict(task, placement).phases_ms()
+    expected = predictor.predict(task, placement).phases_ms
     summed = shares.rest_ms.index_add(0, shares.device, shares.phases_ms)
     torch.testing.assert_close(summed, expected.double(), rtol=1e-4, atol=1e-6)
     assert (shares.phases_ms >= 0).all()
@@ -62,10 +62,10 @@ def test_shares_add_up_to_what_each_device_costs_and_holds(case, predictor):
 def test_compute_is_divided_by_savings_and_exchange_by_columns():
     task = PlacementTask(tables_of([100_000] * 3, [64, 32, 64], [40.0, 10.0, 20.0]), 2, 2**40)
     shares = table_shares(task, whole(task, [0, 0, 1]), A100)
-    costs = A100.predict(task, whole(task, [0, 0, 1])).phases_ms()[0]
+    costs = A100.predict(task, whole(task, [0, 0, 1])).phases_ms[0]
     saved = []
     for kept in ([1, 2], [0, 2]):
         less = PlacementTask(task.tables.select(kept), 2, 2**40)
-        saved.append(costs[0] - A100.predict(less, whole(less, [0, 1])).phases_ms()[0, 0])
+        saved.append(costs[0] - A100.predict(less, whole(less, [0, 1])).phases_ms[0, 0])
     assert float(shares.phases_ms[0, 0] / shares.phases_ms[1, 0]) == pytest.approx(float(saved[0] / saved[1]))
     assert float(shares.phases_ms[0, 1] / shares.phases_ms[1, 1]) == pytest.approx(64 / 32)

@@ -106,7 +106,7 @@ def answer(line: str, num_devices: int, timeout_s: float, ranks: Ranks) -> dict:
         return {"error": str(error)}
     finally:
         bed.close()
-    all_positive = bool((sample.costs.phases_ms() > 0).all())
+    all_positive = bool((sample.costs.phases_ms > 0).all())
     return {"hardware": sample.hardware, "devices_per_host": sample.task.devices_per_host, "all_positive": all_positive}
 
 

@@ -16,16 +16,9 @@ from tests.helpers.tables import BATCH, tables_of
 
 def sample_of_phases(task: PlacementTask, placement: Placement, phases_ms: Tensor, **fields: Any) -> CostSample:
     """A sample with these `[D, 4]` milliseconds; `fields` override those of the sample."""
-    costs = DeviceCosts.from_phases(phases_ms)
-    defaults = {
-        "spread_ms": 0.0,
-        "repeats": 1,
-        "clock": "model",
-        "testbed": "by hand",
-        "hardware": "simulated",
-        "batch_size": BATCH,
-    }
-    return CostSample(task=task, placement=placement, costs=costs, **defaults | fields)
+    made: dict[str, Any] = {"spread_ms": 0.0, "repeats": 1, "clock": "model", "testbed": "by hand"}
+    made |= {"hardware": "simulated", "batch_size": BATCH, **fields}
+    return CostSample(task=task, placement=placement, costs=DeviceCosts(phases_ms), **made)
 
 
 def sample_of(task: PlacementTask, placement: Placement, device_ms: Sequence[float]) -> CostSample:
@@ -37,30 +30,17 @@ def sample_of(task: PlacementTask, placement: Placement, device_ms: Sequence[flo
 
 def four_tables() -> Tables:
     """Tables a, b/c, d and e; the thirds in them do not survive being stored in a shorter float."""
-    return tables_of(
-        [10, 20, 30, 40],
-        [4, 8, 16, 32],
-        [1 / 3, 2.5, 0.0, 7.0],
-        names=("a", "b/c", "d", "e"),
-        bins=[[1 / 3, *[0.0] * 15, 2 / 3]] * 4,
-        lookups=[100, 250, 0, 700],
-        unique_rows=[10, 20, 0, 40],
-    )
+    counts: dict[str, Any] = {"lookups": [100, 250, 0, 700], "unique_rows": [10, 20, 0, 40]}
+    counts |= {"names": ("a", "b/c", "d", "e"), "bins": [[1 / 3, *[0.0] * 15, 2 / 3]] * 4}
+    return tables_of([10, 20, 30, 40], [4, 8, 16, 32], [1 / 3, 2.5, 0.0, 7.0], **counts)
 
 
 def make_sample(task: PlacementTask, device: list[int], testbed: str = "simulated:h100", ms: float = 0.1) -> CostSample:
     """Device d takes (1, 2, 3, 4) x ms x (d + 1)."""
-    return sample_of_phases(
-        task,
-        Placement.whole(torch.tensor(device), task.num_devices),
-        torch.tensor([[(d + 1) * ms * phase for phase in (1, 2, 3, 4)] for d in range(task.num_devices)]),
-        spread_ms=0.01,
-        repeats=15,
-        testbed=testbed,
-        hardware="simulated H100",
-        batch_size=512,
-        versions={"torch": "2.13.0"},
-    )
+    phases_ms = torch.tensor([[(d + 1) * ms * phase for phase in (1, 2, 3, 4)] for d in range(task.num_devices)])
+    how: dict[str, Any] = {"spread_ms": 0.01, "repeats": 15, "testbed": testbed, "hardware": "simulated H100"}
+    how |= {"batch_size": 512, "versions": {"torch": "2.13.0"}}
+    return sample_of_phases(task, Placement.whole(device, task.num_devices), phases_ms, **how)
 
 
 def make_evaluation(task: PlacementTask, placer: str, overall_ms: float) -> EvaluationRow:

@@ -20,13 +20,7 @@ FOUR_DEVICES_ON_TWO_HOSTS = Placement(
 
 def sharded_task(**options) -> PlacementTask:
     """The task, whose tables may be sharded in every way; `options` are other fields of it."""
-    tables = tables_of(
-        [100, 10, 33, 7, 1000],
-        [16, 8, 32, 4, 8],
-        [2.0, 1.0, 3.0, 1.0, 4.0],
-        names="abcde",
-        batch_size=100,
-        unique_rows=[50, 10, 30, 7, 300],
-    )
+    rows, unique_rows, pooling = [100, 10, 33, 7, 1000], [50, 10, 30, 7, 300], [2.0, 1.0, 3.0, 1.0, 4.0]
+    tables = tables_of(rows, [16, 8, 32, 4, 8], pooling, names="abcde", batch_size=100, unique_rows=unique_rows)
     options = {"constraints": Constraints(sharding_types=SHARDING_TYPES, caching=True), **options}
     return PlacementTask(tables, 4, 100_000, devices_per_host=2, **options)

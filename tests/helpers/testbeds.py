@@ -68,7 +68,7 @@ def costs_of_loads(loads: Float[Tensor, "*B D L"], batch_size: int, spec: Accele
     dims = loads[..., DIM]
     most_bytes = vector_bytes(dims.amax(dim=-1, keepdim=True), batch_size)
     comm_s = collective_s(most_bytes, dims.shape[-1], spec, spec.devices_per_node).expand_as(dims)
-    return DeviceCosts.from_phases(1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1))
+    return DeviceCosts(1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1))
 
 
 def device_costs(

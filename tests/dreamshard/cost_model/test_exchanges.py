@@ -67,7 +67,7 @@ def test_without_exchanges_placements_decide():
 )
 def test_placements_and_exchanges_predict_placements(count, learnt, wanted, rel):
     found, [sample] = network(*placements(count), learnt=exchanges(*learnt)), placements(wanted, 1)
-    measured = torch.stack([sample.costs.forward_comm_ms, sample.costs.backward_comm_ms], dim=1)
+    measured = torch.stack([sample.costs.phases_ms[..., 1], sample.costs.phases_ms[..., 2]], dim=1)
     with torch.no_grad():
         sums = data_of([sample]).sums(found.encode)
         predicted = found.for_task(sample.task).phases_ms(sums)[0, :, 1:3]

@@ -107,7 +107,7 @@ def test_host_memory_needs_its_link_and_one_host_its_devices():
     task, spec = task_of_one(num_devices=1), replace(H100, host_bytes_per_s=None)
     with pytest.raises(ValueError, match=r"in host memory, but the link of 'h100' to it is unknown.*host_bandwidth"):
         sharding_costs(task, shards_of(task, "table_wise", where=(0,), cached_share=0.5), BATCH, spec)
-    assert sharding_costs(task, shards_of(task, "table_wise", where=(0,)), BATCH, spec).forward_compute_ms > 0
+    assert sharding_costs(task, shards_of(task, "table_wise", where=(0,)), BATCH, spec).phases_ms[..., 0] > 0
     task = replace(task_of_one(), devices_per_host=2)
     with pytest.raises(ValueError, match="over hosts of 4 devices, but there are 2 devices per host"):
         sharding_costs(task, shards_of(task, "table_row_wise", where=(0,)), BATCH, H100)

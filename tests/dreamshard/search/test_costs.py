@@ -87,6 +87,6 @@ def test_an_all_reduce_costs_two_all_to_alls_of_its_bytes():
     exchanged = placer.predict(task, Placement.whole(torch.arange(4), 4))  # every device sends 100 dims
     batch_size, model = int(placer.cost_network.exchanges.batch_size), placer.costs(task)
     reduced_ms = model.collective_ms(COPIES, np.array([100.0 * 4 * batch_size]))
-    assert reduced_ms[0, 1] == pytest.approx(2 * float(exchanged.backward_comm_ms[0]), rel=0.02)
-    both_ways = exchanged.forward_comm_ms + exchanged.backward_comm_ms
+    assert reduced_ms[0, 1] == pytest.approx(2 * float(exchanged.phases_ms[0, 2]), rel=0.02)
+    both_ways = exchanged.phases_ms[..., 1] + exchanged.phases_ms[..., 2]
     assert model.collective_ms(ROWS, np.array([100.0]))[0].sum() == pytest.approx(float(both_ways[0]), rel=0.02)

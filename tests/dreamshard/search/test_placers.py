@@ -13,9 +13,8 @@ from dreamshard.search.baselines import baselines
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.tables import pool_of
-from tests.helpers.trained import learnt, learnt_placer
+from tests.helpers.trained import learnt, learnt_placer, make_placer
 
 UNHURRIED_MS = 50.0
 PRIOR = RooflinePlacer(PRESETS["a100"])
@@ -23,7 +22,7 @@ PRIOR = RooflinePlacer(PRESETS["a100"])
 
 def starts(task):
     state = learnt()
-    placers = [PolicyPlacer(state)]
+    placers = [replace(make_placer(state), inference="policy")]
     placers += [GreedyCostPlacer(state.cost_network, state.normaliser), *baselines().values()]
     for placer in placers:
         try:
@@ -71,8 +70,8 @@ def test_a_preset_predicts_what_the_simulated_testbed_measures(constraints, batc
         constraints=constraints,
     )  # fmt: skip
     placement = PRIOR.place(task)
-    measured = true_ms(task, placement, batch_size).costs.phases_ms()
-    assert torch.allclose(PRIOR.predict(task, placement).phases_ms().float(), measured, rtol=1e-4)
+    measured = true_ms(task, placement, batch_size).costs.phases_ms
+    assert torch.allclose(PRIOR.predict(task, placement).phases_ms.float(), measured, rtol=1e-4)
 
 
 @pytest.mark.parametrize("num_devices", [2, 4, 12])

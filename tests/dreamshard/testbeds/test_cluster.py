@@ -27,12 +27,12 @@ def cluster():
 def test_two_ranks_measure_a_placement(cluster):
     sample = cluster.measure(roomy_task(TABLES), placement(0, 0, 1))
     assert isinstance(cluster, Testbed)
-    assert (sample.costs.phases_ms() > 0).all()
+    assert (sample.costs.phases_ms > 0).all()
     assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
     assert (sample.testbed, sample.clock, sample.repeats, sample.batch_size) == ("cluster", "thread_cpu", 5, BATCH)
     assert sample.spread_ms > 0
     assert sample.versions["torch"] == str(torch.__version__)
-    first, second = cluster.measure(roomy_task(TABLES), placement(1, 1, 1)).costs.phases_ms()
+    first, second = cluster.measure(roomy_task(TABLES), placement(1, 1, 1)).costs.phases_ms
     assert first[0] == first[3] == 0  # without tables it only takes part in the exchange
     assert min(first[1], second[0]) > 0
 
@@ -66,7 +66,7 @@ def each_way(**first) -> Placement:
 
 def test_every_way_to_shard_is_measured_at_once(cluster):
     sample = cluster.measure(any_sharding_task(SIX), each_way())
-    assert (sample.costs.phases_ms() > 0).all()
+    assert (sample.costs.phases_ms > 0).all()
     assert (sample.repeats, sample.task.devices_per_host) == (5, 2)
 
 
@@ -90,7 +90,7 @@ def test_a_shard_larger_than_memory_is_a_sample_not_an_error(cluster):
     assert sample.infeasible.device == 1
     assert sample.infeasible.asked_bytes > 2 * 2**44 * 4 * 4 > sample.infeasible.free_bytes > 0
     assert sample.overall_ms == float("inf")
-    assert sample.costs.phases_ms().abs().sum() == 0
+    assert sample.costs.phases_ms.abs().sum() == 0
     assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).infeasible is None
 
 

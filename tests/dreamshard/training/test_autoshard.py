@@ -84,7 +84,7 @@ def test_each_device_with_tables_gives_forward_and_backward():
     samples = [simulated().measure(*proposal) for proposal in propose(state, tiny_tasks())]
     _, measured = state.cost_network.predicted(CostData.of(samples, state.normaliser))
     holding = [(s.costs, d) for s in samples for d in range(s.task.num_devices) if (s.placement.device == d).any()]
-    expected = [float(costs.forward_compute_ms[d] + costs.backward_compute_ms[d]) for costs, d in holding]
+    expected = [float(costs.phases_ms[d, 0] + costs.phases_ms[d, 3]) for costs, d in holding]
     assert measured.tolist() == pytest.approx(expected)
 
 
@@ -99,7 +99,7 @@ def test_a_short_run_places_another_size_better_than_chance():
     for task in sample_tasks(pool_of(40, seed=9), 6, 20, 4, 2**33, generator):
         random = torch.randint(4, (40, 20), generator=generator)
         costs = device_costs(testbed, task.tables, torch.cat([placer.place(task).device[None], random]), 4)
-        largest_ms = (costs.forward_compute_ms + costs.backward_compute_ms).amax(dim=-1)  # [41]
+        largest_ms = (costs.phases_ms[..., 0] + costs.phases_ms[..., 3]).amax(dim=-1)  # [41]
         placed.append(float(largest_ms[0]))
         drawn.append(float(largest_ms[1:].mean()))
     assert sum(placed) < 0.95 * sum(drawn)

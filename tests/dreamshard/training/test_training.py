@@ -129,7 +129,7 @@ def test_placements_that_did_not_fit_are_not_learnt_from():
     samples = measured(state, tiny_tasks())
     misfit = replace(
         samples[0],
-        costs=DeviceCosts.from_phases(torch.zeros(2, 4)),
+        costs=DeviceCosts(torch.zeros(2, 4)),
         infeasible=Infeasible(device=0, asked_bytes=2, free_bytes=1),
     )
     propose(other, tiny_tasks())

@@ -20,7 +20,7 @@ FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a ma
 
 def row(placer: str, task: str, overall_ms: float, predicted_ms: float = 1.0, place_ms: float = 1.0) -> EvaluationRow:
     """Device 0 takes `overall_ms`, device 1 takes 1 ms; a quarter of it in each phase."""
-    costs = DeviceCosts.from_phases(torch.tensor([[overall_ms / 4] * 4, [0.25] * 4]))
+    costs = DeviceCosts(torch.tensor([[overall_ms / 4] * 4, [0.25] * 4]))
     of = PlacementTask(four_tables(), 2, 2**30, name=task)
     placement = Placement.whole(torch.tensor([0, 0, 1, 1]), 2)
     return EvaluationRow(placer, of, placement, (overall_ms,), predicted_ms, place_ms, costs)

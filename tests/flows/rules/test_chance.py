@@ -25,7 +25,7 @@ LAWS = {
 
 def simulated(law: str, num_tasks: int, gain: float) -> list[PairedComparison]:
     """Comparisons on tasks whose gains vary by that law."""
-    ms, idle = (1.0,), DeviceCosts.from_phases(torch.zeros(2, 4))
+    ms, idle = (1.0,), DeviceCosts(torch.zeros(2, 4))
     tasks = [PlacementTask(tables_of([1, 1], names=(f"{i}a", f"{i}b")), 2, 99, name=str(i)) for i in range(num_tasks)]
     new, old = (
         [EvaluationRow(name, task, Placement.whole(device, 2), ms, 1.0, 1.0, idle) for task in tasks]

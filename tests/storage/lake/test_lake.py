@@ -87,7 +87,7 @@ def test_samples_come_back_bit_for_bit_in_order(lake: Lake, sample: CostSample, 
     append_samples(lake, [sample], "run", 1, version)
     for back, own in zip(lake.read_cost_samples("run"), (sample, later), strict=True):
         assert back.placement.device.tolist() == own.placement.device.tolist()
-        assert torch.equal(back.costs.phases_ms(), own.costs.phases_ms())
+        assert torch.equal(back.costs.phases_ms, own.costs.phases_ms)
         assert back.task.tables.names == ("d", "a", "e")
         assert back.task.tables.pooling_factor.tolist() == own.task.tables.pooling_factor.tolist()
         for name in ("overall_ms", "spread_ms", "repeats", "clock", "testbed", "hardware", "batch_size", "versions"):
@@ -154,13 +154,13 @@ def test_drifted_tables_belong_to_a_datasets_pool_only(tmp_path):
 def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
     lake: Lake, settings: Settings, sample: CostSample, version: str
 ):
-    nothing, why = DeviceCosts.from_phases(torch.zeros(2, 4)), Infeasible(device=1, asked_bytes=3000, free_bytes=2000)
+    nothing, why = DeviceCosts(torch.zeros(2, 4)), Infeasible(device=1, asked_bytes=3000, free_bytes=2000)
     misfit = replace(sample, costs=nothing, spread_ms=0.0, repeats=0, infeasible=why)
     append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
     found = lake.read_cost_samples("run")
     assert [sample.infeasible for sample in found] == [misfit.infeasible, None]
     assert found[0].overall_ms == math.inf
-    assert found[0].costs.phases_ms().abs().sum() == 0
+    assert found[0].costs.phases_ms.abs().sum() == 0
     append_samples(lake, [misfit], "run", 1, version)
     rows = catalog.query(settings, "select avg(overall_ms) as mean, sum(asked_bytes) as asked from cost_samples")
     assert rows == [{"mean": 2.0, "asked": 3000}]

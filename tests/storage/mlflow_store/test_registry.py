@@ -49,7 +49,7 @@ def test_a_version_places_as_registered_and_holds_no_pickle(registered: Settings
     task = PlacementTask(tables, 2, 10**6)
     loaded, placement = registry.load_placer(FIRST, registered), placer.place(task)
     assert torch.equal(loaded.place(task).device, placement.device)
-    assert torch.equal(loaded.predict(task, placement).phases_ms(), placer.predict(task, placement).phases_ms())
+    assert torch.equal(loaded.predict(task, placement).phases_ms, placer.predict(task, placement).phases_ms)
     assert registry.find(registered, FIRST).made_of == MODELLED
     kinds = {path.suffix for path in (registered.home / "mlartifacts").rglob("*") if path.is_file()}
     assert ".safetensors" in kinds

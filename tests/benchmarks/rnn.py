@@ -1,23 +1,17 @@
 """The RNN policy: Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017.
 
-DreamShard's paper compares itself with it (arXiv 2210.02023, section 4.1). An LSTM encoder reads the tables; an LSTM decoder
-with attention over the encoder's outputs emits one device per table, and its input includes the device it chose last. The
-last layer has one output per device, so a trained policy places only on as many devices as it was trained on.
-
-Nothing is predicted: the policy sees the features of the tables, and learns by REINFORCE from its placements' costs on the
-testbed. The reward is minus the square root of the cost, as published. Tables come in descending order of their bytes.
-
-The paper measures thousands of placements of one graph. Here training runs across tasks and measures as many placements as
-a DreamShard training. `docs/as-published.md` lists the other differences.
+DreamShard's paper compares itself with it (arXiv 2210.02023, section 4.1). An LSTM encoder reads the tables, in descending
+order of their bytes; an LSTM decoder with attention over the encoder's outputs emits one device per table, and its input
+includes the device it chose last. The last layer has one output per device, so it places only on as many as it was trained
+on. It learns by REINFORCE from its placements' costs on the testbed; the reward is minus the square root of the cost.
+The paper measures thousands of placements of one graph; here training runs across tasks, and measures as many as DreamShard.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dreamshard.cost_model import FEATURES, Normaliser, gradient_step
@@ -41,7 +35,6 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, num_devices: int) -> None:
         super().__init__()
-        self.num_devices = num_devices
         self.encoder = nn.LSTM(len(FEATURES), _HIDDEN, batch_first=True)
         self.device = nn.Embedding(num_devices + 1, _HIDDEN)  # the last one: nothing chosen yet
         self.decoder = nn.LSTMCell(2 * _HIDDEN, _HIDDEN)
@@ -49,34 +42,19 @@ class EncoderDecoder(nn.Module):
         self.score = nn.Linear(2 * _HIDDEN, num_devices)
 
 
-class Sampled(NamedTuple):
-    """`B` sampled placements of one task; `log_prob` and `entropy` are of each choice, in the order of placing."""
-
-    device: Int[Tensor, "B T"]
-    log_prob: Float[Tensor, "B T"]
-    entropy: Float[Tensor, "B T"]
-    fits: Bool[Tensor, " B"]
-
-
 @dataclass(frozen=True)
 class RnnPlacer(OrderedPlacer):
-    """The trained policy; the same task gets the same sample of it.
-
-    Attributes:
-        num_measurements: placements that it measured.
-        seed: of the sample.
-    """
+    """The trained policy; the same task gets the same sample of it."""
 
     policy: EncoderDecoder
     normaliser: Normaliser
-    num_measurements: int
-    seed: int = 0
+    seed: int
     name: str = "rnn"
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """Raises NoPlacementError for another number of devices, or if neither policy nor packing finds room."""
-        taken = sample(self.policy, self.normaliser, task, 1, torch.Generator().manual_seed(self.seed))
-        return Placement.whole(taken.device[0] if bool(taken.fits) else packed(task), task.num_devices)
+        """Packs tables if the sample does not fit."""
+        device, *_, fits = sample(self.policy, self.normaliser, task, 1, torch.Generator().manual_seed(self.seed))
+        return Placement.whole(device[0] if bool(fits) else packed(task), task.num_devices)
 
 
 def train_rnn(
@@ -84,66 +62,39 @@ def train_rnn(
     tasks: Sequence[PlacementTask],
     measure: Callable[[PlacementTask, Placement], CostSample],
     seed: int,
-    measurements: int = 100,
+    measurements: int,
 ) -> RnnPlacer:
-    """The policy after measuring `measurements` placements of `tasks`.
-
-    Args:
-        normaliser: of the tables' features.
-        tasks: to learn from, all on the same number of devices.
-        measure: as `Testbed.measure`; called once for each sampled placement that fits the devices.
-        seed: of the weights and of everything that is sampled.
-
-    Raises:
-        ValueError: the tasks differ in their number of devices.
-        NoPlacementError: too few sampled placements fit the devices.
-        TrainingDivergedError: the loss is not finite.
-    """
-    counts = sorted({task.num_devices for task in tasks})
-    if len(counts) != 1:
-        raise ValueError(
-            f"rnn has one output per device, so train one for each number of devices; got tasks of {counts}"
-        )
+    """The policy after `measurements` placements of tasks on equally many devices."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        policy = EncoderDecoder(counts[0])
+        policy = EncoderDecoder(tasks[0].num_devices)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(policy.parameters(), lr=_LEARNING_RATE)
     measured = drawn = 0
     while measured < measurements:
         optimizer.param_groups[0]["lr"] = _LEARNING_RATE * max(1 - measured / measurements, 0.05)
         task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
-        taken = sample(policy, normaliser, task, min(_EPISODES, measurements - measured), generator)
-        drawn += len(taken.fits)
+        count = min(_EPISODES, measurements - measured)
+        device, log_prob, entropy, fits = sample(policy, normaliser, task, count, generator)
+        drawn += count
         if drawn > _DRAWS_PER_MEASUREMENT * measurements:
-            raise NoPlacementError(
-                f"only {measured} of {drawn} placements that rnn sampled fit the devices; give the devices more memory"
-            )
-        cost = torch.full((len(taken.fits),), math.inf)
-        for episode in taken.fits.nonzero()[:, 0].tolist():
-            placement = Placement.whole(taken.device[episode], task.num_devices)
-            cost[episode] = measure(task, placement).overall_ms
-        measured += int(taken.fits.sum())
+            raise NoPlacementError(f"only {measured} of {drawn} placements that rnn sampled fit the devices")
+        cost = torch.full((count,), math.inf)
+        for episode in fits.nonzero()[:, 0].tolist():
+            cost[episode] = measure(task, Placement.whole(device[episode], task.num_devices)).overall_ms
+        measured += int(fits.sum())
         known = cost.isfinite()  # a placement that did not fit counts as the most expensive
         if known.any():
             root = torch.where(known, cost, cost[known].max()).sqrt()
-            loss = policy_gradient_loss(taken.log_prob, taken.entropy, root, known, _ENTROPY_WEIGHT)
+            loss = policy_gradient_loss(log_prob, entropy, root, known, _ENTROPY_WEIGHT)
             gradient_step(policy, optimizer, loss, "RNN's policy", max_norm=1.0)
-    return RnnPlacer(policy, normaliser, measured, seed)
+    return RnnPlacer(policy, normaliser, seed)
 
 
 def sample(
     policy: EncoderDecoder, normaliser: Normaliser, task: PlacementTask, count: int, generator: torch.Generator
-) -> Sampled:
-    """Sample `count` placements.
-
-    Raises:
-        NoPlacementError: the policy was trained on another number of devices.
-    """
-    if task.num_devices != policy.num_devices:
-        raise NoPlacementError(
-            f"rnn was trained for {policy.num_devices} devices; train it on tasks with {task.num_devices}"
-        )
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`count` placements: devices, and log-probabilities and entropies of the choices, `[B, T]`; `[B]` whether each fits."""
     order = torch.argsort(task.table_bytes, descending=True, stable=True)  # [T]
     features = normaliser(task.tables)[order][None].expand(count, -1, -1)  # [B, T, F]
     table_bytes, allowed, room = task.table_bytes[order].tolist(), allowed_devices(task)[order], task.capacity_bytes
@@ -167,4 +118,4 @@ def sample(
     placed = torch.empty(count, len(order), dtype=torch.int64)
     placed[:, order] = torch.stack(devices, dim=1)  # in the task's own order
     fits = (used_bytes <= room).all(dim=1)
-    return Sampled(placed, torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1), fits)
+    return placed, torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1), fits
