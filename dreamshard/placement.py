@@ -164,10 +164,6 @@ class Placement:
             return self
         return replace(self, devices_per_host=min(devices_per_host, self.num_devices))
 
-    def with_table(self, table: int, sharding: TableSharding) -> "Placement":
-        """A copy in which one table is sharded in another way."""
-        return replace(self, tables=(*self.tables[:table], sharding, *self.tables[table + 1 :]))
-
 
 def even_columns(dim: int, parts: int) -> Columns:
     """About equally wide ranges of columns, each of a multiple of `DIM_MULTIPLE`; at most `most_ranges`."""

@@ -3,13 +3,14 @@
 Nothing is held out by table here. What is held out are placements, and variants that differ from those trained on.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from dreamshard.cost_model.compiled import Floats
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.packing import packed_columns, split_by_columns
 from dreamshard.shards import Shards
@@ -61,29 +62,23 @@ def draw_drift(model: Tables, *, seed: int, most_lookups: int) -> tuple[Drift, .
     Args:
         most_lookups: of all changed tables together, and of all added ones; further tables are left out.
     """
-    factors = model.pooling_factor.tolist()
+    generator, size = np.random.default_rng(seed), len(model)
+    factors, lookups = model.pooling_factor.tolist(), model.lookups.tolist()
 
-    def drawn(purpose: int, most: int, draw: Callable[[np.random.Generator], tuple[float, float]]) -> dict[int, Drift]:
-        generator, left = np.random.default_rng([seed, purpose]), most_lookups
-        found: dict[int, Drift] = {}
-        for t in generator.permutation(len(model)).tolist():
-            rows, pooling = draw(generator)
-            pooling = pooling if factors[t] > 1 else 1.0
-            lookups = round(int(model.lookups[t]) * pooling)
-            if len(found) < most and left >= lookups:
-                left -= lookups
-                found[t] = Drift(table=model.names[t], rows=round(rows, 2), pooling=round(pooling, 2))
-        return found
+    def drawn(rows: Floats, pooling: Floats, most: int) -> list[Drift]:
+        left, found = most_lookups, dict[int, Drift]()
+        for t in generator.permutation(size).tolist():
+            factor = float(pooling[t]) if factors[t] > 1 else 1.0
+            needed = round(lookups[t] * factor)
+            if len(found) < most and needed <= left:
+                left -= needed
+                found[t] = Drift(table=model.names[t], rows=round(float(rows[t]), 2), pooling=round(factor, 2))
+        return [found[t] for t in sorted(found)]
 
-    def change(draws: np.random.Generator) -> tuple[float, float]:
-        return draws.uniform(1.0, 1.3), float(np.exp(0.15 * np.clip(draws.standard_normal(), -2, 2)))
-
-    def addition(draws: np.random.Generator) -> tuple[float, float]:
-        return draws.uniform(0.3, 0.9), float(np.exp(draws.uniform(-0.7, 0.7)))
-
-    changed = drawn(5, len(model), change)
-    added = drawn(6, 2 * _most_exchanged(model), addition)
-    return *(changed[t] for t in sorted(changed)), *added.values()
+    steps = generator.standard_normal(size).clip(-2, 2)
+    changed = drawn(generator.uniform(1.0, 1.3, size), np.exp(0.15 * steps), size)
+    likeness = np.exp(generator.uniform(-0.7, 0.7, size))
+    return *changed, *drawn(generator.uniform(0.3, 0.9, size), likeness, 2 * _most_exchanged(model))
 
 
 def drifted(table: WorkloadTable, drift: Drift) -> WorkloadTable:
@@ -176,15 +171,15 @@ def split_to_fit(task: PlacementTask) -> PlacementTask:
 def _draw_variant(model: Tables, drift: Sequence[Drift], generator: torch.Generator) -> tuple[list[str], str]:
     """Names of a variant's tables, and how many are added, removed and changed: `(+1 -0 ~9)`."""
     most = _most_exchanged(model)
-    num_removed, num_added = (int(torch.randint(most + 1, (), generator=generator)) for _ in range(2))
+    num_removed, num_added = torch.randint(most + 1, (2,), generator=generator).tolist()
     removed = set(torch.randperm(len(model), generator=generator)[:num_removed].tolist())
     share = 0.2 + 0.6 * float(torch.rand((), generator=generator))
     own, further = ([each for each in drift if each.is_added == is_added] for is_added in (False, True))
     draws = torch.rand(len(own), generator=generator).tolist()
     changed = {each.table: each.name for each, draw in zip(own, draws, strict=True) if draw < share}
     kept = [table for t, table in enumerate(model.names) if t not in removed]
-    order = torch.randperm(len(further), generator=generator).tolist()
-    added = [further[position].name for position in sorted(order[:num_added])]
+    order = torch.randperm(len(further), generator=generator)[:num_added].sort().values
+    added = [further[position].name for position in order.tolist()]
     label = f"(+{len(added)} -{len(removed)} ~{sum(table in changed for table in kept)})"
     return [changed.get(table, table) for table in kept] + added, label
 

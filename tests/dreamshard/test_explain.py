@@ -10,7 +10,7 @@ from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import tables_of
+from tests.helpers.tables import tables_of, with_table
 
 A100 = RooflinePlacer(PRESETS["a100"])
 
@@ -65,13 +65,13 @@ def test_without_room_or_by_constraint_there_is_no_other_place():
 
 def test_tables_on_all_devices_contribute_to_all():
     of = task(constraints=ANY_SHARDING)
-    placement = placed(of, [0, 0, 1]).with_table(0, TableSharding("row_wise"))
+    placement = with_table(placed(of, [0, 0, 1]), 0, TableSharding("row_wise"))
     explained = explain(of, placement, A100)
     assert all("t0" in device.saved_ms for device in explained.devices)
     reason = next(each for each in explained.tables if each.table == "t0")
     assert (reason.sharding, reason.next_place) == (TableSharding("row_wise"), None)
     ways = [
-        placement.with_table(0, TableSharding(kind, columns=columns, where=where))
+        with_table(placement, 0, TableSharding(kind, columns=columns, where=where))
         for kind, columns, where in [
             ("table_wise", (), (0,)),
             ("table_wise", (), (1,)),

@@ -12,7 +12,7 @@ from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import ROW_BYTES, tables_of, task_of
+from tests.helpers.tables import ROW_BYTES, tables_of, task_of, with_table
 
 
 def placed(task, devices, per_host=None):
@@ -61,8 +61,8 @@ def test_hosts_stay_together_if_a_table_is_spread_over_one():
     assert moved_bytes(steps(task, before, rename_devices(task, mixed, before))) == 0
     task = replace(task, constraints=ANY_SHARDING)
     on_host = TableSharding("table_row_wise", where=(0,))
-    before = Shards.of(task, placed(task, [0, 1, 2, 3], per_host=2).with_table(0, on_host))
-    mixed = mixed.with_table(0, on_host)  # t1 and t3 share a host now, as t2 and t0 do
+    before = Shards.of(task, with_table(placed(task, [0, 1, 2, 3], per_host=2), 0, on_host))
+    mixed = with_table(mixed, 0, on_host)  # t1 and t3 share a host now, as t2 and t0 do
     assert moved_bytes(steps(task, before, rename_devices(task, mixed, before))) == (8 + 7) * ROW_BYTES
 
 
@@ -117,8 +117,8 @@ def test_other_names_that_cost_more_are_not_taken():
     tables = tables_of([5, 500, 500, 500], dim=64, pooling=[100.0, 5.0, 20.0, 40.0])  # blocks of 2, 2, 1 and 0 rows
     task = PlacementTask(tables, 4, 2**30, constraints=ANY_SHARDING)
     rows, prior = TableSharding("row_wise"), RooflinePlacer(PRESETS["a100"])
-    target = placed(task, [0, 3, 0, 1]).with_table(0, rows)
-    current = InUse.of(make_plan(task, placed(task, [0, 0, 1, 3]).with_table(0, rows), "old"), task)
+    target = with_table(placed(task, [0, 3, 0, 1]), 0, rows)
+    current = InUse.of(make_plan(task, with_table(placed(task, [0, 0, 1, 3]), 0, rows), "old"), task)
     free = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
     weighed = weigh(task, current, target, prior, free)
     assert weighed.moved_all.overall_ms <= float(prior.predict(task, target).overall_ms())

@@ -8,7 +8,7 @@ from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
-from tests.helpers.tables import ROW_BYTES, tables_of
+from tests.helpers.tables import ROW_BYTES, tables_of, with_table
 
 
 def test_every_shard_has_its_rows_lookups_and_memory():
@@ -65,14 +65,14 @@ def test_a_legal_placement_fits_its_task_and_every_device():
     assert "of 2 tables" in violation(task, Placement.whole([0, 1], 2))
     assert "on 3 devices" in violation(task, Placement.whole([0, 1, 0], 3))
     halves = TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1))
-    assert "8 columns of 't0', which has 4" in violation(task, Placement.whole([0, 1, 0], 2).with_table(0, halves))
+    assert "8 columns of 't0', which has 4" in violation(task, with_table(Placement.whole([0, 1, 0], 2), 0, halves))
 
 
 def test_whole_tables_have_a_device_each_and_others_have_none():
     placement = Placement.whole(torch.tensor([1, 0, 1]), 2)
     assert placement.is_whole
     assert placement.device.tolist() == [1, 0, 1]
-    split = placement.with_table(0, TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)))
+    split = with_table(placement, 0, TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)))
     assert not split.is_whole
     with pytest.raises(ValueError, match="column_wise"):
         split.device  # noqa: B018

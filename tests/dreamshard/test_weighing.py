@@ -13,7 +13,7 @@ from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.tables import pool_of, tables_of, with_table
 from tests.helpers.trained import learnt_placer
 
 A100 = RooflinePlacer(PRESETS["a100"])
@@ -123,7 +123,7 @@ def test_ways_to_shard_change_on_the_way_too():
     tables = tables_of([2_000_000, 2000, 2000, 2000], [64, 64, 64, 64], [40.0, 5.0, 5.0, 5.0])
     task = PlacementTask(tables, 4, 2**40, constraints=anything)
     rows = TableSharding("row_wise")
-    target = placed(task, [0, 1, 2, 3]).with_table(0, rows)
+    target = with_table(placed(task, [0, 1, 2, 3]), 0, rows)
     current = used(task, [0, 1, 1, 1])
     assert weigh(task, current, target, A100, DEAR).chosen.moved_bytes == 0
     weighed = weigh(task, current, target, A100, CHEAP)
@@ -155,7 +155,7 @@ def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
 def test_a_plan_with_unknown_costs_is_left_with_the_reason():
     task = two_devices(2, constraints=Constraints(caching=True))
     cached = TableSharding("table_wise", where=(0,), cached_share=0.5)
-    held = placed(task, [0, 1]).with_table(0, cached)
+    held = with_table(placed(task, [0, 1]), 0, cached)
     current = InUse.of(make_plan(task, held, "old"), task)
     weighed = weigh(task, current, placed(task, [0, 1]), learnt_placer(), DEAR)
     assert weighed.kept is None

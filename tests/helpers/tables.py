@@ -1,11 +1,13 @@
 """Embedding tables and placement tasks built by hand, small enough to check on paper."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import Plan, PlannedTable
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.task_sets.sampling import TasksConfig
@@ -108,3 +110,8 @@ def sample_tasks(pool, count, size, num_devices, memory_bytes, generator, **conf
     """`count` tasks of `size` tables of a pool."""
     sizes = {"tables_per_task": size, "num_devices": num_devices, "memory_bytes": memory_bytes}
     return TasksConfig(**sizes, **config).sample(pool, count, generator)
+
+
+def with_table(placement: Placement, table: int, sharding: TableSharding) -> Placement:
+    """The placement with one table sharded in another way."""
+    return replace(placement, tables=(*placement.tables[:table], sharding, *placement.tables[table + 1 :]))

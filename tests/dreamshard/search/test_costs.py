@@ -13,7 +13,7 @@ from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.costs import changed_ms
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import tables_of
+from tests.helpers.tables import tables_of, with_table
 from tests.helpers.trained import learnt_placer
 
 EVERY_WAY = (
@@ -57,7 +57,7 @@ def test_a_table_sharded_otherwise_costs_its_whole_placement(case):
     changes = [(t, way) for t in range(len(placement.tables)) for way in placement.tables]
     device_ms, fits = changed_ms(model, placement, changes)
     for found, (t, way) in zip(device_ms.tolist(), changes, strict=True):
-        assert found == close(placer.predict(task, placement.with_table(t, way)).device_ms().tolist())
+        assert found == close(placer.predict(task, with_table(placement, t, way)).device_ms().tolist())
     assert fits.all()
 
 

@@ -14,6 +14,7 @@ from flows.reports.evaluation_report import make_report
 from flows.reports.plots import plot_placements, plot_predictions, plots
 from flows.reports.report_tables import measured_rows, placers_table
 from tests.helpers.samples import four_tables
+from tests.helpers.tables import with_table
 
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "training": "t1"}
 
@@ -72,7 +73,7 @@ def test_a_placer_that_did_not_fit_comes_first_without_a_mean():
 def test_placers_that_split_tables_by_columns_are_marked():
     task = PlacementTask(four_tables(), 2, 2**30, name="a")
     halves = TableSharding("column_wise", ((0, 16), (16, 32)), (1, 1))
-    split = {"task": task, "placement": Placement.whole([0, 1, 0, 1], 2).with_table(3, halves)}
+    split = {"task": task, "placement": with_table(Placement.whole([0, 1, 0, 1], 2), 3, halves)}
     table = placers_table(report_of(lambda each: replace(each, **split) if each.task.name == "a" else each))
     assert {line["placer"] for line in table if line["tables"] == "split"} == {"dreamshard"}
 
