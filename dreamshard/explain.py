@@ -150,11 +150,7 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
 
 
 def _others(
-    task: PlacementTask,
-    placement: Placement,
-    table: int,
-    without_ms: Float[Tensor, " D"],
-    allowed: Bool[Tensor, " D"],
+    task: PlacementTask, placement: Placement, table: int, without_ms: Float[Tensor, " D"], allowed: Bool[Tensor, " D"]
 ) -> Iterator[TableSharding]:
     """Other places of a table on the devices that are fastest without it, and other ways to shard it; none if it is tied."""
     constraints, name = task.constraints, parent_name(task.tables.names[table])

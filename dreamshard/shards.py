@@ -11,14 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from dreamshard.files.text import gib
-from dreamshard.placement import (
-    ON_ONE_DEVICE,
-    ON_ONE_HOST,
-    SHARDING_TYPES,
-    Placement,
-    ShardingType,
-    TableSharding,
-)
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Placement, ShardingType, TableSharding
 from dreamshard.tables import Tables, parent_name, shard_name
 from dreamshard.tasks import UNCACHED_ROW_BYTES, PlacementTask
 

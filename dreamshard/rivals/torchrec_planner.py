@@ -156,11 +156,7 @@ def parameter_constraints(
             min_partition=4 * -(-dim // (4 * column_parts)) if column_parts else None,
         )
         for name, pooling, vectors, dim in zip(
-            _names(task),
-            tables.pooling_factor.tolist(),
-            tables.vectors.tolist(),
-            tables.dim.tolist(),
-            strict=True,
+            _names(task), tables.pooling_factor.tolist(), tables.vectors.tolist(), tables.dim.tolist(), strict=True
         )
     }
 

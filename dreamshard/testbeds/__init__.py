@@ -34,15 +34,7 @@ from dreamshard.testbeds.simulated import SimulatedTestbed
 
 logger = logging.getLogger(__name__)
 
-__all__ = [
-    "Capacity",
-    "MeasurementError",
-    "Testbed",
-    "TestbedSetup",
-    "is_testbed",
-    "open_testbed",
-    "testbed_names",
-]
+__all__ = ["Capacity", "MeasurementError", "Testbed", "TestbedSetup", "is_testbed", "open_testbed", "testbed_names"]
 
 
 CLUSTERS = [f"cluster{on}{kind}" for on in ("", ":ray") for kind in ("", ":cpu", ":cuda")]

@@ -39,7 +39,7 @@ KEPT_LOOKUP_BYTES = {"cpu": 2**30, "cuda": 2**33}
 INT32_LIMIT = 2**31 - 1
 _ALIGNMENT = 64  # bytes, a cache line
 _FILL = 0x3C  # byte of weights: 0.01 in fp32, 1.06 in fp16
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 Floats = npt.NDArray[np.float64]
 Result = TypeVar("Result")
@@ -195,10 +195,9 @@ def device_model(device_type: str) -> str:
     """Model of the first GPU, or of the processor."""
     if device_type == "cuda":
         return str(torch.cuda.get_device_name(0))
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
 
 
 def library_versions() -> dict[str, str]:
@@ -213,7 +212,6 @@ def library_versions() -> dict[str, str]:
 def machine_memory_bytes() -> int:
     """Memory of this machine, or of the container that this process is in."""
     limits = [int(psutil.virtual_memory().total)]
-    for file in map(Path, _CGROUP_LIMITS):
-        with suppress(OSError, ValueError):  # there is no such file, or it says `max`
-            limits.append(int(file.read_text()))
+    with suppress(OSError, ValueError):  # there is no such file, or it says `max`
+        limits.append(int(_CONTAINER_LIMIT.read_text()))
     return min(limits)

@@ -156,11 +156,16 @@ class RankOperators:
         self, exchanged: str, precision: Precision, cached_share: float, own: list[int], memory: Tensor
     ) -> RankOperator:
         device, tables, is_copy = self._device.device, self._shards.tables, exchanged == "never"
-        joined = join_lookups([self._lookups_of(s, is_copy) for s in own])
         shapes = list(zip(tables.rows[own].tolist(), tables.dim[own].tolist(), strict=True))
-        large = max(int(tables.rows[own].sum()), len(joined.indices)) > INT32_LIMIT  # backward numbers all tables' rows
+        parts = [self._lookups_of(s, is_copy) for s in own]
+        indices = torch.cat([part.indices for part in parts])
+        lengths = torch.cat(
+            [part.offsets.diff() for part in parts]
+        ).long()  # bag `t * B + b` is sample `b` of table `t`
+        large = max(int(tables.rows[own].sum()), len(indices)) > INT32_LIMIT  # backward numbers all tables' rows
         dtype = torch.int64 if large or is_copy else INDEX_DTYPE[device.type]
-        joined = Lookups(joined.indices.to(device, dtype), joined.offsets.to(device, dtype))
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        joined = Lookups(indices.to(device, dtype), offsets.to(device, dtype))
         if not is_copy:
             module = build_operator(shapes, precision, self._task.optimizer, device, memory, cached_share)
             return RankOperator(own, False, module, joined)
@@ -258,9 +263,3 @@ def build_operator(
         for weights in operator.split_embedding_weights():  # type: ignore[operator]  # a method of fbgemm
             weights.fill_(1)  # takes every page of host memory
     return operator
-
-
-def join_lookups(lookups: Sequence[Lookups]) -> Lookups:
-    """The operator's input: samples of each table, table after table; bag `t * B + b` is sample `b` of table `t`."""
-    lengths = torch.cat([table.offsets.diff() for table in lookups]).long()
-    return Lookups(torch.cat([table.indices for table in lookups]), torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))
