@@ -7,8 +7,7 @@ rows and copies follow from the way to shard.
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -213,15 +212,15 @@ class CurrentPlan:
         """Of a table, or of some columns of one that are a table of their own."""
         table, first = columns_of(name)
         own = self.plan.tables.get(name) or self.plan.tables.get(table)
-        if own is not None and (own.dim, 0) == (dim, first):
-            return own.sharding
-        ends, where = [0], []
-        for (_, end), device in zip(own.ranges(own.dim), own.where, strict=False) if own else ():
-            if first + ends[-1] < min(end, first + dim):
-                ends.append(min(end - first, dim))
-                where.append(device)
-        if ends[-1] != dim:
+        if own is None or own.dim < first + dim:
             raise ValueError(
                 f"the current plan does not place the {dim} columns of table {name!r} once each; give the plan in use"
             )
-        return TableSharding.by_columns(tuple(pairwise(ends)), where)
+        if own.dim == dim or not own.columns:
+            return own.sharding
+        held = [
+            ((max(start - first, 0), min(end - first, dim)), place)
+            for (start, end), place in zip(own.columns, own.where, strict=True)
+            if start < first + dim and first < end
+        ]
+        return replace(own.sharding, columns=tuple(each for each, _ in held), where=tuple(place for _, place in held))

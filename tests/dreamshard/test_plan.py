@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.placement import Placement, TableSharding
+from dreamshard.constraints import Constraints
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import CurrentPlan, make_plan, parse_plan, read_plan
 from dreamshard.search.packing import split_by_columns
 from dreamshard.shards import Shards, violation
@@ -77,6 +78,17 @@ def test_the_plan_in_use_places_a_model_whole_and_split():
     assert [each.where for each in placement.tables] == [(0,), (0,), (0, 1)]
     assert not violation(split, placement)
     assert Shards.of(split, placement).tables.names == ("a", "b[0:8]", "b[8:12]", "b[12:16]")
+
+
+def test_a_table_larger_than_a_device_may_be_spread_in_the_plan_in_use():
+    task = PlacementTask(tables_of([4000, 10], 16, names=("big", "b")), 2, 2**17 + 2**16, devices_per_host=2)
+    held, grid = TableSharding("table_wise", where=(0,)), TableSharding("grid_shard", ((0, 12), (12, 16)), (0, 0))
+    split = split_by_columns(task, torch.tensor([2, 1]))  # big[0:8] and big[8:16], of half its bytes each
+    for way in (TableSharding("row_wise"), TableSharding("table_row_wise", where=(0,)), grid):
+        spread = replace(split, constraints=Constraints(sharding_types=SHARDING_TYPES))
+        placement = in_use(task, way, held).place(spread)
+        assert {each.sharding_type for each in placement.tables[:2]} == {way.sharding_type}
+        assert not violation(spread, placement)
 
 
 def test_a_plan_of_another_model_or_cluster_is_not_legal():
