@@ -80,7 +80,7 @@ def test_the_plan_in_use_places_a_model_whole_and_split():
     assert Shards.of(split, placement).tables.names == ("a", "b[0:8]", "b[8:12]", "b[12:16]")
 
 
-def test_a_table_larger_than_a_device_may_be_spread_in_the_plan_in_use():
+def test_a_table_larger_than_a_device_may_be_spread_in_a_plan():
     task = PlacementTask(tables_of([4000, 10], 16, names=("big", "b")), 2, 2**17 + 2**16, devices_per_host=2)
     held, grid = TableSharding("table_wise", where=(0,)), TableSharding("grid_shard", ((0, 12), (12, 16)), (0, 0))
     split = split_by_columns(task, torch.tensor([2, 1]))  # big[0:8] and big[8:16], of half its bytes each

@@ -1,4 +1,4 @@
-"""Measurements, promotions and runs of one training take turns; what measures nothing waits for nobody."""
+"""Measurements and promotions take turns; what measures nothing waits for nobody."""
 
 import subprocess
 import sys
@@ -80,13 +80,6 @@ def test_a_process_that_was_killed_gives_the_lock_back(tmp_path: Path):
     assert other(lock) == "measures"
 
 
-def test_a_lock_that_cannot_be_made_says_which_setting_to_change(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv(run_locks.MEASURING_LOCK, str(tmp_path / "file" / "lock"))
-    with pytest.raises(ValueError, match=r"file/lock cannot be made .*DREAMSHARD_MEASURING_LOCK"):
-        run_locks.measuring().__enter__()
-
-
 def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch):
     begun = threading.Event()
     monkeypatch.setattr(promote.registry, "make_champion", lambda *_, **__: begun.set() or {})
@@ -96,24 +89,6 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
         assert not begun.wait(0.5)
     assert begun.wait(10)
     by_hand.join()
-
-
-def test_runs_of_one_training_take_turns_and_others_do_not(store):
-    begun = {key: threading.Event() for key in ("same", "other")}
-
-    def run(key):
-        with run_locks.training_lock(store, key):
-            begun[key].set()
-
-    runs = [threading.Thread(target=run, args=(key,)) for key in begun]
-    with run_locks.training_lock(store, "same"):
-        for each in runs:
-            each.start()
-        assert begun["other"].wait(10)
-        assert not begun["same"].wait(0.3)
-    for each in runs:
-        each.join(10)
-    assert begun["same"].is_set()
 
 
 def test_a_plain_command_in_every_process_of_torchrun_is_refused(monkeypatch):
