@@ -59,4 +59,5 @@ def _validation_problem(error: ValidationError) -> str:
     if wrong["type"] == "value_error":
         return str(wrong["ctx"]["error"])
     where = ".".join(str(part) for part in wrong["loc"] if "[" not in str(part))
-    return f"{where}: {brief(wrong['input'])}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
+    value = "" if "missing" in wrong["type"] else f"{brief(wrong['input'])}: "
+    return f"{where}: {value}{wrong['msg'][:1].lower()}{wrong['msg'][1:]}"

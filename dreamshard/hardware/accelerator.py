@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
 from dreamshard.costs import is_named
 from dreamshard.files import digest
@@ -51,7 +52,7 @@ def _in_units(units: Mapping[str, Decimal]) -> BeforeValidator:
             return value
         match = _QUANTITY.fullmatch(value.strip())
         if match is None or match["unit"] not in units:
-            raise ValueError(f"it is no number above zero with one of the units {', '.join(units)}")
+            raise PydanticCustomError("unit", f"no number above zero with one of the units {', '.join(units)}")
         return Decimal(match["number"]) * units[match["unit"]]
 
     return BeforeValidator(parse)
@@ -64,11 +65,6 @@ Seconds = Annotated[
     float, _in_units({"ns": _NANO, "us": 10**3 * _NANO, "ms": 10**6 * _NANO, "s": 10**9 * _NANO}), _POSITIVE
 ]
 Hertz = Annotated[float, _in_units({"MHz": Decimal(10**6), "GHz": Decimal(10**9)}), _POSITIVE]
-
-
-def _key(name: str, example: str, **options: Any) -> Any:
-    """A figure by its key in a hardware file."""
-    return Field(validation_alias=name, examples=[example], **options)
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True))
@@ -98,35 +94,26 @@ class AcceleratorSpec:
     """
 
     name: str
-    memory_bytes: Bytes = _key("memory", "80 GB")
-    memory_bytes_per_s: BytesPerSecond = _key("memory_bandwidth", "3.35 TB/s")
-    l2_bytes: Bytes = _key("cache", "50 MiB")
-    l2_bytes_per_s: BytesPerSecond = _key("cache_bandwidth", "5.6 TB/s")
-    num_sms: Count = _key("multiprocessors", "132")
-    warps_per_sm: Count = _key("warps_per_multiprocessor", "64")
-    clock_hz: Hertz = _key("clock", "1.83 GHz")
-    launch_s: Seconds = _key("launch_latency", "3.5 us")
-    devices_per_node: Count = _key("devices_per_host", "8")
-    link_bytes_per_s: BytesPerSecond = _key("link_bandwidth", "450 GB/s")
-    link_latency_s: Seconds = _key("link_latency", "16 us")
-    network_bytes_per_s: BytesPerSecond = _key("network_bandwidth", "400 Gbit/s")
-    network_latency_s: Seconds = _key("network_latency", "35 us")
-    host_bytes_per_s: BytesPerSecond | None = _key("host_bandwidth", "63 GB/s", default=None)
+    memory_bytes: Bytes = Field(validation_alias="memory")
+    memory_bytes_per_s: BytesPerSecond = Field(validation_alias="memory_bandwidth")
+    l2_bytes: Bytes = Field(validation_alias="cache")
+    l2_bytes_per_s: BytesPerSecond = Field(validation_alias="cache_bandwidth")
+    num_sms: Count = Field(validation_alias="multiprocessors")
+    warps_per_sm: Count = Field(validation_alias="warps_per_multiprocessor")
+    clock_hz: Hertz = Field(validation_alias="clock")
+    launch_s: Seconds = Field(validation_alias="launch_latency")
+    devices_per_node: Count = Field(validation_alias="devices_per_host")
+    link_bytes_per_s: BytesPerSecond = Field(validation_alias="link_bandwidth")
+    link_latency_s: Seconds = Field(validation_alias="link_latency")
+    network_bytes_per_s: BytesPerSecond = Field(validation_alias="network_bandwidth")
+    network_latency_s: Seconds = Field(validation_alias="network_latency")
+    host_bytes_per_s: BytesPerSecond | None = Field(default=None, validation_alias="host_bandwidth")
     link_curve: str | None = Field(default=None, validation_alias="link", pattern=f"^({'|'.join(LINKS)})$")
 
     @property
     def resident_warps(self) -> int:
         """Resident warps of the whole device."""
         return self.num_sms * self.warps_per_sm
-
-
-_PARSER = TypeAdapter(AcceleratorSpec)
-EXAMPLES: dict[str, str] = {
-    key: figure["examples"][0]
-    for key, figure in _PARSER.json_schema(by_alias=True)["properties"].items()
-    if "examples" in figure
-}
-"""Keys of a hardware file besides `name`, `base` and `link`, each with an example."""
 
 
 def read_hardware(path: Path) -> AcceleratorSpec:
@@ -136,7 +123,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
         ValueError: the file is missing, or a key, unit or figure in it is wrong.
     """
     with reading(path, "is no hardware file", "so its costs are unknown; see docs/hardware.md"):
-        spec = _parsed(_content(path), path)
+        spec = _parsed(path)
         if "link_latency" in yaml.safe_load(path.read_bytes()) and spec.link_curve in PRESETS:
             raise InputError(
                 f"{path}: link_latency is ignored, as links are as measured on {spec.link_curve}; leave it out, or add "
@@ -190,24 +177,11 @@ def _content(path: Path) -> dict[str, str]:
     return {**(_content(_PRESETS / f"{base}.yaml") if base else {}), **figures}
 
 
-def _parsed(figures: Mapping[str, str], path: Path) -> AcceleratorSpec:
-    try:
-        return _PARSER.validate_python({"name": path.stem, **figures}, by_name=False, by_alias=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key, problem = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-        if first["type"] == "unexpected_keyword_argument":
-            raise InputError(
-                f"{path}: unknown key {brief(key)}; use name, base, link, {', '.join(EXAMPLES)}"
-            ) from error
-        given = "missing" if first["type"] == "missing" else f"{brief(first['input'])}: {problem}"
-        raise InputError(
-            f"{path}: {key} is {given}; write for example `{key}: {EXAMPLES.get(key, LINKS[0])}`, or start with `base: h100`"
-        ) from error
+def _parsed(path: Path) -> AcceleratorSpec:
+    figures = {"name": path.stem, **_content(path)}
+    return TypeAdapter(AcceleratorSpec).validate_python(figures, by_name=False, by_alias=True)
 
 
 _PRESETS = Path(__file__).parent / "presets"
-PRESETS: dict[str, AcceleratorSpec] = {
-    path.stem: _parsed(_content(path), path) for path in sorted(_PRESETS.glob("*.yaml"))
-}
+PRESETS: dict[str, AcceleratorSpec] = {path.stem: _parsed(path) for path in sorted(_PRESETS.glob("*.yaml"))}
 """Presets by name."""

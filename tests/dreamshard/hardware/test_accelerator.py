@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
-from dreamshard.hardware.accelerator import EXAMPLES, PRESETS, hardware, preset_of
+from dreamshard.hardware.accelerator import PRESETS, hardware, preset_of
 from dreamshard.placement import Placement
 from dreamshard.testbeds import TestbedSetup, open_testbed
 from tests.helpers.tables import pool_of, roomy_task
@@ -62,26 +64,26 @@ def test_a_file_overrides_a_preset_and_names_other_hardware(read):
 
 
 def test_a_file_may_give_every_figure_except_the_host_link(read):
-    spec = read(json.dumps(EXAMPLES | {"name": "mine"}), "any.json")
-    assert spec.name.startswith("mine-")
-    assert (spec.memory_bytes, spec.memory_bytes_per_s, spec.l2_bytes) == (80 * 10**9, 3.35e12, 50 * 2**20)
-    assert spec.launch_s == pytest.approx(3.5e-6)
-    without = {key: value for key, value in EXAMPLES.items() if key != "host_bandwidth"}
-    assert read(json.dumps(without), "any.json").host_bytes_per_s is None
+    figures = yaml.safe_load(Path("dreamshard/hardware/presets/h100.yaml").read_text()) | {"link": "nvlink"}
+    spec = read(json.dumps(figures | {"name": "mine"}), "any.json")
+    assert spec == replace(H100, name=spec.name, link_curve="nvlink")
+    assert (spec.name[:5], spec.memory_bytes_per_s, spec.l2_bytes) == ("mine-", 3.35e12, 50 * 2**20)
+    del figures["host_bandwidth"]
+    assert read(json.dumps(figures), "any.json").host_bytes_per_s is None
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("base: h100\nmemroy: 80 GB\n", r"unknown key 'memroy'.*memory_bandwidth"),
-        ("base: h100\nmemory: 80\n", r"memory is '80'.*GiB.*`memory: 80 GB`"),
-        ("base: h100\nlink_bandwidth: 0 GB/s\n", "link_bandwidth is '0 GB/s'"),
-        (f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n", "memory is"),
-        ("base: h100\ndevices_per_host: 8 GB\n", "devices_per_host is '8 GB'"),
-        ("base: h100\nlink: carrier pigeon\n", r"link is 'carrier pigeon'.*nvlink"),
+        ("base: h100\nmemroy: 80 GB\n", "memroy: '80 GB': unexpected keyword"),
+        ("base: h100\nmemory: 80\n", r"memory: '80'.*GiB"),
+        ("base: h100\nlink_bandwidth: 0 GB/s\n", "link_bandwidth: '0 GB/s'"),
+        (f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n", "memory: "),
+        ("base: h100\ndevices_per_host: 8 GB\n", "devices_per_host: '8 GB'"),
+        ("base: h100\nlink: carrier pigeon\n", r"link: 'carrier pigeon'.*nvlink"),
         ("base: h100\nlink_latency: 16 us\n", r"as measured on h100.*add `link: nvlink`"),
         ("base: tpu\n", "no preset 'tpu'"),
-        ("memory: 80 GB\n", "memory_bandwidth is missing"),
+        ("memory: 80 GB\n", "_latency: field required"),
         ("- 80 GB\n", "holds no figures"),
         ("base: [h100\n", "neither YAML nor JSON"),
     ],
