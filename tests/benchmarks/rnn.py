@@ -1,10 +1,10 @@
 """The RNN policy: Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017.
 
-DreamShard's paper compares itself with it (arXiv 2210.02023, section 4.1). An LSTM encoder reads the tables, in descending
-order of their bytes; an LSTM decoder with attention over the encoder's outputs emits one device per table, and its input
-includes the device it chose last. The last layer has one output per device, so it places only on as many as it was trained
-on. It learns by REINFORCE from its placements' costs on the testbed; the reward is minus the square root of the cost.
-The paper measures thousands of placements of one graph; here training runs across tasks, and measures as many as DreamShard.
+DreamShard's paper compares itself with it (section 4.1). An LSTM encoder reads the tables, in descending order of their
+bytes; an LSTM decoder with attention over its outputs emits one device per table, and reads the device it chose last. The
+last layer has one output per device, so it places only on as many as it was trained on. It learns by REINFORCE from costs
+that the testbed measures; the reward is minus the square root of the cost. The paper measures thousands of placements of one
+graph; here training runs across tasks, and measures as many as DreamShard.
 """
 
 import math
