@@ -39,11 +39,10 @@ from torchrec.types import DataType
 
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
+from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE, current_plan, planned_type
+from dreamshard.torchrec.plans import CACHED, current_plan, shards_of
 
 _COLUMN_PARTS = (2, 4, 8)
 
@@ -210,30 +209,10 @@ class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped 
 
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
         """Set the storage of each shard."""
-        shards, entries = [], []
         for option in sharding_options:
-            kind = SHARDING_TYPES.index(planned_type(option.sharding_type))
-            share = math.nan
-            if option.compute_kernel == CACHED:
-                share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
             for shard in option.shards:
                 shard.storage = Storage(hbm=0, ddr=0)
-                (row, column), (rows, columns) = shard.offset, shard.size
-                if min(rows, columns) > 0:  # tables of fewer rows than devices leave some without
-                    shards.append(shard)
-                    t = self.table[option.name]
-                    entries.append((t, kind, row, row + rows, column, column + columns, share))
-        fields = torch.tensor(entries, dtype=torch.float64).reshape(-1, 7).T
-        table, number, *ranges = fields[:6].long()
-        placed = Shards(
-            self.task,
-            table=table,
-            device=torch.zeros_like(table),
-            sharding_type=number,
-            rows=torch.stack(ranges[:2], dim=1),
-            columns=torch.stack(ranges[2:], dim=1),
-            cached_share=fields[6],
-            devices_per_host=self.task.num_devices,
-        )
-        for shard, device, host in zip(shards, placed.device_bytes.tolist(), placed.host_bytes.tolist(), strict=True):
+        options = ((option, self.table[option.name]) for option in sharding_options)
+        held, shards = shards_of(self.task, options, self.task.num_devices)
+        for shard, device, host in zip(held, shards.device_bytes.tolist(), shards.host_bytes.tolist(), strict=True):
             shard.storage = Storage(hbm=device, ddr=host)

@@ -4,12 +4,13 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import torch.distributed as dist
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from torch import nn
@@ -33,7 +34,9 @@ from dreamshard.placement import (
     Placement,
 )
 from dreamshard.plan import Plan, PlannedTable, read_plan
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables, padded_dim
+from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.workloads.model_tables import model_tables
 from dreamshard.workloads.table_list import ModelTable
@@ -46,6 +49,29 @@ _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output
 _PROBLEM = "is not a TorchRec sharding plan"
 _ADVICE = "so nothing can be compared with it; give the plan in use"
 logger = logging.getLogger(__name__)
+
+
+def shards_of(
+    task: PlacementTask, options: Iterable[tuple[ShardingOption, int]], devices_per_host: int
+) -> tuple[list[Shard], Shards]:
+    """TorchRec's shards of options, each with its table's number, and the same as arrays; without a rank on device 0.
+
+    Tables of fewer rows than devices leave some without; these shards are left out.
+    """
+    held, rows = [], []
+    for option, table in options:
+        kind, share = SHARDING_TYPES.index(planned_type(option.sharding_type)), math.nan
+        if option.compute_kernel == CACHED:
+            share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
+        for shard in option.shards:
+            if min(shard.size):
+                held.append(shard)
+                (row, column), (height, width) = shard.offset, shard.size
+                rows.append((table, shard.rank or 0, kind, row, row + height, column, column + width, share))
+    fields = torch.tensor(rows, dtype=torch.float64).reshape(-1, 8).T
+    numbers, device, kinds, *ends = fields[:7].long()
+    by_rows, by_columns = torch.stack(ends[:2], dim=1), torch.stack(ends[2:], dim=1)
+    return held, Shards(task, numbers, device, kinds, by_rows, by_columns, fields[7], devices_per_host)
 
 
 def sharding_options(
