@@ -32,9 +32,9 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     config, dataset = configured(store, options)
     with running(store, "compare", config, options.seed) as chain, chain.stage("compare"):
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
-        topology = Training(recipe=config, dataset=dataset, testbed=bench).topology
-        other = comparison.other_hardware(versions, topology)
-        tasks = draw_heldout_tasks(store, dataset, config.tasks, options.seed, versions)
+        training = Training(recipe=config, dataset=dataset, testbed=bench)
+        other = comparison.other_hardware(versions, training.topology)
+        tasks = draw_heldout_tasks(store, training, versions)
         measured = replace(config.evaluation, rivals=options.rivals)
         key = compare_placers(store, who, tasks, measured, bench)
         page = show_comparison(store, chain.run, key)

@@ -5,35 +5,39 @@ from itertools import zip_longest
 
 import torch
 
-from dreamshard.tables import Tables, concatenate
+from dreamshard.costs import SIMULATED
+from dreamshard.tables import concatenate
 from dreamshard.task_sets.fixed_model import MODEL, draw_drift, drifted, fixed_tasks, split_tasks
-from dreamshard.task_sets.sampling import EMPTY_SPLIT, TasksConfig, split_tables
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadTable, statistics
 from flows.rules.heldout import split_by_training
 from flows.runtime.identity import content_key
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
+from flows.runtime.sources import lookups_of
 from storage.mlflow_store.registry import Version
+from storage.run_records.trainings import Training
 from storage.store import Store
 
 MOST_LOOKUPS = 2**26
 """Of the drifted tables of training, and of those held out: seconds to derive, 256 MiB of indices."""
 
 
-def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
+def draw_tasks(store: Store, training: Training, split_of: str | None = None) -> str:
     """Tables -> placement tasks to train on and held-out ones, in the lake; returns the key of both sets.
 
     Tasks of a pool are of two parts of its tables; tasks of a fixed model are the model and variants of it.
 
     Args:
-        dataset: version of the tables.
+        training: its recipe, tables and testbed.
         split_of: key of earlier task sets whose tables keep their side; by default the split is drawn.
 
     Raises:
         ValueError: a task fits no placement; nothing has been measured by then.
         NoPlacementError: a fixed model fits no placement.
     """
+    dataset, config, seed = training.dataset, training.recipe.tasks, training.testbed.seed
     pool, generator = store.lake.read_dataset(dataset), torch.Generator().manual_seed(seed)
     earlier = EMPTY_SPLIT if split_of is None else store.lake.read_table_split(split_of)
     if config.mode == "fixed":
@@ -45,7 +49,7 @@ def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split
     is_new = split == EMPTY_SPLIT.with_tables(*new)
     key = content_key(dataset, config, seed, *([] if is_new else [sorted(split.train), sorted(split.test)]))
     if config.mode == "fixed":
-        trained, heldout = _model_tasks(store, dataset, config.task(pool, MODEL), config, seed)
+        trained, heldout = _model_tasks(store, training, config.task(pool, MODEL))
     else:
         trained = config.sample(train, config.num_train, generator, "train")
         heldout = config.sample(test, config.num_test, generator, "test")
@@ -57,7 +61,7 @@ def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split
 
 
 @retried_task("draw tasks held out for all")
-def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, versions: list[Version]) -> str:
+def draw_heldout_tasks(store: Store, training: Training, versions: list[Version]) -> str:
     """Tables that none of the versions was trained on -> placement tasks in the lake; returns their key.
 
     If the versions were trained on the split that `draw_tasks` draws, they are its tasks. Of a fixed model no table is held
@@ -66,11 +70,12 @@ def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: in
     Raises:
         ValueError: too few tables are held out for all of them, or a task fits no placement.
     """
+    dataset, config, seed = training.dataset, training.recipe.tasks, training.testbed.seed
     seen, unseen = split_by_training(store, dataset, versions)
     generator = torch.Generator().manual_seed(seed)
     _, test = split_tables(store.lake.read_dataset(dataset), generator)
     if config.mode == "fixed" or unseen.names == test.names:
-        return draw_tasks(store, dataset, config, seed)
+        return draw_tasks(store, training)
     if len(unseen) < config.tables_per_task:
         raise ValueError(
             f"only {len(unseen)} tables of dataset {dataset} are held out for all versions, but a task takes "
@@ -82,17 +87,18 @@ def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: in
 
 
 def _model_tasks(
-    store: Store, dataset: str, model: PlacementTask, config: TasksConfig, seed: int
+    store: Store, training: Training, model: PlacementTask
 ) -> tuple[list[PlacementTask], list[PlacementTask]]:
     """All tables of a dataset as one model -> tasks to train on, and held-out ones.
 
     Half of the training tasks are the model itself; the others are variants of it, and it with busy tables split by columns.
     The held-out tasks are the model, of which placements are held out, and variants that no training task equals.
     """
+    config, seed = training.recipe.tasks, training.testbed.seed
     num_train, num_test = max(1, config.num_train // 2), max(1, config.num_test - 1)
-    train = _variants(store, dataset, model, num_train, 2 * seed, "train")
+    train = _variants(store, training, model, num_train, 2 * seed, "train")
     used = [task.whole_tables for task in train]
-    heldout = _variants(store, dataset, model, num_test, 2 * seed + 1, "variant", used)
+    heldout = _variants(store, training, model, num_test, 2 * seed + 1, "variant", used)
     split_up = split_tasks(heldout[0], num_train, torch.Generator().manual_seed(seed))
     others = [task for pair in zip_longest(train[1:], split_up) for task in pair if task is not None]
     return [task for other in others for task in (heldout[0], other)] or heldout[:1], heldout
@@ -100,28 +106,31 @@ def _model_tasks(
 
 def _variants(
     store: Store,
-    dataset: str,
+    training: Training,
     model: PlacementTask,
     num_variants: int,
     seed: int,
     name: str,
     used: Collection[frozenset[str]] = (),
 ) -> list[PlacementTask]:
-    """The model and variants of it with drifted tables, whose lookups are derived unless the lake has them."""
+    """The model and variants of it with drifted tables, which are derived from lookups unless the lake has them."""
+    dataset, keeps = training.dataset, training.testbed.kind != SIMULATED
     drift, lake = draw_drift(model.tables, seed=seed, most_lookups=MOST_LOOKUPS // 2), store.lake
     pool = lake.pool_rows(dataset)
     files = dict(zip(pool.column("name").to_pylist(), pool.column("lookups_file").to_pylist(), strict=True))
     existing = lake.has_lookups([files[each.name] for each in drift if each.name in files])
-    missing = [each for each in drift if files.get(each.name) not in existing]
-    lookups, parts = lake.lookup_source(dataset), list[Tables]()
-    for done, each in enumerate(missing, start=1):
-        t = model.tables.names.index(each.table)
-        table = WorkloadTable(each.table, int(model.tables.rows[t]), int(model.tables.dim[t]), lookups(each.table))
-        derived = drifted(table, each)
-        parts.append(statistics(derived))
-        lake.write_table_lookups(derived, parts[-1])
-        report_progress("tasks", done, len(missing) + 1, each.name)
-    if parts:
+    missing = [each for each in drift if each.name not in files or (keeps and files[each.name] not in existing)]
+    if missing:
+        lookups = lake.lookup_source(dataset) if keeps else lookups_of(training.recipe.workload)
+        parts = []
+        for done, each in enumerate(missing, start=1):
+            t = model.tables.names.index(each.table)
+            table = WorkloadTable(each.table, int(model.tables.rows[t]), int(model.tables.dim[t]), lookups(each.table))
+            derived = drifted(table, each)
+            parts.append(statistics(derived))
+            if keeps:
+                lake.write_table_lookups(derived, parts[-1])
+            report_progress("tasks", done, len(missing) + 1, each.name)
         lake.write_drifted(concatenate(parts), dataset)
     generator = torch.Generator().manual_seed(seed)
     return fixed_tasks(model, lake.read_pool(dataset), drift, num_variants, generator, name=name, used=used)

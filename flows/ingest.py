@@ -73,7 +73,7 @@ class SourceState:
         return tuple(t for t, fingerprint in enumerate(self.fingerprints) if fingerprint not in self.known)
 
 
-def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
+def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool = True) -> SourceState:
     """Compare a source's content with the lake; generates no lookups.
 
     Files that have not changed are only listed; otherwise they are opened, and data files are read once. Functions are
@@ -86,26 +86,27 @@ def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
         opened = opened_source(workload, token)
         state = opened.names, tuple(content_key(opened.fingerprint(t)) for t in range(len(opened.names)))
     names, fingerprints = state
-    known = known_tables(store.lake, workload.source, key, fingerprints)
+    known = known_tables(store.lake, workload.source, key, fingerprints, lookups=lookups)
     return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)
 
 
 def ingest_workload(
-    store: Store, workload: WorkloadConfig, name: str | None = None, *, newest: bool = True
+    store: Store, workload: WorkloadConfig, name: str | None = None, *, newest: bool = True, lookups: bool = True
 ) -> Ingested:
     """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
 
     Args:
         name: name of the dataset for people; by default the source's.
         newest: let stages that name no dataset take this one.
+        lookups: keep them as well as their statistics; a simulated testbed needs none.
     """
-    state = read_source_state(store, workload)
+    state = read_source_state(store, workload, lookups=lookups)
     notes = opened_source(workload, state.token).notes
     for note in notes:
         announce(note)
     num_new, total = len(state.changed), len(state.names)
     try:
-        tables = _bring_in(store, workload, state)
+        tables = _bring_in(store, workload, state, lookups)
     finally:
         sources.close()
     version = store.lake.write_dataset(tables, name or workload.source, newest=newest)
@@ -114,7 +115,7 @@ def ingest_workload(
     return Ingested(dataset=version, new=num_new, reused=total - num_new, notes=notes)
 
 
-def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState) -> Tables:
+def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookups: bool) -> Tables:
     """Ingest the new and changed tables of a source, some per Prefect task; returns all of its tables."""
     changed, known = state.changed, state.known
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
@@ -124,34 +125,38 @@ def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState) -> Tab
             futures = []
             for part in parts:
                 wanted = {t: state.fingerprints[t] for t in part}
-                given = {"workload": workload, "token": state.token, "key": state.key, "fingerprints": wanted}
-                futures.append(runner.submit(ingest_tables, parameters={"store": store} | given))
+                given = {"token": state.token, "key": state.key, "fingerprints": wanted, "lookups": lookups}
+                futures.append(runner.submit(ingest_tables, parameters={"store": store, "workload": workload} | given))
             done = len(state.names) - len(changed)
             for part, future in zip(parts, futures, strict=True):
                 done += future.result()
                 if done < len(state.names):
                     report_progress("ingest", done, len(state.names), state.names[part[-1]])
-        known = known_tables(store.lake, workload.source, state.key, state.fingerprints)
+        known = known_tables(store.lake, workload.source, state.key, state.fingerprints, lookups=lookups)
     tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
     keep_state(store.lake, workload.source, state.key, state.fingerprints, tables)
     return tables
 
 
 @retried_task("ingest tables", persist_result=False)
-def ingest_tables(store: Store, workload: WorkloadConfig, token: str, key: str, fingerprints: Mapping[int, str]) -> int:
-    """Some tables of a source -> lookups and their statistics in the lake; returns the number of tables.
+def ingest_tables(
+    store: Store, workload: WorkloadConfig, token: str, key: str, fingerprints: Mapping[int, str], lookups: bool
+) -> int:
+    """Some tables of a source -> statistics of their lookups in the lake; returns the number of tables.
 
     Args:
         store: may be another machine's.
         token: `token_of` the source when its state was read.
         key: of that state.
         fingerprints: tables to ingest: fingerprint by position in the source.
+        lookups: keep them too.
     """
     source = opened_source(workload, token)
     parts: list[Tables] = []
     for position in fingerprints:
         table = source.table(position)
         parts.append(statistics(table))
-        store.lake.write_table_lookups(table, parts[-1])
+        if lookups:
+            store.lake.write_table_lookups(table, parts[-1])
     keep_part(store.lake, key, list(fingerprints.values()), concatenate(parts))
     return len(parts)

@@ -23,7 +23,7 @@ from flows.ingest import ingest_workload
 from flows.runtime import testbed_pool
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
-from flows.runtime.run_locks import home_lock, registry_lock
+from flows.runtime.run_locks import registry_lock, store_lock
 from storage.mlflow_store import registry, runs, versions
 from storage.run_records import reference_sets
 from storage.run_records.reference_sets import ReferenceSet
@@ -66,7 +66,7 @@ def score_version(store: Store, version: str, made_of: Training) -> str:
     if made_of.is_fixed:
         return ""
     try:
-        with home_lock(store, f"reference-{json_digest(str(made_of.topology))}"):
+        with store_lock(store, f"reference-{json_digest(str(made_of.topology))}"):
             used = reference_sets.find(store, str(made_of.topology)) or _drawn(store, made_of)
         if registry.find(store.settings, version).tags.get(SET) != used.key:
             announce(measure_reference(store, version, used, made_of.testbed))
@@ -149,9 +149,10 @@ def _drawn(store: Store, made_of: Training) -> ReferenceSet:
     announce(f"drawing fixed tasks of other tables, by which versions of {made_of.topology} are compared; once")
     tasks, capacity = made_of.recipe.tasks, testbed_pool.capacity(store, made_of.testbed)
     memory_bytes = capacity.memory_bytes or tasks.memory_bytes
-    workload = reference_workload(tasks.num_devices, memory_bytes, is_gpu=capacity.kind in ("gpu", "simulated"))
+    is_simulated = capacity.kind == "simulated"
+    workload = reference_workload(tasks.num_devices, memory_bytes, is_gpu=is_simulated or capacity.kind == "gpu")
     name = f"reference set of {made_of.topology}"
-    dataset = ingest_workload(store, workload, name, newest=False).dataset
+    dataset = ingest_workload(store, workload, name, newest=False, lookups=not is_simulated).dataset
     drawn = reference_tasks(store.lake.read_dataset(dataset), replace(tasks, memory_bytes=memory_bytes))
     new = ReferenceSet(
         topology=str(made_of.topology),

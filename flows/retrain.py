@@ -27,7 +27,7 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
     capacity = check_testbed(store, config)
     with running(store, "retrain", config, options.seed) as chain:
         with chain.stage("ingest") as run:
-            ingested = ingest_workload(store, config.workload)
+            ingested = ingest_workload(store, config.workload, lookups=capacity.kind != "simulated")
             mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
             config = settle(store, config, ingested.dataset, capacity)
             training = prepare(store, config, ingested.dataset, options.seed, full=options.full)

@@ -57,7 +57,7 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
     testbed = testbed_pool.testbed_reference(store, config, dataset, seed)
     training = Training(recipe=config, dataset=dataset, testbed=testbed)
     start = find_start(store, training, full=full)
-    tasks = draw_tasks(store, dataset, config.tasks, seed, start.split_of)
+    tasks = draw_tasks(store, training, start.split_of)
     training = replace(training, tasks=tasks, warm=start.warm, start=start.why)
     before = [] if start.warm is None else [start.warm.iteration, *start.warm.trainings]
     key = content_key(dataset, tasks, training.config, testbed, *before)

@@ -39,7 +39,7 @@ _BUNDLED = (
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> a retraining if it matters."""
     config, store = with_batch_size(configure(options)), open_for(options)
-    dataset = ingest_workload(store, config.workload, newest=False).dataset
+    dataset = ingest_workload(store, config.workload, newest=False, lookups=False).dataset
     config = settle(store, config, dataset, Capacity(kind="unknown"))
     trained = last_trained(store, config, dataset)
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)

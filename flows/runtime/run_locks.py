@@ -1,7 +1,7 @@
 """Locks between flows: one measures per host, one writes the registry, one continues a training; a killed holder frees them.
 
-A file lock separates processes of one home, and a concurrency limit of Prefect all that share a server. `deploy` makes the
-limit; without it, the file lock alone holds.
+A file lock separates processes that share a home or a folder as their store, and a concurrency limit of Prefect all that
+share a server. `deploy` makes the limit; without it, the file lock alone holds.
 """
 
 import logging
@@ -30,21 +30,22 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def registry_lock(store: Store) -> Iterator[None]:
-    """Nobody else in this home or on this Prefect server registers or promotes during the block."""
+    """Nobody else in this home or store, or on this Prefect server, registers or promotes during the block."""
     has_server = get_current_settings().api.url is not None
     between_hosts = concurrency(REGISTRY, lease_duration=LEASE_S) if has_server else nullcontext()
-    with home_lock(store, "registry"), between_hosts:
+    with store_lock(store, "registry"), between_hosts:
         yield
 
 
 def training_lock(store: Store, key: str) -> AbstractContextManager[None]:
-    """Nobody else in this home continues or evaluates the training `key` during the block."""
-    return home_lock(store, f"training-{key}")
+    """Nobody else in this home or store continues or evaluates the training `key` during the block."""
+    return store_lock(store, f"training-{key}")
 
 
-def home_lock(store: Store, name: str) -> AbstractContextManager[None]:
-    """No other process holds `name` in this home during the block."""
-    folder = store.settings.home / "locks"
+def store_lock(store: Store, name: str) -> AbstractContextManager[None]:
+    """No other process holds `name` in this store during the block; in this home, if the store is no folder."""
+    root = store.settings.store_root
+    folder = (root if isinstance(root, Path) else store.settings.home) / "locks"
     folder.mkdir(exist_ok=True)
     return locked(folder / f"{name}.lock")
 

@@ -5,8 +5,7 @@
     ingested/<key>/<content>.parquet  the same rows of an unfinished ingestion, which continues from them
 
 The key identifies a source's content, its state. A fingerprint identifies everything that a table's lookups are made from
-(`dreamshard.workloads.source.Workload`), so the same fingerprint always means the same lookups file. A table whose lookups
-file was removed is not known any more.
+(`dreamshard.workloads.source.Workload`), so the same fingerprint always means the same statistics and lookups file.
 """
 
 from collections.abc import Sequence
@@ -63,14 +62,15 @@ def read_state(lake: Lake, key: str) -> tuple[tuple[str, ...], tuple[str, ...]] 
     return tuple(rows.column("name").to_pylist()), tuple(rows.column("fingerprint").to_pylist())
 
 
-def known_tables(lake: Lake, source: str, key: str, fingerprints: Sequence[str]) -> dict[str, Tables]:
-    """The one-table `Tables` of each fingerprint that was ingested and whose lookups file still exists.
+def known_tables(lake: Lake, source: str, key: str, fingerprints: Sequence[str], *, lookups: bool) -> dict[str, Tables]:
+    """The one-table `Tables` of each fingerprint that was ingested.
 
     Known are the tables of the state itself, of its unfinished ingestion, and of the state that was ingested last.
 
     Args:
         source: where the tables come from.
         key: of the source's present state.
+        lookups: leave out tables whose lookups file does not exist.
     """
     parts = read_parquet_files(list_files(lake.root / "ingested" / key, "*.parquet"))
     keys = [key, *_newest_key(lake, source)]
@@ -86,7 +86,7 @@ def known_tables(lake: Lake, source: str, key: str, fingerprints: Sequence[str])
     found = {
         fingerprint: i
         for i, fingerprint in enumerate(rows.column("fingerprint").to_pylist())
-        if fingerprint in wanted and files[i] in existing
+        if fingerprint in wanted and (files[i] in existing or not lookups)
     }
     tables = tables_from_rows(rows.take(pa.array(found.values(), pa.int64())))
     return {fingerprint: tables.select([t]) for t, fingerprint in enumerate(found)}

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from dreamshard.recipes import TasksConfig
 from dreamshard.rivals import installed_rivals
 from dreamshard.tables import Tables
 from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
@@ -136,11 +136,11 @@ def test_published_rivals_take_part_if_requested(compared, said):
 
 
 def test_versions_of_one_half_meet_on_the_tasks_of_evaluate(store):
-    config = TasksConfig(tables_per_task=6, num_test=2)
-    dataset, one = store.lake.newest_dataset(), registry.find(store.settings, ONE)
+    one = registry.find(store.settings, ONE)
     for seed, is_same in ((0, True), (1, False)):
-        drawn = drawing.draw_tasks(store, dataset, config, seed)
-        assert (drawing.draw_heldout_tasks.fn(store, dataset, config, seed, [one]) == drawn) is is_same
+        training = replace(one.made_of, testbed=replace(one.made_of.testbed, seed=seed))
+        drawn = drawing.draw_tasks(store, training)
+        assert (drawing.draw_heldout_tasks.fn(store, training, [one]) == drawn) is is_same
 
 
 def test_a_champion_trained_on_held_out_tables_is_flagged(store):

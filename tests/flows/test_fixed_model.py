@@ -97,8 +97,7 @@ def test_variants_tables_are_in_the_lake_but_not_in_the_dataset(model: Model):
     assert set(lake.read_dataset(dataset).names) == set(TABLES)
     drifted = [name for name in lake.read_pool(dataset).names if name not in TABLES]
     assert len(drifted) > 20
-    lookups = lake.lookup_source(dataset)
-    assert all(lookups(name).batch_size == 512 for name in drifted[:3])
+    assert not (model.home / "lake" / "lookups").exists(), "a simulated testbed needs statistics alone"
 
 
 def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model):

@@ -1,5 +1,6 @@
 """A registered version behind MLflow's own model server, started as docs/serving.md says."""
 
+import json
 import os
 import re
 import shlex
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import httpx
 
+from dreamshard.plan import Plan
 from dreamshard.training import TrainingConfig
+from flows.forms.options import PlaceOptions
+from flows.placing.request import check, place
 from storage.mlflow_store import registration, runs
-from storage.mlflow_store.registry import set_alias
+from storage.mlflow_store.registry import load_placer, set_alias
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.servers_up import until
@@ -29,10 +33,11 @@ TABLES = [
 ]
 
 
-def test_the_documented_server_answers_with_a_legal_placement(tmp_path: Path):
-    settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / ".dreamshard")})).settings
-    placer = make_placer(start_training(pool_of(8), TrainingConfig(), seed=0))
-    made_of = training_of(hardware="simulated a100", num_devices=8)
+def test_the_documented_server_plans_as_place_and_python_do(tmp_path: Path):
+    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / ".dreamshard")}))
+    settings, placer = store.settings, make_placer(start_training(pool_of(8), TrainingConfig(), seed=0))
+    dataset = store.lake.write_dataset(pool_of(8), "by hand")
+    made_of = training_of(hardware="simulated a100", num_devices=8, dataset=dataset)
     with runs.chain(settings, "retrain") as run:
         version = registration.register_placer(settings, placer, run, made_of, pool=pool_of(8))
     set_alias(settings, version, "champion", "the only one")
@@ -61,9 +66,13 @@ def test_the_documented_server_answers_with_a_legal_placement(tmp_path: Path):
         answer = httpx.post(f"{address}/invocations", json={"inputs": [request]}, timeout=240)
         assert answer.status_code == 200, answer.text
         (plan,) = answer.json()["predictions"]
-        assert {name: each["dim"] for name, each in plan["tables"].items()} == {
-            table["name"]: table["dim"] for table in TABLES
-        }
+        (tmp_path / "tables.json").write_text(json.dumps(TABLES))
+        options = PlaceOptions(tables=str(tmp_path / "tables.json"), devices=2, memory_gb=1)
+        checked = check(store, options, print)
+        placed = place(store, checked, print)
+        assert placed.plan.tables == Plan.model_validate(plan).tables
+        assert placed.plan.predicted.overall_ms == plan["predicted"]["overall_ms"]
+        assert placed.placement == load_placer("champion", settings).place(checked.task)
         assert max(device["memory_bytes"] for device in plan["predicted"]["devices"]) <= 2**30
         refused = httpx.post(f"{address}/invocations", json={"inputs": [request | {"num_devices": 0}]}, timeout=60)
         assert refused.status_code == 400

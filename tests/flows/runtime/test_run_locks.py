@@ -14,6 +14,7 @@ from flows import promote
 from flows.runtime import run_locks, testbed_pool
 from flows.runtime.launched_ranks import for_testbed
 from storage.run_records.trainings import TestbedReference
+from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.helpers.tables import tables_of
 
@@ -89,6 +90,13 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
         assert not begun.wait(0.5)
     assert begun.wait(10)
     by_hand.join()
+
+
+def test_homes_that_share_a_folder_take_turns(tmp_path: Path):
+    shared = {"DREAMSHARD_STORE": str(tmp_path / "shared")}
+    one, two = (Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / name), **shared}) for name in "ab")
+    with run_locks.training_lock(open_store(one), "k"), run_locks.training_lock(open_store(two), "other"):
+        assert other(tmp_path / "shared" / "locks" / "training-k.lock") == "waits"
 
 
 def test_a_plain_command_in_every_process_of_torchrun_is_refused(monkeypatch):
