@@ -81,8 +81,8 @@ class Layout:
         if len(chosen) < num_devices:
             wanted = "" if devices_per_host is None else f" at {devices_per_host} per host"
             raise ValueError(
-                f"{num_devices} devices{wanted} are requested, but there are {len(self.ranks)} ranks, {own} per host on "
-                f"{describe_count(len(self.pattern), 'host')}; request fewer, or start more (docs/many-hosts.md)"
+                f"{num_devices} devices{wanted} are requested, but there are {len(self.ranks)} ranks at {own} per host; "
+                "request fewer, or start more (docs/many-hosts.md)"
             )
         return Layout(chosen[:num_devices])
 
@@ -106,8 +106,3 @@ class Layout:
                 )
         names = {str(rank.gpu) if device_type == "cuda" else rank.processor for rank in self.ranks}
         return " and ".join(sorted(names))
-
-
-def describe_count(count: int, noun: str) -> str:
-    """`1 host`, `2 hosts`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

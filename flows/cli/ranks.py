@@ -5,7 +5,6 @@ Rank 0 runs the command; a rank of every process, rank 0's too, measures for it.
 
 from collections.abc import Sequence
 
-from dreamshard.testbeds.layout import describe_count
 from dreamshard.testbeds.ranks import launched_ranks, num_launched
 from flows.cli import app, terminal
 from flows.cli.command import command
@@ -21,8 +20,7 @@ def main(words: Sequence[str] | None = None) -> None:
             "docs/many-hosts.md, or plain `dreamshard` on one host"
         )
     with launched_ranks() as ranks:
-        hosts = describe_count(len(ranks.layout.pattern), "host")
-        terminal.note(f"{describe_count(len(ranks.layout.ranks), 'rank')} on {hosts} joined")
+        terminal.note(f"{len(ranks.layout.ranks)} ranks joined, {ranks.layout.devices_per_host} per host")
         try:
             with on_ranks(ranks):
                 app.main(words)

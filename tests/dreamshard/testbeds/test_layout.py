@@ -36,5 +36,5 @@ def test_a_task_takes_as_many_ranks_of_each_host_as_it_asks_for(num_devices, per
 
 @pytest.mark.parametrize(("num_devices", "per_host"), [(9, None), (6, 2), (8, 8)])
 def test_what_there_are_too_few_ranks_for_is_refused(num_devices, per_host):
-    with pytest.raises(ValueError, match="there are 8 ranks, 4 per host on 2 hosts"):
+    with pytest.raises(ValueError, match="there are 8 ranks at 4 per host"):
         two_hosts(4).part(num_devices, per_host)
