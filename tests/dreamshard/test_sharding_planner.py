@@ -182,7 +182,6 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
         sharding_types_of={"a": ("row_wise", "grid_shard")},
         cached_share_of={"c": 0.5, "d": 0.0},
         narrowest_columns_of={"b": 8, "c": 32},
-        reserve_bytes=7,
     )
     both = constrained(ParameterConstraints(min_partition=16), "b", own=further)
     assert both.sharding_types_of["a"] == ("row_wise", "grid_shard"), "a grid is for who names it"
@@ -190,7 +189,6 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
     assert [both.may_be_cached(name) for name in "abcd"] == [True, True, True, False]
     assert both.cached_share_of == {"c": 0.5, "d": 0.0}
     assert both.narrowest_columns_of == {"b": 16, "c": 32}
-    assert both.reserve_bytes == 7
 
 
 def test_a_contradiction_is_no_shortage_of_memory():

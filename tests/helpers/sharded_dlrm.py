@@ -1,17 +1,21 @@
 """Ranks of a small DLRM, compared after each step with the model unsharded.
 
-torchrun ... -m tests.helpers.sharded_dlrm reshard FOLDER    2 ranks; moved from one plan to another between two steps
-torchrun ... -m tests.helpers.sharded_dlrm groups FOLDER     4 ranks; in 2 groups of 2, as `DMPCollection` makes them
+torchrun ... -m tests.helpers.sharded_dlrm MODE FOLDER
 """
 
 import copy
+import logging
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from logging.handlers import BufferingHandler
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -20,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.planner import Topology
+from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.types import ShardedTensor, ShardingEnv2D, ShardMetadata
 from torchrec.models.dlrm import DLRM
 from torchrec.optim.optimizers import in_backward_optimizer_filter
@@ -31,7 +35,7 @@ from dreamshard.plan import make_plan
 from dreamshard.sharding_planner import DreamShardPlanner
 from dreamshard.torchrec import load_plan, reshard_delta, tables_of
 
-RATE, BATCH, ROWS, DIM, GROUP = 0.5, 4, 20, 16, 2
+RATE, BATCH, LOOKUPS, ROWS, DIM, GROUP = 0.5, 4, 5, 20, 16, 2
 ROW_WISE = TableSharding("row_wise")
 COLUMNS = ((0, 8), (8, DIM))
 PLANS = {
@@ -92,15 +96,15 @@ def train_a_step(reference: DLRM, sharded: DistributedModelParallel, step: int, 
     torch.stack([reference(*batch(each, step)).square().sum() for each in range(ranks)]).mean().backward()
     for optimizer in optimizers:
         optimizer.step()
-    for _, part, _ in table_parts(sharded) if replicas else ():
+    for _, part, _ in table_parts(sharded.state_dict()) if replicas else ():
         dist.all_reduce(part, group=replicas)
         part /= replicas.size()
     compare(reference, sharded)
 
 
-def table_parts(sharded: DistributedModelParallel) -> Iterator[tuple[str, torch.Tensor, list[slice]]]:
-    """Name, weights and ranges of the shards that this rank holds."""
-    for name, value in sharded.state_dict().items():
+def table_parts(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor, tuple[slice, ...]]]:
+    """Name, values and ranges of the shards that this rank holds."""
+    for name, value in state.items():
         if isinstance(value, ShardedTensor):
             shards = [(s.tensor, s.metadata.shard_offsets, s.metadata.shard_sizes) for s in value.local_shards()]
         elif isinstance(value, DTensor):
@@ -109,12 +113,12 @@ def table_parts(sharded: DistributedModelParallel) -> Iterator[tuple[str, torch.
         else:
             shards = [(value, (0, 0), value.shape)] if "embedding" in name else []
         for part, starts, sizes in shards:
-            yield name, part.detach(), [slice(a, a + size) for a, size in zip(starts, sizes, strict=True)]
+            yield name, part.detach(), tuple(slice(a, a + size) for a, size in zip(starts, sizes, strict=True))
 
 
 def compare(reference: DLRM, sharded: DistributedModelParallel) -> None:
     """The tables' weights of this rank."""
-    parts = list(table_parts(sharded))
+    parts = list(table_parts(sharded.state_dict()))
     for name, part, ranges in parts:
         torch.testing.assert_close(part, reference.state_dict()[name][ranges], atol=1e-5, rtol=0)
     assert parts
@@ -122,7 +126,7 @@ def compare(reference: DLRM, sharded: DistributedModelParallel) -> None:
 
 def copy_tables(reference: DLRM, sharded: DistributedModelParallel) -> None:
     """The reference's weights, into the tables of the sharded model."""
-    for name, part, ranges in table_parts(sharded):
+    for name, part, ranges in table_parts(sharded.state_dict()):
         part.copy_(reference.state_dict()[name][ranges])
 
 
@@ -166,9 +170,40 @@ def groups(folder: Path) -> None:
             train_a_step(reference, sharded, step, replicas)
 
 
+def memory(folder: Path) -> None:
+    """The planner logs the bytes of weights, optimizer state, lookups and vectors that this rank then holds."""
+    planners, kept, rank = logging.getLogger("dreamshard.sharding_planner"), BufferingHandler(100), dist.get_rank()
+    planners.setLevel(logging.INFO)
+    planners.addHandler(kept)
+    values = torch.arange(len(TABLES) * BATCH * LOOKUPS) % ROWS
+    features = KeyedJaggedTensor(list(TABLES), values, lengths=torch.full((len(TABLES) * BATCH,), LOOKUPS))
+    topology, looked_up = Topology(GROUP, "cpu", local_world_size=GROUP), {"pooling_factors": [LOOKUPS]}
+    constraints = {name: ParameterConstraints(sharding_types=["table_wise"], **looked_up) for name in TABLES}
+    constraints["columns"] = ParameterConstraints(sharding_types=["column_wise"], min_partition=8, **looked_up)
+    for optimizer in (EmbOptimType.EXACT_ROWWISE_ADAGRAD, EmbOptimType.EXACT_ADAGRAD):
+        sharders = [EmbeddingBagCollectionSharder(fused_params={"optimizer": optimizer})]
+        planner = DreamShardPlanner(topology, BATCH, costs="a100", constraints=constraints)
+        plan = planner.plan(make_model(), sharders)
+        texts = [text for each in kept.buffer if (text := each.getMessage()).startswith(f"rank {rank}: ")]
+        logged = [2**30 * float(size) for size in re.findall(r"(\S+) GiB of", texts[-1])]
+        sharded = DistributedModelParallel(make_model(), device=CPU, plan=plan, sharders=sharders)
+        states = sharded.fused_optimizer.state_dict()["state"].values()
+        collection = sharded.module.sparse_arch.embedding_bag_collection
+        context = collection.create_context()
+        inputs = collection.input_dist(context, features).wait().wait()
+        outputs = collection.compute_and_output_dist(context, inputs).wait()
+        held = [
+            sum(part.nbytes for _, part, _ in table_parts(sharded.state_dict())),
+            sum(part.nbytes for state in states for _, part, _ in table_parts(state)),
+            sum(part.values().nbytes for part in inputs),
+            2 * outputs.values().nbytes,  # with the gradient
+        ]
+        assert logged == pytest.approx(held, rel=0.05)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    {"reshard": reshard, "groups": groups}[sys.argv[1]](Path(sys.argv[2]))
+    {"reshard": reshard, "groups": groups, "memory": memory}[sys.argv[1]](Path(sys.argv[2]))
     dist.barrier()
     dist.destroy_process_group()

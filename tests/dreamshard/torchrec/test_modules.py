@@ -46,12 +46,7 @@ def test_tables_are_where_torchrecs_sharders_find_them():
 
 @pytest.mark.parametrize(
     ("optimizer", "name"),
-    [
-        (torch.optim.Adagrad, "adagrad"),
-        (torchrec.optim.RowWiseAdagrad, "rowwise_adagrad"),
-        (torchrec.optim.PartialRowWiseAdam, "partial_rowwise_adam"),
-        (torchrec.optim.LarsSGD, "lars_sgd"),
-    ],
+    [(torch.optim.Adagrad, "adagrad"), (torchrec.optim.PartialRowWiseAdam, "partial_rowwise_adam")],
 )
 def test_the_optimizer_in_the_backward_pass_is_known(optimizer, name):
     model = make_model()

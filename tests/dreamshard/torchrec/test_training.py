@@ -18,7 +18,7 @@ def test_a_model_trains_under_our_plans_as_it_does_unsharded(ranks, per_host, tm
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "ranks"), [("reshard", 2), ("groups", 4)])
-def test_a_dlrm_trains_as_it_does_unsharded(mode, ranks, tmp_path):
-    """Moved from one plan to another between two steps, and in two groups under `DMPCollection`."""
+@pytest.mark.parametrize(("mode", "ranks"), [("reshard", 2), ("groups", 4), ("memory", 2)])
+def test_a_dlrm_trains_and_takes_memory_as_planned(mode, ranks, tmp_path):
+    """Moved from one plan to another between two steps, in two groups under `DMPCollection`, and in bytes."""
     sharded_dlrm.run(mode, ranks, tmp_path)

@@ -31,7 +31,6 @@ def test_functions_of_modules_and_of_files_are_called(tmp_path):
         ("def other(): pass\n", "has no function make, so there is no model"),
         ("def make(): raise KeyError('rows')\n", "make raises KeyError: 'rows', so there is no model"),
         ("def make(:\n", "make raises SyntaxError"),
-        ("raise SystemExit(2)\n", "make raises SystemExit: 2"),
     ],
 )
 def test_what_is_wrong_with_a_function_is_one_sentence(tmp_path, text, message):

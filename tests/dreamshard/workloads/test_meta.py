@@ -61,7 +61,6 @@ def test_the_first_samples_are_like_the_full_batch():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"num_tables": 857}, "has 856 tables, fewer than the 857"),
         ({"num_tables": 400, "max_table_bytes": 2**20}, "tables of at most 1 MiB as fp32, fewer than the 400"),
         ({"batch_size": 65_537}, "one batch of 65536 samples"),
     ],

@@ -71,7 +71,6 @@ def test_a_file_that_would_run_code_when_unpickled_does_not(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "content",
     [
-        INDICES,
         (INDICES.double(), OFFSETS, LENGTHS),
         (INDICES, torch.tensor([0, 2, 2, 3, 3, 4, 6]), LENGTHS),
         (INDICES, torch.tensor([0, 2, 1, 3, 3, 4, 5]), LENGTHS),
