@@ -1,8 +1,7 @@
 """Meta's own plan of a production model, by TorchRec's estimator and by the roofline of a B200, against other plans.
 
-`data/torchrec-production.csv` is the list that TorchRec publishes with its plan (meta-pytorch/torchrec at 376cac6a,
-`torchrec/docs/wiki/sharding_stats_example.txt`): 1,933 pooled tables, and two of sequences, which are left out, on 96 ranks
-with 138 GB for tables and 2,560 samples each. Meta's hardware is not named; its plan has whole tables and columns only.
+The bundled list `meta-production-2026` has 1,933 pooled tables, and two of sequences, which are left out, on 96 ranks with
+138 GB for tables and 2,560 samples each. Meta's hardware is not named; its plan has whole tables and columns only.
 
 Tables are fp16 with row-wise Adagrad on 12 hosts of 8. TorchRec's estimator has the B200's bandwidths; its vectors are fp16,
 the roofline's fp32. A row has the slowest rank by each, and the mean rank. TorchRec's planner stops after 200 s.
@@ -11,7 +10,6 @@ the roofline's fp32. A row has the slowest rank by each, and the mean rank. Torc
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,10 +26,10 @@ from dreamshard.rivals.torchrec_planner import TorchRecPlanner, local_batch_size
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import bundled_lists
 from dreamshard.workloads.table_list import check_records, fill_missing_columns
 from tests.benchmarks.measuring import Row, row
 
-LIST = Path(__file__).parent / "data" / "torchrec-production.csv"
 B200, DEVICES, PER_HOST, MEMORY_BYTES, SAMPLES = PRESETS["b200"], 96, 8, 138 * 10**9, 2560
 COLUMNS = ["name", "rows", "dim", "pooling_factor", "num_poolings"]
 
@@ -56,9 +54,8 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 def meta_plan() -> tuple[PlacementTask, Placement]:
     """The pooled tables, and Meta's plan of them."""
-    listed = pd.read_csv(LIST)
+    listed = pd.read_csv(bundled_lists()["meta-production-2026"])
     listed = listed[listed.output == "pooled"]
-    listed["name"] = [f"t{i}" for i in range(len(listed))]  # one of Meta's names stands twice
     tables = fill_missing_columns(check_records({each["name"]: each for each in listed[COLUMNS].to_dict("records")}))
     task = PlacementTask(
         tables, DEVICES, MEMORY_BYTES, "fp16", "rowwise_adagrad", "production", PER_HOST, DEVICES * SAMPLES

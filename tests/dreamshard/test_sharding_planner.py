@@ -14,7 +14,7 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, Stats
-from torchrec.distributed.types import CacheParams, KeyValueParams
+from torchrec.distributed.types import CacheParams
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from dreamshard import training
@@ -150,7 +150,6 @@ def test_compute_kernels_are_honoured(kernels, types, cached):
         ({"pooling_factors": [1.0, 2.0]}, "pooling_factors"),
         ({"feature_names": ["other"]}, "feature_names"),
         ({"device_group": "cpu"}, "device_group"),
-        ({"key_value_params": KeyValueParams()}, "key_value_params"),
         ({"cache_params": CacheParams(load_factor=0.5)}, "cache_params"),
         ({"sharding_types": ["table_column_wise"]}, "sharding_types"),
     ],

@@ -76,7 +76,6 @@ def test_batches_that_hold_keyed_jagged_tensors_are_read(batch):
         ([keyed(u=[[1]], i=[[20]], j=[[]])], "index 20 outside the table of 20 rows.*yield them remapped"),
         ([keyed(u=[[-1]], i=[[1]], j=[[]])], r"batch 1, u of table 'user', has a negative index"),
         ([], r"no samples \(0 batches"),
-        ([torch.zeros(3)], "batch 1 is a Tensor without a KeyedJaggedTensor"),
         ([(keyed(**BATCH), keyed(u=[[1]] * 3))], "batch 1 has u in two KeyedJaggedTensors"),
         ([(keyed(u=[[1]]), keyed(i=[[1], [2]], j=[[], []]))], "different numbers of samples"),
     ],

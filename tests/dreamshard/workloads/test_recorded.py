@@ -122,7 +122,6 @@ def test_logs_are_read_under_the_names_they_are_published_by(tmp_path, name):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "empty|Empty"),
         (line() + "0\t1\t2\n", "not a Criteo log or is truncated.*40"),
         (line() + line(numbers=("x",) * 13), "not a Criteo log or is truncated.*'x'"),
         (line() + line(categories=("g",) * 26), "column C1: 'g' is not a hexadecimal"),

@@ -11,6 +11,8 @@ import torch
 
 from dreamshard.workloads import Lookups, WorkloadConfig, change_token, known_as, open_workload, statistics
 from dreamshard.workloads.lookups import write_lookups
+from dreamshard.workloads.table_list import list_tables
+from dreamshard.workloads.workload import bundled_lists
 
 LIST = "name,rows,dim,pooling_factor\nuser,100,32,2\nitem/x,10,64,1\nshop,1000,8,3\n"
 
@@ -75,6 +77,11 @@ def test_a_source_is_known_by_one_spelling(tmp_path, monkeypatch, spelt, known):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert known_as(spelt) == known.format(tmp_path)
+
+
+def test_bundled_lists_are_read_and_metas_has_its_totals():
+    metas = {name: list_tables(file) for name, file in bundled_lists().items()}["meta-production-2026"]
+    assert (len(metas), sum(table.rows for table in metas) // 10**8) == (1935, 26)
 
 
 def test_a_subset_of_the_tables_keeps_its_lookups():
@@ -174,9 +181,3 @@ def test_a_file_that_is_no_source_is_refused(tmp_path):
         found(str(tmp_path / "train.parquet"))
     with pytest.raises(ValueError, match=r"no workload or file 'nonsense'.*meta-dlrm-2021.*\.pt.*\.csv"):
         found("nonsense")
-
-
-@pytest.mark.parametrize("wrong", [{"num_tables": 0}, {"max_table_bytes": -1}, {"dim": "wide"}, {"dim": 6}, {"dim": 0}])
-def test_a_config_that_asks_for_nothing_or_nonsense_is_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        WorkloadConfig(**wrong)

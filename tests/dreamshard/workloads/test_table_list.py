@@ -77,7 +77,6 @@ def test_vectors_follow_from_poolings_features_or_lengths(tmp_path):
         ("name,rows,dim\nx,10,8\ny,ten,8\n", "line 3 is wrong .rows: 'ten'"),
         ("name,rows,dim\n,,8\n", "line 2 has no name, rows"),
         ("name,rows,dim\nx,10,8\nx,10,8\n", "line 3: table 'x' is listed before"),
-        ("name,rows,dim\nx,10\n", "Expected 3 columns, got 2"),
         ("name,rows,dim,pooling_factor\nx,10,8,-1\n", "line 2 is wrong .pooling_factor: -1"),
         ("name,rows,dim,bin_0\nx,10,8,1\n", "line 2 is wrong .bins"),
         ("name,rows,dim\nt," + "9" * 400 + ",4", "rows: "),
@@ -101,7 +100,6 @@ CONFIG = b'[{"name": "x", "num_embeddings": 1, "embedding_dim": 4, %s}]'
         ("t.json", b'[{"name": "x"}]', "table 1 has no rows, dim"),
         ("t.json", CONFIG % b'"data_type": "INT4"', "table 1 is wrong .precision: 'int4'.*fp32.*int8"),
         ("t.json", CONFIG % b'"optimizer": "adamw"', "optimizer: 'adamw'"),
-        ("t.xlsx", b"", "is no list of tables"),
     ],
 )
 def test_a_file_of_another_kind_is_one_clear_sentence(tmp_path, name, content, message):
