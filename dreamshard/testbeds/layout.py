@@ -1,6 +1,6 @@
 """Which rank is which device, on which host; pure."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -46,12 +46,11 @@ class Layout:
 
     @classmethod
     def of(cls, ranks: Iterable[Rank]) -> "Layout":
-        """Number the ranks so that those of a host are consecutive."""
-        hosts: dict[str, list[Rank]] = {}
-        for rank in sorted(ranks, key=lambda rank: rank.number):
-            hosts.setdefault(rank.host, []).append(rank)
-        fullest_first = sorted(hosts.values(), key=lambda own: -len(own))
-        return cls(tuple(chain.from_iterable(fullest_first)))
+        """Order the ranks so that those of a host are consecutive."""
+        hosts = defaultdict[str, list[Rank]](list)
+        for rank in ranks:
+            hosts[rank.host].append(rank)
+        return cls(tuple(chain.from_iterable(sorted(hosts.values(), key=len, reverse=True))))
 
     @property
     def pattern(self) -> list[int]:

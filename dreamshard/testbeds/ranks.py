@@ -169,10 +169,7 @@ class Ranks:
         missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or bool(self.launcher.exits()))
         if missing:
             raise self._end(FAILED, RankFailure(missing[0], f"no answer within {timeout_s:g} s"))
-        answers = [_taken(self._store, key) for key in self._keys(what)]
-        for key in self._keys(what):
-            self._store.delete_key(key)
-        return answers
+        return [_taken(self._store, key) for key in self._keys(what)]
 
     def _end(self, how: str, otherwise: RankFailure) -> RankFailure:
         """End all ranks; returns which is at fault: one that has died, else a silent one, else the one that reported."""

@@ -14,7 +14,7 @@ def two_hosts(per_host: int) -> Layout:
 
 
 def test_ranks_dealt_out_in_turn_become_devices_host_by_host():
-    layout = Layout.of(rank(r, "ab"[r % 2]) for r in (3, 1, 0, 2))
+    layout = Layout.of(rank(r, "ab"[r % 2]) for r in range(4))
     assert layout.numbers == (0, 2, 1, 3)
     assert layout.devices_per_host == layout.part(3).devices_per_host == 2
 
