@@ -50,7 +50,8 @@ class Layout:
         hosts = defaultdict[str, list[Rank]](list)
         for rank in ranks:
             hosts[rank.host].append(rank)
-        return cls(tuple(chain.from_iterable(sorted(hosts.values(), key=len, reverse=True))))
+        fullest_first = sorted(hosts.values(), key=len, reverse=True)
+        return cls(tuple(chain.from_iterable(fullest_first)))
 
     @property
     def pattern(self) -> list[int]:
