@@ -26,6 +26,7 @@ Array = NDArray[np.float64]
 _BYTES, _TIMES = 2, slice(3, 5)  # columns of points, after devices and devices per host: milliseconds both ways
 _COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 _OUTLIER = 2.5  # medians of the absolute error, above which a placement counts less
+_ALONE_WEIGHT = 0.1  # of the relative error of an all-to-all measured alone, next to a placement's
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
 _HUNDRED = 100  # dims in a unit of comm_inputs
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
@@ -144,8 +145,9 @@ class ExchangeModel(nn.Module):
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
         origin, count = data.measured_on, dims.shape[1]
         self.batch_size = torch.tensor(origin.batch_size)
-        self.fitted_ms = _fitted_communication(dims, data.phases_ms)
         self.fitted_to = torch.tensor(self.topology(count, origin.devices_per_host))
+        alone = self.points[(self.points[:, :_BYTES] == self.fitted_to).all(dim=1)].numpy()
+        self.fitted_ms = _fitted_communication(dims, data.phases_ms, alone[:, _BYTES] / self._unit_bytes, alone[:, _TIMES])
         self.widest_bytes = dims.max().double() * (count - 1) / count * self._unit_bytes
 
     def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 4"]:
@@ -234,21 +236,27 @@ def link_inputs(points: Array, link: int) -> Array:
     return np.stack([peers > 0, peers, share, np.sqrt(share * peers)], axis=1).astype(np.float64)
 
 
-def _fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "2 4"]:
+def _fitted_communication(
+    dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"], alone: Array, alone_ms: Array
+) -> Float[Tensor, "2 4"]:
     """Weights of `comm_inputs`: non-negative least squares of the error relative to the sample's overall cost.
 
     Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured with
-    long tails.
+    long tails. All-to-alls measured alone, of `alone` `[K]` hundreds of dims from each device in `alone_ms` `[K, 2]`, decide
+    what placements leave open: if all have as many dims, these explain the same as a constant.
     """
     inputs = comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
     overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
     weight = 1 / overall.flatten().double().numpy()
+    equal = np.stack([np.ones_like(alone), alone, alone, alone], axis=1)  # [K, 4]
     fitted = torch.zeros(2, 4)
     for row, phase in enumerate(_COMM):
-        measured = phases_ms[..., phase].flatten().double().numpy()
-        trust = np.ones_like(weight)
+        measured, trust = phases_ms[..., phase].flatten().double().numpy(), np.ones_like(weight)
+        by_alone = _ALONE_WEIGHT / alone_ms[:, row].clip(min=1e-6)
         for _ in range(3):
-            solution = scipy.optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
+            weights = np.concatenate([weight * trust, by_alone])
+            targets = np.concatenate([measured, alone_ms[:, row]]) * weights
+            solution = scipy.optimize.nnls(np.concatenate([inputs, equal]) * weights[:, None], targets)[0]
             error = np.abs(inputs @ solution - measured) * weight
             trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
         fitted[row] = torch.from_numpy(solution).float()
