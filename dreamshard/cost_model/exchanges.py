@@ -147,7 +147,9 @@ class ExchangeModel(nn.Module):
         self.batch_size = torch.tensor(origin.batch_size)
         self.fitted_to = torch.tensor(self.topology(count, origin.devices_per_host))
         alone = self.points[(self.points[:, :_BYTES] == self.fitted_to).all(dim=1)].numpy()
-        self.fitted_ms = _fitted_communication(dims, data.phases_ms, alone[:, _BYTES] / self._unit_bytes, alone[:, _TIMES])
+        self.fitted_ms = _fitted_communication(
+            dims, data.phases_ms, alone[:, _BYTES] / self._unit_bytes, alone[:, _TIMES]
+        )
         self.widest_bytes = dims.max().double() * (count - 1) / count * self._unit_bytes
 
     def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 4"]:
