@@ -90,12 +90,10 @@ class Constraints:
         usable = {device for device, size in enumerate(room) if size > 0}
         if not usable:
             yield f"none of the {len(room)} devices has room for tables"
-        allowed = dict.fromkeys(map(parent_name, tables), usable)
+        allowed = {name: usable.intersection(self.pinned.get(name, usable)) for name in map(parent_name, tables)}
         for table, devices in self.pinned.items():
-            if table in allowed and not (own := usable.intersection(devices)):
+            if not allowed.get(table, usable):
                 yield f"table {table!r} may only be on devices {devices}, and none of them can hold tables"
-            elif table in allowed:
-                allowed[table] = own
         for group in self.together:
             present = sorted(group & allowed.keys())
             other = [
