@@ -180,16 +180,15 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 lookups = zip(per_feature(own.pooling_factors, table), poolings, strict=True)
                 factors[table.path] = sum(factor * count for factor, count in lookups)
         model = model_tables(details, pooling_factors=factors, defaults=self.tables, notes=notes)
-        rows = dict(zip(model.tables.names, model.tables.rows.tolist(), strict=True))
-        if unknown := sorted((self.placement_constraints.tables_named() | measured) - rows.keys()):
+        if unknown := sorted((self.placement_constraints.tables_named() | measured) - model.by_name.keys()):
             raise ValueError(
                 f"placement_constraints or tables name {shown(unknown)}, which are no tables of this model; correct the "
                 "names (a table whose name occurs in several modules is called module.table)"
             )
         for name, count in zip(self.tables.names, self.tables.rows.tolist(), strict=True) if self.tables else ():
-            if count != rows[name]:
+            if count != (rows := model.by_name[name].rows):
                 raise ValueError(
-                    f"table {name!r} has {rows[name]} rows in the model and {count} in the statistics of lookups; measure "
+                    f"table {name!r} has {rows} rows in the model and {count} in the statistics of lookups; measure "
                     "them again"
                 )
         return model

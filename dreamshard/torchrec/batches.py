@@ -120,11 +120,8 @@ def _joined(parts: list[tuple[Tensor, Tensor]]) -> Lookups:
 def _features(batch: Any, where: str) -> dict[str, Any]:
     """The jagged tensor of each feature of the KeyedJaggedTensors that a batch is or holds."""
     batch = getattr(batch, "sparse_features", batch)
-    parts = [batch]
-    if isinstance(batch, list | tuple):
-        parts = list(batch)
-    elif not isinstance(batch, KeyedJaggedTensor):
-        parts = list(batch.values() if isinstance(batch, Mapping) else getattr(batch, "__dict__", {}).values())
+    fields = batch if isinstance(batch, Mapping) else getattr(batch, "__dict__", {})
+    parts = batch if isinstance(batch, list | tuple) else [batch, *fields.values()]
     found: dict[str, Any] = {}
     for keyed in parts:
         if not isinstance(keyed, KeyedJaggedTensor):

@@ -46,8 +46,6 @@ DEFAULT_SHARE = 0.2
 """TorchRec's load factor of a cache if none is given."""
 
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")  # from constraints to the plan
-_PROBLEM = "is not a TorchRec sharding plan"
-_ADVICE = "so nothing can be compared with it; give the plan in use"
 logger = logging.getLogger(__name__)
 
 
@@ -256,9 +254,8 @@ def current_plan(
     Raises:
         ValueError: the text is no plan of TorchRec, or a table is sharded in a way or kept in storage that is not planned.
     """
-    with reading(name, _PROBLEM, _ADVICE):
+    with reading(name, "is not a TorchRec sharding plan", "so nothing can be compared with it; give the plan in use"):
         modules = source.plan if isinstance(source, ShardingPlan) else json.loads(source)
-    with reading(name, _PROBLEM, _ADVICE):
         modules = modules.get("plan", modules)
         found = [
             (path, table, _Parameter.model_validate(own))

@@ -21,7 +21,6 @@ from dreamshard.workloads.workload import DATA, UNKNOWN_DIM, Workload, WorkloadC
 from dreamshard.workloads.zipf import scatter
 
 Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 

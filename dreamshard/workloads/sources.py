@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -87,7 +86,7 @@ def open_workload(config: WorkloadConfig) -> Workload:
             return _with_lookups_beside(config, found, list_tables(path))
     reader, usual = known
     with _local(folder, name, *(tokens.keys() - {name})) as (path, *beside):
-        file, notes = reader(path, config.batch_size), tuple[str, ...]()
+        file = reader(path, config.batch_size)
         if beside or usual:
             listed = list_tables(beside[0] if beside else bundled_lists()[str(usual)])
         else:
@@ -97,12 +96,10 @@ def open_workload(config: WorkloadConfig) -> Workload:
             f"{_list_of(name)} lists {len(listed)} tables, but {name} holds {file.num_tables}; give one line per table in "
             "the file's order"
         )
-    if not beside:
-        assumed = f"a table has as many rows as its largest index needs, and by default {UNKNOWN_DIM} columns"
-        assumed = f"tables have the sizes of the bundled list {usual}" if usual else assumed
-        notes = (
-            f"no list of tables is next to {name}: {assumed}; to give others, write {_list_of(name)} with name, rows and dim",
-        )
+    sizes = f"as many rows as their largest index needs, and by default {UNKNOWN_DIM} columns"
+    sizes = f"the sizes of the bundled list {usual}" if usual else sizes
+    advice = f"to give others, write {_list_of(name)} with name, rows and dim"
+    notes = () if beside else (f"no list of tables is next to {name}: tables have {sizes}; {advice}",)
     position = {table.name: t for t, table in enumerate(listed)}
 
     def lookups(table: ModelTable, samples: int) -> Lookups:
@@ -168,10 +165,8 @@ def _find(source: str) -> _Found:
             )
         return _find(f"{address}/{max(data, key=_natural_order)}")
     if name not in tokens:
-        near = get_close_matches(source, bundled_workloads(), n=1, cutoff=0.4)
-        meant = f" (is {near[0]} meant?)" if near else ""
         raise ValueError(
-            f"there is no workload or file {source!r}{meant}, so there are no tables to ingest; name one of "
+            f"there is no workload or file {source!r}, so there are no tables to ingest; name one of "
             f"{', '.join(bundled_workloads())}, a file ({_KINDS}), a folder or bucket of such files, or a function that "
             "makes a TorchRec model (model.py:make_model)"
         )
@@ -249,6 +244,6 @@ def _data_file(name: str) -> tuple[Reader, str | None] | None:
     return next((known for pattern, known in DATA_FILES.items() if re.fullmatch(pattern, name)), None)
 
 
-def _natural_order(name: str) -> list[tuple[int, str]]:
+def _natural_order(name: str) -> list[tuple[str, int]]:
     """Sorts `day_9` before `day_10`."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name)]

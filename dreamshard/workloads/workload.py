@@ -178,17 +178,18 @@ def chosen_tables(config: WorkloadConfig, listed: Sequence[ModelTable]) -> list[
 
     tables = [replace(table, dim=dim(table)) for table in listed]
     limit = config.max_table_bytes
-    eligible = [t for t, table in enumerate(tables) if limit is None or 4 * table.rows * table.dim <= limit]
-    wanted = len(eligible) if config.num_tables is None else config.num_tables
+    eligible = [table for table in tables if limit is None or 4 * table.rows * table.dim <= limit]
+    wanted = config.num_tables or len(eligible)
     if wanted > len(eligible) or not eligible:
         size = "" if limit is None else f" of at most {limit / 2**20:.4g} MiB as fp32"
         raise ValueError(
             f"{config.source} has {len(eligible)} tables{size}, fewer than the {max(1, wanted)} asked for; ask for fewer "
             "tables, or allow larger ones"
         )
-    if wanted < len(eligible):
-        eligible = sorted(sorted(eligible, key=lambda t: draw(2, tables[t]))[:wanted])
-    return [tables[t] for t in eligible]
+    if wanted == len(eligible):
+        return eligible
+    drawn = set(sorted(eligible, key=lambda table: draw(2, table))[:wanted])
+    return [table for table in eligible if table in drawn]
 
 
 def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
