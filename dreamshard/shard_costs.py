@@ -40,16 +40,13 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
         kernels = ["fused", "dense"]
         if isinstance(self.model, RooflineCosts) and self.model.spec.host_bytes_per_s:
             kernels.append(CACHED)
+        known = []
         for option in sharding_options:
             is_known = option.compute_kernel in kernels
+            known += [(option, self.number[option.path, option.name])] * is_known
             for shard in option.shards:
                 shard.storage = Storage(hbm=0, ddr=0)
                 shard.perf = Perf(*[0.0 if is_known or not min(shard.size) else math.inf] * 4)
-        known = [
-            (option, self.number[option.path, option.name])
-            for option in sharding_options
-            if option.compute_kernel in kernels
-        ]
         held, shards = shards_of(self.model.task, known, self.model.devices_per_host)
         phases_ms = self._alone_ms(shards)
         if all(shard.rank is not None for shard in held):

@@ -1,7 +1,6 @@
 """Placements as `ShardingPlan`s of `DistributedModelParallel`, with the shards that TorchRec's planner makes, and back."""
 
 import json
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +45,6 @@ DEFAULT_SHARE = 0.2
 """TorchRec's load factor of a cache if none is given."""
 
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")  # from constraints to the plan
-logger = logging.getLogger(__name__)
 
 
 def shards_of(
@@ -158,12 +156,7 @@ def load_plan(
     Raises:
         ValueError: the plan is not of this model, of the running ranks and hosts, or TorchRec cannot run it.
     """
-    plan, (details, _) = read_plan(path), discover(model, sharders)
-    names = model_tables(details).tables.names
-    modules = {table.module_path for name, table in zip(names, details, strict=True) if name in plan.tables}
-    if elsewhere := sorted({table.module_path for table in details} - modules):
-        logger.warning("%s has no plan for the modules %s, which TorchRec will not shard", path, elsewhere)
-    found = model_tables([table for table in details if table.module_path in modules] or details)
+    plan, found = read_plan(path), model_tables(discover(model, sharders)[0])
     if others := sorted(plan.tables.keys() - set(found.tables.names)):
         raise ValueError(f"{path} was not made for this model: it has no table {shown(others)}; plan again")
     placement = plan.placement(found.tables)
