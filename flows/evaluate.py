@@ -68,11 +68,11 @@ log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
     """Champion of the training's topology, or the one that it beat if it is this very iteration; None if there is none."""
-    version = registry.champion(store.settings, trainings.read(store, key).topology)
+    version = registry.champion(store, trainings.read(store, key).topology)
     if version is None or (version.training, version.iteration) != (key, iteration):
         return version
     beaten = report_store.newest(store, key).rival if report_store.is_evaluated(store, key) else None
-    return None if beaten is None else registry.find(store.settings, beaten)
+    return None if beaten is None else registry.find(store, beaten)
 
 
 @retried_task("evaluate placers")

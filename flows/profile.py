@@ -33,7 +33,7 @@ def profile(options: StageOptions) -> dict[str, Any]:
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)
-        runs.log_metrics(store.settings, run, figures, iteration)
+        runs.log_metrics(store, run, figures, iteration)
     testbed = trainings.read(store, training).testbed.identity
     return {"training": training, "iteration": iteration, "testbed": testbed} | figures
 
@@ -94,7 +94,7 @@ def start_training(store: Store, key: str) -> int:
         config, seed = training.config, training.testbed.seed
         exchanges, warm = known_exchanges(store, training.testbed), training.warm
         pool, _ = store.lake.read_table_split(training.tasks).divide(store.lake.read_dataset(training.dataset))
-        base = None if warm is None else registry.load_placer(warm.version, store.settings)
+        base = None if warm is None else registry.load_placer(warm.version, store)
         state = TRAINING_ALGORITHMS[config.algorithm].start(pool, config, seed, exchanges, base)
         checkpoints.save(store, key, iteration_name(0), state, {})
     get_run_logger().info("training %s starts %s; its last iteration is %d", key, training.start, last or 0)

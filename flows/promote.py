@@ -57,18 +57,18 @@ def register_and_decide(
 @retried_task("register version")
 def register(store: Store, run: str, training: str, evaluation: str) -> str:
     """Evaluated candidate -> version in MLflow's registry, once per iteration; returns its URI."""
-    report, settings = report_store.load(store, evaluation), store.settings
+    report = report_store.load(store, evaluation)
     iteration, budget_ms = int(report.iteration or 0), trainings.read(store, training).recipe.evaluation.budget_ms
     with registry_lock(store):
-        known = (version for version in registry.versions(settings) if version.training == training)
+        known = (version for version in registry.versions(store) if version.training == training)
         found = next((version for version in known if version.iteration == iteration), None)
         if found is None:
-            found = registry.find(settings, mlflow_tracking.register(store, run, report, budget_ms))
+            found = registry.find(store, mlflow_tracking.register(store, run, report, budget_ms))
         mlflow_tracking.complete(store, found, report)
         placer = checkpoints.placer(store, training, iteration, budget_ms)
         if isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
             store.lake.write_estimates(placer, report.dataset, training, iteration)
-        versions.write_versions(settings)
+        versions.write_versions(store)
     report_progress("register", 1, 1, str(found))
     return found.uri
 
@@ -82,10 +82,10 @@ def decide_standing(store: Store, run: str, uri: str, evaluation: str, *, tryout
     """
     report = report_store.load(store, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
-        version = registry.find(store.settings, uri)
+        version = registry.find(store, uri)
         decision = _decide(store, report, version)
         place = (try_out if tryout else settle)(store, version, decision)
-        versions.write_versions(store.settings)
+        versions.write_versions(store)
     note = f" ({place.note})" if place.note else ""
     get_run_logger().info("%s is %s: %s%s", version, place.words, decision.reason, note)
     report_progress("promote", 1, 1, f"{version} is {place.words}")
@@ -126,8 +126,8 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     """
     why = reason or "by hand"
     with registry_lock(store):
-        change = registry.make_champion(store.settings, name, why, by=os.environ.get("USER") or "unknown")
-        versions.write_versions(store.settings)
+        change = registry.make_champion(store, name, why, by=os.environ.get("USER") or "unknown")
+        versions.write_versions(store)
     return {**change, "alias": "champion", "reason": why}
 
 
@@ -143,8 +143,8 @@ def _beside_plan_in_use(report: EvaluationReport) -> str:
 
 
 def _decide(store: Store, report: EvaluationReport, version: Version) -> Decision:
-    in_use = registry.champion(store.settings, version.made_of.topology)
-    rival = None if report.rival is None else registry.find(store.settings, report.rival)
+    in_use = registry.champion(store, version.made_of.topology)
+    rival = None if report.rival is None else registry.find(store, report.rival)
     candidate, rule = report.candidate, report.reference
     is_in_use = in_use is not None and in_use.uri == version.uri
     before = rival if rival and is_in_use else in_use

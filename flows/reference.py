@@ -68,7 +68,7 @@ def score_version(store: Store, version: str, made_of: Training) -> str:
     try:
         with store_lock(store, f"reference-{json_digest(str(made_of.topology))}"):
             used = reference_sets.find(store, str(made_of.topology)) or _drawn(store, made_of)
-        if registry.find(store.settings, version).tags.get(SET) != used.key:
+        if registry.find(store, version).tags.get(SET) != used.key:
             announce(measure_reference(store, version, used, made_of.testbed))
     except CancelledRun:
         raise
@@ -82,13 +82,13 @@ def score_version(store: Store, version: str, made_of: Training) -> str:
 @retried_task("measure reference tasks")
 def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: TestbedReference) -> str:
     """Placements of a version, and of the rule of thumb, on the reference tasks -> lake and MLflow; returns a sentence."""
-    placer = registry.load_placer(version, store.settings)
+    placer = registry.load_placer(version, store)
     drawn = store.lake.read_tasks(used.dataset, _SPLIT, used.tasks)
     tasks = [replace(task, batch_size=used.batch_size) for task in drawn]  # whatever batch the version learned costs of
     bench = replace(
         testbed, dataset=used.dataset, batch_size=used.batch_size, measure=used.measure, seed=1
     )  # a simulated testbed then draws the same noise for every version
-    key = f"reference-{used.key}-{registry.find(store.settings, version).model_id}"
+    key = f"reference-{used.key}-{registry.find(store, version).model_id}"
     predictors = {VERSION: placer} if isinstance(placer, DreamShardPlacer) else {}
     parts = [({VERSION: placer, RULE: GreedyPlacer(RULE)}, tasks, _ROUNDS)]
     rows, _ = measured_rows(store, key, parts, predictors, bench, progress="reference")
@@ -118,14 +118,14 @@ def log_figures(store: Store, version: str, used: ReferenceSet, key: str, figure
     Args:
         key: of the rows in the lake.
     """
-    settings, found = store.settings, registry.find(store.settings, version)
+    found = registry.find(store, version)
     frame = pd.DataFrame({"task_set": [used.tasks], "dataset": [used.dataset]})
     source = str(store.lake.root / "evaluations")
-    runs.log_input(settings, found.run, frame, "reference", source=source, name=used.name, digest=used.key)
-    runs.log_metrics(settings, found.run, figures, model=found.model_id)
-    runs.log_params(settings, found.run, {"reference_batch_size": used.batch_size})
-    registry.tag(settings, version, {"reference_evaluation": key, "reference_dataset": used.dataset, SET: used.key})
-    versions.write_versions(settings)
+    runs.log_input(store, found.run, frame, "reference", source=source, name=used.name, digest=used.key)
+    runs.log_metrics(store, found.run, figures, model=found.model_id)
+    runs.log_params(store, found.run, {"reference_batch_size": used.batch_size})
+    registry.tag(store, version, {"reference_evaluation": key, "reference_dataset": used.dataset, SET: used.key})
+    versions.write_versions(store)
 
 
 def reference_figures(rows: list[EvaluationRow], *, is_predicted: bool = True) -> dict[str, float]:

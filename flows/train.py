@@ -51,8 +51,8 @@ def train_placer(store: Store, run: str, key: str) -> int:
                 fit_cost_network(store, key, iteration)
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
-            runs.log_metrics(store.settings, run, figures, iteration)
-    runs.log_params(store.settings, run, trainings.effort(store, key))
+            runs.log_metrics(store, run, figures, iteration)
+    runs.log_params(store, run, trainings.effort(store, key))
     return iterations
 
 

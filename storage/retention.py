@@ -50,7 +50,7 @@ def prune(store: Store, *, older_than_days: int, delete: bool) -> list[dict[str,
     removals = find_removable(store, datetime.now(UTC) - timedelta(days=older_than_days))
     if delete:
         remove_files(removals)
-        catalog.write_catalog(store.settings)
+        catalog.write_catalog(store)
     rows = []
     for kind in (*dict.fromkeys(file.kind for file in removals), "all"):
         sizes = [file.info.size_bytes for file in removals if kind in (file.kind, "all")]
@@ -64,9 +64,9 @@ def find_removable(store: Store, before: datetime) -> list[StoredFile]:
     Raises:
         ValueError: a file that refers to others cannot be read, or the registry does not know all versions of the store.
     """
-    _check_registry(store.settings)
+    _check_registry(store)
     stored = list(_stored_files(store))
-    referenced = registry.referenced_keys(store.settings)
+    referenced = registry.referenced_keys(store)
     runs = _kept_runs(store, stored, referenced, before)
     lookups = _kept_lookups(store, stored, runs | referenced, before)
     return [
@@ -113,7 +113,7 @@ def _stored_files(store: Store) -> Iterator[StoredFile]:
         ("sample buffer", lake / "sample_buffer", "*.parquet"),
         *(("unfinished", root, "**/*.tmp") for root in (store.evaluations, store.checkpoints, lake)),
         ("lookups", lake / "lookups", "*.parquet"),
-        ("results of runs", store.settings.home / RESULTS, "*"),
+        ("results of runs", store.home / RESULTS, "*"),
     ]
     for kind, folder, pattern in others:
         for info in list_file_infos(folder, pattern):

@@ -18,6 +18,7 @@ import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from dreamshard.training.config import DEFAULT_ALGORITHM, Algorithm
 from storage.filesystem import AnyPath, parse_address
@@ -58,7 +59,7 @@ class Settings:
     algorithm: Algorithm = DEFAULT_ALGORITHM
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
         """Read the environment variables that the module's text lists."""
         home = Path(environ.get("DREAMSHARD_HOME") or ".dreamshard").expanduser().absolute()
         address, artifacts = environ.get("DREAMSHARD_STORE"), environ.get("DREAMSHARD_ARTIFACTS")
@@ -70,14 +71,9 @@ class Settings:
             artifact_root=_uri(artifacts) if artifacts else (store_root / "mlartifacts").as_uri(),
         )
 
-    def of(self, algorithm: Algorithm) -> "Settings":
-        """The same addresses with the registered models of an algorithm."""
+    def of(self, algorithm: Algorithm) -> Self:
+        """The same addresses with the versions of an algorithm: those that are champions, trained from and registered."""
         return replace(self, algorithm=algorithm)
-
-    @property
-    def has_registry(self) -> bool:
-        """Whether there may be runs and versions: False before the first run makes a database on this host."""
-        return not self.tracking_uri.startswith(LOCAL) or Path(self.tracking_uri.removeprefix(LOCAL)).exists()
 
     @property
     def lake_root(self) -> AnyPath:

@@ -3,45 +3,34 @@
 import tempfile
 from dataclasses import dataclass
 
-from dreamshard.training.config import Algorithm
 from storage.filesystem import AnyPath, check_writable
 from storage.lake import Lake
 from storage.settings import Settings
 
 
-@dataclass(frozen=True)
-class Store:
-    """Where everything is kept; only `open_store` makes one. Picklable, so that workers receive it as it is.
-
-    Attributes:
-        settings: the addresses; MLflow's functions need nothing else.
-    """
-
-    settings: Settings
-
-    def of(self, algorithm: Algorithm) -> "Store":
-        """The same store with the versions of an algorithm: those that are champions, trained from and registered."""
-        return Store(self.settings.of(algorithm))
+@dataclass(frozen=True, kw_only=True)
+class Store(Settings):
+    """Settings of folders that exist; only `open_store` makes one. Picklable, so that workers receive it as it is."""
 
     @property
     def lake(self) -> Lake:
         """Parquet datasets."""
-        return Lake(self.settings.lake_root, self.settings.home / "cache")
+        return Lake(self.lake_root, self.home / "cache")
 
     @property
     def checkpoints(self) -> AnyPath:
         """The folder of training states; see `run_records.checkpoints`."""
-        return self.settings.store_root / "checkpoints"
+        return self.store_root / "checkpoints"
 
     @property
     def evaluations(self) -> AnyPath:
         """The folder of evaluation reports."""
-        return self.settings.store_root / "evaluations"
+        return self.store_root / "evaluations"
 
     @property
     def plans(self) -> AnyPath:
         """The folder of plans that the flow `place` made."""
-        return self.settings.store_root / "plans"
+        return self.store_root / "plans"
 
 
 def open_store(settings: Settings | None = None, *, reads_only: bool = False) -> Store:
@@ -54,8 +43,8 @@ def open_store(settings: Settings | None = None, *, reads_only: bool = False) ->
     Raises:
         ValueError: the home is a file, or the home or the shared store cannot be created or written.
     """
-    store = Store(Settings.from_environment() if settings is None else settings)
-    home, root = store.settings.home, store.settings.store_root
+    store = Store(**vars(settings or Settings.from_environment()))
+    home, root = store.home, store.store_root
     try:
         for folder in ("prefect", "lake", "checkpoints") if root == home else ("prefect",):
             (home / folder).mkdir(parents=True, exist_ok=True)

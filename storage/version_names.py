@@ -25,7 +25,7 @@ def model_and_name(version: str) -> tuple[str, str]:
 def names_version(text: str) -> bool:
     """Whether a text is a reference: an alias, a number, or a URI with one of them."""
     _, name = model_and_name(text)
-    return name in ALIASES or _is_number(name)
+    return name in ALIASES or name.isdecimal()
 
 
 def algorithm_of(version: str) -> Algorithm:
@@ -41,7 +41,7 @@ def number_of(version: str) -> int:
         ValueError: it names no number.
     """
     _, name = model_and_name(version)
-    if not _is_number(name):
+    if not name.isdecimal():
         raise ValueError(f"{version!r} has no number, so it is not one version for ever; give {WRITTEN}")
     return int(name)
 
@@ -49,8 +49,4 @@ def number_of(version: str) -> int:
 def in_words(version: str) -> str:
     """A version for people: `dreamshard-a100-8 version 3`, `champion`."""
     model, name = model_and_name(version)
-    return f"{model} {'version ' if _is_number(name) else ''}{name}".strip()
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()
+    return f"{model} {'version ' if name.isdecimal() else ''}{name}".strip()

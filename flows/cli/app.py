@@ -25,7 +25,7 @@ COMMANDS = {
         "models:models": "Versions side by side, with the champion of each hardware; VERSION in full.",
         "stages:compare": "Compare any versions and other placers on the same tasks, held out for all of them.",
         "sql:sql": "Ask DuckDB over everything that was measured and registered.",
-        "doctor:doctor": "Check devices, the fbgemm build, pinned versions, servers, home and store.",
+        "doctor:doctor": "Check devices, the fbgemm build, servers, home and store.",
     },
     "Stages of `run`, one by one": {
         "stages:ingest": "Read tables and their lookups into the home, so that `train` can measure and learn.",

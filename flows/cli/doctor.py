@@ -15,19 +15,16 @@ from flows.servers.local import LOOPBACK, answers
 from storage.settings import Settings
 from storage.store import open_store
 
-PACKAGES = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors")
-
 Check = tuple[str, str, str, str]
-"""A check, its state (ok, other, optional, missing), the finding, and what to do."""
+"""A check, its state (ok, low, optional, missing), the finding, and what to do."""
 
 
 @command
 def doctor(*, as_json: Json = False) -> None:
-    """Check devices, the fbgemm build, pinned versions, servers, home and store; say what is missing and what to do."""
+    """Check devices, the fbgemm build, servers, home and store, and say what is missing; `pip check` compares versions."""
     own = Settings.from_environment({**os.environ, "DREAMSHARD_STORE": ""})
-    home = open_store(own, reads_only=True).settings.home
+    home = open_store(own, reads_only=True).home
     checks = [
-        *map(_package, PACKAGES),
         _torchrec(),
         _fbgemm(),
         _devices(),
@@ -49,17 +46,6 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def _package(name: str) -> Check:
-    requirements = importlib.metadata.requires("dreamshard") or []
-    pins = dict(text.partition(";")[0].strip().split("==") for text in requirements if "==" in text)
-    version = _version(name).partition("+")[0]
-    if not version:
-        return name, "missing", "not installed", "make run"
-    if version == pins.get(name, version):
-        return name, "ok", version, ""
-    return name, "other", version, f"tested with {pins[name]}: make run"
 
 
 def _torchrec() -> Check:
@@ -99,12 +85,12 @@ def _server(what: str, variable: str, usual: str) -> Check:
 def _home(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
     advice = "less than 2 GiB left on this disk: free some, or use --home elsewhere" if free < 2 * 2**30 else ""
-    return "home", "other" if advice else "ok", f"{folder}, {gib(free)} free", advice
+    return "home", "low" if advice else "ok", f"{folder}, {gib(free)} free", advice
 
 
 def _store() -> Check:
     try:
-        settings = open_store().settings
+        settings = open_store()
     except ValueError as error:
         return "store", "missing", str(error), "correct DREAMSHARD_STORE or its credentials"
     if settings.store_root == settings.home:

@@ -38,7 +38,7 @@ def models(
         every: Versions beyond the newest and those with an alias.
     """
     gc.freeze()  # taking the modules apart when the process ends would take a second
-    settings = open_home(existing=True, reads_only=True).settings
+    settings = open_home(existing=True, reads_only=True)
     if version is not None:
         found = versions.version(settings, version)
         terminal.print_json(found) if as_json else _show_version(found)

@@ -40,7 +40,7 @@ def up(
         run_here: Run flows here too; otherwise run `worker` elsewhere.
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
-    settings = open_home().settings
+    settings = open_home()
     gc.enable()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")

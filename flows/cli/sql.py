@@ -30,7 +30,7 @@ def sql(
         rows: Rows to print, also with --json; --csv and --parquet give all.
     """
     store = open_home(existing=True, reads_only=True)
-    with catalog.answering(store.settings, query) as answer:
+    with catalog.answering(store, query) as answer:
         if csv is not None:
             answer.write_csv(str(csv), header=True)
             terminal.note(f"wrote {csv}")

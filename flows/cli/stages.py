@@ -61,7 +61,7 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
         return
     terminal.print_table(report_tables.placers_table(report), title=report_tables.title(report))
     _show_promotion(outcome)
-    terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.settings.home}.")
+    terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.home}.")
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
     terminal.say(f"Next: `dreamshard place TABLES{placer}` plans, `dreamshard models` compares versions")
 

@@ -20,8 +20,9 @@ def read_model(store: Store, source: Path, note: Callable[[str], None]) -> Model
     Raises:
         ValueError: the function or the file is wrong, or there are no tables that can be planned.
     """
-    champion = registry.champion(store.settings)
-    version = champion.made_of.dataset if champion else store.lake.newest_dataset()
+    champion = registry.champion(store)
+    version = champion.tags.get("dataset") if champion else None
+    version = version or store.lake.newest_dataset()
     known = store.lake.read_dataset(version) if version else None
     lists = bundled_lists()
     if is_function(str(source)):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dreamshard.costs import MeasuredOn
+from dreamshard.costs import MeasuredOn, is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
@@ -12,8 +12,8 @@ from dreamshard.search import PARTS, DreamShardPlacer, RooflinePlacer, part_of
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from flows.rules.versions_by_hardware import find_version
 from storage.mlflow_store import registry
+from storage.mlflow_store.registry import Version
 from storage.store import Store
 from storage.version_names import WRITTEN, in_words, names_version
 
@@ -104,7 +104,7 @@ def choose(
 
 def _for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec, called: str) -> Choice:
     """The best placer for some hardware that there is without measuring."""
-    if (found := find_version(store, spec, task)) is not None:
+    if (found := _version_on(store, spec, task)) is not None:
         standing = f" ({found.standing})" if found.standing else ""
         why = f"{found}{standing} places: its costs are of {found.measured_on}"
         return replace(_version(store, found.uri), costs_of=found.measured_on, why=why)
@@ -163,7 +163,7 @@ def _rule_or_rival(
 
 def _champion(store: Store) -> Choice | None:
     """The champion; None before the first one."""
-    return _version(store, "champion") if registry.champion(store.settings) is not None else None
+    return _version(store, "champion") if registry.champion(store) is not None else None
 
 
 def _version(store: Store, name: str) -> Choice:
@@ -173,13 +173,13 @@ def _version(store: Store, name: str) -> Choice:
         ValueError: there is no such version.
     """
     try:
-        placer = registry.load_placer(name, store.settings)
+        placer = registry.load_placer(name, store)
     except ValueError as error:
         raise ValueError(
             f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
             "e.g. lookup_greedy"
         ) from error
-    found, called = registry.find(store.settings, name), in_words(name)
+    found, called = registry.find(store, name), in_words(name)
     caveat = f"{called} is {found.provisional}" if found.provisional else ""
     if isinstance(placer, DreamShardPlacer):
         return Choice(placer, called, placer, placer.cost_network.measured_on, caveat=caveat)
@@ -188,3 +188,52 @@ def _version(store: Store, name: str) -> Choice:
         return Choice(placer, called, caveat=caveat)
     why = f"{called} predicts no cost of a step; {best.name} does"
     return Choice(placer, called, best.predictor, best.costs_of, why, best.name, caveat)
+
+
+def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Version | None:
+    """The version to place a task on hardware by, or None if none was measured on it, on as many hosts.
+
+    The champion of as many devices and hosts comes first, then the version that `champion` alone means, then champions of
+    other topologies, then versions of as many devices, then measured before simulated ones, then the newest; try-outs last.
+    """
+
+    def preference(version: Version) -> tuple[bool, ...]:
+        origin, is_champion = version.measured_on, version.is_champion
+        assert origin is not None
+        return (
+            is_champion and origin.shares_hosts_as(task),
+            is_champion and version.is_default,
+            is_champion,
+            not version.is_tryout,
+            origin.num_devices == task.num_devices,
+            not is_simulated(origin.hardware),
+        )
+
+    known = [
+        version
+        for version in registry.versions(store)
+        if version.measured_on is not None and is_named(spec.name, version.measured_on.hardware)
+    ]
+    ranked = sorted(known, key=preference, reverse=True)  # stable: of those alike, the newest
+    return next((version for version in ranked if _serves(store, version, spec, task)), None)
+
+
+def _serves(store: Store, version: Version, spec: AcceleratorSpec, task: PlacementTask) -> bool:
+    """Whether its communication is that of the task's devices and hosts.
+
+    It is if placements of as many devices were measured, if neither leaves a host, or if all-to-alls of the task's
+    topology were measured.
+    """
+    origin = version.measured_on
+    assert origin is not None
+    hosts = (
+        _hosts(origin.num_devices, origin.devices_per_host, spec),
+        _hosts(task.num_devices, task.devices_per_host, spec),
+    )
+    if hosts == (1, 1) or (hosts[0] == hosts[1] and origin.num_devices == task.num_devices):
+        return True
+    return registry.load_predictor(version.uri, store).cost_network.knows_topology(task)
+
+
+def _hosts(num_devices: int, devices_per_host: int | None, spec: AcceleratorSpec) -> int:
+    return -(-num_devices // (devices_per_host or spec.devices_per_node))

@@ -184,7 +184,7 @@ def _usual_sizes(store: Store, options: PlaceOptions) -> dict[str, Any]:
 
     Hardware that is named has its own memory and hosts.
     """
-    setting = kept_setting(store.settings)
+    setting = kept_setting(store)
     if options.hardware:
         return {"devices": setting.get("devices")}
     trained = _sizes_of_version(store, options.placer or "champion")
@@ -194,9 +194,9 @@ def _usual_sizes(store: Store, options: PlaceOptions) -> dict[str, Any]:
 
 
 def _sizes_of_version(store: Store, name: str) -> dict[str, Any]:
-    if not names_version(name) or (name == "champion" and registry.champion(store.settings) is None):
+    if not names_version(name) or (name == "champion" and registry.champion(store) is None):
         return {}
-    tasks = registry.find(store.settings, name).made_of.recipe.tasks
+    tasks = registry.find(store, name).made_of.recipe.tasks
     sizes = {
         "devices": tasks.num_devices,
         "devices_per_host": tasks.devices_per_host,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 from prefect.context import FlowRunContext
@@ -41,9 +42,9 @@ class Chain:
     @contextmanager
     def stage(self, name: str) -> Iterator[str]:
         """Open a child run for the block and yield its id; it is marked as failed if the block fails."""
-        with runs.stage(self.store.settings, self.run, name) as run:
+        with runs.stage(self.store, self.run, name) as run:
             yield run
-        catalog.write_catalog(self.store.settings)
+        catalog.write_catalog(self.store)
 
 
 @contextmanager
@@ -58,10 +59,10 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
     if flow_run is not None:
         tags |= {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id)}
         tags[PREFECT_RUN] = url_for(flow_run) or str(flow_run.id)  # a server of this process alone has no pages
-    algorithm = store.settings.algorithm
+    algorithm = store.algorithm
     named = f"{name} {source_label(config.workload.source)}"
     with runs.chain(
-        store.settings,
+        store,
         named if algorithm == DEFAULT_ALGORITHM else f"{algorithm}: {named}",
         key=None if flow_run is None else str(flow_run.id),
         tags=tags,
@@ -72,18 +73,18 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
 def log_ingested(store: Store, run: str, ingested: Ingested, source: str) -> None:
     """The dataset version as an input of the run, and how many of its tables were new."""
     _log_tables(store, run, ingested.dataset, source)
-    runs.log_params(store.settings, run, {"tables_new": ingested.new, "tables_reused": ingested.reused})
+    runs.log_params(store, run, {"tables_new": ingested.new, "tables_reused": ingested.reused})
 
 
 def log_evaluation(store: Store, run: str, evaluation: str) -> None:
     """An evaluation of a training: figures, plots, its tasks as evaluation dataset, tables by placer and by task."""
-    settings, report = store.settings, report_store.load(store, evaluation)
+    report = report_store.load(store, evaluation)
     _log_tasks(store, run, report)
-    runs.log_metrics(settings, run, report_tables.evaluation_metrics(report), tasks=report.tasks)
+    runs.log_metrics(store, run, report_tables.evaluation_metrics(report), tasks=report.tasks)
     for name, figure in plots.plots(report).items():
-        runs.client(settings).log_figure(run, figure, f"plots/{name}.png")
-    runs.log_table(settings, run, report_tables.placers_table(report))
-    runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
+        runs.client(store).log_figure(run, figure, f"plots/{name}.png")
+    runs.log_table(store, run, report_tables.placers_table(report))
+    runs.log_table(store, run, report_tables.measured_rows(report), "evaluation_by_task")
 
 
 def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
@@ -92,18 +93,18 @@ def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
     Returns:
         Address of the run for people.
     """
-    settings, page = store.settings, report_pages.html_page(report_pages.comparison_page(report), "comparison")
-    tracking = runs.client(settings)
+    page = report_pages.html_page(report_pages.comparison_page(report), "comparison")
+    tracking = runs.client(store)
     _log_tasks(store, run, report)
-    runs.log_table(settings, run, report_tables.placers_table(report), "comparison")
-    runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
+    runs.log_table(store, run, report_tables.placers_table(report), "comparison")
+    runs.log_table(store, run, report_tables.measured_rows(report), "evaluation_by_task")
     tracking.log_text(run, page, "comparison.html")
     for name, uri in report.versions.items():
-        version = registry.find(settings, uri)
+        version = registry.find(store, uri)
         _log_figures(store, version, report, report_tables.comparison_metrics(report, name))
         tracking.log_text(version.run, page, f"comparisons/{report.key}.html")
-        registry.tag(settings, uri, {"comparison": report.key, "compared_tasks": report.tasks})
-    return runs.run_address(settings, run)
+        registry.tag(store, uri, {"comparison": report.key, "compared_tasks": report.tasks})
+    return runs.run_address(store, run)
 
 
 def register(store: Store, run: str, report: EvaluationReport, budget_ms: float | None) -> str:
@@ -112,23 +113,22 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
     MLflow's page that compares versions shows this run, so the training's curves, what the version is made of and its
     tables are logged here as well.
     """
-    settings, training, iteration = store.settings, str(report.training), int(report.iteration or 0)
+    training, iteration = str(report.training), int(report.iteration or 0)
     *earlier, last = checkpoints.history(store, training)[:iteration]
     for step, figures in enumerate(earlier, start=1):
-        runs.log_metrics(settings, run, figures, step)
+        runs.log_metrics(store, run, figures, step)
     made_of, placer = trainings.read(store, training), checkpoints.placer(store, training, iteration, budget_ms)
     measured = placer.cost_network.measured_on
     libraries = "" if measured is None else ", ".join(map(" ".join, measured.versions.items()))
-    parameters = facts(store, training, made_of, iteration) | {"tasks": report.tasks, "libraries": libraries}
     recipe = asdict(made_of.recipe)
-    parameters |= {"recipe": recipe.pop("name"), "seed": str(made_of.testbed.seed)}
     del recipe["derived"], recipe["sized_by_source"]  # the sizes themselves are there
     del recipe["training"]["iterations"]  # the facts have those that were really run
-    for logged in (trainings.effort(store, training), parameters, recipe):
-        runs.log_params(settings, run, logged)
+    own = {"recipe": recipe.pop("name"), "seed": made_of.testbed.seed, "tasks": report.tasks, "libraries": libraries}
+    for logged in (own | facts(store, training, made_of, iteration) | trainings.effort(store, training), recipe):
+        runs.log_params(store, run, logged)
     _log_tables(store, run, report.dataset, made_of.source)
     return registration.register_placer(
-        settings,
+        store,
         placer,
         run,
         made_of,
@@ -144,27 +144,26 @@ def complete(store: Store, version: Version, report: EvaluationReport) -> None:
 
     The champion that it was measured with gets its own cost on the same tasks, so that MLflow sets both side by side.
     """
-    settings = store.settings
     if "name" in version.tags:
         return
     _log_tasks(store, version.run, report)
-    runs.log_table(settings, version.run, report_tables.placers_table(report))
+    runs.log_table(store, version.run, report_tables.placers_table(report))
     _log_figures(store, version, report, report_tables.evaluation_metrics(report))
-    runs.log_metrics(settings, version.run, report_tables.gains_over_champion(report))
+    runs.log_metrics(store, version.run, report_tables.gains_over_champion(report))
     for name, uri in report.versions.items():
-        rival = registry.find(settings, uri)
+        rival = registry.find(store, uri)
         _log_figures(store, rival, report, {"eval_overall_ms": report.placer(name).overall_ms})
-    parameters = runs.client(settings).get_run(version.run).data.params
+    parameters = runs.client(store).get_run(version.run).data.params
     name = version_name(version.uri, version.made_of, parameters.get("table_diff", ""))
-    runs.client(settings).update_run(version.run, name=name)
-    registry.tag(settings, version.uri, {"name": name})
+    runs.client(store).update_run(version.run, name=name)
+    registry.tag(store, version.uri, {"name": name})
 
 
 def log_report(store: Store, version: Version, report: EvaluationReport, page: str, decision: str) -> None:
     """The comparison report of a version: the decision and its table in the version's description, `page` on its run."""
-    settings, tracking, run = store.settings, runs.client(store.settings), version.run
+    tracking, run = runs.client(store), version.run
     table, name = markdown_table(report_tables.placers_table(report)), version.tags.get("name", version.uri)
-    links = {"Comparison report": runs.run_link(settings, run, REPORT)}
+    links = {"Comparison report": runs.run_link(store, run, REPORT)}
     address = tracking.get_run(run).data.tags.get(PREFECT_RUN, "")
     if address.startswith("http"):
         links["Prefect run"] = address
@@ -179,18 +178,18 @@ def log_report(store: Store, version: Version, report: EvaluationReport, page: s
 
 def has_report(store: Store, version: Version) -> bool:
     """Whether `log_report` has finished for a version."""
-    return any(file.path == REPORT for file in runs.client(store.settings).list_artifacts(version.run))
+    return any(file.path == REPORT for file in runs.client(store).list_artifacts(version.run))
 
 
 def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[str, str]:
     """Addresses of everything that a chain has written, for people."""
-    prefect_run = runs.client(store.settings).get_run(run).data.tags.get(PREFECT_RUN, "")
+    prefect_run = runs.client(store).get_run(run).data.tags.get(PREFECT_RUN, "")
     return {
-        "lake": str(store.settings.lake_root),
-        "catalog": str(store.settings.catalog_path),
+        "lake": str(store.lake_root),
+        "catalog": str(store.catalog_path),
         "checkpoints": str(checkpoints.folder(store, training)),
         "evaluation": str(report_store.path(store, evaluation)),
-        "MLflow run": runs.run_address(store.settings, run),
+        "MLflow run": runs.run_address(store, run),
         **({"Prefect run": prefect_run} if prefect_run.startswith("http") else {}),
     }
 
@@ -206,30 +205,27 @@ def version_name(version: str, made_of: Training, table_diff: str) -> str:
     return f"v{number_of(version)} {' '.join(filter(None, [source_label(made_of.source), table_diff]))}, {start}"
 
 
-def facts(store: Store, key: str, made_of: Training, iterations: int) -> dict[str, str]:
+def facts(store: Store, key: str, made_of: Training, iterations: int) -> dict[str, Any]:
     """Parameters of a version's run besides the recipe's, which MLflow compares; empty if there is nothing to state.
 
     Args:
         key: of the training.
         iterations: that were really run.
     """
-    others = [version for version in registry.versions(store.settings) if version.training != key]
-    if made_of.warm is not None:
-        before = next((version for version in others if version.uri == made_of.warm.version), None)
-    else:
-        before = next((version for version in others if version.made_of.source == made_of.source), None)
-    tables = store.lake.read_dataset(made_of.dataset)
+    warm, others = made_of.warm, (each for each in registry.versions(store) if each.training != key)
+    alike = (each for each in others if (each.uri == warm.version if warm else each.made_of.source == made_of.source))
+    before, tables = next(alike, None), store.lake.read_dataset(made_of.dataset)
     is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
-    earlier = store.lake.read_dataset(before.made_of.dataset) if before is not None and is_known else None
+    earlier = store.lake.read_dataset(before.made_of.dataset) if before and is_known else None
     return {
         "hardware": made_of.testbed.identity,
-        "batch_size": str(made_of.testbed.batch_size),
+        "batch_size": made_of.testbed.batch_size,
         "dataset": made_of.dataset,
-        "tables": str(len(tables)),
+        "tables": len(tables),
         "table_diff": diff_datasets(earlier, tables).label,
-        "table_diff_from": before.uri if before is not None else "",
-        "iterations": str(iterations),
-        "warm_from": str(number_of(made_of.warm.version)) if made_of.warm else "",
+        "table_diff_from": before.uri if before else "",
+        "iterations": iterations,
+        "warm_from": number_of(warm.version) if warm else "",
     }
 
 
@@ -238,16 +234,16 @@ def _log_tables(store: Store, run: str, dataset: str, source: str) -> None:
     tables, folder = store.lake.read_dataset(dataset), hive_folder(store.lake.root / "tables", dataset_version=dataset)
     columns = {name: getattr(tables, name).numpy() for name in ("rows", "dim", "pooling_factor")}
     frame = pd.DataFrame({"name": tables.names, **columns})
-    runs.log_input(store.settings, run, frame, "training", source=str(folder), name=source, digest=dataset)
+    runs.log_input(store, run, frame, "training", source=str(folder), name=source, digest=dataset)
 
 
 def _log_tasks(store: Store, run: str, report: EvaluationReport) -> None:
     """The measured tasks of a report, as an input of a run; the input's digest is their key."""
     frame, name = pd.DataFrame(report_tables.measured_rows(report)), f"held-out tasks on {report.hardware}"
     source = str(store.lake.root / "evaluations")
-    runs.log_input(store.settings, run, frame, "evaluation", source=source, name=name, digest=report.tasks)
+    runs.log_input(store, run, frame, "evaluation", source=source, name=name, digest=report.tasks)
 
 
 def _log_figures(store: Store, version: Version, report: EvaluationReport, figures: Mapping[str, float | None]) -> None:
     """Figures of a version on the tasks of a report, on its run and its model."""
-    runs.log_metrics(store.settings, version.run, figures, tasks=report.tasks, model=version.model_id)
+    runs.log_metrics(store, version.run, figures, tasks=report.tasks, model=version.model_id)

@@ -61,9 +61,6 @@ def plot_predictions(report: EvaluationReport) -> Figure:
         measured, predicted = zip(*points, strict=True) if points else ((), ())
         axis.scatter(measured, predicted, s=size, color=colour, marker=marker, label=line.placer)
     ends = [0.95 * min(costs, default=1.0), 1.05 * max(costs, default=1.0)]
-    axis.fill_between(
-        ends, [0.95 * end for end in ends], [1.05 * end for end in ends], color="#eeeeee", label="5 % off"
-    )
     axis.plot(ends, ends, color="grey", linewidth=0.8)
     error = report.placer(report.candidate).predicted_mape
     axis.set(xlabel="measured ms", ylabel="predicted ms", xlim=ends, ylim=ends, aspect="equal")

@@ -114,7 +114,7 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
     """
     others = [*baselines(), *PARTS, *RIVALS]
     resolved: dict[str, Version | None] = {}
-    versions = {name: registry.find(store.settings, name) for name in names if names_version(name)}
+    versions = {name: registry.find(store, name) for name in names if names_version(name)}
     is_one_model = len({version.model for version in versions.values()}) == 1
     for name in [*names, *(installed_rivals() if with_rivals else ())]:
         if name in versions:
@@ -151,9 +151,7 @@ def _contestants(
     may_leave_out: bool,
 ) -> Contestants:
     """The placers of these names, the candidate and the versions, which all are models."""
-    models = dict(candidate) | {
-        name: registry.load_placer(version.uri, store.settings) for name, version in versions.items()
-    }
+    models = dict(candidate) | {name: registry.load_placer(version.uri, store) for name, version in versions.items()}
     predictors = {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}
     base = next(iter(predictors.values()), None)
     by_costs = [] if base else [name for name in names if name in _BY_COSTS]

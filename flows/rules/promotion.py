@@ -215,12 +215,12 @@ class Standing:
 
 def settle(store: Store, version: Version, decision: Decision) -> Standing:
     """Make the candidate what the decision says, in its topology; the caller holds the registry's lock."""
-    settings, command = store.settings, f"`dreamshard promote {version.uri}`"
+    command = f"`dreamshard promote {version.uri}`"
     if not decision.already_champion:
-        registry.set_alias(settings, version.uri, decision.alias, decision.reason, provisional=decision.provisional)
+        registry.set_alias(store, version.uri, decision.alias, decision.reason, provisional=decision.provisional)
     elif decision.provisional != version.tags.get(PROVISIONAL, ""):
-        registry.tag(settings, version.uri, {PROVISIONAL: decision.provisional or None})
-    in_use = registry.champion(settings)
+        registry.tag(store, version.uri, {PROVISIONAL: decision.provisional or None})
+    in_use = registry.champion(store)
     named = "provisional champion" if decision.alias == "champion" and decision.provisional else decision.alias
     is_other = in_use is not None and in_use.model != version.model
     note = f"`champion` alone means {in_use}; {command} makes it mean this one" if is_other else ""
@@ -232,6 +232,6 @@ def try_out(store: Store, version: Version, decision: Decision) -> Standing:
     if "decided_by" in version.tags:
         note = f"it was decided on at {version.tags['decided_at']}"
         return Standing(alias="none", words="left as it is", note=note)
-    registry.tag(store.settings, version.uri, {"reason": decision.reason, TRYOUT: "yes"})
+    registry.tag(store, version.uri, {"reason": decision.reason, TRYOUT: "yes"})
     note = f"no version's standing changed; `dreamshard promote {version.uri}` makes it champion"
     return Standing(alias="none", words="a try-out", note=note)

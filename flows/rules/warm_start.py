@@ -48,7 +48,7 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
     """
     alike = [
         version
-        for version in registry.versions(store.settings)
+        for version in registry.versions(store)
         if not version.is_tryout
         and version.made_of.setting == training.setting
         and (not training.is_fixed or known_as(version.made_of.source) == training.source)
@@ -92,9 +92,7 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
     only repeat that training. A try-out does not count: the retraining has yet to be decided on.
     """
     alike = [
-        version
-        for version in registry.versions(store.settings)
-        if not version.is_tryout and _is_like(version.made_of, config)
+        version for version in registry.versions(store) if not version.is_tryout and _is_like(version.made_of, config)
     ]
     champion = max((version.number for version in alike if version.is_champion), default=0)
     if any(version.made_of.dataset == dataset and version.number >= champion for version in alike):
@@ -119,7 +117,7 @@ def version_in_use(store: Store, config: Recipe) -> Version | None:
 
     If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the default model.
     """
-    found = [each for each in registry.versions(store.settings) if each.is_champion and _is_on(each.made_of, config)]
+    found = [each for each in registry.versions(store) if each.is_champion and _is_on(each.made_of, config)]
     return min(found, key=lambda version: not version.is_default, default=None)
 
 

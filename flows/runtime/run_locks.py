@@ -44,8 +44,8 @@ def training_lock(store: Store, key: str) -> AbstractContextManager[None]:
 
 def store_lock(store: Store, name: str) -> AbstractContextManager[None]:
     """No other process holds `name` in this store during the block; in this home, if the store is no folder."""
-    root = store.settings.store_root
-    folder = (root if isinstance(root, Path) else store.settings.home) / "locks"
+    root = store.store_root
+    folder = (root if isinstance(root, Path) else store.home) / "locks"
     folder.mkdir(exist_ok=True)
     return locked(folder / f"{name}.lock")
 

@@ -137,9 +137,6 @@ def _wanted(config: Recipe, dataset: str, batch_size: int, seed: int) -> Testbed
     """The reference to a testbed that has not been opened yet."""
     return TestbedReference(
         name=config.testbed,
-        kind="",
-        identity="",
-        links="",
         num_devices=config.tasks.num_devices,
         batch_size=batch_size,
         dataset=dataset,

@@ -25,7 +25,7 @@ from dreamshard.training import TrainedPlacer
 from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 from storage.mlflow_store.runs import client
 from storage.run_records.trainings import Topology, Training
-from storage.settings import Settings
+from storage.settings import LOCAL, Settings
 from storage.version_names import ALIASES, algorithm_of, in_words, model_and_name, number_of
 
 Alias = Literal["champion", "challenger"]
@@ -136,8 +136,9 @@ class Version:
 
 def versions(settings: Settings) -> list[Version]:
     """All versions of the algorithm, newest first."""
-    if not settings.has_registry:
-        return []
+    address = settings.tracking_uri
+    if address.startswith(LOCAL) and not Path(address.removeprefix(LOCAL)).exists():
+        return []  # before the first run, which makes the database
     registry, named = client(settings), f"name LIKE '{settings.algorithm}-%'"
     models = {model.name: model for model in registry.search_registered_models(named, max_results=1000)}
     default = max(models, key=lambda name: models[name].tags.get(DEFAULT, ""), default="")

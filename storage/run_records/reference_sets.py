@@ -59,4 +59,4 @@ def keep(store: Store, new: ReferenceSet) -> None:
 
 
 def _path(store: Store, topology: str) -> AnyPath:
-    return store.settings.store_root / FOLDER / f"{json_digest(topology)}.json"
+    return store.store_root / FOLDER / f"{json_digest(topology)}.json"

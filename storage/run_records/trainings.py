@@ -56,7 +56,7 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class TestbedReference:
-    """Names a testbed and everything that changes what it measures.
+    """Names a testbed and everything that changes what it measures; until it is opened, not its kind and hardware.
 
     Attributes:
         name: as on the command line.
@@ -73,9 +73,9 @@ class TestbedReference:
     __test__ = False  # not a pytest class
 
     name: str
-    kind: str
-    identity: str
-    links: str
+    kind: str = ""
+    identity: str = ""
+    links: str = ""
     num_devices: int
     batch_size: int
     dataset: str

@@ -115,8 +115,10 @@ def wait_for_completed(page) -> None:
 
 
 def photograph(page, name: str) -> None:
-    """For `docs/pictures`, if requested; toasts are gone by then, so that nothing covers the page."""
+    """For `docs/pictures`, if requested."""
     if PICTURES:
+        page.mouse.move(0, 0)  # a toast stays as long as the pointer is over it
+        expect(page.locator("[data-sonner-toast]")).to_have_count(0)
         page.screenshot(path=Path(PICTURES).absolute() / f"{name}.png")
 
 
@@ -156,6 +158,7 @@ def test_a_run_from_the_form_completes_and_shows_its_report(servers, chromium, f
     with opened(chromium, first_run, tmp_path) as page:
         page.get_by_role("tab", name="Artifacts", exact=True).click()
         expect(page.get_by_role("link", name="dreamshard-progress")).to_be_visible()
+        photograph(page, "run")
         page.get_by_role("link", name="dreamshard-report").click()
         page.get_by_role("link", name=report["id"][:8]).click()
         expect(page.get_by_role("heading", name="Held-out tasks")).to_be_visible()

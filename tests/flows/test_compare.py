@@ -87,7 +87,7 @@ def store(home: Path) -> Store:
 
 
 def test_tasks_hold_no_table_that_a_version_was_trained_on(store, compared, said):
-    known = registry.versions(store.settings)
+    known = registry.versions(store)
     trained = {name for version in known for name in heldout.trained_names(store, version)}
     used = {row["name"] for row in said("sql", "select distinct unnest(table_names) as name from evaluations")}
     assert len(trained) > 20  # the two splits differ, so neither's own test tables are held out for both
@@ -112,9 +112,9 @@ def test_every_pair_is_compared_on_the_same_tasks(compared, said):
 
 
 def test_mlflow_has_both_versions_figures_under_one_name(store, compared):
-    tracking, names = runs.client(store.settings), set()
+    tracking, names = runs.client(store), set()
     for version in (ONE, TWO):
-        run = tracking.get_run(registry.find(store.settings, version).run)
+        run = tracking.get_run(registry.find(store, version).run)
         (measured,) = (key for key in run.data.metrics if key.endswith("/compared_overall_ms"))
         assert run.data.metrics[measured] > 0
         names.add(measured)
@@ -136,7 +136,7 @@ def test_published_rivals_take_part_if_requested(compared, said):
 
 
 def test_versions_of_one_half_meet_on_the_tasks_of_evaluate(store):
-    one = registry.find(store.settings, ONE)
+    one = registry.find(store, ONE)
     for seed, is_same in ((0, True), (1, False)):
         training = replace(one.made_of, testbed=replace(one.made_of.testbed, seed=seed))
         drawn = drawing.draw_tasks(store, training)
@@ -147,7 +147,7 @@ def test_a_champion_trained_on_held_out_tables_is_flagged(store):
     pool = pool_of(40)
     known, fresh = split_tables(pool, torch.Generator().manual_seed(0))
     task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
-    one = registry.find(store.settings, ONE)
+    one = registry.find(store, ONE)
     assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(store, one, [task])
     assert heldout.bias_caveat(store, one, [PlacementTask(fresh, 2, 2**30)]) == ""
 
@@ -178,14 +178,13 @@ def test_models_shows_the_facts_and_one_version_in_full(home, said, shared_dream
 
 
 def test_promote_changes_the_champion_and_previous_undoes_it(home, store, compared, shared_dreamshard):
-    settings = store.settings
     failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", ONE, TWO)
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
     assert f"undo: dreamshard promote {ONE}" in done.stdout
-    assert [registry.find(settings, alias).uri for alias in ("champion", "previous")] == [TWO, ONE]
-    assert registry.find(settings, "2").tags["reason"] == "a hunch"
+    assert [registry.find(store, alias).uri for alias in ("champion", "previous")] == [TWO, ONE]
+    assert registry.find(store, "2").tags["reason"] == "a hunch"
     assert shared_dreamshard("promote", "previous", home=home).returncode == 0
-    assert [registry.find(settings, alias).uri for alias in ("champion", "previous")] == [ONE, TWO]
+    assert [registry.find(store, alias).uri for alias in ("champion", "previous")] == [ONE, TWO]
     assert "undo" not in shared_dreamshard("promote", "1", home=home).stdout
 
 

@@ -10,7 +10,6 @@ from mlflow.entities import Run
 
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.registry import Version
-from storage.settings import Settings
 from storage.store import Store
 from tests.flows.commands import Dreamshard, failed_with, files
 
@@ -40,7 +39,7 @@ class Model:
 
     def __init__(self, home: Path, dreamshard: Dreamshard):
         self.home, self.dreamshard = home, dreamshard
-        self.store = Store(Settings.from_environment({"DREAMSHARD_HOME": str(home)}))
+        self.store = Store.from_environment({"DREAMSHARD_HOME": str(home)})
         source, plan = write_list(home / "model.csv", TABLES), str(home / "plan.json")
         self.said("place", source, "--devices", "4", "--memory-gb", "70", "--placer", "dim_greedy", "--out", plan)
         self.options = ("--source", source, "--devices", "4")
@@ -141,8 +140,8 @@ def test_the_same_command_measures_and_registers_nothing_again(model: Model):
 @pytest.fixture(scope="module")
 def tracked(model: Model) -> list[tuple[Version, Run]]:
     """Both versions with their runs in MLflow."""
-    versions = [registry.find(model.store.settings, number) for number in "12"]
-    return [(version, runs.client(model.store.settings).get_run(version.run)) for version in versions]
+    versions = [registry.find(model.store, number) for number in "12"]
+    return [(version, runs.client(model.store).get_run(version.run)) for version in versions]
 
 
 def test_mlflow_shows_differences_and_origins_of_versions(tracked):

@@ -167,7 +167,7 @@ def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
 
 
 def test_a_lost_split_is_an_error_except_in_a_full_training(home: Home):
-    path = home.store.settings.lake_root / "halves" / f"{home.versions[0].made_of.tasks}.json"
+    path = home.store.lake_root / "halves" / f"{home.versions[0].made_of.tasks}.json"
     hidden = path.rename(path.with_suffix(".hidden"))
     try:
         with pytest.raises(ValueError, match=r"table split of .* is lost"):

@@ -27,8 +27,7 @@ from storage.run_records import report_store, trainings
 from storage.run_records.reference_sets import ReferenceSet
 from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.run_records.trainings import Training
-from storage.settings import Settings
-from storage.store import open_store
+from storage.store import Settings, open_store
 from storage.version_names import in_words
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
@@ -44,15 +43,15 @@ class Team:
 
     def __init__(self, home: Path):
         self.store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)}))
-        self.settings, self.runs = self.store.settings, {}
+        self.runs = {}
         self.placer = make_placer(start_training(POOL, TrainingConfig(), seed=0))
 
     def version(self, source: str = OWN, made_of: Training = RANKS) -> str:
         training, made_of = f"training-{len(self.runs) + 1}", with_source(made_of, source)
         trainings.write(self.store, training, made_of)
-        with runs.chain(self.settings, "retrain") as run:
+        with runs.chain(self.store, "retrain") as run:
             tags = {"training": training, "iteration": 1, "dataset": "d"}
-            version = registration.register_placer(self.settings, self.placer, run, made_of, tags=tags)
+            version = registration.register_placer(self.store, self.placer, run, made_of, tags=tags)
         self.runs[version] = run
         return version
 
@@ -74,7 +73,7 @@ class Team:
             candidate_ms: its cost on each task.
             in_use_ms: cost of the plan in use; None if there is none.
         """
-        training = registry.find(self.settings, version).training
+        training = registry.find(self.store, version).training
         rival = evaluate.champion_to_beat(self.store, training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
@@ -89,7 +88,7 @@ class Team:
 
     @property
     def champion(self) -> str | None:
-        found = registry.champion(self.settings)
+        found = registry.champion(self.store)
         return found and found.uri
 
 
@@ -124,9 +123,9 @@ def fresh(mlflow_home: Callable[[], Path]) -> Iterator[Team]:
 
 def test_a_champion_removed_by_hand_returns_only_by_hand(team: Team):
     first, second = team.version(), team.version()
-    registry.set_alias(team.settings, first, "champion", "for the test")
+    registry.set_alias(team.store, first, "champion", "for the test")
     assert team.promote(second)["alias"] == "champion"
-    registry.make_champion(team.settings, "previous", "slow in production", "ann")
+    registry.make_champion(team.store, "previous", "slow in production", "ann")
     for _night in range(2):
         outcome = team.promote(second)
         assert outcome["alias"] == "challenger"
@@ -138,7 +137,7 @@ def test_a_champion_removed_by_hand_returns_only_by_hand(team: Team):
     third = team.version()
     assert team.promote(third)["alias"] == "champion", "a new training competes as ever"
     assert team.promote(second)["alias"] == "challenger"
-    registry.make_champion(team.settings, second, "mended", "ann")
+    registry.make_champion(team.store, second, "mended", "ann")
     assert team.champion == second
     fourth = team.version()
     assert team.promote(fourth, error=0.82)["reason"].startswith("its predictions are 82% off")
@@ -173,8 +172,8 @@ def test_a_champion_has_its_report_even_after_a_late_error(team: Team, monkeypat
             team.promote(version)
     assert team.champion == version
     team.promote(version)
-    assert promote.mlflow_tracking.has_report(team.store, registry.find(team.settings, version))
-    assert "Held-out tasks on a machine" in registry.find(team.settings, version).description
+    assert promote.mlflow_tracking.has_report(team.store, registry.find(team.store, version))
+    assert "Held-out tasks on a machine" in registry.find(team.store, version).description
     monkeypatch.setattr(promote.mlflow_tracking, "log_report", lambda *_: pytest.fail("written once more"))
     team.promote(version)
 
@@ -192,7 +191,7 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     outcome = fresh.promote(third)
     assert outcome["reason"].startswith("beats the champion: +33.3% measured cost saved")
     assert "champion version 1" in outcome["reason"], "the champion of its own hardware"
-    assert {each.uri for each in registry.versions(fresh.settings) if each.is_champion} == {first, third}
+    assert {each.uri for each in registry.versions(fresh.store) if each.is_champion} == {first, third}
     promote.replace_champion(fresh.store, third, "we plan for it")
     assert fresh.champion == third
 
@@ -200,7 +199,7 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     tried = fresh.promote(fourth, tryout=True)
     assert (tried["alias"], tried["standing"]) == ("none", "a try-out")
     assert f"`dreamshard promote {fourth}`" in tried["note"]
-    known = registry.versions(fresh.settings)
+    known = registry.versions(fresh.store)
     assert {each.uri for each in known if each.is_champion} == {first, third}
     assert [each.uri for each in known if each.is_tryout] == [fourth]
 
@@ -215,13 +214,13 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     figures = f"+5.0% measured cost saved ({interval}) against dim_greedy"
     note = f"provisional: not yet shown to be cheaper than a rule of thumb ({figures}, the best rule of thumb)"
     assert figures in unclear["reason"]
-    assert versions.version(fresh.settings, "1")["standing"] == "champion, provisional"
+    assert versions.version(fresh.store, "1")["standing"] == "champion, provisional"
     chosen = choose(fresh.store, None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
     assert chosen.caveat == f"champion is {note}"
     priced = choose(fresh.store, "dim_greedy", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
     assert priced.caveat == chosen.caveat, "it predicts what the rule's placement costs"
     caplog.clear()
-    registry.load_placer("champion", fresh.settings)
+    registry.load_placer("champion", fresh.store)
     assert caplog.text == "", "commands say it themselves"
     registry.load_placer("champion")
     assert f"/1 is {note}" in caplog.text
@@ -233,8 +232,8 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     shown = fresh.promote(fresh.version(NAMED), candidate_ms=(1.1, 1.6, 1.3))
     assert shown["standing"].startswith("champion of")
     assert shown["reason"].startswith("replaces version 1, a provisional champion, without costing more: +33.3%")
-    assert versions.version(fresh.settings, "3")["standing"] == "champion"
-    assert versions.version(fresh.settings, "1")["standing"] == "previous"
+    assert versions.version(fresh.store, "3")["standing"] == "champion"
+    assert versions.version(fresh.store, "1")["standing"] == "previous"
     assert choose(fresh.store, "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
 
 
@@ -251,7 +250,7 @@ def test_a_version_without_reference_costs_may_get_them_later(team: Team, monkey
     assert sentence == f"{in_words(version)} was not measured on reference tasks (rank 3 hung)"
     used = ReferenceSet(topology="here", dataset="d", tasks="t", batch_size=2048, measure=MeasureConfig())
     reference.log_figures(team.store, version, used, "e", {"reference_cost_ms": 2.0})
-    shown = versions.version(team.settings, version)
+    shown = versions.version(team.store, version)
     assert (shown["reference_cost_ms"], shown["reference_set"], shown["reference_batch_size"]) == (2.0, used.key, 2048)
 
 

@@ -35,12 +35,12 @@ TABLES = [
 
 def test_the_documented_server_plans_as_place_and_python_do(tmp_path: Path):
     store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / ".dreamshard")}))
-    settings, placer = store.settings, make_placer(start_training(pool_of(8), TrainingConfig(), seed=0))
+    placer = make_placer(start_training(pool_of(8), TrainingConfig(), seed=0))
     dataset = store.lake.write_dataset(pool_of(8), "by hand")
     made_of = training_of(hardware="simulated a100", num_devices=8, dataset=dataset)
-    with runs.chain(settings, "retrain") as run:
-        version = registration.register_placer(settings, placer, run, made_of, pool=pool_of(8))
-    set_alias(settings, version, "champion", "the only one")
+    with runs.chain(store, "retrain") as run:
+        version = registration.register_placer(store, placer, run, made_of, pool=pool_of(8))
+    set_alias(store, version, "champion", "the only one")
     variable, *command = shlex.split(re.findall(r"^MLFLOW_TRACKING_URI=.*models serve.*$", DOCS.read_text(), re.M)[0])
     name, _, uri = variable.partition("=")
     port = free_port()
@@ -72,7 +72,7 @@ def test_the_documented_server_plans_as_place_and_python_do(tmp_path: Path):
         placed = place(store, checked, print)
         assert placed.plan.tables == Plan.model_validate(plan).tables
         assert placed.plan.predicted.overall_ms == plan["predicted"]["overall_ms"]
-        assert placed.placement == load_placer("champion", settings).place(checked.task)
+        assert placed.placement == load_placer("champion", store).place(checked.task)
         assert max(device["memory_bytes"] for device in plan["predicted"]["devices"]) <= 2**30
         refused = httpx.post(f"{address}/invocations", json={"inputs": [request | {"num_devices": 0}]}, timeout=60)
         assert refused.status_code == 400

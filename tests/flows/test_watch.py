@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.flows.commands import Dreamshard
 from tests.helpers.versions import training_of, version_of
 
 SMOKE = {"recipe": "smoke", "source": "tables.csv", "testbed": "simulated"}
-NO_STORE = SimpleNamespace(settings=None)
 DAY = date(2026, 11, 25)
 WATCHED = WatchOptions(recipe="smoke", source="/tables.csv", devices=8)
 
@@ -74,12 +72,12 @@ def as_champion(monkeypatch, versions, champion: int | None) -> None:
 def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, versions, champion, dataset, trained):
     as_champion(monkeypatch, versions, champion)
     config = configure(RetrainingOptions(**SMOKE, memory_gb=0.5))
-    assert last_trained(NO_STORE, config, dataset) == trained
+    assert last_trained(None, config, dataset) == trained
 
 
 def test_a_fixed_model_keeps_its_mode_whatever_its_size(monkeypatch):
     as_champion(monkeypatch, [version(2, "b"), version(1, "a", mode="fixed", tables_per_task=99)], None)
-    assert last_trained(NO_STORE, configure(RetrainingOptions(**SMOKE, mode="fixed")), "c") == "a"
+    assert last_trained(None, configure(RetrainingOptions(**SMOKE, mode="fixed")), "c") == "a"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +100,8 @@ def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
     monkeypatch.setattr(registry, "versions", lambda _: [replace(each, aliases=("champion",)) for each in champions])
     eight, four = (configure(RetrainingOptions(**SMOKE, devices=devices)) for devices in (8, 4))
     in_use = "m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti"
-    assert watch.in_use_sentence(version_in_use(NO_STORE, eight)).startswith(in_use)
-    assert version_in_use(NO_STORE, four) is None
+    assert watch.in_use_sentence(version_in_use(None, eight)).startswith(in_use)
+    assert version_in_use(None, four) is None
 
 
 def test_watch_looks_once_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):

@@ -17,13 +17,13 @@ from tests.helpers.trained import make_placer, start_training
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home of o'neil")})).settings
+def settings(tmp_path: Path) -> Store:
+    return open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home of o'neil")}))
 
 
 @pytest.fixture
-def store(settings: Settings) -> Store:
-    return Store(settings)
+def store(settings: Store) -> Store:
+    return settings
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def sample(task: PlacementTask) -> CostSample:
 
 
 @pytest.fixture
-def mlflow_settings(settings: Settings, empty_database: Path) -> Settings:
+def mlflow_settings(settings: Store, empty_database: Path) -> Store:
     """A home with an MLflow database."""
     shutil.copy(empty_database, settings.home / "mlflow.db")
     return settings

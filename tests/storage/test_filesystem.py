@@ -44,7 +44,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
             monkeypatch.setenv(name, value)
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DREAMSHARD_STORE", f"{request.param}://team/{uuid4().hex}/o'neil & co")
-    return open_store().settings
+    return open_store()
 
 
 on_s3 = pytest.mark.parametrize("settings", ["s3"], indirect=True)

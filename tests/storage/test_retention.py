@@ -76,12 +76,12 @@ def train(store: Store, name: str, predecessor: str = "") -> str:
 def store(mlflow_settings: Settings, placer: TrainedPlacer) -> Store:
     """Six trainings; the third is version 1, which went on from the second."""
     for name in ("first", "second", "third", "fourth", "fifth", "last"):
-        version = train(Store(mlflow_settings), name, "second" if name == "third" else "")
+        version = train(mlflow_settings, name, "second" if name == "third" else "")
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.chain(mlflow_settings, "retrain") as run:
                 registration.register_placer(mlflow_settings, placer, run, training_of(), tags=tags, pool=four_tables())
-    return Store(mlflow_settings)
+    return mlflow_settings
 
 
 def shared_files(store: Store) -> Iterator[Path]:
@@ -100,11 +100,11 @@ def facts(store: Store, name: str) -> tuple[list, ...]:
     """What is known of a training, its evaluation and its tables."""
     lake, training, evaluation = store.lake, key(name), key(f"evaluation of {name}")
     samples = [sample.overall_ms for run in (training, evaluation) for sample in lake.read_cost_samples(run)]
-    rows = catalog.query(store.settings, f"select placer, overall_ms from evaluations where run_key = '{evaluation}'")
+    rows = catalog.query(store, f"select placer, overall_ms from evaluations where run_key = '{evaluation}'")
     states = sorted(path.name for path in (store.checkpoints / training).glob("*"))
     reports = [(store.evaluations / path).exists() for path in (f"{evaluation}.json", f"newest/{training}.json")]
     sql = f"select distinct dataset_version as version from tables where name = '{name}'"
-    (version,) = (row["version"] for row in catalog.query(store.settings, sql))
+    (version,) = (row["version"] for row in catalog.query(store, sql))
     source = lake.lookup_source(version)
     looked_up = [source(table).indices.tolist() for table in lake.read_dataset(version).names]
     return samples, rows, states, reports, looked_up
@@ -119,14 +119,14 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     comparisons = [store.evaluations / f"{key(name)}.json" for name in ("named", "forgotten")]
     for path in comparisons:
         write_json(path, {"key": path.stem})
-    registry.tag(store.settings, "1", {"comparison": key("named")})
+    registry.tag(store, "1", {"comparison": key("named")})
     age(list(shared_files(store)))
     before = {name: facts(store, name) for name in ("second", "third", "last")}
     retention.remove_files(removable(store))
     assert facts(store, "third") == before["third"], "the version"
     assert facts(store, "second")[0][:ITERATIONS] == before["second"][0][:ITERATIONS], "what the version went on from"
     assert facts(store, "last")[4] == before["last"][4], "the tables ingested last"
-    assert registry.load_placer("1", store.settings).name == "dreamshard"
+    assert registry.load_placer("1", store).name == "dreamshard"
     assert {path.name for path in store.checkpoints.iterdir()} == {key("second"), key("third")}
     assert store.lake.read_cost_samples(key("first")) == []
     assert [path.exists() for path in comparisons] == [True, False]
@@ -134,7 +134,7 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
         facts(store, "first")
     assert removable(store) == []
     for view in catalog.VIEWS:
-        catalog.query(store.settings, f"select * from {view}")
+        catalog.query(store, f"select * from {view}")
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -169,7 +169,7 @@ def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):
 
 
 def test_leftovers_of_killed_writers_and_results_go_by_age(store: Store):
-    lake, results = store.lake, store.settings.home / RESULTS
+    lake, results = store.lake, store.home / RESULTS
     results.mkdir()
     old, young = ([lake.root / f"lookups/.{name}.parquet.1.1.tmp", results / name] for name in ("old", "young"))
     for path in (*old, *young):
@@ -187,11 +187,11 @@ def test_leftovers_of_killed_writers_and_results_go_by_age(store: Store):
 
 def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Path):
     age(list(shared_files(store)))
-    shared = str(store.settings.home)
-    visitor = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": shared})
+    shared = str(store.home)
+    visitor = Store.from_environment({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": shared})
     with pytest.raises(ValueError, match=r"does not know which versions others have registered.*MLFLOW_TRACKING_URI"):
         removable(open_store(visitor))
-    member = Store(replace(visitor, tracking_uri=store.settings.tracking_uri))
+    member = replace(visitor, tracking_uri=store.tracking_uri)
     assert {each.run for each in removable(member)} == {each.run for each in removable(store)}
 
 

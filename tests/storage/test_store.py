@@ -14,10 +14,10 @@ def opened(**environ: str) -> Store:
 
 def test_a_shared_store_holds_all_but_the_homes_own(tmp_path: Path):
     store = opened(DREAMSHARD_HOME=str(tmp_path / "home"), DREAMSHARD_STORE="memory://team/a b")
-    shared = (store.lake.root, store.checkpoints, store.evaluations, store.settings.artifact_root)
+    shared = (store.lake.root, store.checkpoints, store.evaluations, store.artifact_root)
     names = ("lake", "checkpoints", "evaluations", "mlartifacts")
     assert list(map(str, shared)) == [f"memory://team/a b/{name}" for name in names]
-    assert store.settings.catalog_path == tmp_path / "home" / "catalog.duckdb"
+    assert store.catalog_path == tmp_path / "home" / "catalog.duckdb"
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["prefect"]
 
 
@@ -29,10 +29,9 @@ def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path: Path, b
 
 
 def test_a_read_only_home_opens_for_readers(tmp_path: Path):
-    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
-    open_store(settings)
+    settings = opened(DREAMSHARD_HOME=str(tmp_path))
     with read_only(tmp_path):
-        assert open_store(settings, reads_only=True).settings == settings
+        assert open_store(settings, reads_only=True) == settings
         with pytest.raises(ValueError, match=r"cannot be written \(Read-only file system\), so nothing could be kept"):
             open_store(settings)
 

@@ -9,7 +9,6 @@ from dreamshard.costs import MeasuredOn
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import MEASURED_ON
-from storage.settings import Settings
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import learnt_placer
 from tests.helpers.versions import training_of, version_of
@@ -39,7 +38,6 @@ def place(place_tables, monkeypatch):
             own = version_of(uri, TRAINED, aliases, **{MEASURED_ON: measured.model_dump_json()}, **tags)
             known.insert(0, replace(own, is_default=number == 1))
         placers["champion"] = placers["models:/m/1"]
-        monkeypatch.setattr(Settings, "has_registry", True)  # the home has no database
         monkeypatch.setattr(registry, "champion", lambda settings: known[-1])
         monkeypatch.setattr(registry, "find", lambda settings, name: known[-1])
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])

@@ -6,7 +6,6 @@ import pytest
 
 from dreamshard.training import TrainingConfig
 from storage.mlflow_store import registry
-from storage.settings import Settings
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import version_of
@@ -21,7 +20,6 @@ def with_champion(monkeypatch):
     """Give the home, which has no database, a registry whose champion is what a function loads."""
 
     def give(load):
-        monkeypatch.setattr(Settings, "has_registry", True)
         champion = replace(version_of("models:/m/1", aliases=("champion",)), is_default=True)
         monkeypatch.setattr(registry, "versions", lambda settings: [champion])
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: load())

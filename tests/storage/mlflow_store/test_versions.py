@@ -35,12 +35,12 @@ def registered(mlflow_settings, placer: TrainedPlacer, version: str, task: Place
             gain = {"gain_over_champion": 0.25}
             registration.register_placer(mlflow_settings, placer, run, made_of, metrics=gain, tags=tags)
     set_alias(mlflow_settings, FIRST, "champion", "the first")
-    return Store(mlflow_settings)
+    return mlflow_settings
 
 
 def rows(store: Store, sql: str) -> list[dict]:
-    versions.write_versions(store.settings)
-    return catalog.query(store.settings, sql)
+    versions.write_versions(store)
+    return catalog.query(store, sql)
 
 
 def test_versions_are_rows_that_say_what_they_are(registered: Store):
@@ -50,17 +50,17 @@ def test_versions_are_rows_that_say_what_they_are(registered: Store):
     assert (second["source"], second["tables"], second["warm_from"], second["memory_gb"]) == ("tables.csv", 4, 1, 0.5)
     assert (second["tables_per_task"], second["iterations"], second["eval_overall_ms"]) == ("all", 2, 3.0)
     assert (second["gain_over_champion"], second["aliases"]) == (0.25, "")
-    assert notebook.view("versions", registered.settings.home)["version"].tolist() == [1, 2]
+    assert notebook.view("versions", registered.home)["version"].tolist() == [1, 2]
 
 
 def test_the_lake_has_the_registry_as_it_was_when_it_was_written(registered: Store):
-    assert catalog.query(registered.settings, "from versions") == []
-    path, sql = registered.settings.lake_root / "versions" / "versions.parquet", "from versions order by version"
+    assert catalog.query(registered, "from versions") == []
+    path, sql = registered.lake_root / "versions" / "versions.parquet", "from versions order by version"
     assert [row["aliases"] for row in rows(registered, sql)] == ["champion", ""]
     before = path.stat().st_mtime_ns
-    versions.write_versions(registered.settings)
+    versions.write_versions(registered)
     assert path.stat().st_mtime_ns == before
-    set_alias(registered.settings, SECOND, "champion", "better")
+    set_alias(registered, SECOND, "champion", "better")
     assert [row["aliases"] for row in rows(registered, sql)] == ["previous", "champion"]
 
 
@@ -85,12 +85,12 @@ def test_tables_never_measured_alone_are_estimated(registered: Store, task: Plac
     placer.cost_network.measured_on = MeasuredOn.of(make_sample(task, [1, 0, 1]))
     for training in ("first", "second"):
         registered.lake.write_estimates(placer, version, training, 2)
-    versions.write_versions(registered.settings)
-    estimated = notebook.view("table_costs", registered.settings.home)
+    versions.write_versions(registered)
+    estimated = notebook.view("table_costs", registered.home)
     assert sorted(estimated["table_name"]) == ["a", "b/c", "d", "e"]
     assert set(estimated["origin"]) == {"estimated"}
     assert set(estimated["model_version"]) == {1}
     assert (estimated["compute_ms"] > 0).all()
-    set_alias(registered.settings, SECOND, "champion", "better")
-    versions.write_versions(registered.settings)
-    assert set(notebook.view("table_costs", registered.settings.home)["model_version"]) == {2}
+    set_alias(registered, SECOND, "champion", "better")
+    versions.write_versions(registered)
+    assert set(notebook.view("table_costs", registered.home)["model_version"]) == {2}
