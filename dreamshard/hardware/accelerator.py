@@ -110,11 +110,6 @@ class AcceleratorSpec:
     host_bytes_per_s: BytesPerSecond | None = Field(default=None, validation_alias="host_bandwidth")
     link_curve: str | None = Field(default=None, validation_alias="link", pattern=f"^({'|'.join(LINKS)})$")
 
-    @property
-    def resident_warps(self) -> int:
-        """Resident warps of the whole device."""
-        return self.num_sms * self.warps_per_sm
-
 
 def read_hardware(path: Path) -> AcceleratorSpec:
     """Read a hardware file.

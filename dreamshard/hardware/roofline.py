@@ -82,7 +82,7 @@ def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
         spec.l2_bytes,
         spec.l2_bytes_per_s,
         spec.num_sms * spec.clock_hz,
-        spec.resident_warps,
+        spec.num_sms * spec.warps_per_sm,
         spec.launch_s,
         HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.inf,
         batch_size,

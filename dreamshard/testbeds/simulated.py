@@ -15,8 +15,6 @@ from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Capacity, Testbed, TestbedSetup, check_placement
 
-DEFAULT_NOISE = 0.01
-
 
 class SimulatedTestbed(Testbed):
     """Costs from the model in `roofline.py`; needs statistics of tables, but no lookups.
@@ -31,7 +29,7 @@ class SimulatedTestbed(Testbed):
 
     name = SIMULATED
 
-    def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = DEFAULT_NOISE) -> None:
+    def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = 0.01) -> None:
         self.setup, self.spec, self.noise = setup, spec, noise
         self.hardware = self.links = f"{SIMULATED} {spec.name}"
         self._origin: dict[str, Any] = {"testbed": self.name, "hardware": self.hardware, "clock": "model"}

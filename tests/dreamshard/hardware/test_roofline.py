@@ -94,7 +94,7 @@ def test_a_tiny_table_is_updated_as_fast_as_lookups_are_sorted():
 
 
 def test_a_batch_of_a_tenth_of_the_warps_gets_a_part_of_a_device():
-    small = V100.resident_warps // 10
+    small = V100.num_sms * V100.warps_per_sm // 10
     few, many = (
         forward_kernel_s(figures_of(V100, batch), loads_of(table(10**6, 8.0, batch_size=batch), batch))
         for batch in (small, 20 * small)
