@@ -140,13 +140,13 @@ def _unfinished(settings: Settings, experiment: str, labels: Mapping[str, str]) 
 
 
 def end_killed(settings: Settings, key: str, why: str) -> None:
-    """Mark the chain `key`, and its stages, as KILLED if they are still running, since their process is gone."""
+    """Mark the chain `key` and its unfinished stages as KILLED, also if the cancellation ended them as failed."""
     tracking = client(settings)
     experiment = tracking.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return
-    running = tracking.search_runs([experiment.experiment_id], "status = 'RUNNING'")
-    found = {run.info.run_id: run.data.tags for run in running}
+    unfinished = tracking.search_runs([experiment.experiment_id], "status != 'FINISHED'")
+    found = {run.info.run_id: run.data.tags for run in unfinished}
     chains = {run for run, own in found.items() if own.get(CHAIN_KEY) == key}
     for run, own in found.items():
         if run in chains or own.get(_PARENT) in chains:
