@@ -52,7 +52,7 @@ def _in_units(units: Mapping[str, Decimal]) -> BeforeValidator:
             return value
         match = _QUANTITY.fullmatch(value.strip())
         if match is None or match["unit"] not in units:
-            raise PydanticCustomError("unit", f"no number above zero with one of the units {', '.join(units)}")
+            raise PydanticCustomError("unit", f"give a number above zero with a unit: {brief(list(units))}")
         return Decimal(match["number"]) * units[match["unit"]]
 
     return BeforeValidator(parse)

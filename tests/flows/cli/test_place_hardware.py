@@ -104,7 +104,7 @@ def test_hardware_of_ones_own_is_a_file(place, tmp_path):
     assert plan["costs_of"]["hardware"].startswith("simulated mine-")
     assert "87.5% of what mine-" in notes
     mine.write_text("base: a100\nmemory: 40\n")
-    assert "memory is '40'" in place("--devices", "2", "--hardware", str(mine))[0].sentence
+    assert "memory: '40'" in place("--devices", "2", "--hardware", str(mine))[0].sentence
 
 
 def test_a_rule_of_thumb_is_priced_on_the_hardware_asked_for(place):
