@@ -242,7 +242,8 @@ def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
 
 
 def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
-    constraints, shards = task.constraints, Shards.of(task, placement)
+    constraints = task.constraints
+    shards, _ = Shards.of_tables(task, enumerate(placement.tables), placement.devices_per_host)
     held, room = shards.memory_bytes(), task.capacity_bytes  # [D]
     fullest = int((held - room).argmax())
     if held[fullest] > room[fullest]:

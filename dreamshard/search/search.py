@@ -75,10 +75,13 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
         other = _improved(menu, [best, *others], 2 * moves, searches=2)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
-    joined, plain = (options.placement(best, joined=joined) for joined in (True, False))
-    for plan in (joined, plain):
-        pays = plan == plain or float(costs.predict(plan).overall_ms()) < best.cost_ms
-        if pays and (task.constraints.places_freely or not violation(task, plan)):
+    plans = [options.placement(best, joined=False)]
+    if any(len(set(own.where)) < len(own.where) for own in plans[0].tables):
+        joined = options.placement(best, joined=True)
+        if float(costs.predict(joined).overall_ms()) < best.cost_ms:
+            plans.insert(0, joined)
+    for plan in plans:
+        if task.constraints.places_freely or not violation(task, plan):
             return plan
     raise NoPlacementError(
         f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
