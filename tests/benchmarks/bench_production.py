@@ -89,7 +89,8 @@ class _PlanShards(ShardEstimator):
     """Gives each option the shards of a placement, so that the next estimator sees them."""
 
     def __init__(self, task: PlacementTask, placement: Placement) -> None:
-        self.placement, self.table = placement, {name: t for t, name in enumerate(task.tables.names)}
+        configs = module_of(task).embedding_bag_configs()
+        self.placement, self.table = placement, {config.name: t for t, config in enumerate(configs)}
 
     def blocks(self, option: ShardingOption) -> list[Block]:
         own = self.placement.tables[self.table[option.name]]
