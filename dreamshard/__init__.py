@@ -1,8 +1,8 @@
 """dreamshard: learn what embedding tables cost, and place them on devices. `docs/architecture.md` lists the rooms.
 
 Letters of dimensions, in every signature: B batch (placements or episodes), T tables, D devices, F features, L latent,
-N lookups or shards, P distinct tables of a data set, S samples or starts. Costs are in
-milliseconds (`_ms`), memory in bytes (`_bytes`).
+N lookups or shards, P distinct tables of a data set, S samples or starts.
+Costs are in milliseconds (`_ms`), memory in bytes (`_bytes`).
 """
 
 from dreamshard.constraints import ANY_SHARDING, Constraints

@@ -47,7 +47,7 @@ def is_named(name: str, hardware: str) -> bool:
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """Milliseconds of each device by phase, in the order of `PHASES`; `...` is any batch of placements."""
+    """Milliseconds `[*B, D, 4]` of each device by phase, in the order of `PHASES`, for any batch of placements."""
 
     phases_ms: Float[Tensor, "*B D 4"]
 
