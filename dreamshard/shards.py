@@ -175,40 +175,28 @@ class Shards:
         """Sum over the shards of each device."""
         return values.new_zeros(self.num_devices, *values.shape[1:]).index_add_(0, self.device, values)
 
+    def most_traffic(self) -> Float[Tensor, " 4"]:
+        """Traffic of each kind of the device that carries most."""
+        return self.per_device(self.traffic).amax(dim=0).double()
+
     def memory_bytes(self) -> Int[Tensor, " D"]:
         """Device memory that the shards of each device take."""
         return self.per_device(self.device_bytes)
 
-    def collectives(self) -> "Collectives":
-        """Loads of the collectives of a step."""
-        dims, on_first = self.tables.sent_dim, self.device == 0  # one block or copy of each range stands for all
-        copied = self.tables.rows * self.tables.dim * (self.is_any("data_parallel") & on_first)
-        return Collectives(
-            all_to_all_dims=self.per_device(dims * self.is_any(*ON_ONE_DEVICE)),
-            row_wise_dims=int(dims[self.is_any("row_wise") & on_first].sum()),
-            host_dims=self.per_device(dims * self.is_any(*ON_ONE_HOST))[:: self.devices_per_host],
-            all_reduce_bytes=GRADIENT_BYTES * int(copied.sum()),
-            devices_per_host=self.devices_per_host,
-        )
+    @property
+    def traffic(self) -> Int[Tensor, "S 4"]:
+        """What each shard adds to the collectives of a step, which wait for the device that carries most.
 
+        Dims are fp32 columns per sample of the whole batch, of all vectors that it gets:
 
-@dataclass(frozen=True, kw_only=True)
-class Collectives:
-    """Loads of a step's collectives; dims are fp32 columns per sample of the whole batch, of all vectors that it gets.
-
-    Attributes:
-        all_to_all_dims: `[D]` of table- and column-wise shards: each device sends its own to all.
-        row_wise_dims: of row-wise tables, whose partial sums a reduce-scatter over all devices adds up.
-        host_dims: `[H]` of table-row-wise and grid shards: partial sums for a reduce-scatter within the host, then an
-            all-to-all between devices of equal number on all hosts.
-        all_reduce_bytes: of the gradients of data-parallel tables, in the backward pass.
-    """
-
-    all_to_all_dims: Int[Tensor, " D"]
-    row_wise_dims: int
-    host_dims: Int[Tensor, " H"]
-    all_reduce_bytes: int
-    devices_per_host: int
+        - of table- and column-wise shards, which an all-to-all sends;
+        - of blocks of row-wise tables, whose partial sums a reduce-scatter over all devices adds up;
+        - bytes of the gradients of data-parallel copies, of which the backward pass has an all-reduce;
+        - of blocks on one host: a reduce-scatter within it, then an all-to-all between devices of equal number on all hosts.
+        """
+        dims, gradients = self.tables.sent_dim, GRADIENT_BYTES * self.tables.rows * self.tables.dim
+        carried = [(dims, ON_ONE_DEVICE), (dims, ("row_wise",)), (gradients, ("data_parallel",)), (dims, ON_ONE_HOST)]
+        return torch.stack([loads * self.is_any(*types) for loads, types in carried], dim=1)
 
 
 def mismatch(task: PlacementTask, placement: Placement) -> str:

@@ -171,6 +171,21 @@ class ExchangeModel(nn.Module):
         per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * shares / shares.sum(dim=1, keepdim=True)
         return torch.cat([torch.from_numpy(here - slope * balanced)[:, None], per_unit], dim=1).float()
 
+    def even_ms(self, shape: ExchangeShape, dims: Float[Tensor, " N"]) -> Float[Tensor, "N 2"]:
+        """Milliseconds, forward and backward, of all-to-alls of these dims on every device; 0 for none."""
+        share = (shape.num_devices - 1) / shape.num_devices
+        if not share or not self.batch_size:
+            return torch.zeros(len(dims), 2).double()
+        units, weights = share * dims / _HUNDRED, self.fitted_ms.double()
+        fitted_ms = weights[:, 0] + weights[:, 1:].sum(dim=1) * units[:, None]
+        if self.curves:
+            is_fitted = torch.tensor(shape == tuple(self.fitted_to.tolist()))
+            if shape in self.curves:
+                is_fitted = is_fitted & (units * self._unit_bytes <= _REACH * self.widest_bytes)
+            alone_ms = torch.from_numpy(self._alone_ms(shape, (units * self._unit_bytes).numpy()).T)
+            fitted_ms = torch.where(is_fitted[..., None], fitted_ms, alone_ms)
+        return fitted_ms * (dims > 0)[:, None]
+
     def _alone_ms(self, shape: ExchangeShape, sizes: Array) -> Array:
         """`[2, N]` milliseconds, forward and backward, of `[N]` bytes that leave a device."""
         log_bytes, ratios = self.curves.get(shape, (np.zeros(1), np.ones((2, 1))))
@@ -178,7 +193,7 @@ class ExchangeModel(nn.Module):
             shape not in self.curves and not self.law[:, 1].any()
         ):  # without a network between hosts if none was measured
             shape = ExchangeShape(shape.num_devices, shape.num_devices)
-        ratio = np.stack([np.interp(np.log(sizes), log_bytes, each) for each in ratios])
+        ratio = np.stack([np.interp(np.log(sizes.clip(min=1)), log_bytes, each) for each in ratios])
         found: Array = ratio * law_ms(self.law, np.array([[*shape, size] for size in sizes]))
         return found
 

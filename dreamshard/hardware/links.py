@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
-from dreamshard.placement import ShardingType
-from dreamshard.shards import Collectives, Shards
+from dreamshard.shards import Shards
 
 Operation = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce"]
 """NCCL's collectives that training with sharded tables needs."""
@@ -27,57 +26,41 @@ VECTOR_BYTES = 4  # per element of pooled vectors and gradients
 LOOKUP_BYTES = 8  # per index and per length: int64
 NETWORK_SHARE = 0.9  # of the adapters' bandwidth that an all-to-all reaches; an assumption, for headers and uneven use
 PEER_S = 2e-6  # per device of another node; from 64 H800 on 8 nodes, 296-338 us for 8 MiB each (nccl issue 1531)
+_BOTH_WAYS: tuple[Operation, ...] = ("reduce_scatter", "all_gather")
 LARGE_BYTES = 2**29  # at which links reach their full bandwidth: the largest size that was measured
 
 
 def collectives_s(
-    collectives: Collectives, batch_size: int, spec: AcceleratorSpec, devices_per_host: int
-) -> Float[Tensor, " 2"]:
-    """Seconds of all collectives of a step, forward and backward, one after another; every device waits for them.
-
-    Table- and column-wise shards need an all-to-all each way, the others as in `both_ways_s`. `devices_per_host` reach each
-    other by the node's own link.
-    """
-    num_devices = len(collectives.all_to_all_dims)
-    widest, busiest = collectives.all_to_all_dims.max(), collectives.host_dims.max()
-    seconds = collective_s(vector_bytes(widest.double(), batch_size), num_devices, spec, devices_per_host).expand(2)
-    carried: dict[ShardingType, float] = {
-        "row_wise": collectives.row_wise_dims * VECTOR_BYTES * batch_size,
-        "table_row_wise": int(busiest) * VECTOR_BYTES * batch_size,
-        "data_parallel": collectives.all_reduce_bytes,
-    }
-    for way, num_bytes in carried.items():
-        given = torch.tensor(num_bytes, dtype=torch.float64)
-        seconds = seconds + both_ways_s(way, given, num_devices, spec, devices_per_host, collectives.devices_per_host)
-    return seconds
-
-
-def both_ways_s(
-    way: ShardingType,
-    num_bytes: Float[Tensor, "*B"],
+    most: Float[Tensor, "*B 4"],
+    batch_size: int,
     num_devices: int,
     spec: AcceleratorSpec,
     devices_per_host: int,
     group: int,
 ) -> Float[Tensor, "*B 2"]:
-    """Seconds, forward and backward, of the collectives of tables on several devices; bytes as of `collective_s`.
+    """Seconds of all collectives of a step, forward and backward, one after another; every device waits for them.
 
-    Row-wise tables need a reduce-scatter of partial sums over all devices, and an all-gather of gradients on the way back.
-    Tables on one host (`table_row_wise`, bytes of the host that carries most) need a reduce-scatter within it, then an
+    Table- and column-wise shards need an all-to-all each way. Row-wise tables need a reduce-scatter of partial sums over all
+    devices, and an all-gather of gradients on the way back. Tables on one host need a reduce-scatter within it, then an
     all-to-all between devices of equal number on all hosts; on the way back the same in reverse. Data-parallel tables need an
-    all-reduce of their gradients in the backward pass. `group` devices share the rows of a table on one host.
+    all-reduce of their gradients in the backward pass.
+
+    Args:
+        most: `Shards.traffic` of the device that carries most of each kind.
+        devices_per_host: devices that reach each other by the node's own link.
+        group: devices that share the rows of a table on one host.
     """
-    ways = []
-    for operation in ("reduce_scatter", "all_gather"):
-        if way == "table_row_wise":
-            hosts, near = -(-num_devices // group), max(1, devices_per_host // group)
-            within_s = collective_s(num_bytes, group, spec, group, operation)
-            ways.append(within_s + collective_s(num_bytes / group, hosts, spec, near))
-        elif way == "row_wise":
-            ways.append(collective_s(num_bytes, num_devices, spec, devices_per_host, operation))
-        else:
-            ways.append(collective_s(num_bytes, num_devices, spec, devices_per_host, "all_reduce") * len(ways))
-    return torch.stack(ways, dim=-1)
+    sent, hosts, near = vector_bytes(most, batch_size), -(-num_devices // group), max(1, devices_per_host // group)
+    each_way_s = collective_s(sent[..., 0], num_devices, spec, devices_per_host)
+    each_way_s = each_way_s + collective_s(sent[..., 3] / group, hosts, spec, near)
+    there_s, back_s = (
+        each_way_s
+        + collective_s(sent[..., 1], num_devices, spec, devices_per_host, operation)
+        + collective_s(sent[..., 3], group, spec, group, operation)
+        for operation in _BOTH_WAYS
+    )
+    reduced_s = collective_s(most[..., 2], num_devices, spec, devices_per_host, "all_reduce")
+    return torch.stack([there_s, back_s + reduced_s], dim=-1)
 
 
 def index_exchange_s(shards: Shards, batch_size: int, spec: AcceleratorSpec, devices_per_host: int) -> float:

@@ -100,17 +100,23 @@ def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: A
         ValueError: rows are spread over more devices than a host has, or tables are in host memory and the accelerator's
             link to it is unknown.
     """
+    require_host_link(spec, shards)
+    per_host = link_devices_per_host(task, shards, spec)
+    sums = shards.per_device(placed_loads(task, shards, batch_size))  # [D, L]
+    compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), sums.numpy()))  # [D, 2]
+    most, group = shards.most_traffic(), shards.devices_per_host
+    comm_s = collectives_s(most, batch_size, task.num_devices, spec, per_host, group).expand(len(sums), 2)  # [D, 2]
+    phases_s = torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1)
+    return DeviceCosts(1e3 * phases_s)
+
+
+def require_host_link(spec: AcceleratorSpec, shards: Shards) -> None:
+    """Raise a ValueError if tables are in host memory and the accelerator's link to it is unknown."""
     if spec.host_bytes_per_s is None and bool(shards.in_host.any()):
         raise ValueError(
             f"tables are in host memory, but the link of {spec.name!r} to it is unknown; give `host_bandwidth: 63 GB/s` or "
             "the like in the hardware file"
         )
-    per_host = link_devices_per_host(task, shards, spec)
-    sums = shards.per_device(placed_loads(task, shards, batch_size))  # [D, L]
-    compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), sums.numpy()))  # [D, 2]
-    comm_s = collectives_s(shards.collectives(), batch_size, spec, per_host).expand(len(sums), 2)  # [D, 2]
-    phases_s = torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1)
-    return DeviceCosts(1e3 * phases_s)
 
 
 def link_devices_per_host(task: PlacementTask, shards: Shards, spec: AcceleratorSpec) -> int:

@@ -18,7 +18,7 @@ It predicts no tables in host memory: nothing measured tells what a cache costs.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, cast, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import (
-    ALL_TO_ALL,
     COPIES,
     HOSTS,
     NUM_CURVES,
@@ -44,20 +43,16 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import (
     VECTOR_BYTES,
-    both_ways_s,
-    collective_s,
-    vector_bytes,
+    collectives_s,
 )
 from dreamshard.hardware.loads import DIM, placed_loads
-from dreamshard.hardware.roofline import figures_of, operators_s
-from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
-from dreamshard.shards import GRADIENT_BYTES, Shards
+from dreamshard.hardware.roofline import figures_of, operators_s, require_host_link
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
+from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 
-_POINTS, _LEAST_DIMS, _MOST_DIMS = 24, 1.0, 1e6  # of a curve of all-to-alls
 _AT_ONCE = 2**22  # numbers of the loads of changed placements that are in memory at once
-_HUNDRED = 100  # dims in a unit of the network's widths
 _PAPER = (
     "the paper's cost network predicts whole tables and columns only, since it does not tell an all-to-all from compute; "
     "train the algorithm dreamshard, or use a preset"
@@ -90,13 +85,7 @@ class CostModel(ABC):
         Raises:
             ValueError: the model has no costs of such shards.
         """
-        tables = shards.tables
-        carried = [
-            shards.is_any("row_wise") * tables.sent_dim,
-            shards.is_any("data_parallel") * (GRADIENT_BYTES * tables.rows * tables.dim),
-            shards.is_any(*ON_ONE_HOST) * tables.sent_dim,
-        ]
-        return torch.cat([self.own_loads(shards), torch.stack(carried, dim=1)], dim=1).double().numpy()
+        return torch.cat([self.own_loads(shards), shards.traffic[:, 1:]], dim=1).double().numpy()
 
     @abstractmethod
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
@@ -107,27 +96,19 @@ class CostModel(ABC):
         """Costs of summed loads for compiled functions; `spread` with those of tables on several devices."""
 
     @abstractmethod
-    def own_phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
-        """`phases_ms` of whole tables and column shards, from sums `[N, D, K]` of `own_loads`."""
-
-    @abstractmethod
-    def collective_ms(self, kind: int, most: Floats) -> Floats:
-        """`[N, 2]` forward and backward of one collective of `TRAFFIC`, by the traffic of the device that carries most."""
-
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """Milliseconds per device and phase of `N` placements, from their loads `[N, D, L]` summed over each device."""
-        phases_ms = self.own_phases_ms(np.ascontiguousarray(sums[..., : -len(TRAFFIC)]))
-        for kind in TRAFFIC:
-            most = sums[..., kind - NUM_CURVES].max(axis=-1)  # [N]
-            if most.any():
-                phases_ms[..., 1:3] += torch.from_numpy(self.collective_ms(kind, most)).to(phases_ms.dtype)[:, None]
-        return phases_ms
+
+    @abstractmethod
+    def collectives_ms(self, most: Float[Tensor, "N 4"]) -> Float[Tensor, "N 2"]:
+        """Forward and backward, by `Shards.traffic` of the device that carries most."""
 
     def curves(self, *, spread: bool) -> Floats:
-        """Curves of a `DeviceLaw` without the all-to-all, and without any unless tables may be `spread`."""
+        """Curves of a `DeviceLaw`, only of the all-to-all unless tables may be `spread`."""
         curves = np.zeros((NUM_CURVES, len(curve_points())))
-        for kind in TRAFFIC if spread else ():
-            curves[kind] = self.collective_ms(kind, curve_points()).sum(axis=1)
+        for kind in range(NUM_CURVES if spread else 1):
+            alone = torch.from_numpy(curve_points())[:, None] * torch.eye(NUM_CURVES)[kind]
+            curves[kind] = self.collectives_ms(alone).sum(dim=1).numpy()
         return curves
 
     def sums(self, shards: Shards) -> Floats:
@@ -262,35 +243,31 @@ class NetworkCosts(CostModel):
         return self.network.law(self.task.num_devices, self.curves(spread=spread))
 
     @torch.no_grad()
-    def own_phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
+    def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """See `CostModel`."""
-        return self.network.phases_ms(torch.from_numpy(sums).float()).clamp(min=0)
+        own, most = torch.from_numpy(sums).float()[..., : -len(TRAFFIC)], torch.from_numpy(sums.max(axis=1))
+        phases_ms = self.network.phases_ms(own).clamp(min=0)
+        phases_ms[..., 1:3] += self.collectives_ms(most[:, -NUM_CURVES:])[:, None].float()
+        return phases_ms
 
     @torch.no_grad()
-    def collective_ms(self, kind: int, most: Floats) -> Floats:
-        """See `CostModel`."""
-        num_devices, per_host = self.task.num_devices, self.devices_per_host
-        network = cast(StructuredCostNetwork, self.network)
-        shape = network.exchanges.topology(num_devices, self.task.devices_per_host)
-        if kind == ROWS:
-            return self._all_to_all_ms(shape, most)
-        if kind == COPIES:
-            batch_size = self.task.batch_size or int(network.exchanges.batch_size) or DEFAULT_BATCH
-            return self._all_to_all_ms(shape, most / (VECTOR_BYTES * batch_size)) * [0, 2]
-        across_ms = self._all_to_all_ms(ExchangeShape(-(-num_devices // per_host), 1), most / per_host)
-        return self._all_to_all_ms(ExchangeShape(per_host, per_host), most) + across_ms
-
-    def _all_to_all_ms(self, shape: ExchangeShape, dims: Floats) -> Floats:
-        """`[N, 2]` milliseconds, forward and backward, of all-to-alls of these dims on every device; 0 for none."""
-        if shape.num_devices == 1:
-            return np.zeros((len(dims), 2))
-        network, share = cast(StructuredCostNetwork, self.network), (shape.num_devices - 1) / shape.num_devices
-        grid = np.geomspace(_LEAST_DIMS, _MOST_DIMS, _POINTS)
-        times = np.zeros((_POINTS, 2))
-        for i, each in enumerate(grid):
-            weights = network.exchanges.weights_ms(shape, float(each) * shape.num_devices)
-            times[i] = (weights[:, 0] + weights[:, 1:].sum(dim=1) * (share * each / _HUNDRED)).clamp(min=0).numpy()
-        return np.stack([np.interp(dims, grid, times[:, way]) for way in range(2)], axis=1) * (dims > 0)[:, None]
+    def collectives_ms(self, most: Float[Tensor, "N 4"]) -> Float[Tensor, "N 2"]:
+        """See `CostModel`; without the all-to-all, whose cost depends on more than the widest device."""
+        num_devices, per_host, found = self.task.num_devices, self.devices_per_host, torch.zeros(len(most), 2).double()
+        if not isinstance(self.network, StructuredCostNetwork):
+            return found
+        exchanges = self.network.exchanges
+        shape = exchanges.topology(num_devices, self.task.devices_per_host)
+        batch_size = self.task.batch_size or int(exchanges.batch_size) or DEFAULT_BATCH
+        for kind, on, units, ways in (
+            (ROWS, shape, 1, [1, 1]),
+            (COPIES, shape, VECTOR_BYTES * batch_size, [0, 2]),
+            (HOSTS, ExchangeShape(per_host, per_host), 1, [1, 1]),
+            (HOSTS, ExchangeShape(-(-num_devices // per_host), 1), per_host, [1, 1]),
+        ):
+            if most[:, kind].any():
+                found += exchanges.even_ms(on, most[:, kind] / units) * torch.tensor(ways)
+        return found
 
 
 @dataclass(frozen=True)
@@ -317,30 +294,22 @@ class RooflineCosts(CostModel):
 
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
         """See `CostModel`."""
+        require_host_link(self.spec, shards)
         return placed_loads(self.task, shards, self.batch_size)
 
     def law(self, *, spread: bool = True) -> DeviceLaw:
         """See `CostModel`."""
-        curves = self.curves(spread=spread)
-        curves[ALL_TO_ALL] = 2e3 * self._all_to_all_s(torch.from_numpy(curve_points())).numpy()
-        return roofline_law(self.spec, self.batch_size, curves)
+        return roofline_law(self.spec, self.batch_size, self.curves(spread=spread))
 
-    def own_phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
+    def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """See `CostModel`."""
-        flat = operators_s(figures_of(self.spec, self.batch_size), sums.reshape(-1, sums.shape[-1]))
-        compute_s, dims = torch.from_numpy(flat).view(*sums.shape[:-1], 2), torch.from_numpy(sums)[..., DIM]
-        comm_s = self._all_to_all_s(dims.amax(dim=-1, keepdim=True)).expand_as(dims)
-        return 1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1)
+        figures, devices = figures_of(self.spec, self.batch_size), sums.shape[:2]
+        compute_s = operators_s(figures, sums.reshape(-1, sums.shape[-1])).reshape(*devices, 2)
+        most = torch.from_numpy(sums.max(axis=1)[:, [DIM, -3, -2, -1]])
+        compute_ms, comm_ms = 1e3 * torch.from_numpy(compute_s), self.collectives_ms(most)[:, None].expand(*devices, 2)
+        return torch.cat([compute_ms[..., :1], comm_ms, compute_ms[..., 1:]], dim=-1)
 
-    def collective_ms(self, kind: int, most: Floats) -> Floats:
+    def collectives_ms(self, most: Float[Tensor, "N 4"]) -> Float[Tensor, "N 2"]:
         """See `CostModel`."""
-        ways: dict[int, ShardingType] = {ROWS: "row_wise", HOSTS: "table_row_wise", COPIES: "data_parallel"}
-        num_bytes = torch.from_numpy(most) * (1 if kind == COPIES else VECTOR_BYTES * self.batch_size)
         per_host = self.devices_per_host
-        seconds = both_ways_s(ways[kind], num_bytes, self.task.num_devices, self.spec, per_host, per_host)
-        return 1e3 * seconds.numpy()
-
-    def _all_to_all_s(self, most_dims: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        """Of pooled vectors, by the dims of the device that has most."""
-        sent_bytes = vector_bytes(most_dims, self.batch_size)
-        return collective_s(sent_bytes, self.task.num_devices, self.spec, self.devices_per_host)
+        return 1e3 * collectives_s(most, self.batch_size, self.task.num_devices, self.spec, per_host, per_host)

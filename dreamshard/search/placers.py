@@ -16,7 +16,6 @@ from torch import Tensor
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.costs import PHASES, DeviceCosts, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
@@ -26,7 +25,7 @@ from dreamshard.search.options import WHOLE, ShardingOptions
 from dreamshard.search.packing import packed
 from dreamshard.search.search import default_moves, highest_level, search
 from dreamshard.search.starting import greedy
-from dreamshard.shards import Shards, violation
+from dreamshard.shards import violation
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.tasks import PlacementTask
 
@@ -59,6 +58,14 @@ class SearchingPlacer(OrderedPlacer):
     @abstractmethod
     def costs(self, task: PlacementTask) -> CostModel:
         """The costs of a task's shards."""
+
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
+        """`[D]` predicted milliseconds per phase of any placement of `task`; see `costs.py`.
+
+        Raises:
+            ValueError: the cost model has no costs of such shards.
+        """
+        return costs_of(self, task, placement).predict(placement)
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
@@ -113,14 +120,6 @@ class DreamShardPlacer(SearchingPlacer):
             )
         return placement
 
-    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
-        """`[D]` predicted milliseconds per phase of any placement of `task`; see `costs.py`.
-
-        Raises:
-            ValueError: the network has no costs of such shards.
-        """
-        return costs_of(self, task, placement).predict(placement)
-
     @torch.no_grad()
     def alone_ms(self, tables: Tables) -> Float[Tensor, "T 2"]:
         """Predicted forward and backward compute of each table alone on a device, in the setting that was measured."""
@@ -149,10 +148,6 @@ class RooflinePlacer(SearchingPlacer):
         """See `SearchingPlacer`."""
         moves = super().moves(task, budget_ms)
         return moves + (_MORE_MOVES // len(task.tables) if (budget_ms or self.budget_ms) is None else 0)
-
-    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
-        """`[D]` milliseconds per phase of any placement of `task`, as the roofline has them."""
-        return sharding_costs(task, Shards.of(task, placement), task.batch_size or DEFAULT_BATCH, self.spec)
 
     def measured_on(self, task: PlacementTask) -> MeasuredOn:
         """The measurements behind the predictions for a task."""

@@ -47,9 +47,9 @@ class EmulatedTestbed(DeviceTestbed):
         per_host = link_devices_per_host(task, shards, self.target)
         require_operators(task, shards, self.device_type)
         timed = np.zeros((self.setup.repeats, task.num_devices, 4))
-        timed[..., 1:3] = (
-            1e3 * collectives_s(shards.collectives(), self.setup.batch_size, self.target, per_host).numpy()
-        )
+        batch_size, group = self.setup.batch_size, shards.devices_per_host
+        comm_s = collectives_s(shards.most_traffic(), batch_size, task.num_devices, self.target, per_host, group)
+        timed[..., 1:3] = 1e3 * comm_s.numpy()
         self._device = self._device or Device(self.setup, torch.device(self.device_type))
         num_threads = torch.get_num_threads()
         torch.set_num_threads(1)  # the CPU's clock counts one thread

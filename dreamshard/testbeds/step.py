@@ -46,15 +46,16 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
     First of pooled vectors, until each rank has those of its samples; then of their gradients, until each rank has those of
     the vectors that it pooled. `shards` are those of all devices.
     """
-    found, place, carried = [], device.device, shards.collectives()
+    found, place, carried = [], device.device, shards.per_device(shards.traffic)  # [D, 4]
     everyone, host, across = teams
     counts, rank = sample_counts(device.setup.batch_size, everyone.size()), everyone.rank()
-    most, dims, host_dims = counts[0], carried.all_to_all_dims, carried.host_dims.tolist()
+    most, dims, row_dims = counts[0], carried[:, 0], int(carried[:, 1].max())
+    host_dims = carried[:: shards.devices_per_host, 3].tolist()
     if dims.any():
         own = [count * int(dims[rank]) for count in counts]  # by sample's rank
         found.append(all_to_all(own, (counts[rank] * dims).tolist(), everyone, place))
-    if carried.row_wise_dims:
-        found.append(_reduce_scatter(most * carried.row_wise_dims, everyone, place))
+    if row_dims:
+        found.append(_reduce_scatter(most * row_dims, everyone, place))
     if host is not None and across is not None:  # partial sums within the host, then each host's samples between hosts
         width = most * host_dims[rank // host.size()]
         sum_up, gather = _reduce_scatter(across.size() * width, host, place)
@@ -137,11 +138,12 @@ def _timed(work: Work, team: Group | None, device: Device) -> float:
 
 def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool) -> int:
     """Memory for a rank's shards, their pooled vectors and gradients, and its traffic both ways."""
-    own, carried = shards.on(rank), shards.collectives()
+    own, carried = shards.on(rank), shards.per_device(shards.traffic)  # [D, 4]
     elements = batch_size * int(own.tables.dim.sum())
     if is_exchanged:
-        sent = int(carried.all_to_all_dims[rank]) + carried.row_wise_dims + int(carried.host_dims.max())
-        received = int(carried.all_to_all_dims.sum()) + carried.row_wise_dims + int(carried.host_dims.sum())
+        row_dims, host_dims = int(carried[:, 1].max()), carried[:: shards.devices_per_host, 3]
+        sent = int(carried[rank, 0]) + row_dims + int(host_dims.max())
+        received = int(carried[:, 0].sum()) + row_dims + int(host_dims.sum())
         elements += 2 * sent * batch_size + received * (batch_size // shards.num_devices + 1)
     return int(own.device_bytes.sum()) + 2 * ELEMENT_BYTES * elements
 

@@ -25,10 +25,10 @@ def test_every_shard_has_its_rows_lookups_and_memory():
 
 
 def test_collectives_carry_what_each_way_to_shard_exchanges():
-    carried = Shards.of(sharded_task(), FOUR_DEVICES_ON_TWO_HOSTS).collectives()
-    assert carried.all_to_all_dims.tolist() == [0, 0, 4, 0]
-    assert (carried.row_wise_dims, carried.all_reduce_bytes) == (16, 10 * 8 * 4)
-    assert carried.host_dims.tolist() == [16, 16 + 8]
+    shards = Shards.of(sharded_task(), FOUR_DEVICES_ON_TWO_HOSTS)
+    dims, rows, copies, hosts = shards.per_device(shards.traffic).T.tolist()
+    assert (dims, rows[0], copies) == ([0, 0, 4, 0], 16, [10 * 8 * 4] * 4)
+    assert hosts == [16, 16, 16 + 8, 16 + 8]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import torch
 from dreamshard.hardware import links
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS
 from dreamshard.hardware.links import NETWORK_SHARE, PEER_S, collective_s, collective_times, collectives_s
-from dreamshard.shards import Collectives
 
 A100, H100, L40S, RTX2080TI, V100 = (PRESETS[name] for name in ("a100", "h100", "l40s", "rtx2080ti", "v100"))
 PLAIN = replace(A100, link_curve=None)
@@ -75,22 +74,21 @@ def test_a_ring_moves_all_but_its_own_share():
     assert ring(1e9, 16, PLAIN, 2, "reduce_scatter") == pytest.approx(network_s + PLAIN.network_latency_s + 7 * PEER_S)
 
 
-def loads_s(num_devices: int = 16, spec=PLAIN, **what) -> torch.Tensor:
+def loads_s(num_devices: int = 16, spec=PLAIN, **most: float) -> torch.Tensor:
     """`[2]` of these loads on hosts of 8 devices."""
-    loads = {"row_wise_dims": 0, "all_reduce_bytes": 0, "host_dims": torch.zeros(num_devices // 8), **what}
-    dims = torch.zeros(num_devices, dtype=torch.int64)
-    loads["host_dims"] = torch.as_tensor(loads["host_dims"]).long()
-    return collectives_s(Collectives(all_to_all_dims=dims, devices_per_host=8, **loads), BATCH, spec, 8)
+    kinds = ("dims", "rows", "copies", "hosts")
+    loads = torch.tensor([most.get(kind, 0) for kind in kinds], dtype=torch.float64)
+    return collectives_s(loads, BATCH, num_devices, spec, 8, 8)
 
 
 def test_row_wise_waits_both_ways_and_data_parallel_backward():
-    rows, copies = loads_s(spec=A100, row_wise_dims=128), loads_s(spec=A100, all_reduce_bytes=10**7)
+    rows, copies = loads_s(spec=A100, rows=128), loads_s(spec=A100, copies=1e7)
     assert min(rows.min(), copies[1]) > 0
     assert copies[0] == 0
 
 
-def test_tables_on_one_host_delay_only_that_host():
-    alone, both = loads_s(8, host_dims=[64])[0], loads_s(host_dims=[64, 0])[0]
+def test_tables_on_one_host_are_summed_there_and_cross_over():
+    alone, both = loads_s(8, hosts=64)[0], loads_s(hosts=64)[0]
     sums_s = 64 * 4 * BATCH * 7 / 8 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s
     across_s = 64 * 4 * BATCH / 8 / 2 / (NETWORK_SHARE * PLAIN.network_bytes_per_s) + PLAIN.network_latency_s + PEER_S
     assert float(alone) == pytest.approx(sums_s)

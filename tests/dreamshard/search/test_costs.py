@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
-from dreamshard.cost_model.compiled import COPIES, ROWS
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.search import RooflinePlacer
@@ -86,7 +84,8 @@ def test_an_all_reduce_costs_two_all_to_alls_of_its_bytes():
     placer = learnt_placer()
     exchanged = placer.predict(task, Placement.whole(torch.arange(4), 4))  # every device sends 100 dims
     batch_size, model = int(placer.cost_network.exchanges.batch_size), placer.costs(task)
-    reduced_ms = model.collective_ms(COPIES, np.array([100.0 * 4 * batch_size]))
-    assert reduced_ms[0, 1] == pytest.approx(2 * float(exchanged.phases_ms[0, 2]), rel=0.02)
+    rows, copies = torch.tensor([[0, 100, 0, 0], [0, 0, 100 * 4 * batch_size, 0]]).double()
+    rows_ms, reduced_ms = model.collectives_ms(torch.stack([rows, copies]))
+    assert float(reduced_ms[1]) == pytest.approx(2 * float(exchanged.phases_ms[0, 2]), rel=0.02)
     both_ways = exchanged.phases_ms[..., 1] + exchanged.phases_ms[..., 2]
-    assert model.collective_ms(ROWS, np.array([100.0]))[0].sum() == pytest.approx(float(both_ways[0]), rel=0.02)
+    assert float(rows_ms.sum()) == pytest.approx(float(both_ways[0]), rel=0.02)

@@ -149,11 +149,11 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
         forward, backward = zip(*collectives_of(shards, teams, device_of()), strict=True)
         for work in (*forward, *backward):
             work()
-    counts, carried = [3, 2, 2, 2], shards.collectives()
+    counts, dims = [3, 2, 2, 2], shards.per_device(shards.traffic)[:, 0].tolist()
     there = sizes[::4]  # of each rank: all-to-all and the hosts' one, then back
     for a, (sent, received, own, others) in enumerate(there):
         assert (sum(sent), sum(received)) == (own, others)
-        assert sent == [count * int(carried.all_to_all_dims[a]) for count in counts]
+        assert sent == [count * dims[a] for count in counts]
         assert [there[b][0][a] for b in range(RANKS)] == received
     assert [(received, sent) for sent, received, *_ in sizes[2::4]] == [
         (sent, received) for sent, received, *_ in there
