@@ -1,6 +1,6 @@
 """Measures every version on the fixed reference tasks of its topology, so that costs of versions are comparable.
 
-The tasks are drawn once per topology, on the first training (`dreamshard.task_sets.reference`). Each version
+The tasks are drawn once per topology, on the first training (`flows.rules.reference_tasks`). Each version
 costs two placements per task and round: its own and a rule of thumb's, interleaved, in one run of the testbed.
 """
 
@@ -17,9 +17,9 @@ from dreamshard.files import json_digest
 from dreamshard.recipes import MeasureConfig
 from dreamshard.search import DreamShardPlacer
 from dreamshard.search.baselines import GreedyPlacer
-from dreamshard.task_sets.reference import RULE, reference_tasks, reference_workload
 from flows.evaluate import measured_rows
 from flows.ingest import ingest_workload
+from flows.rules.reference_tasks import RULE, reference_tasks, reference_workload
 from flows.runtime import testbed_pool
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task

@@ -12,8 +12,8 @@ from prefect.utilities.urls import url_for
 from dreamshard.files.text import markdown_table
 from dreamshard.recipes import Recipe
 from dreamshard.training.config import DEFAULT_ALGORITHM
-from dreamshard.workloads.dataset_diff import diff_datasets
 from flows.reports import plots, report_pages, report_tables
+from flows.rules.dataset_diff import diff_datasets
 from flows.runtime.identity import source_revision
 from storage.lake import catalog
 from storage.lake.ingested import Ingested

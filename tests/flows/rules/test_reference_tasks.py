@@ -2,9 +2,9 @@
 
 import pytest
 
-from dreamshard.task_sets.reference import reference_tasks, reference_workload
 from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.workloads import open_workload
+from flows.rules.reference_tasks import reference_tasks, reference_workload
 from tests.helpers.tables import tables_of
 
 GIB = 2**30

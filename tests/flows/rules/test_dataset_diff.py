@@ -3,7 +3,7 @@
 import pytest
 
 from dreamshard.tables import Tables
-from dreamshard.workloads.dataset_diff import DriftThresholds, diff_datasets
+from flows.rules.dataset_diff import DriftThresholds, diff_datasets
 from tests.helpers.tables import tables_of
 
 ONCE = (1.0, 0.0)  # every distinct row is looked up once
