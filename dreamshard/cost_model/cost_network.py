@@ -98,14 +98,13 @@ class CostNetwork(nn.Module, ABC):
     def encode(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
     ) -> Float[Tensor, "*B L"]:
-        """Latent vector of each table; as published, precision, optimizer and batch size have no effect.
+        """Latent vector of each table, with a 1 that counts it; as published, the setting of a step has no effect.
 
         Args:
             normalised: features of the tables.
             ratios: from `work_ratios`, for steps of another setting than the network's; None for its own.
         """
-        latent: Tensor = self.table(normalised)
-        return latent
+        return nn.functional.pad(self.table(normalised), (0, 1), value=1.0)
 
     def ratios(self, task: PlacementTask, tables: Tables | None = None) -> Float[Tensor, "T 4"] | None:
         """`work_ratios` of a task's tables, or of other ones in its setting; None if the network has that setting too."""

@@ -22,8 +22,8 @@ _HIDDEN, _HEAD = 128, 64
 class TableNetwork(nn.Module):
     """The paper's table network, whose latents are summed over a device's tables; cost network and policy have one each.
 
-    A device's sum also counts its tables, in the last column. One without tables gets the latent of zero features, which
-    the authors' program passes through the network in its place.
+    A device without tables gets the latent of zero features, which the authors' program passes through the network in its
+    place.
     """
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class TableNetwork(nn.Module):
         self.layers = nn.Sequential(*mlp(NUM_PAPER_FEATURES, _HIDDEN, LATENT), nn.ReLU())
 
     def forward(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
-        """Latent of each table, and a 1 that counts it."""
-        latent = self.layers(normalised[..., :NUM_PAPER_FEATURES])
-        return torch.cat([latent, torch.ones_like(latent[..., :1])], dim=-1)
+        """Latent of each table."""
+        latent: Tensor = self.layers(normalised[..., :NUM_PAPER_FEATURES])
+        return latent
 
     def of_devices(self, sums: Float[Tensor, "*B L"]) -> Float[Tensor, "*B L2"]:
         """Latents of devices from the sums over their tables."""

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
 from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, first_ms, jit, phases_ms
@@ -47,7 +48,7 @@ class PolicyNetwork(nn.Module):
 
     def table_scores(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
         """Each table's part of the score of the device that holds it."""
-        scores: Tensor = self.table(features)[..., :-1] @ self.score.weight[0, :LATENT]
+        scores: Tensor = self.table(features) @ self.score.weight[0, :LATENT]
         return scores
 
     def empty_score(self) -> Float[Tensor, ""]:
@@ -131,31 +132,15 @@ def rollout(
         episode: to be completed `count` times.
         generator: to sample with; None for the greedy choices.
     """
-    num_tables, num_devices = episode.allowed.shape
-    noise = np.zeros((0, num_tables, num_devices))
+    noise = torch.zeros(count, *episode.allowed.shape)
     if generator is not None:  # Gumbel's, which turns the largest score into a sample of the softmax
-        uniform = torch.rand((count, num_tables, num_devices), generator=generator).clamp(min=1e-20)
-        noise = (-(-uniform.log()).log()).double().numpy()
-    actions = np.empty((count, num_tables), np.int64)
-    loads = np.zeros((count, num_devices, episode.latents.shape[1]))
-    used_bytes = np.zeros((count, num_devices), np.int64)
-    costs = np.empty((count, num_tables, num_devices, COST_COLUMNS), np.float32)
-    legal = np.empty((count, num_tables, num_devices), np.bool_)
-    _place(
-        episode.law,
-        _Scorer.of(policy, episode.features),
-        episode.latents.double().numpy(),
-        episode.table_bytes.numpy(),
-        episode.capacity_bytes.numpy(),
-        episode.allowed.numpy(),
-        noise,
-        actions,
-        loads,
-        used_bytes,
-        costs,
-        legal,
+        noise = -(-torch.rand(noise.shape, generator=generator).clamp(min=1e-20).log()).log()
+    room, tables = episode.capacity_bytes.numpy(), (episode.table_bytes.numpy(), episode.allowed.numpy())
+    scorer, latents = _Scorer.of(policy, episode.features), episode.latents.double().numpy()
+    actions, loads, used_bytes, costs, legal = _place(
+        episode.law, scorer, latents, room, *tables, noise.double().numpy()
     )
-    device, feasible = np.empty_like(actions), (used_bytes <= episode.capacity_bytes.numpy()).all(axis=1)
+    device, feasible = np.empty_like(actions), (used_bytes <= room).all(axis=1)
     device[:, episode.order.numpy()] = actions
     return Rollout(*map(torch.from_numpy, (device, loads.astype(np.float32), feasible, actions, costs, legal)))
 
@@ -168,76 +153,52 @@ def log_probs(
     held = placed.cumsum(dim=1) - placed  # tables of each device before the step
     added = placed * policy.table_scores(episode.features)[:, None]
     tables = torch.where(held > 0, added.cumsum(dim=1) - added, policy.empty_score())
-    log_p = masked_log_softmax(tables + policy.cost_scores(taken.costs), taken.legal)
-    return log_p.gather(-1, taken.actions[..., None]).squeeze(-1), masked_entropy(log_p, taken.legal)
+    chances = masked(tables + policy.cost_scores(taken.costs), taken.legal)
+    return chances.log_prob(taken.actions), chances.entropy()
 
 
-def masked_log_softmax(logits: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-    """Log-probabilities over the legal devices, minus infinity elsewhere."""
-    return torch.log_softmax(logits.masked_fill(~legal, -torch.inf), dim=-1)
-
-
-def masked_entropy(log_p: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
-    """Entropy in nats of the log-probabilities of `masked_log_softmax`."""
-    return -(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum(-1)
+def masked(logits: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) -> Categorical:
+    """A choice among the legal devices."""
+    return Categorical(logits=logits.masked_fill(~legal, -torch.inf), validate_args=False)
 
 
 @jit
 def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
-    """`[B, D]` devices that may hold a table and have room for it, by the bytes in use `[B, D]`.
+    """`[D]` devices that may hold a table and have room for it, by the bytes in use `[D]`.
 
     If none has, those with the most room are legal, so that a softmax stays defined; the episode ends over capacity.
     """
-    legal = np.empty(used.shape, np.bool_)
-    for b in range(len(used)):
-        most, fits = _NO_ROOM, False
-        for d in range(len(capacity)):
-            room = capacity[d] - used[b, d] if allowed[d] else _NO_ROOM
-            most, fits = max(most, room), fits or room >= size
-        least = size if fits else most
-        for d in range(len(capacity)):
-            legal[b, d] = (capacity[d] - used[b, d] if allowed[d] else _NO_ROOM) >= least
+    room = np.where(allowed, capacity - used, _NO_ROOM)
+    legal: Mask = room >= min(size, room.max())
     return legal
 
 
 class _Scorer(NamedTuple):
-    """A policy network as arrays: `table_scores` `[T]`, and the layers of its costs."""
+    """A policy network as arrays: `table_scores` `[T]` and of no tables, and the layers of its costs.
 
-    table_scores: Floats
-    empty_score: float
+    The bias of all scores is left out, since it changes no choice.
+    """
+
+    tables: Floats
     first_weight: Floats
     first_bias: Floats
     second_weight: Floats
     second_bias: Floats
     score: Floats
-    bias: float
 
     @classmethod
     def of(cls, policy: PolicyNetwork, features: Float[Tensor, "T F"]) -> "_Scorer":
         """The policy's scores of tables with these features."""
-        scores = _array(policy.table_scores(nn.functional.pad(features, (0, 0, 0, 1))))  # [T + 1]
-        first_weight, first_bias, second_weight, second_bias = map(_array, policy.cost.parameters())
-        return cls(
-            scores[:-1],
-            float(scores[-1]),
-            first_weight,
-            first_bias,
-            second_weight,
-            second_bias,
-            _array(policy.score.weight[0, LATENT:]),
-            float(policy.score.bias),
-        )
-
-
-def _array(value: Tensor) -> Floats:
-    """In float64, with inputs of a layer before its outputs."""
-    return np.ascontiguousarray(value.detach().numpy().T, np.float64)
+        scores = policy.table_scores(nn.functional.pad(features, (0, 0, 0, 1)))  # [T + 1]
+        parts = scores, *policy.cost.parameters(), policy.score.weight[0, LATENT:]
+        # inputs of a layer before its outputs
+        return cls(*(np.ascontiguousarray(each.detach().numpy().T, np.float64) for each in parts))
 
 
 @jit
 def _cost_score(scorer: _Scorer, costs: Floats) -> float:
-    """`PolicyNetwork.cost_scores` of one device."""
-    first, second = scorer.first_bias.copy(), scorer.second_bias.copy()
+    """`PolicyNetwork.cost_scores` of one device, without the bias."""
+    first, second, total = scorer.first_bias.copy(), scorer.second_bias.copy(), 0.0
     for x in range(len(costs)):
         for h in range(len(first)):
             first[h] += costs[x] * scorer.first_weight[x, h]
@@ -245,7 +206,6 @@ def _cost_score(scorer: _Scorer, costs: Floats) -> float:
         if first[h] > 0:
             for k in range(len(second)):
                 second[k] += first[h] * scorer.second_weight[h, k]
-    total = scorer.bias
     for k in range(len(second)):
         total += max(second[k], 0.0) * scorer.score[k]
     return total
@@ -253,42 +213,31 @@ def _cost_score(scorer: _Scorer, costs: Floats) -> float:
 
 @jit
 def _place(
-    law: DeviceLaw,
-    scorer: _Scorer,
-    latents: Floats,
-    table_bytes: Ints,
-    capacity: Ints,
-    allowed: Mask,
-    noise: Floats,
-    actions: Ints,
-    loads: Floats,
-    used: Ints,
-    seen_costs: NDArray[np.float32],
-    seen_legal: Mask,
-) -> None:
-    """Complete each row of `actions`; no rows of `noise` mean greedy choices."""
-    num_devices, size = loads.shape[1:]
+    law: DeviceLaw, scorer: _Scorer, latents: Floats, capacity: Ints, table_bytes: Ints, allowed: Mask, noise: Floats
+) -> tuple[Ints, Floats, Ints, NDArray[np.float32], Mask]:
+    """Complete an episode for each row of `noise`; see `Rollout` for the results, of which the third is bytes in use."""
+    count, num_tables, num_devices = noise.shape
+    actions, used = np.empty((count, num_tables), np.int64), np.zeros((count, num_devices), np.int64)
+    loads = np.zeros((count, num_devices, latents.shape[1]))
+    seen_costs = np.empty((count, num_tables, num_devices, COST_COLUMNS), np.float32)
+    seen_legal = np.empty(noise.shape, np.bool_)
     empty_costs = np.empty(COST_COLUMNS)
     costs, tables, scores = np.empty((num_devices, COST_COLUMNS)), np.empty(num_devices), np.empty(num_devices)
-    phases_ms(law, np.zeros(size), empty_costs)
-    empty_score = scorer.empty_score + _cost_score(scorer, empty_costs)
-    for b in range(len(actions)):
+    phases_ms(law, loads[0, 0], empty_costs)
+    empty_score = scorer.tables[-1] + _cost_score(scorer, empty_costs)
+    for b in range(count):
         costs[:], tables[:], scores[:] = empty_costs, 0.0, empty_score
-        for t in range(len(table_bytes)):
-            legal = legal_devices(used[b : b + 1], table_bytes[t], capacity, allowed[t])[0]
+        for t in range(num_tables):
+            legal = legal_devices(used[b], table_bytes[t], capacity, allowed[t])
             seen_costs[b, t], seen_legal[b, t] = costs, legal
-            device, highest = -1, -np.inf
-            for d in range(num_devices):
-                score = scores[d] + noise[b, t, d] if len(noise) else scores[d]
-                if legal[d] and (device < 0 or score > highest):
-                    device, highest = d, score
+            device = np.argmax(np.where(legal, scores + noise[b, t], -np.inf))
             actions[b, t] = device
             used[b, device] += table_bytes[t]
-            for x in range(size):
-                loads[b, device, x] += latents[t, x]
-            tables[device] += scorer.table_scores[t]
+            loads[b, device] += latents[t]
+            tables[device] += scorer.tables[t]
             phases_ms(law, loads[b, device], costs[device])
             scores[device] = tables[device] + _cost_score(scorer, costs[device])
+    return actions, loads, used, seen_costs, seen_legal
 
 
 class UpdateFigures(NamedTuple):

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.costs import PHASES, DeviceCosts, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
@@ -110,8 +111,10 @@ class DreamShardPlacer(SearchingPlacer):
         """See `SearchingPlacer`; or the policy's own placement."""
         if self.inference == "search":
             return super().found(task, budget_ms)
-        episode = Episode.of(task, self.cost_network, self.normaliser)
-        placement = Placement.whole(rollout(self.policy, episode).device[0], task.num_devices)
+        taken = rollout(self.policy, Episode.of(task, self.cost_network, self.normaliser))
+        placement = Placement.whole(taken.device[0], task.num_devices)
+        if task.constraints is UNCONSTRAINED and bool(taken.feasible):
+            return placement  # memory is all that it must respect
         if broken := violation(task, placement):
             raise NoPlacementError(
                 f"the policy alone found no legal placement of {task.name or 'the tables'}: {broken}; the published method "

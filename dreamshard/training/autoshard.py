@@ -21,7 +21,7 @@ from dreamshard.cost_model.cost_network import COMPUTE
 from dreamshard.cost_model.paper import LATENT, heads_law
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer
-from dreamshard.policy.mdp import Episode, UpdateFigures, legal_devices, masked_entropy, masked_log_softmax
+from dreamshard.policy.mdp import Episode, UpdateFigures, legal_devices, masked
 from dreamshard.search.packing import packed
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
@@ -109,7 +109,7 @@ class AutoShardPolicy(nn.Module):
     def encode(self, features: Float[Tensor, "T F"]) -> Float[Tensor, "T L"]:
         """Latent of each table."""
         latent: Tensor = self.table(features.clamp(-10, 10))
-        return latent[..., :-1]
+        return latent
 
     def states(self, encoded: Float[Tensor, "T L"]) -> Float[Tensor, "T H"]:
         """The state of each step; it depends on no choice of device."""
@@ -182,17 +182,18 @@ def rollout(
     for t, size in enumerate(episode.table_bytes.tolist()):
         known[:, t, :, 0] = (compute_ms / even_ms).clamp(max=num_devices)
         known[:, t, :, 1] = used_bytes / capacity.clamp(min=1)
-        fits = legal_devices(used_bytes.numpy(), size, capacity.numpy(), episode.allowed[t].numpy())
-        legal[:, t] = torch.from_numpy(fits)
-        log_p = masked_log_softmax(policy.logits(states[t], sums, known[:, t]), legal[:, t])  # [B, D]
-        drawn = None if generator is None else torch.multinomial(log_p.exp(), 1, generator=generator)[:, 0]
-        action = log_p.argmax(dim=-1) if drawn is None else drawn
+        for used, fits in zip(used_bytes.numpy(), legal[:, t].numpy(), strict=True):
+            fits[:] = legal_devices(used, size, capacity.numpy(), episode.allowed[t].numpy())
+        chances = masked(policy.logits(states[t], sums, known[:, t]), legal[:, t])
+        action = chances.probs.argmax(dim=-1)
+        if generator is not None:
+            action = chances.probs.multinomial(1, generator=generator)[:, 0]
         sums[row, action] += encoded[t]
         loads[row, action] += episode.latents[t]
         compute_ms[row, action] = network.phases_ms(loads[row, action])[:, 0]
         used_bytes[row, action] += size
         actions[:, t] = action
-        log_prob[:, t] = log_p[row, action]
+        log_prob[:, t] = chances.log_prob(action)
     device = torch.empty_like(actions)
     device[:, episode.order] = actions
     balance = compute_ms.amin(dim=1) / compute_ms.amax(dim=1).clamp(min=1e-9)
@@ -234,10 +235,9 @@ def actor_critic_loss(
     placed = torch.nn.functional.one_hot(taken.actions, taken.legal.shape[-1])  # [B, T, D]
     added = placed[..., None] * encoded[:, None, :]  # [B, T, D, L]
     sums = added.cumsum(dim=1) - added  # of each device before the step
-    log_p = masked_log_softmax(policy.logits(states, sums, taken.known), taken.legal)  # [B, T, D]
-    log_prob = log_p.gather(-1, taken.actions[..., None]).squeeze(-1)
+    chances = masked(policy.logits(states, sums, taken.known), taken.legal)  # [B, T] of D
+    log_prob, entropy = chances.log_prob(taken.actions), chances.entropy()
     values = policy.values(states).expand_as(log_prob)
-    entropy = masked_entropy(log_p, taken.legal)
     rewards = torch.zeros_like(log_prob)
     rewards[:, -1] = taken.reward
     target = vtrace(taken.log_prob, log_prob.detach(), rewards, values.detach())

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ from dreamshard.cost_model import FEATURES, Normaliser, gradient_step
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer
-from dreamshard.policy.mdp import legal_devices, masked_entropy, masked_log_softmax, policy_gradient_loss
+from dreamshard.policy.mdp import legal_devices, masked, policy_gradient_loss
 from dreamshard.search.packing import packed
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
@@ -107,14 +108,14 @@ def sample(
         state = policy.decoder(torch.cat([encoded[:, t], last], dim=-1), state)
         weight = torch.softmax((keys @ state[0][:, :, None])[..., 0] / math.sqrt(_HIDDEN), dim=-1)  # [B, T]
         context = (weight[:, None, :] @ encoded)[:, 0]  # [B, H]
-        legal = torch.from_numpy(legal_devices(used_bytes.numpy(), size, room.numpy(), allowed[t].numpy()))
-        log_p = masked_log_softmax(policy.score(torch.cat([state[0], context], dim=-1)), legal)
-        device = torch.multinomial(log_p.detach().exp(), 1, generator=generator)[:, 0]
+        legal = [legal_devices(used, size, room.numpy(), allowed[t].numpy()) for used in used_bytes.numpy()]
+        chances = masked(policy.score(torch.cat([state[0], context], dim=-1)), torch.from_numpy(np.stack(legal)))
+        device = torch.multinomial(chances.probs.detach(), 1, generator=generator)[:, 0]
         used_bytes[row, device] += size
         last = policy.device(device)
         devices.append(device)
-        log_probs.append(log_p[row, device])
-        entropies.append(masked_entropy(log_p, legal))
+        log_probs.append(chances.log_prob(device))
+        entropies.append(chances.entropy())
     placed = torch.empty(count, len(order), dtype=torch.int64)
     placed[:, order] = torch.stack(devices, dim=1)  # in the task's own order
     fits = (used_bytes <= room).all(dim=1)
