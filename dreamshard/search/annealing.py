@@ -36,8 +36,6 @@ ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 
 _HOT, _COLD = 2e-2, 1e-4  # first and last temperature, as shares of the start's cost
 _EVENNESS = 0.1  # weight of the devices' mean squared cost, added to the overall cost
-_OVERFULL_WEIGHT = 2.0  # of the start's cost, for a device with twice the tables that it has room for
-_MOST_OVERFULL = 0.05  # of a device's capacity, on the way from one legal placement to another
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
 _NEAR_SWAPS, _SWAPS, _QUICK = 0.3, 0.6, 0.8  # cumulative: swaps with like tables, other swaps, moves to faster devices
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
@@ -97,7 +95,7 @@ class State(NamedTuple):
         used: `[D]` bytes.
         own_ms: `[D]` see `device_ms`.
         held: `[G, D]` ranges of each group on each device.
-        totals: `[7]` see below.
+        totals: `[6]` see below.
     """
 
     option: Ints
@@ -109,9 +107,9 @@ class State(NamedTuple):
     totals: Floats
 
 
-_WIDTH, _SPREAD_MS, _PRICE, _OVERFULL, _SQUARES, _COST, _ENERGY = range(7)
-"""All widths, milliseconds of the collectives of spread tables, price, by how much devices are overfull, squared costs of the
-devices and of their all-to-alls if they were the widest, the overall cost with the price, and the search's energy."""
+_WIDTH, _SPREAD_MS, _PRICE, _SQUARES, _COST, _ENERGY = range(6)
+"""All widths, milliseconds of the collectives of spread tables, price, squared costs of the devices and of their all-to-alls
+if they were the widest, the overall cost with the price, and the search's energy."""
 
 
 class Search(NamedTuple):
@@ -153,14 +151,8 @@ def empty_state(menu: Menu) -> State:
         used=np.zeros(num_devices, np.int64),
         own_ms=np.zeros(num_devices),
         held=np.zeros((menu.num_groups, num_devices), np.int64),
-        totals=np.zeros(7),
+        totals=np.zeros(6),
     )
-
-
-@inlined
-def _overfull(menu: Menu, device: int, used: int) -> float:
-    """Bytes above a device's capacity, as a share of it."""
-    return max(used - menu.capacity[device], 0) / max(menu.capacity[device], 1)
 
 
 @inlined
@@ -173,9 +165,7 @@ def _add_range(menu: Menu, state: State, edit: Ints | tuple[int, ...], sign: int
     for device in range(first, first + menu.blocks[number]):
         for column in range(menu.loads.shape[1]):
             state.sums[device, column] += sign * menu.loads[row, column]
-        before = _overfull(menu, device, state.used[device])
         state.used[device] += size
-        state.totals[_OVERFULL] += _overfull(menu, device, state.used[device]) - before
         state.totals[_WIDTH] += sign * menu.loads[row, menu.law.width]
     if len(menu.price_ms):
         state.totals[_PRICE] += sign * menu.price_ms[number, place]
@@ -299,7 +289,7 @@ def _change(menu: Menu, state: State, search: Search, removed: int, count: int, 
             _add_range(menu, state, edits[done], 1 if done >= removed else -1)
             done += 1
     for i in range(n):
-        pays = pays and _overfull(menu, touched[i], state.used[touched[i]]) <= _MOST_OVERFULL
+        pays = pays and state.used[touched[i]] <= menu.capacity[touched[i]]
     cost, energy = 0.0, 0.0
     if pays:
         slowest, widest = 0.0, 0.0
@@ -318,14 +308,13 @@ def _change(menu: Menu, state: State, search: Search, removed: int, count: int, 
         if is_spread:
             _settle_traffic(menu, state)
         waits = _waits_ms(menu, state, widest)
-        overfull = _OVERFULL_WEIGHT * search.reference * state.totals[_OVERFULL]
         evenness = _EVENNESS / (num_devices * search.reference)
         for i in range(n - 1, -1, -1):
             d = touched[i]
             state.own_ms[d] = device_ms(menu.law, state.sums[d])
             slowest, squares = max(slowest, state.own_ms[d]), squares + state.own_ms[d] ** 2
             cost = slowest + waits
-            energy = cost + overfull + evenness * squares
+            energy = cost + evenness * squares
             if energy >= threshold:  # whatever the other devices cost
                 pays = False
                 break
@@ -392,11 +381,6 @@ class Found(NamedTuple):
     option: Ints
     place: Ints
     cost_ms: float
-
-
-@jit
-def _has_room(menu: Menu, state: State) -> bool:
-    return bool((state.used <= menu.capacity).all())
 
 
 @jit
@@ -481,7 +465,7 @@ def _anneal(
                 if each >= 0 and not is_changed[each]:
                     is_changed[each], changed[num_changed] = True, each
                     num_changed += 1
-            if state.totals[_COST] < least and _has_room(menu, state):
+            if state.totals[_COST] < least:
                 least = state.totals[_COST]
                 for each in changed[:num_changed]:
                     best.option[each], best.place[each], is_changed[each] = state.option[each], state.place[each], False
@@ -516,7 +500,7 @@ def priced(menu: Menu, option: Ints, place: Ints) -> Found | None:
 
 @jit
 def _is_legal(menu: Menu, state: State) -> bool:
-    if not _has_room(menu, state):
+    if (state.used > menu.capacity).any():
         return False
     for t in range(len(state.option)):
         option = state.option[t]
