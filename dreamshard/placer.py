@@ -16,7 +16,15 @@ from dreamshard.tasks import PlacementTask
 
 
 class NoPlacementError(ValueError):
-    """A placer found no legal placement."""
+    """A placer found no legal placement.
+
+    Attributes:
+        is_proved: whether none exists.
+    """
+
+    def __init__(self, message: str, *, is_proved: bool = False) -> None:
+        super().__init__(message)
+        self.is_proved = is_proved
 
 
 @runtime_checkable

@@ -61,7 +61,17 @@ class Shards:
             for t, each in shardings
             for columns, place in zip(each.ranges(dims[t]), each.where or (0,), strict=True)
         ]
-        by_range = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 6).T  # [6, R]
+        return cls.of_ranges(task, torch.tensor(ranges, dtype=torch.float64).reshape(-1, 6).T, devices_per_host)
+
+    @classmethod
+    def of_ranges(
+        cls, task: PlacementTask, by_range: Float[Tensor, "6 R"], devices_per_host: int
+    ) -> tuple["Shards", Int[Tensor, " S"]]:
+        """The shards of ranges of columns, and the range of each.
+
+        Args:
+            by_range: table, position in `SHARDING_TYPES`, first and last (exclusive) column, place, cached share or NaN.
+        """
         table, kind, start, end, place = by_range[:5].long()
         on_host, copied = _is_any(kind, *ON_ONE_HOST), _is_any(kind, "data_parallel")
         size = torch.where(on_host, devices_per_host, task.num_devices)

@@ -4,6 +4,7 @@ The four greedy rules are those of DreamShard's evaluation (section 4.1 of the p
 ties included; `random` draws a legal device. Tables that are to be together count as one.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,20 +25,28 @@ RULES_OF_THUMB = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_gre
 _SPREAD = 0x9E3779B1  # odd, so that no two seeds give one generator
 
 
+class RulePlacer(OrderedPlacer):
+    """Places whole tables one after another, and packs them if that leaves one without room; raises as `packed`."""
+
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """See `OrderedPlacer`."""
+        device = self.filled(task, PlacementLimits.of(task))
+        return Placement.whole(packed(task) if device is None else device, task.num_devices)
+
+    @abstractmethod
+    def filled(self, task: PlacementTask, limits: PlacementLimits) -> Int[Tensor, " T"] | None:
+        """The device of each table; None if a table finds no room."""
+
+
 @dataclass(frozen=True)
-class RandomPlacer(OrderedPlacer):
+class RandomPlacer(RulePlacer):
     """A uniformly random legal device for each table; the same tables get the same placement, whatever the task's name."""
 
     seed: int = 0
     name: str = "random"
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """Packs tables if random order finds no room; raises as `packed`."""
-        device = self.filled(task, PlacementLimits.of(task))
-        return Placement.whole(packed(task) if device is None else device, task.num_devices)
-
     def filled(self, task: PlacementTask, limits: PlacementLimits) -> Int[Tensor, " T"] | None:
-        """The device of each table; None if a table finds no room."""
+        """See `RulePlacer`."""
         tables = task.tables
         figures = (tables.rows, tables.dim, tables.pooling_factor, tables.lookups, tables.unique_rows)
         key = int(digest(b"".join(figure.numpy().tobytes() for figure in figures))[:8], 16) + task.num_devices
@@ -48,7 +57,7 @@ class RandomPlacer(OrderedPlacer):
 
 
 @dataclass(frozen=True)
-class GreedyPlacer(OrderedPlacer):
+class GreedyPlacer(RulePlacer):
     """Descending by one figure per table, each to the legal device with the least of it.
 
     Of tables with the same figure the largest comes first, then the last one; of such devices the emptiest, then the first.
@@ -57,13 +66,8 @@ class GreedyPlacer(OrderedPlacer):
     name: str
     orders_tables: ClassVar[bool] = False  # of equal tables the published rules take the last
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """Packs tables if this order finds no room; raises as `packed`."""
-        device = self.filled(task, PlacementLimits.of(task))
-        return Placement.whole(packed(task) if device is None else device, task.num_devices)
-
     def filled(self, task: PlacementTask, limits: PlacementLimits) -> Int[Tensor, " T"] | None:
-        """The device of each table; None if a table finds no room."""
+        """See `RulePlacer`."""
         rows, dim = task.tables.rows.numpy(), task.tables.dim.numpy()
         lookup = dim * task.tables.pooling_factor.double().numpy()
         figures = ((rows * dim).astype(np.float64), dim.astype(np.float64), lookup, lookup * np.log10(rows))
@@ -72,10 +76,9 @@ class GreedyPlacer(OrderedPlacer):
         return limits.filled(order, figure)
 
 
-def baselines(seed: int = 0) -> dict[str, RandomPlacer | GreedyPlacer]:
+def baselines(seed: int = 0) -> dict[str, RulePlacer]:
     """Random and the four rules of thumb, by name."""
-    placers: list[RandomPlacer | GreedyPlacer] = [RandomPlacer(seed), *(GreedyPlacer(name) for name in RULES_OF_THUMB)]
-    return {placer.name: placer for placer in placers}
+    return {"random": RandomPlacer(seed)} | {name: GreedyPlacer(name) for name in RULES_OF_THUMB}
 
 
 def rule_placements(task: PlacementTask) -> list[Int[Tensor, " T"]]:

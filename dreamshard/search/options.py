@@ -26,7 +26,7 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, rows_ms
 from dreamshard.search.costs import CostModel
 from dreamshard.search.packing import Mask, PlacementLimits
-from dreamshard.shards import Shards, allowed_devices
+from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 
@@ -286,20 +286,15 @@ class ShardingOptions:
 
     def shards(self) -> tuple[Shards, Ints]:
         """Shards of all options, each range at the first place, so that `device` numbers its blocks; `[S]` their ranges."""
-        ways, first = self.ways, self.menu.first_range.tolist()
-        entries: list[tuple[int, TableSharding]] = []
-        numbers: list[int] = []
-        for t, i in enumerate(self.item.tolist()):
-            for o in range(*self.menu.first_option[i : i + 2].tolist()):
-                own = slice(first[o], first[o + 1])
-                columns: Columns = tuple(zip(ways.start[own].tolist(), ways.end[own].tolist(), strict=True))
-                name, share = SHARDING_TYPES[ways.kind[o]], float(ways.share[o])
-                where = () if name in ON_EVERY_DEVICE else (0,) * len(columns)
-                columns = columns if name in SPLIT_BY_COLUMNS else ()
-                entries.append((t, TableSharding(name, columns, where, None if np.isnan(share) else share)))
-                numbers += range(own.start, own.stop)
-        shards, of_range = Shards.of_tables(self.task, entries, self.menu.per_host)
-        return shards, np.array(numbers)[of_range.numpy()]
+        ways, first = self.ways, self.menu.first_range[self.menu.first_option]  # [I + 1] ranges of each item
+        number = np.concatenate([np.arange(first[i], first[i + 1]) for i in self.item])  # [N] ranges of each table
+        table = np.repeat(np.arange(len(self.item)), np.diff(first)[self.item])
+        option = np.repeat(np.arange(len(ways.parts)), ways.parts)[number]
+        kind, dim = ways.kind[option], self.task.tables.dim.numpy()[table]
+        end = np.where(ways.parts[option] > 1, ways.end[number], dim)
+        ranges = np.stack([table, kind, ways.start[number], end, 0 * table, ways.share[option]])
+        shards, of_range = Shards.of_ranges(self.task, torch.from_numpy(ranges), self.menu.per_host)
+        return shards, number[of_range.numpy()]
 
 
 def _anywhere(sharding: TableSharding) -> TableSharding:
@@ -377,27 +372,15 @@ def _sensible(
     possible, chosen = (np.stack([each[n] for each in columns], axis=1) for n in (4, 5))  # [I, C]
     chosen = np.where(chosen.any(axis=1, keepdims=True), chosen, possible)
     if not (has_way := chosen.any(axis=1)).all():
-        raise _no_way(task, parent_name(task.tables.names[table[has_way.argmin()]]), per_host)
+        name = parent_name(task.tables.names[table[has_way.argmin()]])
+        raise NoPlacementError(
+            f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, but its pins, "
+            f"its columns, its cache or {num_devices} devices in hosts of {per_host} do not allow that; allow another way"
+        )
     of_item, column = np.nonzero(chosen)
     levels, kinds, of_share = (np.array([each[n] for each in columns])[column] for n in range(3))
     parts = np.stack([each[3] for each in columns], axis=1)[of_item, column]
     return of_item, levels, kinds, parts, shares[of_item, of_share]
-
-
-def _no_way(task: PlacementTask, name: str, per_host: int) -> NoPlacementError:
-    """The error of a table that constraints leave no option."""
-    constraints = task.constraints
-    types = constraints.sharding_types_for(name)
-    if constraints.cached_share_of.get(name) and types == ("data_parallel",):
-        reason = "it is to be in host memory, where no copy can be"
-    elif set(types) <= {*ON_ONE_HOST} and task.num_devices % per_host:
-        reason = f"the {task.num_devices} devices do not fill hosts of {per_host}"
-    elif types == ("column_wise",):
-        reason = "its columns do not make two shards as wide as they must be"
-    else:
-        devices = allowed_devices(task)[task.tables.names.index(name)].nonzero().flatten().tolist()
-        reason = f"it may use only devices {devices}"
-    return NoPlacementError(f"table {name!r} may only be sharded {' or '.join(types)}, but {reason}; allow another way")
 
 
 def _shard_loads(

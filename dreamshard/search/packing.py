@@ -6,7 +6,7 @@ program, which HiGHS solves (`scipy.optimize.milp`). It is limited in nodes, not
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from dreamshard.cost_model.compiled import Floats, Ints, jit
 from dreamshard.files.text import gib
 from dreamshard.placement import Columns, Placement, TableSharding, even_columns, most_ranges
-from dreamshard.placer import NoPlacementError, table_order
+from dreamshard.placer import NoPlacementError
 from dreamshard.shards import Shards, allowed_devices
 from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
@@ -88,25 +88,18 @@ class PlacementLimits:
                 label = " and ".join(sorted(set(names[item == i].tolist())))
                 raise NoPlacementError(
                     f"tables {label} of {task.name} are to share a device and need {gib(int(item_bytes[i]))}, but the "
-                    f"devices that may hold them have at most {gib(room)}"
+                    f"devices that may hold them have at most {gib(room)}",
+                    is_proved=True,
                 )
         parent = np.unique(names, return_inverse=True)[1][first]
         return cls(item, first, item_bytes, capacity, allowed, parent, tuple(tuple(sorted(each)) for each in groups))
 
-    def filled(
-        self,
-        order: Ints,
-        load: Floats,
-        *,
-        descending: bool = False,
-        rank: Floats | None = None,
-    ) -> Int[Tensor, " T"] | None:
+    def filled(self, order: Ints, load: Floats, rank: Floats | None = None) -> Int[Tensor, " T"] | None:
         """Put each item on the device with the least load that may hold it and has room, or the most room among equal ones.
 
         Args:
             order: `[T]` tables; items come in the order of their first ones.
-            load: `[T]` that a table adds to its device.
-            descending: take the most load instead.
+            load: `[T]` that a table adds to its device; below 0 to fill one device after another.
             rank: `[T, D]` instead of the load.
 
         Returns:
@@ -120,7 +113,7 @@ class PlacementLimits:
         groups = np.array([g for own in self.groups for g in own], np.int64)
         owner = np.full((int(groups.max(initial=-1)) + 1, len(self.capacity_bytes)), -1)
         found = _fill(
-            items, load_of, -1.0 if descending else 1.0, ranks, self.item_bytes, self.capacity_bytes.copy(),
+            items, load_of, ranks, self.item_bytes, self.capacity_bytes.copy(),
             self.allowed, self.parent, first_group, groups, owner, device,
         )  # fmt: skip
         return torch.from_numpy(device[self.item]) if found else None
@@ -130,7 +123,6 @@ class PlacementLimits:
 def _fill(
     items: Ints,
     load: Floats,
-    sign: float,
     rank: Floats,
     size: Ints,
     left: Ints,
@@ -150,7 +142,7 @@ def _fill(
                 fits = fits and (owner[groups[g], d] < 0 or owner[groups[g], d] == parent[i])
             if not fits:
                 continue
-            value = rank[i, d] if len(rank) else sign * loads[d]
+            value = rank[i, d] if len(rank) else loads[d]
             if best < 0 or value < least or (value == least and left[d] > left[best]):
                 best, least = d, value
         if best < 0:
@@ -168,47 +160,35 @@ def packed_by_size(task: PlacementTask) -> Int[Tensor, " T"] | None:
     size, limits = task.table_bytes.numpy(), PlacementLimits.of(task)
     order, load = np.argsort(-size, kind="stable"), size.astype(np.float64)
     found = limits.filled(order, load)
-    return limits.filled(order, load, descending=True) if found is None else found
+    return limits.filled(order, -load) if found is None else found
 
 
 def packed(task: PlacementTask) -> Int[Tensor, " T"]:
-    """The device of each table: by size, or else by an exact search, whatever the order of the tables.
+    """The device of each table: by size, or else by an exact search.
 
     Raises:
         NoPlacementError: no placement of whole tables exists, or none was found within the limit of the search.
     """
-    order = table_order(task.tables)
-    ordered = replace(task, tables=task.tables.select(order))
-    device = packed_by_size(ordered)
+    device = packed_by_size(task)
     if device is None:
-        limits = PlacementLimits.of(ordered)
+        limits = PlacementLimits.of(task)
         found, is_impossible = pack(limits)
         if found is None:
             raise no_room(task, is_proved=is_impossible)
         device = torch.from_numpy(found[limits.item])
-    return device[order.argsort()]
+    return device
 
 
-def no_room(task: PlacementTask, *, is_proved: bool = False, columns: bool = False) -> NoPlacementError:
-    """The error that no placement was found.
-
-    Args:
-        is_proved: whether none exists.
-        columns: whether tables could be split by columns.
-    """
-    size, room, free = task.table_bytes, task.capacity_bytes.tolist(), task.constraints.places_freely
-    largest, least, most = int(size.argmax()), gib(min(room)), gib(max(room))
-    what = "whole tables or columns" if columns else "whole tables"
-    otherwise = "or allow other ways to shard" if columns else "or use a placer that splits tables by columns"
-    if int(size.sum()) > sum(room):
-        is_proved = True
-        otherwise = f"since all devices together have {gib(sum(room))}"
+def no_room(task: PlacementTask, *, is_proved: bool = False, what: str = "whole tables") -> NoPlacementError:
+    """The error that no placement was found; `is_proved` if none exists."""
+    size, room = task.table_bytes, task.capacity_bytes
+    largest, in_all, most = int(size.argmax()), int(size.sum()), int(room.sum())
+    is_proved = is_proved or in_all > most
     return NoPlacementError(
-        f"found no placement of {what} for the {len(task.tables)} tables of {task.name} on {task.num_devices} devices of "
-        f"{least if least == most else f'{least} to {most}'}{'' if free else ' within its constraints'}, "
-        f"{'and none exists' if is_proved else 'though one may exist'}: they need {gib(int(size.sum()))} in all, the largest "
-        f"({task.tables.names[largest]!r}) {gib(int(size[largest]))}; give the devices more memory, add one, "
-        f"{'' if free else 'loosen the constraints, '}{otherwise}"
+        f"found no placement of {what} of {task.name}{', and none exists' if is_proved else ''}: they need {gib(in_all)}, "
+        f"{task.tables.names[largest]!r} alone {gib(int(size[largest]))}; {task.num_devices} devices have {gib(most)}; "
+        "give more memory or allow other ways to shard",
+        is_proved=is_proved,
     )
 
 
@@ -315,7 +295,7 @@ def packed_columns(task: PlacementTask) -> Placement:
         with suppress(NoPlacementError):
             device = packed(split_by_columns(task, parts))
     if device is None:
-        raise no_room(task, columns=True)
+        raise no_room(task, what="whole tables or columns")
     places = device.split(parts.tolist())
     ways = zip(_columns(task, parts), places, strict=True)
     return Placement(

@@ -72,9 +72,9 @@ def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
     try:
         placement = placer.place(task)
     except NoPlacementError as error:
-        if name not in _PROVE_NOTHING and "none exists" not in str(error) and "are to share a device" not in str(error):
+        if name not in _PROVE_NOTHING and not error.is_proved:
             yield f"found nothing, and proved nothing: {error}"
-        elif "none exists" in str(error) and _packs(task):
+        elif error.is_proved and _packs(task):
             yield f"called impossible what is possible: {error}"
         return
     if broken := violation(task, placement):
@@ -92,7 +92,10 @@ def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
 
 
 def _packs(task: PlacementTask) -> bool:
-    return pack(PlacementLimits.of(task))[0] is not None
+    try:
+        return pack(PlacementLimits.of(task))[0] is not None
+    except NoPlacementError:
+        return False
 
 
 def _broken_by_order(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:
