@@ -28,6 +28,8 @@ _SPREAD = 0x9E3779B1  # odd, so that no two seeds give one generator
 class RulePlacer(OrderedPlacer):
     """Places whole tables one after another, and packs them if that leaves one without room; raises as `packed`."""
 
+    name: str
+
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """See `OrderedPlacer`."""
         device = self.filled(task, PlacementLimits.of(task))
