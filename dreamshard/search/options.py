@@ -38,6 +38,7 @@ _GRIDS = (2, 4)  # ranges of columns, each on a host; and as many as there may b
 _NARROWEST_RANGE = 16  # columns of a range of a grid-sharded table
 _TINY_BYTES = 2**22  # of a table that stays whole: its rows are in the cache anyway, however often they are looked up
 _NARROWEST_FOR_SPEED = 8  # columns of a range that memory does not require: narrower rows waste memory transactions
+_FEW_TABLES = 4  # per device, with which narrower ranges may pay too: wider ones leave devices uneven
 _LEAST_ROWS = 2  # per device of a table whose rows are spread
 _FREES_NOTHING = 1000  # tables with less than one in so many of all bytes stay in device memory
 _CACHED_SHARES = (0.65, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005)
@@ -312,8 +313,8 @@ def _sensible(
         NoPlacementError: the constraints leave a table no option.
     """
     constraints, num_devices, table, allowed = task.constraints, task.num_devices, limits.first, limits.allowed
-    per_host, least = model.devices_per_host, max(model.narrowest, _NARROWEST_FOR_SPEED)
-    count, named = len(table), constraints.tables_named()
+    per_host, count, named = model.devices_per_host, len(table), constraints.tables_named()
+    least = max(model.narrowest, _NARROWEST_FOR_SPEED if count > _FEW_TABLES * num_devices else DIM_MULTIPLE)
     dim, rows = task.tables.dim.numpy()[table], task.tables.rows.numpy()[table]
     held, room, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
     may_be = np.tile(np.isin(SHARDING_TYPES, constraints.sharding_types), (count, 1))  # [I, 6]
