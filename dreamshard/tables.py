@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
@@ -142,6 +143,7 @@ def parent_name(name: str) -> str:
     return columns_of(name)[0]
 
 
+@lru_cache(2**14)
 def columns_of(name: str) -> tuple[str, int]:
     """The table that a column shard's name refers to, or `name` itself, and the first column."""
     match = _SHARD.fullmatch(name)

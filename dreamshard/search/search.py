@@ -75,12 +75,11 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
         other = _improved(menu, [best, *others], 2 * moves, searches=2)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
-    plans = [options.placement(best, joined=False)]
-    if any(len(set(own.where)) < len(own.where) for own in plans[0].tables):
-        joined = options.placement(best, joined=True)
-        if float(costs.predict(joined).overall_ms()) < best.cost_ms:
-            plans.insert(0, joined)
-    for plan in plans:
+    places = np.sort(best.place, axis=1)
+    for joined in (True, False) if ((places[:, 1:] == places[:, :-1]) & (places[:, 1:] >= 0)).any() else (False,):
+        plan = options.placement(best, joined=joined)
+        if joined and float(costs.predict(plan).overall_ms()) >= best.cost_ms:
+            continue
         if task.constraints.places_freely or not violation(task, plan):
             return plan
     raise NoPlacementError(
