@@ -39,17 +39,19 @@ class InUse:
     """The plan in use as a placement of today's tables, as far as it has them.
 
     Attributes:
-        today: today's tables on the devices of the plan in use, without constraints.
-        sharding_of: the tables among them that are there already, by number.
-        devices_per_host: of the plan in use.
+        task: of the tables that are there already, without constraints.
+        placement: of these tables.
+        shards: of these tables, by today's numbers.
+        sharding_of: the same tables by today's numbers.
         new: tables that the plan in use does not have.
         changed: tables that have other rows or columns in it, and are loaded again.
         removed: tables that only the plan in use has.
     """
 
-    today: PlacementTask
+    task: PlacementTask
+    placement: Placement
+    shards: Shards
     sharding_of: Mapping[int, TableSharding]
-    devices_per_host: int
     new: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
@@ -66,35 +68,23 @@ class InUse:
         same = {t: own.sharding for t, own in planned.items() if (own.rows, own.dim) == (rows[t], dims[t])}
         if not same:
             raise ValueError("the plan in use places none of these tables in their sizes; give the plan of this model")
+        today = replace(
+            task,
+            num_devices=plan.num_devices,
+            memory_bytes=2**62,
+            constraints=UNCONSTRAINED,
+            devices_per_host=plan.devices_per_host or task.devices_per_host,
+        )
+        placement = Placement(tuple(same.values()), plan.num_devices, plan.devices_per_host or plan.num_devices)
         return cls(
-            today=replace(
-                task,
-                num_devices=plan.num_devices,
-                memory_bytes=2**62,
-                constraints=UNCONSTRAINED,
-                devices_per_host=plan.devices_per_host or task.devices_per_host,
-            ),
+            task=replace(today, tables=today.tables.select([*same])),
+            placement=placement,
+            shards=Shards.of_tables(today, same.items(), placement.devices_per_host)[0],
             sharding_of=same,
-            devices_per_host=plan.devices_per_host or plan.num_devices,
             new=tuple(name for t, name in enumerate(names) if t not in planned),
             changed=tuple(names[t] for t in planned if t not in same),
             removed=tuple(sorted(plan.tables.keys() - set(names))),
         )
-
-    @property
-    def task(self) -> PlacementTask:
-        """Of the tables that are there already."""
-        return replace(self.today, tables=self.today.tables.select([*self.sharding_of]))
-
-    @property
-    def placement(self) -> Placement:
-        """Of the tables that are there already."""
-        return Placement(tuple(self.sharding_of.values()), self.today.num_devices, self.devices_per_host)
-
-    @property
-    def shards(self) -> Shards:
-        """Its shards, by today's numbers of their tables."""
-        return Shards.of_tables(self.today, self.sharding_of.items(), self.devices_per_host)[0]
 
 
 @dataclass(frozen=True)
@@ -125,19 +115,17 @@ class _Overlaps(NamedTuple):
 
 def _overlaps(task: PlacementTask, new: Shards, old: Shards) -> _Overlaps:
     """Overlaps of the shards of `new` with those of `old`, which are ordered by table."""
-    counts = torch.bincount(old.table, minlength=len(task.tables))  # [T]
-    repeats = counts[new.table]
-    i = torch.arange(len(new.table)).repeat_interleave(repeats)
-    j = (counts.cumsum(0) - counts)[new.table[i]] + torch.arange(len(i))
-    j -= (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
+    first = torch.searchsorted(old.table, new.table)
+    counts = torch.searchsorted(old.table, new.table, right=True) - first
+    i = torch.repeat_interleave(counts)
+    j = torch.arange(len(i)) - (counts.cumsum(0) - counts - first)[i]
     rows, columns = (
         torch.stack([torch.maximum(one[i, 0], other[j, 0]), torch.minimum(one[i, 1], other[j, 1])], dim=1)
         for one, other in ((new.rows, old.rows), (new.columns, old.columns))
     )
-    some = (rows[:, 0] < rows[:, 1]) & (columns[:, 0] < columns[:, 1])
-    i, j, rows, columns = i[some], j[some], rows[some], columns[some]
-    sizes = (ends[:, 1] - ends[:, 0] for ends in (rows, columns))
-    return _Overlaps(i, j, rows, columns, task.bytes_of(new.table[i], *sizes))
+    sizes = [torch.diff(ends)[:, 0] for ends in (rows, columns)]
+    some = (sizes[0] > 0) & (sizes[1] > 0)
+    return _Overlaps(*(each[some] for each in (i, j, rows, columns, task.bytes_of(new.table[i], *sizes))))
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
@@ -229,12 +217,6 @@ class MovePrice:
 
     steps_until_next: int | float
     bytes_per_s: int | float
-
-    def __post_init__(self) -> None:
-        if not (self.steps_until_next > 0 and self.bytes_per_s > 0):
-            raise ValueError(
-                f"{self.steps_until_next} steps and {self.bytes_per_s} bytes/s give moving no price; both must be above zero"
-            )
 
     def move_ms(self, moved_bytes: int) -> float:
         """Milliseconds for which training stops."""

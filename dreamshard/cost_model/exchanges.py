@@ -110,12 +110,16 @@ class ExchangeModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("points", torch.zeros(0, 5, dtype=torch.float64))
-        self.register_buffer("fitted_ms", torch.zeros(2, 4))
-        self.register_buffer("fitted_to", torch.zeros(2, dtype=torch.int64))
-        self.register_buffer("widest_bytes", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("host_devices", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("batch_size", torch.zeros((), dtype=torch.int64))
+        buffers = {
+            "points": torch.zeros(0, 5).double(),
+            "fitted_ms": torch.zeros(2, 4),
+            "fitted_to": torch.tensor([0, 0]),
+            "widest_bytes": torch.zeros(()).double(),
+            "host_devices": torch.tensor(0),
+            "batch_size": torch.tensor(0),
+        }
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
         self.register_load_state_dict_pre_hook(_take_points)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(lambda module, _: module._index())  # type: ignore[no-untyped-call]
         self._index()
@@ -157,14 +161,13 @@ class ExchangeModel(nn.Module):
 
         `sum_dims` of another batch than that of the measured placements count in proportion.
         """
-        count, is_fitted = shape.num_devices, shape == tuple(self.fitted_to.tolist())
+        count = shape.num_devices
         if count == 1 or not self.batch_size:
             return torch.zeros(2, 4)
         balanced = sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2
-        reaches = shape not in self.curves or balanced <= _REACH * self.widest_bytes
-        if not self.curves or (is_fitted and reaches):
+        if self._placements_tell(shape, balanced):
             return self.fitted_ms
-        here, ahead = self._alone_ms(shape, np.array([1.0, _AHEAD]) * balanced).T
+        here, ahead = self._alone_ms(shape, np.array([1.0, _AHEAD]) * balanced)
         slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
         slopes = self.fitted_ms[:, 1:].double()  # bytes a device sends, the most that any sends, bytes it receives
         shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, torch.tensor([0.0, 1.0, 0.0]))
@@ -176,26 +179,26 @@ class ExchangeModel(nn.Module):
         share = (shape.num_devices - 1) / shape.num_devices
         if not share or not self.batch_size:
             return torch.zeros(len(dims), 2).double()
-        units, weights = share * dims / _HUNDRED, self.fitted_ms.double()
-        fitted_ms = weights[:, 0] + weights[:, 1:].sum(dim=1) * units[:, None]
-        if self.curves:
-            is_fitted = torch.tensor(shape == tuple(self.fitted_to.tolist()))
-            if shape in self.curves:
-                is_fitted = is_fitted & (units * self._unit_bytes <= _REACH * self.widest_bytes)
-            alone_ms = torch.from_numpy(self._alone_ms(shape, (units * self._unit_bytes).numpy()).T)
-            fitted_ms = torch.where(is_fitted[..., None], fitted_ms, alone_ms)
-        return fitted_ms * (dims > 0)[:, None]
+        units, weights = share * dims[:, None] / _HUNDRED, self.fitted_ms.double()
+        sent_bytes = units * self._unit_bytes  # [N, 1]
+        fitted_ms = weights[:, 0] + weights[:, 1:].sum(dim=1) * units
+        alone_ms = torch.from_numpy(self._alone_ms(shape, sent_bytes[:, 0].numpy()))
+        return torch.where(self._placements_tell(shape, sent_bytes), fitted_ms, alone_ms) * (dims > 0)[:, None]
+
+    def _placements_tell(self, shape: ExchangeShape, sent_bytes: Any) -> Tensor:
+        """Whether placements tell more than all-to-alls alone of so many bytes that leave a device."""
+        reaches = (shape not in self.curves) | (sent_bytes <= _REACH * self.widest_bytes)
+        is_fitted: Tensor = (not self.curves) | ((shape == tuple(self.fitted_to.tolist())) & reaches)
+        return is_fitted
 
     def _alone_ms(self, shape: ExchangeShape, sizes: Array) -> Array:
-        """`[2, N]` milliseconds, forward and backward, of `[N]` bytes that leave a device."""
+        """`[N, 2]` milliseconds, forward and backward, of `[N]` bytes that leave a device."""
         log_bytes, ratios = self.curves.get(shape, (np.zeros(1), np.ones((2, 1))))
-        if (
-            shape not in self.curves and not self.law[:, 1].any()
-        ):  # without a network between hosts if none was measured
+        if shape not in self.curves and not self.law[:, 1].any():  # no network if none was measured
             shape = ExchangeShape(shape.num_devices, shape.num_devices)
         ratio = np.stack([np.interp(np.log(sizes.clip(min=1)), log_bytes, each) for each in ratios])
         found: Array = ratio * law_ms(self.law, np.array([[*shape, size] for size in sizes]))
-        return found
+        return found.T
 
     @property
     def _unit_bytes(self) -> float:

@@ -3,7 +3,6 @@
 config       settings of a training
 algorithms   dreamshard, paper and autoshard as objects: start, propose, fit, improve, placer, save; and their files
 autoshard    networks, episodes and placer of autoshard
-files        a model as a folder
 """
 
 from dreamshard.training.algorithms import (

@@ -8,7 +8,9 @@ All randomness comes from the state's generator, which is saved with it, so an i
 uninterrupted one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -16,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, TypeAlias
 
+import safetensors.torch as safetensors
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam
@@ -29,6 +32,7 @@ from dreamshard.cost_model import (
     prediction_error,
 )
 from dreamshard.costs import CostSample, ExchangeSample, MeasuredOn, feasible
+from dreamshard.files.atomic import replacing
 from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.placement import Placement
@@ -39,12 +43,18 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import autoshard, files
+from dreamshard.training import autoshard
 from dreamshard.training.autoshard import AutoShardPlacer, AutoShardPolicy, ComputeCostNetwork
 from dreamshard.training.config import Algorithm, TrainingConfig
 
 TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
 
+_FORMAT = 5
+_WEIGHTS, _CONFIG, _REST = "weights.safetensors", "config.json", "training.pt"
+_UNREADABLE = (
+    "holds no complete model of this version",
+    f"so it cannot be used; give a folder that has {_CONFIG} and {_WEIGHTS} as they were written, or train it again",
+)
 _DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
 _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration
 
@@ -217,14 +227,17 @@ class DreamShard:
         state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
 
     def save(self, state: TrainingState, folder: Path) -> None:
-        """Write a training state as `folder`, replacing any earlier one."""
-        sections = {
-            "generator": {"state": state.generator.get_state()},
-            "cost_optimizer": files.moments(state.cost_optimizer),
-            "policy_optimizer": files.moments(state.policy_optimizer),
+        """Write a training state as `folder`, replacing any earlier one: its placer, optimizers and generator."""
+        save_placer(self.placer(state), folder)
+        rest = {
+            "iteration": state.iteration,
+            "training": asdict(state.config),
+            "cost_optimizer": state.cost_optimizer.state_dict(),
+            "policy_optimizer": state.policy_optimizer.state_dict(),
+            "generator": state.generator.get_state(),
         }
-        own = {"iteration": state.iteration, "training": asdict(state.config)}
-        _write(folder, self.name, state, sections, **own)
+        with replacing(folder / _REST) as temporary:
+            torch.save(rest, temporary)
 
 
 class Paper(DreamShard):
@@ -263,17 +276,42 @@ TRAINING_ALGORITHMS: dict[str, DreamShard] = {each.name: each for each in (Dream
 
 
 def save_placer(placer: TrainedPlacer, folder: Path) -> None:
-    """Write a placer as `folder`, replacing any earlier one."""
-    _write(folder, placer.name, placer, {}, budget_ms=getattr(placer, "budget_ms", None))
+    """Write a placer as `folder`, replacing any earlier one: tensors in safetensors, everything else in JSON."""
+    measured_on, normaliser = placer.cost_network.measured_on, placer.normaliser
+    parts = {
+        "cost_network": placer.cost_network.state_dict(),
+        "policy": placer.policy.state_dict(),
+        "normaliser": {"mean": normaliser.mean, "std": normaliser.std},
+    }
+    weights = {f"{part}.{name}": value.contiguous() for part, own in parts.items() for name, value in own.items()}
+    config = {
+        "format": _FORMAT,
+        "algorithm": placer.name,
+        "normalised_by": normaliser.scope,
+        "measured_on": measured_on and measured_on.model_dump(),
+        "budget_ms": placer.budget_ms,
+    }
+    for name, content in ((_WEIGHTS, safetensors.save(weights)), (_CONFIG, json.dumps(config, indent=1).encode())):
+        with replacing(folder / name) as temporary:
+            temporary.write_bytes(content)
 
 
 def load_placer(folder: Path) -> TrainedPlacer:
     """The placer in a folder, of any algorithm; raises ValueError if there is none."""
-    with reading(folder, *files.UNREADABLE):
-        sections, config = files.read_model(folder)
-        network, policy, normaliser = _restored(sections, config)
-        placer = TRAINING_ALGORITHMS[config["algorithm"]].made(network, policy, normaliser)
-        return replace(placer, budget_ms=config["budget_ms"]) if isinstance(placer, DreamShardPlacer) else placer
+    with reading(folder, *_UNREADABLE):
+        config = json.loads((folder / _CONFIG).read_bytes())
+        if config["format"] != _FORMAT:
+            raise ValueError(f"format {config['format']} instead of {_FORMAT}")
+        parts = defaultdict[str, dict[str, Tensor]](dict)
+        for key, value in safetensors.load((folder / _WEIGHTS).read_bytes()).items():
+            part, _, name = key.partition(".")
+            parts[part][name] = value
+        normaliser, method = Normaliser(**parts["normaliser"], scope=config["normalised_by"]), config["algorithm"]
+        network, policy = TRAINING_ALGORITHMS[method].networks(normaliser)
+        network.load_state_dict(parts["cost_network"])
+        policy.load_state_dict(parts["policy"])
+        network.measured_on = config["measured_on"] and MeasuredOn.model_validate(config["measured_on"])
+        return replace(TRAINING_ALGORITHMS[method].made(network, policy, normaliser), budget_ms=config["budget_ms"])
 
 
 def load_state(folder: Path) -> TrainingState:
@@ -282,38 +320,15 @@ def load_state(folder: Path) -> TrainingState:
     Raises:
         ValueError: there is none.
     """
-    with reading(folder, *files.UNREADABLE):
-        sections, config = files.read_model(folder)
-        network, policy, normaliser = _restored(sections, config)
-        training = TrainingConfig(**config["training"])
-        state = TrainingState(training, normaliser, network, policy, config["iteration"])
-        files.restore_moments(state.cost_optimizer, sections.get("cost_optimizer", {}))
-        files.restore_moments(state.policy_optimizer, sections.get("policy_optimizer", {}))
-        state.generator.set_state(sections["generator"]["state"])
+    placer = load_placer(folder)
+    with reading(folder, *_UNREADABLE):
+        rest = torch.load(folder / _REST, weights_only=True)
+        training = TrainingConfig(**rest["training"])
+        state = TrainingState(training, placer.normaliser, placer.cost_network, placer.policy, rest["iteration"])
+        state.cost_optimizer.load_state_dict(rest["cost_optimizer"])
+        state.policy_optimizer.load_state_dict(rest["policy_optimizer"])
+        state.generator.set_state(rest["generator"])
         return state
-
-
-def _write(
-    folder: Path, algorithm: str, trained: TrainingState | TrainedPlacer, sections: files.Sections, **config: Any
-) -> None:
-    measured_on, normaliser = trained.cost_network.measured_on, trained.normaliser
-    own = {
-        "cost_network": trained.cost_network.state_dict(),
-        "policy": trained.policy.state_dict(),
-        "normaliser": {"mean": normaliser.mean, "std": normaliser.std},
-    }
-    config |= {"algorithm": algorithm, "normalised_by": normaliser.scope}
-    config["measured_on"] = measured_on.model_dump() if measured_on else None
-    files.write_model(folder, {**own, **sections}, config)
-
-
-def _restored(sections: files.Sections, config: Mapping[str, Any]) -> tuple[CostNetwork, nn.Module, Normaliser]:
-    normaliser = Normaliser(**sections["normaliser"], scope=config["normalised_by"])
-    network, policy = TRAINING_ALGORITHMS[config["algorithm"]].networks(normaliser)
-    network.load_state_dict(sections["cost_network"])
-    network.measured_on = MeasuredOn.model_validate(config["measured_on"]) if config["measured_on"] else None
-    policy.load_state_dict(sections["policy"])
-    return network, policy, normaliser
 
 
 def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> PlacementTask:

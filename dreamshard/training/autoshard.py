@@ -290,11 +290,12 @@ def vtrace(
 
 @dataclass(frozen=True)
 class AutoShardPlacer(OrderedPlacer):
-    """A trained policy and cost network; places by the policy's greedy choices alone."""
+    """A trained policy and cost network; places by the policy's greedy choices alone, whatever the budget."""
 
     cost_network: ComputeCostNetwork
     policy: AutoShardPolicy
     normaliser: Normaliser
+    budget_ms: float | None = None
     name: str = "autoshard"
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:

@@ -1,8 +1,10 @@
 """Settings of a training, and those that an algorithm decides."""
 
-import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 
 Algorithm = Literal["dreamshard", "paper", "autoshard"]
 """Algorithms to train: this project's networks and search, DreamShard as published, AutoShard as published."""
@@ -28,29 +30,24 @@ class TrainingConfig:
         warm_iterations: rounds of a training that starts from an earlier placer.
         warm_rate: initial learning rates of such a training, as a share of those above.
         algorithm: that these settings belong to; `with_algorithm` changes it together with the settings that it decides.
+
+    Raises:
+        ValueError: a number is not above 0, or a share not from 0 to 1.
     """
 
-    iterations: int = 10
-    placements_per_iteration: int = 10
-    cost_steps: int = 300
-    cost_batch: int = 64
-    policy_updates: int = 10
-    episodes: int = 10
-    entropy_weight: float = 0.001
-    exploration: float = 0.5
-    cost_learning_rate: float = 1e-2
-    policy_learning_rate: float = 1e-3
-    warm_iterations: int = 3
-    warm_rate: float = 0.3
+    iterations: PositiveInt = 10
+    placements_per_iteration: PositiveInt = 10
+    cost_steps: PositiveInt = 300
+    cost_batch: PositiveInt = 64
+    policy_updates: PositiveInt = 10
+    episodes: PositiveInt = 10
+    entropy_weight: NonNegativeFloat = 0.001
+    exploration: Annotated[float, Field(ge=0, le=1)] = 0.5
+    cost_learning_rate: PositiveFloat = 1e-2
+    policy_learning_rate: PositiveFloat = 1e-3
+    warm_iterations: PositiveInt = 3
+    warm_rate: PositiveFloat = 0.3
     algorithm: Algorithm = "dreamshard"
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            may_be_zero = name in ("entropy_weight", "exploration")
-            if name != "algorithm" and not (0 < value < math.inf or (value == 0 and may_be_zero)):
-                raise ValueError(f"{name} is {value}, but training needs a number above 0; correct it")
-        if self.exploration > 1:
-            raise ValueError(f"exploration is {self.exploration:g}; give a share of the placements from 0 to 1")
 
     @property
     def measurements(self) -> int:

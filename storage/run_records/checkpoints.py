@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TRAINING_ALGORITHMS, TrainedPlacer, TrainingState, load_state
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
 from storage.store import Store
@@ -66,10 +65,10 @@ def load(store: Store, key: str, name: str) -> TrainingState:
 
 
 def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> TrainedPlacer:
-    """The placer at the end of the iteration, with `budget_ms` for its search if it searches."""
+    """The placer at the end of the iteration, with `budget_ms` for its search."""
     state = load(store, key, iteration_name(iteration))
     found = TRAINING_ALGORITHMS[state.config.algorithm].placer(state)
-    return replace(found, budget_ms=budget_ms) if isinstance(found, DreamShardPlacer) else found
+    return replace(found, budget_ms=budget_ms)
 
 
 def iteration_name(iteration: int) -> str:

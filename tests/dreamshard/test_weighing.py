@@ -131,11 +131,6 @@ def test_ways_to_shard_change_on_the_way_too():
     assert weighed.chosen.overall_ms < weighed.kept.overall_ms
 
 
-def test_a_price_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="give moving no price"):
-        MovePrice(steps_until_next=0, bytes_per_s=1e9)
-
-
 def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
     anything = Constraints(sharding_types=SHARDING_TYPES)
     tables = tables_of([2_000_000, 2000], 64, [40.0, 5.0])
