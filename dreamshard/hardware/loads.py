@@ -20,7 +20,6 @@ from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.placement import ON_ONE_DEVICE
 from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, NUM_BINS, Tables
-from dreamshard.tasks import PlacementTask
 
 SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
 INDEX_BYTES = 4  # int32 indices
@@ -43,7 +42,7 @@ DENSE_BYTES = HOST_READ_BYTES + 4  # backward of copies: gradients cleared; read
 NUM_LOADS = HOST_READ_BYTES + 5
 
 
-def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
+def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
     """Loads of each shard, in float64.
 
     Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows in proportion, at most the
@@ -51,17 +50,17 @@ def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[
     data-parallel copy looks up its share of the batch; its backward pass writes a dense gradient, with which a dense
     optimizer rewrites all rows. `DIM`, which the all-to-all carries, is that of table- and column-wise shards alone.
     """
-    tables, optimizer = shards.tables, task.optimizer
+    task, tables = shards.task, shards.tables
     dim, rows, samples = tables.dim.double(), tables.rows.double(), batch_size * shards.batch_share.double()  # [S]
     weight_bytes = task.weight_bytes[shards.table].double()
-    quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[optimizer]).double()
+    quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[task.optimizer]).double()
     lookups, bags = tables.pooling_factor.double() * samples, tables.vectors.double() * samples
     distinct = tables.unique_rows.double() / tables.lookups.double().clamp(min=1)
     unique = torch.minimum(torch.minimum(lookups * distinct, rows), lookups)
     row_bytes = _sectors(dim * weight_bytes + quantisation_bytes)
     grad_bytes = _sectors(dim * VECTOR_BYTES)
-    state_bytes = _sectors(dim * BYTES_PER_ELEMENT_STATE[optimizer])
-    state_bytes += SECTOR_BYTES * (BYTES_PER_ROW_STATE[optimizer] > 0)
+    state_bytes = _sectors(dim * BYTES_PER_ELEMENT_STATE[task.optimizer])
+    state_bytes += SECTOR_BYTES * (BYTES_PER_ROW_STATE[task.optimizer] > 0)
     copies, in_host = shards.is_any("data_parallel"), shards.in_host
 
     loads = torch.zeros(len(tables), NUM_LOADS, dtype=torch.float64)

@@ -39,7 +39,6 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import collectives_s
 from dreamshard.hardware.loads import placed_loads
 from dreamshard.shards import Shards
-from dreamshard.tasks import PlacementTask
 
 BANDWIDTH_SHARE = 0.69  # of the peak bandwidth that reads of random rows reach; fitted
 UPDATE_SHARE = 0.48  # of the peak bandwidth where random rows are read, changed and written back; fitted
@@ -90,7 +89,7 @@ def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
     return np.array(figures, np.float64)
 
 
-def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
+def sharding_costs(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
     """`[D]` milliseconds per phase of tables that are sharded in any way, in float64.
 
     All shards of a device count as one call of the fused operator. TorchRec calls it once for each way to shard, whose
@@ -101,11 +100,11 @@ def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: A
             link to it is unknown.
     """
     require_host_link(spec, shards)
-    per_host = link_devices_per_host(task, shards, spec)
-    sums = shards.per_device(placed_loads(task, shards, batch_size))  # [D, L]
+    per_host = link_devices_per_host(shards, spec)
+    sums = shards.per_device(placed_loads(shards, batch_size))  # [D, L]
     compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), sums.numpy()))  # [D, 2]
     most, group = shards.most_traffic(), shards.devices_per_host
-    comm_s = collectives_s(most, batch_size, task.num_devices, spec, per_host, group).expand(len(sums), 2)  # [D, 2]
+    comm_s = collectives_s(most, batch_size, shards.num_devices, spec, per_host, group).expand(len(sums), 2)  # [D, 2]
     phases_s = torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1)
     return DeviceCosts(1e3 * phases_s)
 
@@ -119,13 +118,13 @@ def require_host_link(spec: AcceleratorSpec, shards: Shards) -> None:
         )
 
 
-def link_devices_per_host(task: PlacementTask, shards: Shards, spec: AcceleratorSpec) -> int:
+def link_devices_per_host(shards: Shards, spec: AcceleratorSpec) -> int:
     """Devices that reach each other by the node's own link: as the task says, else as many as the hardware has.
 
     Raises:
         ValueError: a table's rows are spread over the devices of one host, and these are more.
     """
-    per_host = min(task.devices_per_host or spec.devices_per_node, task.num_devices)
+    per_host = min(shards.task.devices_per_host or spec.devices_per_node, shards.num_devices)
     shards.require_hosts_of(per_host)
     return per_host
 

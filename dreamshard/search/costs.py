@@ -295,7 +295,7 @@ class RooflineCosts(CostModel):
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
         """See `CostModel`."""
         require_host_link(self.spec, shards)
-        return placed_loads(self.task, shards, self.batch_size)
+        return placed_loads(shards, self.batch_size)
 
     def law(self, *, spread: bool = True) -> DeviceLaw:
         """See `CostModel`."""

@@ -8,6 +8,7 @@ import torch
 from dreamshard.costs import CostSample, Exchange, ExchangeSample, Infeasible
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import Placement
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, TestbedSetup, check_placement
 from dreamshard.testbeds.device import DeviceTestbed, Floats, machine_memory_bytes
@@ -45,8 +46,8 @@ class ClusterTestbed(DeviceTestbed):
                 f"this machine has {num_gpus} GPUs for {most} devices; start ranks on more hosts with torchrun or Ray "
                 "(docs/many-hosts.md), plan with `emulated` or `simulated`, or ask for the CPU with `cluster:cpu`"
             )
-        here = (describe_rank(number, number if self._on_gpu else None) for number in range(most))
-        self.layout = Layout.of(here) if ranks is None else ranks.layout
+        gpus = range(most) if self._on_gpu else [None] * most
+        self.layout = Layout.of(list(map(describe_rank, range(most), gpus))) if ranks is None else ranks.layout
         own = self.layout.part(setup.num_devices)
         self.hardware, self.links = own.hardware(self.device_type), own.model(self.device_type)
 
@@ -55,8 +56,8 @@ class ClusterTestbed(DeviceTestbed):
         shards = check_placement(task, placement)
         part = self.layout.part(task.num_devices, task.devices_per_host)
         shards.require_hosts_of(part.devices_per_host)
-        require_operators(task, shards, self.device_type)
-        timed = self._timed(task.name, part, (task, placement))
+        require_operators(shards, self.device_type)
+        timed = self._timed(task.name, part, shards)
         return self.sample(replace(task, devices_per_host=part.devices_per_host), placement, timed)
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
@@ -86,16 +87,13 @@ class ClusterTestbed(DeviceTestbed):
         if self._is_local and self.ranks is not None:
             self.ranks.end()
 
-    def _timed(
-        self, name: str, part: Layout, measured: Exchange | tuple[PlacementTask, Placement]
-    ) -> Floats | Infeasible:
+    def _timed(self, name: str, part: Layout, measured: Exchange | Shards) -> Floats | Infeasible:
         """`[R, D, P]` milliseconds of each timed pass, rank and phase; ends all ranks on any error, which is one sentence."""
         self.ranks = self.ranks or Ranks(Launcher(self.setup.most_devices, on_gpu=self._on_gpu))
         job = Job(
             device_type=self.device_type,
             setup=self.setup,
             members=part.numbers,
-            timeout_s=self.setup.timeout_s,
             measured=measured,
         )
         try:

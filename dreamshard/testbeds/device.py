@@ -94,14 +94,11 @@ class Device:
     """Runs operators with cold caches, within the device's memory."""
 
     def __init__(self, setup: TestbedSetup, device: torch.device) -> None:
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())  # the name that tensors on it have
-        self.setup = setup
-        self.device = device
-        self.clock = CLOCKS[device.type]
+        self.setup, self.clock = setup, CLOCKS[device.type]
         self._weights = torch.empty(0, dtype=torch.uint8, device=device)
+        self.device = self._weights.device  # with the number of a GPU
         self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
-        self._lookups: dict[tuple[str, int], Lookups] = {}
+        self._lookups: dict[str, Lookups] = {}
 
     def read(self, name: str, rows: int) -> Lookups:
         """A table's lookups on the device, the whole batch; they stay there until there are too many.
@@ -109,9 +106,9 @@ class Device:
         Raises:
             ValueError: lookups are missing, of too few samples, or of a table of more rows.
         """
-        key = (parent_name(name), rows)  # columns of one table share its lookups
-        if key not in self._lookups:
-            lookups, wanted = self.setup.lookups(key[0]).first(self.setup.batch_size), self.setup.batch_size
+        table = parent_name(name)  # columns of one table share its lookups
+        if table not in self._lookups:
+            lookups, wanted = self.setup.lookups(table).first(self.setup.batch_size), self.setup.batch_size
             if lookups.batch_size < wanted:
                 raise ValueError(
                     f"lookups of {lookups.batch_size} samples cannot fill a batch of {wanted}; ingest the workload with a "
@@ -122,8 +119,8 @@ class Device:
             kept_bytes = sum(each.indices.nbytes + each.offsets.nbytes for each in self._lookups.values())
             if kept_bytes > KEPT_LOOKUP_BYTES[self.device.type]:
                 self._lookups.clear()
-            self._lookups[key] = lookups
-        return self._lookups[key]
+            self._lookups[table] = lookups
+        return self._lookups[table]
 
     def weights(self, sizes: Sequence[int]) -> list[Shaped[Tensor, " N"]]:
         """Memory of so many bytes for each operator of a shard, side by side; of earlier shards it must be free again.

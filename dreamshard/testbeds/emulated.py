@@ -44,8 +44,8 @@ class EmulatedTestbed(DeviceTestbed):
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: operators are measured, and collectives follow from the links of the target."""
         shards = check_placement(task, placement)
-        per_host = link_devices_per_host(task, shards, self.target)
-        require_operators(task, shards, self.device_type)
+        per_host = link_devices_per_host(shards, self.target)
+        require_operators(shards, self.device_type)
         timed = np.zeros((self.setup.repeats, task.num_devices, 4))
         batch_size, group = self.setup.batch_size, shards.devices_per_host
         comm_s = collectives_s(shards.most_traffic(), batch_size, task.num_devices, self.target, per_host, group)
@@ -55,7 +55,7 @@ class EmulatedTestbed(DeviceTestbed):
         torch.set_num_threads(1)  # the CPU's clock counts one thread
         try:
             for d in shards.device.unique().tolist():
-                found = measure_step(task, shards, self._device, d)
+                found = measure_step(shards, self._device, d)
                 if isinstance(found, Infeasible):
                     return self.sample(task, placement, found)
                 timed[:, d, [0, 3]] = found[:, [0, 3]]

@@ -1,9 +1,8 @@
 """Which rank is which device, on which host; pure."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from dreamshard.testbeds.base import DeviceType
 
@@ -45,13 +44,10 @@ class Layout:
             )
 
     @classmethod
-    def of(cls, ranks: Iterable[Rank]) -> "Layout":
+    def of(cls, ranks: Sequence[Rank]) -> "Layout":
         """Order the ranks so that those of a host are consecutive."""
-        hosts = defaultdict[str, list[Rank]](list)
-        for rank in ranks:
-            hosts[rank.host].append(rank)
-        fullest_first = sorted(hosts.values(), key=len, reverse=True)
-        return cls(tuple(chain.from_iterable(fullest_first)))
+        fullest_first = Counter(rank.host for rank in ranks).most_common()
+        return cls(tuple(rank for host, _ in fullest_first for rank in ranks if rank.host == host))
 
     @property
     def pattern(self) -> list[int]:

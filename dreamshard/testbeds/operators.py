@@ -8,7 +8,6 @@ fbgemm is imported with the first operator, so everything that needs no device w
 
 import importlib.util
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import get_args
@@ -19,8 +18,7 @@ from torch import Tensor
 
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, ShardingType
 from dreamshard.shards import Shards
-from dreamshard.tables import BYTES_PER_WEIGHT, Optimizer, Precision
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import Optimizer, Precision
 from dreamshard.testbeds.device import INT32_LIMIT, Device
 from dreamshard.workloads import Lookups
 
@@ -32,8 +30,6 @@ PLAIN_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
 """Of data-parallel tables; fbgemm calls its own of these exact."""
 OPTIMIZERS: dict[str, tuple[Optimizer, ...]] = {"cpu": PLAIN_OPTIMIZERS, "cuda": get_args(Optimizer)}
 """By type of device: weights that fbgemm's operators train (1.8; bf16 nowhere, int8 in no backward pass on the CPU)."""
-INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
-"""Types that each build takes without conversion; a shard with more rows than int32 holds needs int64."""
 
 _EXCHANGED: dict[ShardingType, str] = {
     **dict.fromkeys(ON_ONE_DEVICE, "all to all"),
@@ -50,13 +46,11 @@ class RankOperator:
 
     Attributes:
         shards: numbers of its shards among the rank's, in the order of its columns.
-        is_copy: whether they are data-parallel copies.
         module: of fbgemm.
         lookups: of the whole batch, or of the rank's samples if they are copies.
     """
 
     shards: list[int]
-    is_copy: bool
     module: torch.nn.Module
     lookups: Lookups
 
@@ -109,10 +103,11 @@ class RankOperators:
         ValueError: lookups are missing.
     """
 
-    def __init__(self, task: PlacementTask, shards: Shards, device: Device, rank: int) -> None:
-        counts, shards = sample_counts(device.setup.batch_size, shards.num_devices), shards.on(rank)
+    def __init__(self, shards: Shards, device: Device, rank: int) -> None:
+        counts = sample_counts(device.setup.batch_size, shards.num_devices)
+        task, shards = shards.task, shards.on(rank)
         self.dense: DenseOptimizer | None = None
-        self._task, self._shards, self._device = task, shards, device
+        self._shards, self._device = shards, device
         self._samples = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         self._pooled: list[Tensor] = []
         alike = defaultdict[tuple[str, Precision, float], list[int]](list)
@@ -120,7 +115,10 @@ class RankOperators:
         for s, (table, kind) in enumerate(zip(shards.table.tolist(), shards.sharding_type.tolist(), strict=True)):
             alike[_EXCHANGED[SHARDING_TYPES[kind]], precisions[table], shares[s]].append(s)
         kinds = sorted(alike.items())
-        memory = device.weights([self._kept_bytes(*kind[:2], own) for kind, own in kinds])
+        kept_bytes = shards.tables.rows * shards.tables.dim * task.weight_bytes[shards.table]
+        # of copies and on a GPU it is not kept: the GPU's allocator keeps memory anyway
+        kept_bytes *= ~shards.is_any("data_parallel") * (device.device.type == "cpu")
+        memory = device.weights([int(kept_bytes[own].sum()) for _, own in kinds])
         self.operators = [self._built(*kind, own, part) for (kind, own), part in zip(kinds, memory, strict=True)]
         for operator in self.operators:  # one untimed step proves that memory suffices
             pooled = operator.run()
@@ -145,38 +143,56 @@ class RankOperators:
         """Milliseconds of the optimizer of data-parallel copies; 0 without any."""
         return 0.0 if self.dense is None else self._device.clock.compute(self.dense.step)[1]
 
-    def _kept_bytes(self, exchanged: str, precision: Precision, own: list[int]) -> int:
-        """Bytes of weights in memory that the device keeps; 0 on a GPU, since its allocator keeps memory anyway."""
-        if exchanged == "never" or self._device.device.type == "cuda":
-            return 0
-        tables = self._shards.tables
-        return int((tables.rows * tables.dim)[own].sum()) * BYTES_PER_WEIGHT[precision]
-
     def _built(
         self, exchanged: str, precision: Precision, cached_share: float, own: list[int], memory: Tensor
     ) -> RankOperator:
-        device, tables, is_copy = self._device.device, self._shards.tables, exchanged == "never"
+        """The operator of the rank's shards `own`; on the CPU `memory` is of its weights.
+
+        `cached_share` is the share of the rows that the GPU caches while all are in host memory; 0 for device memory.
+        """
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice,
+            DenseTableBatchedEmbeddingBagsCodegen,
+            SplitTableBatchedEmbeddingBagsCodegen,
+        )
+
+        device, tables, optimizer = self._device.device, self._shards.tables, self._shards.task.optimizer
+        on_cpu, is_copy = device.type == "cpu", exchanged == "never"
         shapes = list(zip(tables.rows[own].tolist(), tables.dim[own].tolist(), strict=True))
         parts = [self._lookups_of(s, is_copy) for s in own]
         indices = torch.cat([part.indices for part in parts])
-        lengths = torch.cat(
-            [part.offsets.diff() for part in parts]
-        ).long()  # bag `t * B + b` is sample `b` of table `t`
+        lengths = torch.cat([part.offsets.diff() for part in parts])  # bag `t * B + b` is sample `b` of table `t`
         large = max(int(tables.rows[own].sum()), len(indices)) > INT32_LIMIT  # backward numbers all tables' rows
-        dtype = torch.int64 if large or is_copy else INDEX_DTYPE[device.type]
-        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        dtype = torch.int64 if on_cpu or large or is_copy else torch.int32  # taken without conversion
+        offsets = torch.nn.functional.pad(lengths.long().cumsum(0), (1, 0))
         joined = Lookups(indices.to(device, dtype), offsets.to(device, dtype))
-        if not is_copy:
-            module = build_operator(shapes, precision, self._task.optimizer, device, memory, cached_share)
-            return RankOperator(own, False, module, joined)
-        from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
-
-        dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, use_cpu=device.type == "cpu").to(device)
-        self.dense = DenseOptimizer(dense.weights, shapes, self._task.optimizer)
-        return RankOperator(own, True, dense, joined)
+        if is_copy:
+            dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, use_cpu=on_cpu).to(device)
+            self.dense = DenseOptimizer(dense.weights, shapes, optimizer)
+            return RankOperator(own, dense, joined)
+        place = EmbeddingLocation["MANAGED_CACHING" if cached_share else "HOST" if on_cpu else "DEVICE"]
+        compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
+        exact = "exact_" if optimizer in PLAIN_OPTIMIZERS else ""
+        operator: torch.nn.Module = SplitTableBatchedEmbeddingBagsCodegen(
+            [(*shape, place, compute) for shape in shapes],
+            weights_precision=SparseType(precision),
+            output_dtype=SparseType.FP32,
+            optimizer=EmbOptimType[f"{exact}{optimizer}".upper()],
+            learning_rate=LEARNING_RATE,
+            bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
+            device=device,
+            preallocated_host_buffers={"weights": memory.view(SparseType(precision).as_dtype())} if on_cpu else None,
+            cache_load_factor=cached_share,  # without effect in device memory
+        )
+        if not on_cpu:
+            for weights in operator.split_embedding_weights():  # type: ignore[operator]  # a method of fbgemm
+                weights.fill_(1)  # takes every page of host memory
+        return RankOperator(own, operator, joined)
 
     def _lookups_of(self, shard: int, is_copy: bool) -> Lookups:
-        tables, table = self._task.tables, int(self._shards.table[shard])
+        tables, table = self._shards.task.tables, int(self._shards.table[shard])
         rows, (first, end) = int(tables.rows[table]), self._shards.rows[shard].tolist()
         lookups = self._device.read(tables.names[table], rows)
         if is_copy:
@@ -199,9 +215,10 @@ def require_fbgemm() -> None:
         )
 
 
-def require_operators(task: PlacementTask, shards: Shards, device_type: str) -> None:
+def require_operators(shards: Shards, device_type: str) -> None:
     """Raise a ValueError with the first table, or precision and optimizer, that devices of this type cannot train."""
-    in_host, names, precisions = shards.in_host, shards.tables.names, task.precisions
+    task, in_host, names = shards.task, shards.in_host, shards.tables.names
+    precisions = task.precisions
     for precision in set(precisions):
         if precision not in PRECISIONS[device_type] or task.optimizer not in OPTIMIZERS[device_type]:
             raise ValueError(
@@ -220,46 +237,3 @@ def require_operators(task: PlacementTask, shards: Shards, device_type: str) -> 
                 f"{names[s]!r} is data-parallel in {precision} with {task.optimizer}, but such tables are measured in "
                 f"fp32 with {', '.join(PLAIN_OPTIMIZERS)}"
             )
-
-
-def build_operator(
-    shapes: Sequence[tuple[int, int]],
-    precision: Precision,
-    optimizer: Optimizer,
-    device: torch.device,
-    memory: Tensor,
-    cached_share: float,
-) -> torch.nn.Module:
-    """The fused operator of tables: takes indices and offsets, returns `[B, sum of dims]` fp32.
-
-    Args:
-        shapes: rows and dim of each table.
-        memory: bytes of the weights on the CPU.
-        cached_share: share of the rows that the GPU caches while all are in host memory; 0 for device memory.
-    """
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
-
-    on_cpu = device.type == "cpu"
-    place = "MANAGED_CACHING" if cached_share else "HOST" if on_cpu else "DEVICE"
-    compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
-    exact = "exact_" if optimizer in PLAIN_OPTIMIZERS else ""
-    operator: torch.nn.Module = SplitTableBatchedEmbeddingBagsCodegen(
-        [(rows, dim, EmbeddingLocation[place], compute) for rows, dim in shapes],
-        weights_precision=SparseType(precision),
-        output_dtype=SparseType.FP32,
-        optimizer=EmbOptimType[f"{exact}{optimizer}".upper()],
-        learning_rate=LEARNING_RATE,
-        bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
-        device=device,
-        preallocated_host_buffers={"weights": memory.view(SparseType(precision).as_dtype())} if on_cpu else None,
-        **({"cache_load_factor": cached_share} if cached_share else {}),
-    )
-    if not on_cpu:
-        for weights in operator.split_embedding_weights():  # type: ignore[operator]  # a method of fbgemm
-            weights.fill_(1)  # takes every page of host memory
-    return operator

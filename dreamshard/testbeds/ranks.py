@@ -26,13 +26,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Int
+from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined] # not in `__all__`
 from torch.multiprocessing import get_context
 
 from dreamshard.costs import Exchange
-from dreamshard.placement import ON_ONE_HOST, Placement
+from dreamshard.placement import ON_ONE_HOST
 from dreamshard.shards import Shards
-from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType, TestbedSetup
 from dreamshard.testbeds.device import Device, device_model
 from dreamshard.testbeds.layout import Layout, Rank
@@ -40,10 +41,8 @@ from dreamshard.testbeds.step import Teams, measure_exchange, measure_step
 
 HOST = "DREAMSHARD_HOST"
 """Environment variable: names this host; for several hosts of one name."""
-LOOPBACK = "127.0.0.1"
 JOIN_S = 120.0
 IDLE = timedelta(days=1)
-POLL_S = 0.02
 GRACE_S = 5.0
 """For ranks to answer for themselves, once one has failed or its time is over."""
 OVER, DONE, FAILED = "over", "done", "failed"
@@ -68,14 +67,13 @@ class Job:
     Attributes:
         setup: how to measure.
         members: ranks that take part, by device; the others do nothing.
-        measured: an all-to-all, or a task and its placement.
+        measured: an all-to-all, or the shards of all devices.
     """
 
     device_type: DeviceType
     setup: TestbedSetup
     members: Numbers
-    timeout_s: float
-    measured: Exchange | tuple[PlacementTask, Placement]
+    measured: Exchange | Shards
 
 
 class Launcher:
@@ -89,7 +87,7 @@ class Launcher:
         address: of this host, at which ranks reach the driver.
     """
 
-    address = LOOPBACK
+    address = "127.0.0.1"
 
     def __init__(self, num_ranks: int, *, on_gpu: bool) -> None:
         self.num_ranks = num_ranks
@@ -152,7 +150,7 @@ class Ranks:
             raise self.failure
         number = next(self._jobs)
         _put(self._store, f"job/{number}", job)
-        results = self._answers(f"result/{number}", job.timeout_s + GRACE_S)
+        results = self._answers(f"result/{number}", job.setup.timeout_s + GRACE_S)
         return [results[member] for member in job.members]
 
     def end(self, how: str = DONE) -> None:
@@ -195,7 +193,7 @@ class Ranks:
         """
         keys, deadline = self._keys(what), time.monotonic() + timeout_s
         while not self._store.check(keys) and not is_over() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+            time.sleep(0.02)
         return [number for number, key in enumerate(keys) if not self._store.check([key])]
 
 
@@ -238,7 +236,7 @@ def _torchrun_store() -> Store:
     return found[0]
 
 
-def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None, host: str | None = None) -> None:
+def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> None:
     """Do the driver's jobs until it ends the ranks; does not return, since the process ends then.
 
     Args:
@@ -246,7 +244,6 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None, hos
         num_ranks: of all.
         meeting: `host:port` of the driver's store.
         local_rank: number of its GPU on the host; None if it uses none.
-        host: name of the host; None for this machine's.
     """
     torch.set_num_threads(1)
     address, _, port = meeting.rpartition(":")
@@ -254,14 +251,14 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None, hos
     threading.Thread(target=_listen, args=(store.clone(), number), daemon=True).start()
     signal.signal(signal.SIGALRM, _give_up)
     try:
-        _put(store, f"rank/{number}", describe_rank(number, local_rank, host))
-        group_store = PrefixStore("group", store.clone())
-        timeout = timedelta(seconds=JOIN_S)
-        dist.init_process_group("gloo", store=group_store, rank=number, world_size=num_ranks, timeout=timeout)
         worker = _Worker(number, _gpu_of(local_rank))
+        _put(store, f"rank/{number}", describe_rank(number, worker.gpu))
+        groups = PrefixStore("group", store.clone())
+        timeout = timedelta(seconds=JOIN_S)
+        dist.init_process_group("gloo", timeout=timeout, world_size=num_ranks, rank=number, store=groups)
         for position in count():
             job: Job = _taken(store, f"job/{position}")
-            signal.setitimer(signal.ITIMER_REAL, job.timeout_s)
+            signal.setitimer(signal.ITIMER_REAL, job.setup.timeout_s)
             result = worker.do(job)
             signal.setitimer(signal.ITIMER_REAL, 0)
             _put(store, f"result/{position}/{number}", result)
@@ -277,42 +274,33 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None, hos
 class _Worker:
     """Does one rank's jobs."""
 
-    def __init__(self, number: int, gpu_index: int | None) -> None:
-        self._number, self._gpu_index = number, gpu_index
+    def __init__(self, number: int, gpu: int | None) -> None:
+        self._number, self.gpu = number, gpu
         self._device: Device | None = None
 
     def do(self, job: Job) -> object:
         """This rank's measurements; None if it takes no part."""
-        place, members = self._place(job.device_type), job.members
-        teams = Teams(self._group([members], place))
-        if not isinstance(job.measured, Exchange):
-            shards = Shards.of(*job.measured)
-            if bool(shards.is_any(*ON_ONE_HOST).any()):
-                starts = range(0, len(members), shards.devices_per_host)
-                hosts = [members[start : start + shards.devices_per_host] for start in starts]
-                across = [*zip(*hosts, strict=True)]
-                teams = Teams(teams.everyone, self._group(hosts, place), self._group(across, place))
-        if self._number not in members:
+        place, members, measured = torch.device("cpu"), torch.tensor(job.members), job.measured
+        if job.device_type == "cuda":
+            place = torch.device(f"cuda:{self.gpu}")
+            torch.cuda.set_device(place)
+        teams = Teams(self._group(members[None], place))
+        if isinstance(measured, Shards) and bool(measured.is_any(*ON_ONE_HOST).any()):
+            hosts = members.view(-1, measured.devices_per_host)
+            teams = Teams(teams.everyone, self._group(hosts, place), self._group(hosts.T, place))
+        if self._number not in job.members:
             return None
         if self._device is None or (self._device.setup, self._device.device) != (job.setup, place):
             self._device = None  # its memory is free before the next one takes some
             self._device = Device(job.setup, place)
-        if isinstance(job.measured, Exchange):
-            return measure_exchange(job.measured, self._device, teams.everyone)
-        return measure_step(job.measured[0], shards, self._device, teams.everyone.rank(), teams)
+        if isinstance(measured, Exchange):
+            return measure_exchange(measured, self._device, teams.everyone)
+        return measure_step(measured, self._device, teams.everyone.rank(), teams)
 
-    def _group(self, groups: list[Numbers], place: torch.device) -> dist.ProcessGroup:
+    def _group(self, groups: Int[Tensor, "G M"], place: torch.device) -> dist.ProcessGroup:
         """This rank's group of these; all ranks make all groups in one order."""
-        made = {members: _group_of(members, place) for members in groups}
-        return next((made[members] for members in groups if self._number in members), made[groups[0]])
-
-    def _place(self, device_type: DeviceType) -> torch.device:
-        if device_type == "cpu":
-            return torch.device("cpu")
-        if self._gpu_index is None:
-            raise ValueError(f"rank {self._number} has no GPU that torch can use; check nvidia-smi on its host")
-        torch.cuda.set_device(self._gpu_index)
-        return torch.device("cuda", self._gpu_index)
+        made = {numbers: _group_of(numbers, place) for numbers in map(tuple, groups.tolist())}
+        return next((made[numbers] for numbers in made if self._number in numbers), next(iter(made.values())))
 
 
 @cache
@@ -329,14 +317,13 @@ def _group_of(members: Numbers, place: torch.device) -> dist.ProcessGroup:
     return group
 
 
-def describe_rank(number: int, local_rank: int | None, host: str | None = None) -> Rank:
-    """A rank in this process."""
-    gpu, gpu_bytes, gpu_index = None, 0, _gpu_of(local_rank)
-    if gpu_index is not None:
-        properties = torch.cuda.get_device_properties(gpu_index)
-        gpu, gpu_bytes = str(properties.name), int(properties.total_memory)
-    name = host or os.environ.get(HOST) or socket.gethostname()
-    return Rank(number, name, f"{device_model('cpu')} x{os.cpu_count()}", gpu, gpu_bytes)
+def describe_rank(number: int, gpu: int | None) -> Rank:
+    """A rank in this process, on this GPU."""
+    host, processor = os.environ.get(HOST, socket.gethostname()), f"{device_model('cpu')} x{os.cpu_count()}"
+    if gpu is None:
+        return Rank(number, host, processor)
+    properties = torch.cuda.get_device_properties(gpu)
+    return Rank(number, host, processor, str(properties.name), int(properties.total_memory))
 
 
 def _gpu_of(local_rank: int | None) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dreamshard.testbeds.base import DeviceType
-from dreamshard.testbeds.ranks import Launcher, Ranks, serve
+from dreamshard.testbeds.ranks import HOST, Launcher, Ranks, serve
 
 RESERVE_TIMEOUT_S = 60.0
 
@@ -67,8 +67,9 @@ def _serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) ->
     """A rank, named by its node of Ray."""
     import ray
 
-    host = f"{socket.gethostname()} (Ray node {ray.get_runtime_context().get_node_id()[:8]})"
-    serve(number, num_ranks, meeting, local_rank, host)
+    node = ray.get_runtime_context().get_node_id()[:8]
+    os.environ.setdefault(HOST, f"{socket.gethostname()} (Ray node {node})")
+    serve(number, num_ranks, meeting, local_rank)
 
 
 _running: list[Ranks] = []

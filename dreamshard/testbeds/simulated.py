@@ -39,7 +39,7 @@ class SimulatedTestbed(Testbed):
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
         shards = check_placement(task, placement)
         batch_size = self.setup.batch_size
-        exact = sharding_costs(task, shards, batch_size, self.spec).phases_ms  # [D, 4]
+        exact = sharding_costs(shards, batch_size, self.spec).phases_ms  # [D, 4]
         tables = shards.tables
         words: list[Any] = [self.setup.seed, batch_size, self.spec.name, task.precision, task.optimizer]
         words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]

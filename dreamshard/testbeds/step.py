@@ -15,7 +15,6 @@ from torch import Tensor
 
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.shards import Shards
-from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.device import Device, Floats
 from dreamshard.testbeds.operators import RankOperators, sample_counts
 
@@ -64,9 +63,7 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
     return found
 
 
-def measure_step(
-    task: PlacementTask, shards: Shards, device: Device, rank: int, teams: Teams | None = None
-) -> Floats | Infeasible:
+def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None = None) -> Floats | Infeasible:
     """`[R, 4]` milliseconds of each timed pass by phase on this rank, or the first shards that did not fit.
 
     `shards` are those of all devices. Each operator runs alone; each collective begins when all ranks are there. Without
@@ -78,7 +75,7 @@ def measure_step(
     everyone = teams.everyone if teams else None
     asked_bytes = step_bytes(shards, device.setup.batch_size, rank, is_exchanged=teams is not None)
     built = device.within_memory(
-        lambda: (RankOperators(task, shards, device, rank), collectives_of(shards, teams, device) if teams else []),
+        lambda: (RankOperators(shards, device, rank), collectives_of(shards, teams, device) if teams else []),
         asked_bytes,
     )
     misfits = [None if built else Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=device.free_bytes())]
@@ -137,15 +134,10 @@ def _timed(work: Work, team: Group | None, device: Device) -> float:
 
 
 def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool) -> int:
-    """Memory for a rank's shards, their pooled vectors and gradients, and its traffic both ways."""
-    own, carried = shards.on(rank), shards.per_device(shards.traffic)  # [D, 4]
-    elements = batch_size * int(own.tables.dim.sum())
-    if is_exchanged:
-        row_dims, host_dims = int(carried[:, 1].max()), carried[:: shards.devices_per_host, 3]
-        sent = int(carried[rank, 0]) + row_dims + int(host_dims.max())
-        received = int(carried[:, 0].sum()) + row_dims + int(host_dims.sum())
-        elements += 2 * sent * batch_size + received * (batch_size // shards.num_devices + 1)
-    return int(own.device_bytes.sum()) + 2 * ELEMENT_BYTES * elements
+    """Memory for a rank's shards, their pooled vectors and gradients, and at most its traffic both ways."""
+    own, exchanged = shards.on(rank), shards.most_traffic()[[0, 1, 3]]
+    columns = int(own.tables.dim.sum()) + is_exchanged * 2 * int(exchanged.sum())
+    return int(own.device_bytes.sum()) + 2 * ELEMENT_BYTES * batch_size * columns
 
 
 def all_to_all(sent: list[int], received: list[int], team: Group, place: torch.device) -> tuple[Work, Work]:

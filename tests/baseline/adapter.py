@@ -74,7 +74,7 @@ def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> 
 
 def true_ms(task: PlacementTask, placement: Placement) -> float:
     """The simulated testbed's cost without noise."""
-    return float(sharding_costs(task, Shards.of(task, placement), EXACT.setup.batch_size, EXACT.spec).overall_ms())
+    return float(sharding_costs(Shards.of(task, placement), EXACT.setup.batch_size, EXACT.spec).overall_ms())
 
 
 def trained(pool: Tables, tasks: list[PlacementTask], seed: int) -> DreamShardPlacer:

@@ -50,7 +50,7 @@ def rows() -> Iterator[Row]:
 def embedding_ms(task: PlacementTask, shards: Shards, spec: AcceleratorSpec) -> tuple[float, float]:
     """Compute of the slowest device, and communication of fp16 vectors: half of the batch's bytes in fp32."""
     batch = task.batch_size or 1
-    costs, halved = (sharding_costs(task, shards, size, spec) for size in (batch, batch // 2))
+    costs, halved = (sharding_costs(shards, size, spec) for size in (batch, batch // 2))
     compute_ms = costs.phases_ms[..., 0] + costs.phases_ms[..., 3]
     return float(compute_ms.max()), float((halved.phases_ms[..., 1] + halved.phases_ms[..., 2]).max())
 

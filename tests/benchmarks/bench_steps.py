@@ -87,19 +87,19 @@ def _rank(number: int, folder: str, setup: TestbedSetup, placed: Placed, count: 
     device, teams = Device(setup, torch.device("cpu")), Teams(dist.group.WORLD)
     phases, steps = np.zeros((ROUNDS, len(placed), 4)), np.zeros((ROUNDS, len(placed)))
     for again, i in np.ndindex(steps.shape):
-        task, shards = placed[i][0], Shards.of(*placed[i])
-        timed = measure_step(task, shards, device, number, teams)
+        shards = Shards.of(*placed[i])
+        timed = measure_step(shards, device, number, teams)
         assert isinstance(timed, np.ndarray), "a placement does not fit"
         phases[again, i] = np.median(timed, axis=0)
-        steps[again, i] = _step_ms(task, shards, device, teams, count)
+        steps[again, i] = _step_ms(shards, device, teams, count)
     np.savez(f"{folder}/{number}.npz", phases=phases, steps=steps)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _step_ms(task: PlacementTask, shards: Shards, device: Device, teams: Teams, count: int) -> float:
+def _step_ms(shards: Shards, device: Device, teams: Teams, count: int) -> float:
     """Median wall milliseconds of a step among many in a row, without the flushes."""
-    operators = RankOperators(task, shards, device, teams.everyone.rank())
+    operators = RankOperators(shards, device, teams.everyone.rank())
     collectives = collectives_of(shards, teams, device)
     ends, flushes = [], []
     for _ in range(device.setup.warmups + count + 1):

@@ -58,7 +58,7 @@ def table_loads(
 ) -> Float[Tensor, "T L"]:
     """The roofline's loads of whole tables."""
     task = PlacementTask(tables, 1, 2**62, precision, optimizer)
-    return placed_loads(task, Shards.of(task, Placement.whole([0] * len(tables), 1)), batch_size)
+    return placed_loads(Shards.of(task, Placement.whole([0] * len(tables), 1)), batch_size)
 
 
 def costs_of_loads(loads: Float[Tensor, "*B D L"], batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:

@@ -10,11 +10,11 @@ def rank(number: int, host: str, gpu: str | None = None) -> Rank:
 
 
 def two_hosts(per_host: int) -> Layout:
-    return Layout.of(rank(r, "ab"[r // per_host], "NVIDIA H100") for r in range(2 * per_host))
+    return Layout.of([rank(r, "ab"[r // per_host], "NVIDIA H100") for r in range(2 * per_host)])
 
 
 def test_ranks_dealt_out_in_turn_become_devices_host_by_host():
-    layout = Layout.of(rank(r, "ab"[r % 2]) for r in range(4))
+    layout = Layout.of([rank(r, "ab"[r % 2]) for r in range(4)])
     assert layout.numbers == (0, 2, 1, 3)
     assert layout.devices_per_host == layout.part(3).devices_per_host == 2
 
@@ -23,7 +23,7 @@ def test_only_the_last_host_may_have_fewer_ranks():
     layout = Layout.of([rank(0, "small"), *(rank(r, "large") for r in range(1, 4))])
     assert [each.host for each in layout.ranks] == ["large"] * 3 + ["small"]
     with pytest.raises(ValueError, match=r"\[3, 2, 1\]"):
-        Layout.of(rank(r, host) for r, host in enumerate("aaabbc"))
+        Layout.of([rank(r, host) for r, host in enumerate("aaabbc")])
 
 
 @pytest.mark.parametrize(

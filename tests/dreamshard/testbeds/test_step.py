@@ -89,11 +89,12 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, optio
     device = device_of(kind)
     denses = []
     for d in range(RANKS):
-        operators, own = RankOperators(task, shards, device, d), shards.on(d)
+        operators, own = RankOperators(shards, device, d), shards.on(d)
         if operators.dense is not None:
             operators.dense.weights.grad = None
         for operator in operators.operators:
-            samples = slice([0, 3, 5, 7][d], [3, 5, 7, 9][d]) if operator.is_copy else slice(None)
+            is_copy = bool(own.is_any("data_parallel")[operator.shards[0]])
+            samples = slice([0, 3, 5, 7][d], [3, 5, 7, 9][d]) if is_copy else slice(None)
             places = [(int(own.table[s]), slice(*own.rows[s]), slice(*own.columns[s])) for s in operator.shards]
             weights = weights_of(operator, own)
             for (table, rows, columns), weight in zip(places, weights, strict=True):
@@ -105,7 +106,7 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, optio
                 given.append(gradients[table][samples, columns])
                 at += width
             pooled.backward(torch.cat(given, dim=1).to(kind))
-            if operator.is_copy:
+            if is_copy:
                 denses.append((operators.dense, places, weights))
             else:
                 hold(held, places, weights)
@@ -121,7 +122,7 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, optio
 
 def weights_of(operator: RankOperator, own: Shards) -> list[torch.Tensor]:
     """`[rows, dim]` of each of its shards."""
-    if not operator.is_copy:
+    if not own.is_any("data_parallel")[operator.shards[0]]:
         return operator.module.split_embedding_weights()
     rows, dim = own.tables.rows[operator.shards], own.tables.dim[operator.shards]
     parts = operator.module.weights.detach().split((rows * dim).tolist())
