@@ -72,6 +72,10 @@ def main() -> int:
                 found[name] += count
                 if count and "--list" in sys.argv:
                     print(f"{path}:{number}: {name}: {line.strip()}")
+    said = [json.loads(path.read_text()).values() for path in (PROJECT / "tests" / "messages").glob("*.json")]
+    found["errors of more than 25 words"] = sum(
+        len(text.split()) > 25 for texts_of in said for each in texts_of for text in each
+    )
     if "--write" in sys.argv:
         COUNTS.write_text(json.dumps(found, indent=1) + "\n")
     more = {name: count for name, count in found.items() if count > json.loads(COUNTS.read_text())[name]}

@@ -51,39 +51,39 @@ def test_json_is_read_and_keeps_the_ways_it_does_not_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text",
     [
-        ("pins: {big: 0}", "pins: .*extra inputs are not permitted"),
-        ("pin: {bigg: 0}", r"table 'bigg'.*did you mean 'big'"),
-        ("pin: {hot: 4}", r"devices \[4\], but there are only devices 0\.\.3"),
-        ("exclude_devices: [-1]", r"devices \[-1\]"),
-        ("memory_gb: [1, 2, 3]", "one size for each of 4"),
-        ("reserve_gb: -1", "reserve_gb: -1: input should be greater than or equal to 0"),
-        ("pin: {big: zero}", "pin.big.0: 'zero': input should be a valid integer"),
-        ("cache: {a: 1.5}", "cache.a: 1.5: input should be less than or equal to 1"),
-        ("sharding_types: {hot: by_row}", "'by_row' names no way to shard"),
-        ("pin: {big: 0", "neither YAML nor JSON"),
-        ("just words", "holds no constraints"),
+        "pins: {big: 0}",
+        "pin: {bigg: 0}",
+        "pin: {hot: 4}",
+        "exclude_devices: [-1]",
+        "memory_gb: [1, 2, 3]",
+        "reserve_gb: -1",
+        "pin: {big: zero}",
+        "cache: {a: 1.5}",
+        "sharding_types: {hot: by_row}",
+        "pin: {big: 0",
+        "just words",
     ],
 )
-def test_what_is_wrong_is_refused_with_the_reason(text, reason):
-    with pytest.raises(ValueError, match=reason):
+def test_what_is_wrong_is_refused_with_the_reason(text, messages):
+    with messages(ValueError):
         parse(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text",
     [
-        ("{pin: {big: 0}, exclude: {big: 0}}", r"'big' may only be on devices \(\)"),
-        ("exclude_devices: [0, 1, 2, 3]", "none of the 4 devices has room"),
-        ("reserve_gb: 1", "none of the 4 devices has room"),
-        ("{apart: [[a, b]], pin: {a: 0, b: 0}}", "have fewer devices"),
-        ("{apart: [[a, b, c, d, big]]}", "have fewer devices"),
-        ("{together: [[a, b]], apart: [[a, b, c]]}", "some of them to be apart"),
-        ("{together: [[a, hot]], sharding_types: {hot: data_parallel}}", r"\['hot'\] may not be table_wise"),
+        "{pin: {big: 0}, exclude: {big: 0}}",
+        "exclude_devices: [0, 1, 2, 3]",
+        "reserve_gb: 1",
+        "{apart: [[a, b]], pin: {a: 0, b: 0}}",
+        "{apart: [[a, b, c, d, big]]}",
+        "{together: [[a, b]], apart: [[a, b, c]]}",
+        "{together: [[a, hot]], sharding_types: {hot: data_parallel}}",
     ],
 )
-def test_a_task_refuses_constraints_that_contradict_one_another(text, reason):
+def test_a_task_refuses_constraints_that_contradict_one_another(text, messages):
     PlacementTask(tables_of([10]), 4, 2**20, constraints=Constraints(pinned={"elsewhere": ()}))
-    with pytest.raises(ValueError, match=f"the constraints of task cannot be met: .*{reason}"):
+    with messages(ValueError):
         PlacementTask(tables_of([10] * len(TABLES), names=TABLES), 4, 2**20, constraints=parse(text))

@@ -9,7 +9,7 @@ from tests.helpers.tables import task_of
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
-def test_a_sample_that_is_no_time_is_refused(wrong):
+def test_a_sample_that_is_no_time_is_refused(wrong, messages):
     task = task_of([1, 1], num_devices=2, room_rows=10)
-    with pytest.raises(ValueError, match="by hand"):
+    with messages(ValueError):
         sample_of(task, Placement.whole(torch.tensor([0, 1]), 2), [1.0, wrong])

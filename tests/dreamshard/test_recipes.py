@@ -16,12 +16,12 @@ DEFAULT = recipe("default")
 MINE = with_overrides(DEFAULT, source="mine.csv")
 
 
-def test_overrides_change_what_they_name_and_nothing_else():
+def test_overrides_change_what_they_name_and_nothing_else(messages):
     changed = with_overrides(DEFAULT, testbed="simulated", source="mlperf")
     assert (changed.testbed, changed.workload.source) == ("simulated", "mlperf")
     assert (changed.tasks, changed.training) == (DEFAULT.tasks, DEFAULT.training)
     assert with_overrides(DEFAULT) == DEFAULT
-    with pytest.raises(ValueError, match=r"'nonsense'.*'dlrm_50x4'"):
+    with messages(ValueError):
         recipe("nonsense")
 
 

@@ -27,6 +27,7 @@ from storage.run_records.trainings import Warm
 from storage.settings import RESULTS, Settings
 from storage.store import Store, open_store
 from tests.helpers.lake import append_samples
+from tests.helpers.messages import Messages
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.versions import training_of
 
@@ -115,7 +116,7 @@ def removable(store: Store) -> list[retention.StoredFile]:
     return retention.find_removable(store, datetime.now(UTC) - timedelta(days=90))
 
 
-def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
+def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store, messages: Messages):
     comparisons = [store.evaluations / f"{key(name)}.json" for name in ("named", "forgotten")]
     for path in comparisons:
         write_json(path, {"key": path.stem})
@@ -130,7 +131,7 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     assert {path.name for path in store.checkpoints.iterdir()} == {key("second"), key("third")}
     assert store.lake.read_cost_samples(key("first")) == []
     assert [path.exists() for path in comparisons] == [True, False]
-    with pytest.raises(ValueError, match="ingest the workload again"):
+    with messages(ValueError):
         facts(store, "first")
     assert removable(store) == []
     for view in catalog.VIEWS:
@@ -185,11 +186,11 @@ def test_leftovers_of_killed_writers_and_results_go_by_age(store: Store):
     assert [each.kind for each in removals] == ["sample buffer", "unfinished", "results of runs"]
 
 
-def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Path):
+def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Path, messages: Messages):
     age(list(shared_files(store)))
     shared = str(store.home)
     visitor = Store.from_environment({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": shared})
-    with pytest.raises(ValueError, match=r"does not know which versions others have registered.*MLFLOW_TRACKING_URI"):
+    with messages(ValueError):
         removable(open_store(visitor))
     member = replace(visitor, tracking_uri=store.tracking_uri)
     assert {each.run for each in removable(member)} == {each.run for each in removable(store)}

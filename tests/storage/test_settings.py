@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from storage.settings import Settings, quiet_environment
+from tests.helpers.messages import Messages
 
 
 def test_everything_is_below_the_home_and_settings_touch_no_disk(tmp_path: Path):
@@ -22,9 +23,9 @@ def test_a_store_may_be_a_folder_and_mlflows_files_elsewhere(tmp_path: Path, for
     assert settings.artifact_root == "s3://models/dreamshard"
 
 
-@pytest.mark.parametrize(("address", "reason"), [("s4://team", "s4"), ("gs://team", "gcsfs")])
-def test_an_address_that_nothing_installed_reads_is_refused(tmp_path: Path, address: str, reason: str):
-    with pytest.raises(ValueError, match=rf"{address}.*nothing that is installed here reads \(.*{reason}"):
+@pytest.mark.parametrize("address", ["s4://team", "gs://team"])
+def test_an_address_that_nothing_installed_reads_is_refused(tmp_path: Path, address: str, messages: Messages):
+    with messages(ValueError):
         Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": address})
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from storage.settings import Settings
 from storage.store import Store, open_store
+from tests.helpers.messages import Messages
 from tests.helpers.read_only import read_only
 
 
@@ -22,28 +23,29 @@ def test_a_shared_store_holds_all_but_the_homes_own(tmp_path: Path):
 
 
 @pytest.mark.parametrize("below", ["", "home"])
-def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path: Path, below: str):
+def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path: Path, below: str, messages: Messages):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"cannot be written .* point DREAMSHARD_HOME"):
+    with messages(ValueError):
         opened(DREAMSHARD_HOME=str(tmp_path / "file" / below))
 
 
-def test_a_read_only_home_opens_for_readers(tmp_path: Path):
+def test_a_read_only_home_opens_for_readers(tmp_path: Path, messages: Messages):
     settings = opened(DREAMSHARD_HOME=str(tmp_path))
     with read_only(tmp_path):
         assert open_store(settings, reads_only=True) == settings
-        with pytest.raises(ValueError, match=r"cannot be written \(Read-only file system\), so nothing could be kept"):
+        with messages(ValueError):
             open_store(settings)
 
 
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [("file:///proc/dreamshard", "dreamshard"), ("s3://nobody/x", r".*bucket.*\).*credentials and the endpoint")],
-)
+@pytest.mark.parametrize("address", ["file:///proc/dreamshard", "s3://nobody/x"])
 def test_a_store_that_cannot_be_written_is_one_clear_error(
-    tmp_path: Path, s3_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, address: str, reason: str
+    tmp_path: Path,
+    s3_environment: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    messages: Messages,
 ):
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=rf"{reason}.*point DREAMSHARD_STORE elsewhere"):
+    with messages(ValueError):
         opened(DREAMSHARD_HOME=str(tmp_path), DREAMSHARD_STORE=address)

@@ -7,6 +7,7 @@ import pytest
 from dreamshard.constraints import parse_constraints
 from dreamshard.files.foreign import InputError, reading
 from dreamshard.plan import parse_plan
+from tests.helpers.messages import Messages
 
 TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
 
@@ -14,9 +15,9 @@ TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
 @pytest.mark.parametrize(
     "error", [KeyError("x"), OverflowError("y"), AssertionError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "z")]
 )
-def test_an_error_of_a_library_is_one_sentence_with_its_cause(error: Exception):
+def test_an_error_of_a_library_is_one_sentence_with_its_cause(error: Exception, messages: Messages):
     with (
-        pytest.raises(ValueError, match=r"^f is not a plan \(\w+.*\), so it cannot be used; write it again$") as raised,
+        messages(ValueError) as raised,
         reading("f", "is not a plan", "so it cannot be used; write it again"),
     ):
         raise error
@@ -24,8 +25,8 @@ def test_an_error_of_a_library_is_one_sentence_with_its_cause(error: Exception):
 
 
 @pytest.mark.parametrize("text", ["- " * 10_000, "&a [*b]", "!!python/object/apply:os.system [id]"])
-def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str):
-    with pytest.raises(InputError, match="is neither YAML nor JSON"):
+def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str, messages: Messages):
+    with messages(InputError):
         parse_constraints(text, (), 1)
 
 
@@ -37,6 +38,6 @@ def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str):
         {"tables": {"t": TABLE | {"dim": 2**60}}},
     ],
 )
-def test_a_wrong_field_of_a_plan_is_named(wrong: dict[str, object]):
-    with pytest.raises(ValueError, match=r"^p\.json is not a plan \((num_devices|tables\.t)"):
+def test_a_wrong_field_of_a_plan_is_named(wrong: dict[str, object], messages: Messages):
+    with messages(ValueError):
         parse_plan(json.dumps({"num_devices": 2, "tables": {"t": TABLE}, **wrong}), "p.json")

@@ -28,12 +28,12 @@ def read(tmp_path):
     return written
 
 
-def test_a_preset_has_its_name_and_says_how_its_link_is_modelled():
+def test_a_preset_has_its_name_and_says_how_its_link_is_modelled(messages):
     assert hardware("h100") is hardware("H100") is H100
     assert all(spec.link_curve for spec in PRESETS.values())
-    with pytest.raises(ValueError, match=r"no hardware 'tpu'.*h100.*file of your own.*base: h100"):
+    with messages(ValueError):
         hardware("tpu")
-    with pytest.raises(ValueError, match=r"gone\.yaml is no hardware file"):
+    with messages(ValueError):
         hardware("gone.yaml")
 
 
@@ -73,23 +73,23 @@ def test_a_file_may_give_every_figure_except_the_host_link(read):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("base: h100\nmemroy: 80 GB\n", "memroy: '80 GB': unexpected keyword"),
-        ("base: h100\nmemory: 80\n", r"memory: '80'.*GiB"),
-        ("base: h100\nlink_bandwidth: 0 GB/s\n", "link_bandwidth: '0 GB/s'"),
-        (f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n", "memory: "),
-        ("base: h100\ndevices_per_host: 8 GB\n", "devices_per_host: '8 GB'"),
-        ("base: h100\nlink: carrier pigeon\n", r"link: 'carrier pigeon'.*nvlink"),
-        ("base: h100\nlink_latency: 16 us\n", r"as measured on h100.*add `link: nvlink`"),
-        ("base: tpu\n", "no preset 'tpu'"),
-        ("memory: 80 GB\n", "_latency: field required"),
-        ("- 80 GB\n", "holds no figures"),
-        ("base: [h100\n", "neither YAML nor JSON"),
+        "base: h100\nmemroy: 80 GB\n",
+        "base: h100\nmemory: 80\n",
+        "base: h100\nlink_bandwidth: 0 GB/s\n",
+        f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n",
+        "base: h100\ndevices_per_host: 8 GB\n",
+        "base: h100\nlink: carrier pigeon\n",
+        "base: h100\nlink_latency: 16 us\n",
+        "base: tpu\n",
+        "memory: 80 GB\n",
+        "- 80 GB\n",
+        "base: [h100\n",
     ],
 )
-def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, read, text, message):
-    with pytest.raises(ValueError, match=message) as error:
+def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, read, text, messages):
+    with messages(ValueError) as error:
         read(text)
     assert str(tmp_path / "my_cluster.yaml") in str(error.value)
     assert "\n" not in str(error.value)

@@ -1,6 +1,5 @@
 """How tables are split, and how tasks are drawn from them."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +35,7 @@ def test_new_tables_fill_both_sides_evenly_by_the_seed():
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_a_seed_draws_distinct_tasks_of_distinct_tables():
+def test_a_seed_draws_distinct_tasks_of_distinct_tables(messages):
     pool = pool_of(30)
     names = [[task.tables.names for task in draw(pool, seed)] for seed in (0, 0, 1)]
     assert names[0] == names[1] != names[2]
@@ -45,5 +44,5 @@ def test_a_seed_draws_distinct_tasks_of_distinct_tables():
     assert all(len(set(task.tables.names)) == 5 for task in tasks)
     few = draw(pool_of(4), seed=0, size=2, count=50)
     assert len(few) == len({task.whole_tables for task in few}) == 6  # all pairs of four
-    with pytest.raises(ValueError, match="6 tables cannot be drawn from a pool of 5"):
+    with messages(ValueError):
         draw(pool_of(5), seed=0, size=6)

@@ -44,12 +44,12 @@ def test_an_exchange_is_measured_without_any_table(cluster):
     assert (sample.repeats, sample.clock, sample.hardware) == (5, "wall", cluster.hardware)
 
 
-def test_exchanges_may_take_more_ranks_but_not_more_memory():
+def test_exchanges_may_take_more_ranks_but_not_more_memory(messages):
     bed = open_cluster(max_exchange_devices=3)
     try:
         assert bed.measure_exchange(Exchange(sent_bytes=torch.tensor([64, 64, 64]))).forward_ms.shape == (3,)
         assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).task.num_devices == 2
-        with pytest.raises(MeasurementError, match=r"\d+ bytes do not fit a device that has \d+ free"):
+        with messages(MeasurementError):
             bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**42, 2**42])))
     finally:
         bed.close()
@@ -71,16 +71,16 @@ def test_every_way_to_shard_is_measured_at_once(cluster):
 
 
 @pytest.mark.parametrize(
-    ("options", "first", "message"),
+    ("options", "first"),
     [
-        ({"precision": "bf16"}, {}, "fbgemm trains no bf16 tables with sgd on cpu"),
-        ({"optimizer": "adam"}, {}, "fbgemm trains no fp32 tables with adam on cpu"),
-        ({"precision": "fp16"}, {}, "'table-5 on device 0' is data-parallel in fp16 with sgd"),
-        ({}, {"cached_share": 0.5}, "'table-0' is in host memory with a cache on the device, which only GPUs have"),
+        ({"precision": "bf16"}, {}),
+        ({"optimizer": "adam"}, {}),
+        ({"precision": "fp16"}, {}),
+        ({}, {"cached_share": 0.5}),
     ],
 )
-def test_ways_that_the_cpu_lacks_are_refused_by_name(cluster, options, first, message):
-    with pytest.raises(ValueError, match=message):
+def test_ways_that_the_cpu_lacks_are_refused_by_name(cluster, options, first, messages):
+    with messages(ValueError):
         cluster.measure(any_sharding_task(SIX, **options), each_way(**first))
 
 

@@ -37,9 +37,9 @@ def test_without_gpus_or_if_asked_a_cluster_has_ranks_on_the_cpu(monkeypatch, na
     assert (bed.device_type, bed.hardware.split(", ")[-1]) == ("cpu", "2 ranks")
 
 
-def test_with_fewer_gpus_than_devices_a_cluster_is_refused(monkeypatch):
+def test_with_fewer_gpus_than_devices_a_cluster_is_refused(monkeypatch, messages):
     gpus(monkeypatch, 1)
-    with pytest.raises(ValueError, match=r"1 GPUs for 2 devices.*torchrun or Ray.*cluster:cpu"):
+    with messages(ValueError):
         open_testbed("cluster", SETUP)
 
 
@@ -53,11 +53,11 @@ def launched(*gpus: tuple[str, int] | tuple) -> Ranks:
     return ranks
 
 
-def test_a_cluster_measures_on_the_launchers_ranks():
+def test_a_cluster_measures_on_the_launchers_ranks(messages):
     for name in ("auto", "cluster", "cluster:cuda"):
         bed = open_testbed(name, SETUP, launched(H100, H100))
         assert (bed.device_type, bed.hardware) == ("cuda", "NVIDIA H100 x2, 2 hosts")
-        with pytest.raises(ValueError, match="rank 1 on host host-1 has no GPU"):
+        with messages(ValueError):
             open_testbed(name, SETUP, launched(H100, ()))
     assert bed.capacity(2).memory_bytes == 80 * 2**30
     assert open_testbed("cluster:cpu", SETUP, launched(H100, H100)).hardware == "Ceres x8, 2 ranks, 2 hosts"
@@ -74,46 +74,41 @@ def test_auto_emulates_many_devices_on_one_gpu(monkeypatch):
     assert bed.hardware == "NVIDIA H200 for each device, links of h200"
 
 
-def test_emulated_without_a_gpu_measures_on_the_cpu_and_says_so(monkeypatch, caplog):
+def test_emulated_without_a_gpu_measures_on_the_cpu_and_says_so(monkeypatch, caplog, messages):
     gpus(monkeypatch, 0)
     bed = open_testbed("emulated:a100", SETUP)
     assert (bed.device_type, bed.target.name) == ("cpu", "a100")
     assert "no GPU" in caplog.text
-    with pytest.raises(ValueError, match="no hardware 'abacus'"):
+    with messages(ValueError):
         open_testbed("emulated:abacus", SETUP)
 
 
 @pytest.mark.parametrize("name", ["cloud", "cluster:tpu", "auto:x", ""])
-def test_an_unknown_name_is_refused_with_the_names_there_are(name):
-    with pytest.raises(ValueError, match=r"no testbed.*auto.*cluster.*simulated:a100.*package.module:factory"):
+def test_an_unknown_name_is_refused_with_the_names_there_are(name, messages):
+    with messages(ValueError):
         open_testbed(name, SETUP)
 
 
-def test_ones_own_testbed_needs_only_to_measure():
+def test_ones_own_testbed_needs_only_to_measure(messages):
     bed = open_testbed("tests.helpers.testbeds:by_count", SETUP)
     assert (bed.name, bed.links, bed.capacity(2).memory_bytes) == ("own", None, None)
     task = roomy_task(tables_of_dims([4, 4, 4]))
     assert bed.measure(task, Placement.whole(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
-    with pytest.raises(ValueError, match="measures no exchanges"):
+    with messages(ValueError):
         bed.measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no_such_module:factory", "No module named 'no_such_module'"),
-        ("tests.helpers.testbeds:missing", "has no attribute 'missing'"),
-        ("tests.helpers.testbeds:not_a_testbed", "made a object; make a subclass"),
-    ],
+    "name", ["no_such_module:factory", "tests.helpers.testbeds:missing", "tests.helpers.testbeds:not_a_testbed"]
 )
-def test_ones_own_testbed_that_cannot_be_made_is_refused(name, message):
-    with pytest.raises(ValueError, match=message):
+def test_ones_own_testbed_that_cannot_be_made_is_refused(name, messages):
+    with messages(ValueError):
         open_testbed(name, SETUP)
 
 
-def test_only_legal_placements_are_measured():
+def test_only_legal_placements_are_measured(messages):
     task, placement = roomy_task(tables_of_dims([8])), Placement((TableSharding("row_wise"),), 2, 2)
     bed = open_testbed("simulated", SETUP)
     assert bed.measure(replace(task, constraints=ANY_SHARDING), placement).overall_ms > 0
-    with pytest.raises(ValueError, match="sharded row_wise, but may be table_wise"):
+    with messages(ValueError):
         bed.measure(task, placement)

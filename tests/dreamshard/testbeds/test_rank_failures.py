@@ -25,37 +25,29 @@ from tests.helpers.tables import roomy_task
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("raise", "rank 1 of 2: OSError: the disk is on fire"),
-        ("kill", "rank 1 of 2: it was killed by SIGKILL"),
-        ("hang", "rank 1 of 2: TimeoutError: no answer within the time limit"),
-        ("outside", "rank 1 of 2: .*table outside has index 999 outside the table of 500 rows"),
-    ],
-)
-def test_a_failing_rank_is_one_error_and_leaves_no_process(fault, message):
+@pytest.mark.parametrize("fault", ["raise", "kill", "hang", "outside"])
+def test_a_failing_rank_is_one_error_and_leaves_no_process(fault, messages):
     bed = open_cluster(FaultyLookups(BATCH), timeout_s=10.0)
     bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     pids, begun = pids_of(bed), time.monotonic()
     others = children() - set(pids)  # such as multiprocessing's tracker of resources
-    with pytest.raises(MeasurementError, match=message) as caught:
+    with messages(MeasurementError) as caught:
         bed.measure(with_fault(fault), placement(0, 1))
     assert time.monotonic() - begun < 30
     assert fault == "kill" or "lookups.py" in caught.value.__notes__[0]
     assert have_ended(pids)
-    with pytest.raises(MeasurementError, match=message):
+    with messages(MeasurementError):
         bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     bed.close()
     assert children() <= others
 
 
-def test_a_rank_that_dies_between_measurements_fails_the_next():
+def test_a_rank_that_dies_between_measurements_fails_the_next(messages):
     bed = open_cluster()
     bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     os.kill(pids_of(bed)[1], signal.SIGKILL)
     assert have_ended(pids_of(bed)[1:])
-    with pytest.raises(MeasurementError, match="rank 1 of 2: it was killed by SIGKILL"):
+    with messages(MeasurementError):
         bed.measure(roomy_task(TABLES), placement(0, 0, 1))
 
 

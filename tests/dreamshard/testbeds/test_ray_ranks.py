@@ -48,9 +48,9 @@ def measure(bed, *names: str):
     return bed.measure(task, Placement.whole(torch.arange(len(names)), len(names)))
 
 
-def test_actors_on_two_hosts_measure_again_after_one_was_killed(two_hosts):
+def test_actors_on_two_hosts_measure_again_after_one_was_killed(two_hosts, messages):
     for too_many in (setup(3), setup(max_exchange_devices=3)):
-        with pytest.raises(ValueError, match="Ray cluster has 2 CPUs on 2 hosts for 3 devices"):
+        with messages(ValueError):
             open_testbed("cluster:ray", too_many)
 
     bed, same = open_testbed("cluster:ray", setup()), open_testbed("cluster:ray:cpu", setup())
@@ -61,7 +61,7 @@ def test_actors_on_two_hosts_measure_again_after_one_was_killed(two_hosts):
     assert (bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**16, 2**16]))).forward_ms > 0).all()
 
     begun = time.monotonic()
-    with pytest.raises(MeasurementError, match=r"on rank 1 of 2 on host .*Ray node"):
+    with messages(MeasurementError):
         measure(same, "healthy-0", "kill")
     assert time.monotonic() - begun < 30
     again = open_testbed("cluster:ray", setup())

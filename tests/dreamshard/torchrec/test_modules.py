@@ -72,24 +72,21 @@ def test_a_collection_has_the_path_of_the_module_that_is_sharded():
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    "source",
     [
-        (ITEPEmbeddingBagCollection(bags(bag("user")), nn.Module()), "ITEPEmbeddingBagCollection, which is"),
-        (
-            QuantCollection([bag("user", data_type=DataType.INT8)], False, META),
-            "class EmbeddingBagCollection, which is",
-        ),
-        ([1], "an object of type list is no torch.nn.Module"),
-        (bags(bag("x", data_type=DataType.INT4)), "table 'x' is of a type .*'int4': input should be 'fp32'"),
-        (bags(bag("x", use_virtual_table=True)), "'virtual': input should be 'fp32'"),
+        ITEPEmbeddingBagCollection(bags(bag("user")), nn.Module()),
+        QuantCollection([bag("user", data_type=DataType.INT8)], False, META),
+        [1],
+        bags(bag("x", data_type=DataType.INT4)),
+        bags(bag("x", use_virtual_table=True)),
     ],
 )
-def test_what_has_no_tables_to_plan_is_refused_by_name(source, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_has_no_tables_to_plan_is_refused_by_name(source, messages):
+    with messages(ValueError):
         tables_of(source)
 
 
-def test_without_collections_plain_embeddings_are_read():
+def test_without_collections_plain_embeddings_are_read(messages):
     model = nn.Module()
     model.bags = nn.ModuleList([nn.EmbeddingBag(rows, dim, device=META) for rows, dim in ((100, 16), (7, 10))])
     model.words = nn.Embedding(50, 8, device=META, dtype=torch.float16)
@@ -98,7 +95,7 @@ def test_without_collections_plain_embeddings_are_read():
     assert found.tables.dim.tolist() == [16, 12, 8]
     assert [d.pooling for d in found.details] == ["mean", "mean", "none"]
     assert [d.precision for d in found.details] == ["fp32", "fp32", "fp16"]
-    with pytest.raises(ValueError, match=r"bags\.0' is in no collection of TorchRec"):
+    with messages(ValueError):
         narrowed(UNCONSTRAINED, found.by_name, device_type="cuda")
     model.ebc = bags(bag("user"))
     assert tables_of(model).tables.names == ("user",), "TorchRec shards collections only"

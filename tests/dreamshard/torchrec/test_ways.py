@@ -30,15 +30,15 @@ def test_sequences_and_odd_columns_get_what_torchrec_runs():
 
 
 @pytest.mark.parametrize(
-    ("constraints", "text"),
+    "constraints",
     [
-        ({"sharding_types_of": {"words": ("grid_shard",)}}, "'ec.words' .* offers"),
-        ({"sharding_types": ("table_wise", "row_wise")}, "'ebc.odd' has 10 columns.*widen the table"),
-        ({"cached_share_of": {"odd": 0.5}}, "odd' is to be cached and never"),
+        {"sharding_types_of": {"words": ("grid_shard",)}},
+        {"sharding_types": ("table_wise", "row_wise")},
+        {"cached_share_of": {"odd": 0.5}},
     ],
 )
-def test_what_torchrec_cannot_run_in_any_way_is_refused(constraints, text):
-    with pytest.raises(ValueError, match=text):
+def test_what_torchrec_cannot_run_in_any_way_is_refused(constraints, messages):
+    with messages(ValueError):
         types_of(Constraints(**{"sharding_types": SHARDING_TYPES, **constraints}))
 
 

@@ -74,17 +74,17 @@ CORRUPTIONS = {
 
 @pytest.mark.parametrize("corruption", sorted(CORRUPTIONS))
 @pytest.mark.parametrize("kind", ["placer", "state"])
-def test_a_corrupt_model_is_one_error_that_names_the_folder(kind, corruption, folder):
+def test_a_corrupt_model_is_one_error_that_names_the_folder(kind, corruption, folder, messages):
     if kind == "state":
         save_state(learnt(), folder)
     CORRUPTIONS[corruption](folder)
-    with pytest.raises(ValueError, match="model") as error:
+    with messages(ValueError) as error:
         {"placer": load_placer, "state": load_state}[kind](folder)
     assert str(folder) in str(error.value)
 
 
-def test_a_missing_folder_is_named_and_a_placer_is_no_state(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"absent holds no complete model"):
+def test_a_missing_folder_is_named_and_a_placer_is_no_state(folder, tmp_path, messages):
+    with messages(ValueError):
         load_placer(tmp_path / "absent")
-    with pytest.raises(ValueError, match="model"):
+    with messages(ValueError):
         load_state(folder)

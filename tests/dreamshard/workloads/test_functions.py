@@ -25,19 +25,13 @@ def test_functions_of_modules_and_of_files_are_called(tmp_path):
     assert call(f"{of_the_same_name}:make", "there is no model") == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def other(): pass\n", "has no function make, so there is no model"),
-        ("def make(): raise KeyError('rows')\n", "make raises KeyError: 'rows', so there is no model"),
-    ],
-)
-def test_what_is_wrong_with_a_function_is_one_sentence(tmp_path, text, message):
-    with pytest.raises(ValueError, match=message) as caught:
+@pytest.mark.parametrize("text", ["def other(): pass\n", "def make(): raise KeyError('rows')\n"])
+def test_what_is_wrong_with_a_function_is_one_sentence(tmp_path, text, messages):
+    with messages(ValueError) as caught:
         call(f"{written(tmp_path, text)}:make", "there is no model")
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_or_module_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"absent.py', so there is no model"):
+def test_a_missing_file_or_module_is_named(tmp_path, messages):
+    with messages(ValueError):
         call(f"{tmp_path}/absent.py:make", "there is no model")

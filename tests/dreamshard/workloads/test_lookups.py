@@ -28,16 +28,11 @@ def test_lookups_come_back_from_parquet_as_they_were_written(tmp_path, dtype):
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (pa.array([[0.5]]), "has indices of type"),
-        (pa.array([[1, None]], pa.list_(pa.int32())), "missing values"),
-        (pa.array([[-1]], pa.list_(pa.int32())), "negative index"),
-    ],
+    "column", [pa.array([[0.5]]), pa.array([[1, None]], pa.list_(pa.int32())), pa.array([[-1]], pa.list_(pa.int32()))]
 )
-def test_a_parquet_file_of_something_else_is_refused(tmp_path, column, message):
+def test_a_parquet_file_of_something_else_is_refused(tmp_path, column, messages):
     pq.write_table(pa.table({"indices": column}), tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match=message):
+    with messages(ValueError):
         read_lookups(tmp_path / "t.parquet")
 
 

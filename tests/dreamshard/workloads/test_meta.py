@@ -58,13 +58,7 @@ def test_the_first_samples_are_like_the_full_batch():
     assert bin_counts(thinned) / len(thinned) == pytest.approx(bin_counts(cut) / len(cut), abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"num_tables": 400, "max_table_bytes": 2**20}, "tables of at most 1 MiB as fp32, fewer than the 400"),
-        ({"batch_size": 65_537}, "one batch of 65536 samples"),
-    ],
-)
-def test_more_than_the_data_set_has_is_one_clear_sentence(config, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("config", [{"num_tables": 400, "max_table_bytes": 2**20}, {"batch_size": 65537}])
+def test_more_than_the_data_set_has_is_one_clear_sentence(config, messages):
+    with messages(ValueError):
         open_workload(WorkloadConfig(**config))

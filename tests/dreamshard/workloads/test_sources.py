@@ -105,13 +105,13 @@ def test_recorded_lookups_are_read_and_others_generated(tmp_path):
     assert list(tables) == ["user", "item/x", "shop"]
 
 
-def test_a_bucket_gives_the_same_as_a_folder_and_keeps_no_copies(tmp_path, bucket, monkeypatch):
+def test_a_bucket_gives_the_same_as_a_folder_and_keeps_no_copies(tmp_path, bucket, monkeypatch, messages):
     folder = make_folder(tmp_path / "f")
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     assert found(uploaded(folder, bucket)) == found(folder)
     fsspec.filesystem("memory").pipe("/bucket/tables/bad.csv", LIST.replace("1000", "-1").encode())
-    with pytest.raises(ValueError, match=f"^{bucket}/bad.csv, line 4 is wrong .rows: -1"):
+    with messages(ValueError):
         found(f"{bucket}/bad.csv")
     assert list((tmp_path / "scratch").iterdir()) == []
 
@@ -158,26 +158,21 @@ def test_a_fingerprint_changes_with_its_own_table_alone(tmp_path, bucket, remote
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"tables.csv": LIST, "tables.json": "[]"}, "holds tables.csv and tables.json"),
-        ({"notes.txt": "x"}, "holds neither a list of tables .* it holds notes.txt"),
-        ({"tables.csv": LIST, "users.parquet": "x"}, "users.parquet, but no table of its list has that name"),
-    ],
+    "files", [{"tables.csv": LIST, "tables.json": "[]"}, {"notes.txt": "x"}, {"tables.csv": LIST, "users.parquet": "x"}]
 )
-def test_a_folder_of_neither_layout_is_refused(tmp_path, files, message):
+def test_a_folder_of_neither_layout_is_refused(tmp_path, files, messages):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with messages(ValueError):
         found(str(tmp_path))
 
 
-def test_a_file_that_is_no_source_is_refused(tmp_path):
+def test_a_file_that_is_no_source_is_refused(tmp_path, messages):
     (tmp_path / "clicks.log").write_text("x")
     pq.write_table(pa.table({"label": [0], "C1": [3]}), tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"clicks\.log is a file whose name says nothing of its content"):
+    with messages(ValueError):
         found(str(tmp_path / "clicks.log"))
-    with pytest.raises(ValueError, match=r"train\.parquet.* has no name, rows, dim \(it has \['label', 'C1'\]\)"):
+    with messages(ValueError):
         found(str(tmp_path / "train.parquet"))
-    with pytest.raises(ValueError, match=r"no workload or file 'nonsense'.*meta-dlrm-2021.*\.pt.*\.csv"):
+    with messages(ValueError):
         found("nonsense")

@@ -70,20 +70,20 @@ def test_vectors_follow_from_poolings_features_or_lengths(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    "text",
     [
-        ("name,rows,dim,pooling_factor\n", "t.csv lists no tables"),
-        ("", "t.csv is no readable list of tables"),
-        ("name,rows,dim\nx,10,8\ny,ten,8\n", "line 3 is wrong .rows: 'ten'"),
-        ("name,rows,dim\n,,8\n", "line 2 has no name, rows"),
-        ("name,rows,dim\nx,10,8\nx,10,8\n", "line 3: table 'x' is listed before"),
-        ("name,rows,dim,pooling_factor\nx,10,8,-1\n", "line 2 is wrong .pooling_factor: -1"),
-        ("name,rows,dim,bin_0\nx,10,8,1\n", "line 2 is wrong .bins"),
-        ("name,rows,dim\nt," + "9" * 400 + ",4", "rows: "),
+        "name,rows,dim,pooling_factor\n",
+        "",
+        "name,rows,dim\nx,10,8\ny,ten,8\n",
+        "name,rows,dim\n,,8\n",
+        "name,rows,dim\nx,10,8\nx,10,8\n",
+        "name,rows,dim,pooling_factor\nx,10,8,-1\n",
+        "name,rows,dim,bin_0\nx,10,8,1\n",
+        "name,rows,dim\nt," + "9" * 400 + ",4",
     ],
 )
-def test_a_wrong_csv_names_the_line_and_the_value(tmp_path, text, named):
-    with pytest.raises(ValueError, match=named) as raised:
+def test_a_wrong_csv_names_the_line_and_the_value(tmp_path, text, messages):
+    with messages(ValueError) as raised:
         read_tables(written(tmp_path / "t.csv", text))
     assert len(str(raised.value)) < 600
 
@@ -92,17 +92,17 @@ CONFIG = b'[{"name": "x", "num_embeddings": 1, "embedding_dim": 4, %s}]'
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        ("t.parquet", b"PAR1", "t.parquet is no readable list"),
-        ("t.json", b"{", "t.json is no readable list"),
-        ("t.json", b'{"layers": [{"slot_size_array": [4]}]}', "t.json lists no tables"),
-        ("t.json", b'[{"name": "x"}]', "table 1 has no rows, dim"),
-        ("t.json", CONFIG % b'"data_type": "INT4"', "table 1 is wrong .precision: 'int4'.*fp32.*int8"),
-        ("t.json", CONFIG % b'"optimizer": "adamw"', "optimizer: 'adamw'"),
+        ("t.parquet", b"PAR1"),
+        ("t.json", b"{"),
+        ("t.json", b'{"layers": [{"slot_size_array": [4]}]}'),
+        ("t.json", b'[{"name": "x"}]'),
+        ("t.json", CONFIG % b'"data_type": "INT4"'),
+        ("t.json", CONFIG % b'"optimizer": "adamw"'),
     ],
 )
-def test_a_file_of_another_kind_is_one_clear_sentence(tmp_path, name, content, message):
+def test_a_file_of_another_kind_is_one_clear_sentence(tmp_path, name, content, messages):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
+    with messages(ValueError):
         read_tables(tmp_path / name)

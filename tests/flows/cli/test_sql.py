@@ -84,11 +84,11 @@ def test_costs_of_tables_are_those_measured_alone(sql):
     assert (row["error"], row["model_version"]) == (None, None)
 
 
-def test_views_are_data_frames(measured, tmp_path):
+def test_views_are_data_frames(measured, tmp_path, messages):
     assert notebook.view("tables", measured)["name"].tolist() == ["a", "b/c", "d", "e"]
-    with pytest.raises(ValueError, match=r"the views are .*table_costs"):
+    with messages(ValueError):
         notebook.view("costs", measured)
-    with pytest.raises(ValueError, match=r"there is no lake in"):
+    with messages(ValueError):
         notebook.view("tables", tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -10,6 +10,7 @@ import pytest
 
 from flows.runtime.task_runners import VARIABLE, task_runner
 from tests.flows.commands import Dreamshard
+from tests.helpers.messages import Messages
 
 SMOKE = ("--recipe", "smoke")
 
@@ -60,12 +61,12 @@ def test_ray_ingests_what_threads_do(
         assert _content(tmp_path / "ray") == _content(tmp_path / "threads")
 
 
-def test_an_unknown_task_runner_or_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_an_unknown_task_runner_or_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, messages: Messages):
     for wanted in ("spark", "threads:4", "ray"):
         monkeypatch.setenv(VARIABLE, wanted)
-        with pytest.raises(ValueError, match=f"'{wanted}'; give threads, ray:auto"):
+        with messages(ValueError):
             task_runner()
     monkeypatch.setitem(sys.modules, "prefect_ray", None)
     monkeypatch.setenv(VARIABLE, "ray:auto")
-    with pytest.raises(ValueError, match=r"dreamshard\[ray\]"):
+    with messages(ValueError):
         task_runner()

@@ -13,6 +13,7 @@ from storage.lake.parquet_files import write_rows
 from storage.lake.schemas import datasets
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
+from tests.helpers.messages import Messages
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
 
@@ -98,9 +99,9 @@ def test_a_query_of_one_testbed_opens_only_its_files(settings: Settings, filled:
     assert "1/2" in str(found(settings, sql))
 
 
-def test_a_query_that_fails_is_one_sentence_with_the_views(settings: Settings):
+def test_a_query_that_fails_is_one_sentence_with_the_views(settings: Settings, messages: Messages):
     for sql in ("select nope from cost_samples", "selec 1", "select * from costs"):
-        with pytest.raises(ValueError, match=r"DuckDB cannot answer this: .*tasks, cost_samples") as caught:
+        with messages(ValueError) as caught:
             catalog.query(settings, sql)
         assert "\n" not in str(caught.value)
 
@@ -125,10 +126,12 @@ def test_the_catalog_is_replaced_under_an_open_reader(
 @pytest.mark.parametrize(
     "use", [lambda s: catalog.query(s, "from tables"), catalog.write_catalog], ids=["sql", "catalog"]
 )
-def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(settings: Settings, filled: None, damage, use):
+def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(
+    settings: Settings, filled: None, damage, use, messages: Messages
+):
     [valid, *_] = list_files(settings.lake_root / "cost_samples", "**/*.parquet")
     with writing(valid.parent / "damaged.parquet") as file:
         file.write(damage(valid.read_bytes()))
-    with pytest.raises(ValueError, match=r"cannot read the lake .*damaged\.parquet.*writes it again") as refused:
+    with messages(ValueError) as refused:
         use(settings)
     assert "\n" not in str(refused.value)

@@ -4,7 +4,6 @@ import threading
 from dataclasses import replace
 from datetime import datetime
 
-import pytest
 import torch
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
@@ -18,6 +17,7 @@ from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
+from tests.helpers.messages import Messages
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
 
@@ -32,7 +32,7 @@ def lookups_of(name: str, indices: list[int]) -> WorkloadTable:
     return WorkloadTable(name, 10, 4, Lookups(torch.tensor(indices, dtype=torch.int32), offsets))
 
 
-def test_tables_come_back_bit_for_bit_in_their_order(lake: Lake, tables: Tables, version: str):
+def test_tables_come_back_bit_for_bit_in_their_order(lake: Lake, tables: Tables, version: str, messages: Messages):
     back = lake.read_dataset(version)
     assert back.names == tables.names
     for name in ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows"):
@@ -42,7 +42,7 @@ def test_tables_come_back_bit_for_bit_in_their_order(lake: Lake, tables: Tables,
     before = files(lake)
     assert lake.write_dataset(tables, "another name of the same") == version
     assert files(lake) == before
-    with pytest.raises(ValueError, match=rf"no dataset 'nope'.*{version}"):
+    with messages(ValueError):
         lake.read_dataset("nope")
 
 
@@ -69,7 +69,9 @@ def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
     assert len(list_file_infos(lake.root / "lookups")) == 3
 
 
-def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, version: str, tables: Tables):
+def test_tasks_come_back_as_they_were_drawn(
+    lake: Lake, task: PlacementTask, version: str, tables: Tables, messages: Messages
+):
     drawn = [task, PlacementTask(tables.select([3, 1]), 4, 2**40, name="train-001", devices_per_host=2)]
     key = lake.write_tasks(drawn, version, "train", seed=3)
     assert lake.write_tasks(drawn, version, "train", seed=3) == key
@@ -77,7 +79,7 @@ def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, ver
     assert [one.tables.names for one in back] == [("d", "a", "e"), ("e", "b/c")]
     for name in ("name", "num_devices", "devices_per_host", "memory_bytes", "precision", "optimizer"):
         assert [getattr(one, name) for one in back] == [getattr(one, name) for one in drawn], name
-    with pytest.raises(ValueError, match="no test tasks 'other'"):
+    with messages(ValueError):
         lake.read_tasks(version, "test", "other")
 
 

@@ -13,6 +13,7 @@ from storage.mlflow_store import registration, registry, runs, versions
 from storage.mlflow_store.registry import make_champion, set_alias
 from storage.run_records.trainings import Training
 from storage.settings import Settings
+from tests.helpers.messages import Messages
 from tests.helpers.versions import training_of
 
 MODELLED = training_of(hardware="simulated h100")
@@ -45,7 +46,9 @@ def aliases_of(settings: Settings, name: str = FIRST) -> dict[str, str]:
     return {alias: v.uri for v in registry.versions(settings) if v.model == model for alias in v.aliases}
 
 
-def test_a_version_places_as_registered_and_holds_no_pickle(registered: Settings, placer, tables: Tables):
+def test_a_version_places_as_registered_and_holds_no_pickle(
+    registered: Settings, placer, tables: Tables, messages: Messages
+):
     task = PlacementTask(tables, 2, 10**6)
     loaded, placement = registry.load_placer(FIRST, registered), placer.place(task)
     assert torch.equal(loaded.place(task).device, placement.device)
@@ -55,7 +58,7 @@ def test_a_version_places_as_registered_and_holds_no_pickle(registered: Settings
     assert ".safetensors" in kinds
     assert not kinds & {".pkl", ".pickle", ".pt", ".pth", ".bin", ".cloudpickle"}
     for name in ("champion", "7", "best", "models:/dreamshard-simulated-h100-2/7", "models:/other/1"):
-        with pytest.raises(ValueError, match=f"registered: {FIRST}"):
+        with messages(ValueError):
             registry.load_placer(name, registered)
 
 
@@ -103,7 +106,7 @@ def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, 
     set_alias(registered, FIRST, "champion", "the first")
     register()
     shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{registry.find(registered, SECOND).model_id}*")))
-    with pytest.raises(ValueError, match=f"files of {SECOND} cannot be read"):
+    with pytest.raises(ValueError, match=SECOND):
         make_champion(registered, SECOND, "a hunch", "ann")
     assert aliases_of(registered) == {"champion": FIRST}
 
@@ -136,9 +139,9 @@ def test_each_algorithm_has_its_own_champions(registered: Settings, register):
     assert {row["reference"] for row in versions.versions(registered)} == {version, FIRST}
 
 
-def test_before_the_first_run_no_database_is_made(tmp_path: Path):
+def test_before_the_first_run_no_database_is_made(tmp_path: Path, messages: Messages):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
     assert versions.versions(settings) == []
-    with pytest.raises(ValueError, match=r"no champion yet at .*train one with"):
+    with messages(ValueError):
         registry.load_placer("champion", settings)
     assert list(tmp_path.iterdir()) == []
