@@ -163,13 +163,11 @@ def _content(path: Path) -> dict[str, str]:
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path} holds no figures; give one per line, for example `memory: 80 GB`")
     figures = {str(key): str(value) for key, value in content.items()}
-    base = figures.pop("base", "").lower()
-    names = [file.stem for file in _PRESETS.glob("*.yaml")]
-    if base and base not in names:
-        raise InputError(
-            f"{path}: there is no preset {brief(base)} to start from; use one of {', '.join(sorted(names))}"
-        )
-    return {**(_content(_PRESETS / f"{base}.yaml") if base else {}), **figures}
+    if not (base := figures.pop("base", "").lower()):
+        return figures
+    if base not in (names := sorted(file.stem for file in _PRESETS.glob("*.yaml"))):
+        raise InputError(f"{path}: there is no preset {brief(base)} to start from; use one of {', '.join(names)}")
+    return _content(_PRESETS / f"{base}.yaml") | figures
 
 
 def _parsed(path: Path) -> AcceleratorSpec:

@@ -50,7 +50,7 @@ def collectives_s(
         devices_per_host: devices that reach each other by the node's own link.
         group: devices that share the rows of a table on one host.
     """
-    sent, hosts, near = vector_bytes(most, batch_size), -(-num_devices // group), max(1, devices_per_host // group)
+    sent, hosts, near = most * (VECTOR_BYTES * batch_size), -(-num_devices // group), max(1, devices_per_host // group)
     each_way_s = collective_s(sent[..., 0], num_devices, spec, devices_per_host)
     each_way_s = each_way_s + collective_s(sent[..., 3] / group, hosts, spec, near)
     there_s, back_s = (
@@ -72,11 +72,6 @@ def index_exchange_s(shards: Shards, batch_size: int, spec: AcceleratorSpec, dev
     received = ~shards.is_any("data_parallel") * batch_size * (shards.tables.pooling_factor.double() + 1)
     most = shards.per_device(received).max()
     return float(collective_s(LOOKUP_BYTES * most, shards.num_devices, spec, devices_per_host))
-
-
-def vector_bytes(sum_dims: Float[Tensor, "*B"], batch_size: int) -> Float[Tensor, "*B"]:
-    """Bytes of the pooled vectors of the whole batch on each device: all that it sends, its own share included."""
-    return sum_dims * (VECTOR_BYTES * batch_size)
 
 
 def collective_s(

@@ -34,12 +34,11 @@ ABOVE_32, ABOVE_64 = 11, 12  # tables with a dim above 32, above 64
 STEPS = 13  # three columns: warp steps with 8, 16, 32 threads a row
 HOT_BYTES = STEPS + len(GROUPS)  # 17 columns: bytes of distinct rows, most often looked up first
 AGAIN_BYTES = HOT_BYTES + NUM_BINS  # 17 columns: bytes of reads of those rows after the first
-HOST_READ_BYTES = AGAIN_BYTES + NUM_BINS  # before the lookup: rows into the caches
-HOST_WRITTEN_BYTES = HOST_READ_BYTES + 1  # and rows back
-HOST_STATE_BYTES = HOST_READ_BYTES + 2  # backward: optimizer state in host memory, each way
-CACHED_LOOKUPS = HOST_READ_BYTES + 3  # lookups in caches
-DENSE_BYTES = HOST_READ_BYTES + 4  # backward of copies: gradients cleared; read, weights and state rewritten
-NUM_LOADS = HOST_READ_BYTES + 5
+HOST_ROW_BYTES = AGAIN_BYTES + NUM_BINS  # before the lookup: rows into the caches, and as many back
+HOST_STATE_BYTES = HOST_ROW_BYTES + 1  # backward: optimizer state in host memory, each way
+CACHED_LOOKUPS = HOST_ROW_BYTES + 2  # lookups in caches
+DENSE_BYTES = HOST_ROW_BYTES + 3  # backward of copies: gradients cleared; read, weights and state rewritten
+NUM_LOADS = HOST_ROW_BYTES + 4
 
 
 def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
@@ -82,11 +81,10 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
         loads[:, STEPS + i] = lookups * (dim / (4 * threads)).ceil() * threads / 32
     hot, again = _reuse(tables, lookups, unique)  # [S, 17]
     loads[:, HOT_BYTES:AGAIN_BYTES] = hot * row_bytes[:, None]
-    loads[:, AGAIN_BYTES:HOST_READ_BYTES] = again * row_bytes[:, None]
+    loads[:, AGAIN_BYTES:HOST_ROW_BYTES] = again * row_bytes[:, None]
 
     if in_host.any():
-        loads[:, HOST_READ_BYTES] = in_host * _missed_rows(shards, unique) * row_bytes
-        loads[:, HOST_WRITTEN_BYTES] = loads[:, HOST_READ_BYTES]
+        loads[:, HOST_ROW_BYTES] = in_host * _missed_rows(shards, unique) * row_bytes
     loads[:, HOST_STATE_BYTES] = in_host * unique * state_bytes
     loads[:, CACHED_LOOKUPS] = in_host * lookups
     loads[:, DENSE_BYTES] = copies * 2 * (GRADIENT_BYTES * rows * dim + shards.stored_bytes.double())

@@ -144,7 +144,7 @@ def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
     seconds: float = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES * figures[_LAUNCH])
-    moved_s = max(load[at.HOST_READ_BYTES], load[at.HOST_WRITTEN_BYTES]) / figures[_HOST_RATE]
+    moved_s = load[at.HOST_ROW_BYTES] / figures[_HOST_RATE]
     sorted_bytes = load[at.CACHED_LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
     prefetch_s = (load[at.CACHED_LOOKUPS] > 0) * PREFETCH_KERNELS * figures[_LAUNCH]
     seconds += moved_s + sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + prefetch_s

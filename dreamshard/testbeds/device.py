@@ -9,10 +9,12 @@ share cores; communication is wall time. On CUDA both are timed by events on the
 
 import gc
 import platform
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,7 +41,6 @@ KEPT_LOOKUP_BYTES = {"cpu": 2**30, "cuda": 2**33}
 INT32_LIMIT = 2**31 - 1
 _ALIGNMENT = 64  # bytes, a cache line
 _FILL = 0x3C  # byte of weights: 0.01 in fp32, 1.06 in fp16
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 Floats = npt.NDArray[np.float64]
 Result = TypeVar("Result")
@@ -128,12 +129,11 @@ class Device:
         New weights for each placement would take gigabytes to allocate and fill, and fresh zero pages make lookups look
         cheap (they all map to one page of memory). So all shards share this memory, which is filled when it grows.
         """
-        aligned = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
-        if sum(aligned) > len(self._weights):
+        starts = [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
+        if starts[-1] > len(self._weights):
             self._weights = self._weights[:0].clone()  # free before taking more
-            self._weights = torch.full((sum(aligned),), _FILL, dtype=torch.uint8, device=self.device)
-        parts = self._weights[: sum(aligned)].split(aligned)
-        return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+            self._weights = torch.full((starts[-1],), _FILL, dtype=torch.uint8, device=self.device)
+        return [self._weights[start:][:size] for start, size in zip(starts, sizes, strict=False)]
 
     def within_memory(self, work: Callable[[], Result], needed_bytes: int) -> Result | None:
         """The result of work that needs this much memory; None if less is free, or the device ran out of memory."""
@@ -171,14 +171,12 @@ class DeviceTestbed(Testbed):
 
     def sample(self, task: PlacementTask, placement: Placement, timed: Floats | Infeasible) -> CostSample:
         """The sample of a placement, by the `[R, D, 4]` milliseconds of each timed pass."""
-        infeasible = timed if isinstance(timed, Infeasible) else None
+        infeasible = None
         if isinstance(timed, Infeasible):
-            timed = np.zeros((0, task.num_devices, len(PHASES)))
+            infeasible, timed = timed, np.zeros((0, task.num_devices, len(PHASES)))
         phases_ms, origin = self.summarised(timed, CLOCKS[self.device_type].name)
-        costs, batch_size = DeviceCosts(phases_ms), self.setup.batch_size
-        return CostSample(
-            task=task, placement=placement, costs=costs, batch_size=batch_size, infeasible=infeasible, **origin
-        )
+        origin |= {"costs": DeviceCosts(phases_ms), "batch_size": self.setup.batch_size, "infeasible": infeasible}
+        return CostSample(task=task, placement=placement, **origin)
 
     def summarised(self, timed: Floats, clock: str) -> tuple[Float[Tensor, "D P"], dict[str, Any]]:
         """Medians of timed passes `[R, D, P]`, zeros without any, and the fields of a `Measurement`."""
@@ -192,9 +190,8 @@ def device_model(device_type: str) -> str:
     """Model of the first GPU, or of the processor."""
     if device_type == "cuda":
         return str(torch.cuda.get_device_name(0))
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.machine())
+    found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
 
 
 def library_versions() -> dict[str, str]:
@@ -208,7 +205,7 @@ def library_versions() -> dict[str, str]:
 
 def machine_memory_bytes() -> int:
     """Memory of this machine, or of the container that this process is in."""
-    limits = [int(psutil.virtual_memory().total)]
+    total = int(psutil.virtual_memory().total)
     with suppress(OSError, ValueError):  # there is no such file, or it says `max`
-        limits.append(int(_CONTAINER_LIMIT.read_text()))
-    return min(limits)
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total

@@ -23,7 +23,7 @@ import torch
 from dreamshard.cost_model.compiled import ALL_TO_ALL, NUM_CURVES, Floats, curve_ms, curve_points
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.hardware import roofline
-from dreamshard.hardware.links import collective_s, vector_bytes
+from dreamshard.hardware.links import VECTOR_BYTES, collective_s
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables
@@ -115,7 +115,7 @@ class LawTestbed(Testbed):
 @cache
 def links(num_devices: int) -> Floats:
     """The first argument of `Law.comm_ms`: the curve of the simulated hardware's all-to-all."""
-    sent_bytes = vector_bytes(torch.from_numpy(curve_points()), BATCH)
+    sent_bytes = torch.from_numpy(curve_points()) * (VECTOR_BYTES * BATCH)
     seconds = collective_s(sent_bytes, num_devices, RTX2080TI, RTX2080TI.devices_per_node)
     return np.tile(2e3 * seconds.numpy(), (NUM_CURVES, 1))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
-from dreamshard.hardware.links import collective_s, vector_bytes
+from dreamshard.hardware.links import VECTOR_BYTES, collective_s
 from dreamshard.hardware.loads import DIM, placed_loads
 from dreamshard.hardware.roofline import figures_of, operators_s
 from dreamshard.placement import Placement, TableSharding
@@ -66,7 +66,7 @@ def costs_of_loads(loads: Float[Tensor, "*B D L"], batch_size: int, spec: Accele
     flat = loads.reshape(-1, loads.shape[-1]).contiguous().numpy()
     compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), flat)).reshape(*loads.shape[:-1], 2)
     dims = loads[..., DIM]
-    most_bytes = vector_bytes(dims.amax(dim=-1, keepdim=True), batch_size)
+    most_bytes = dims.amax(dim=-1, keepdim=True) * (VECTOR_BYTES * batch_size)
     comm_s = collective_s(most_bytes, dims.shape[-1], spec, spec.devices_per_node).expand_as(dims)
     return DeviceCosts(1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1))
 

@@ -58,7 +58,7 @@ def test_every_vector_of_a_sample_is_written_and_sent():
 def test_reads_of_all_bins_add_up_to_the_lookups():
     bins = torch.rand(3, 17, generator=torch.Generator().manual_seed(0))
     tables = replace(tables_of_dims([8, 8, 8], batch_size=BATCH), bins=bins / bins.sum(dim=1, keepdim=True))
-    reads = table_loads(tables, BATCH)[:, at.HOT_BYTES : at.HOST_READ_BYTES]
+    reads = table_loads(tables, BATCH)[:, at.HOT_BYTES : at.HOST_ROW_BYTES]
     torch.testing.assert_close(reads.sum(dim=1), torch.full((3,), 2.0 * BATCH * 32, dtype=torch.float64))
 
 
@@ -88,8 +88,8 @@ def test_a_cache_misses_the_coldest_rows_first(cached_share, missed):
     task = task_of_one(bins=[[0.5, 0.0, 0.5]], lookups=[450], unique_rows=[200], num_devices=1, optimizer="adam")
     task = replace(task, tables=replace(task.tables, pooling_factor=torch.tensor([450 / BATCH])))
     loads = loads_of(task, "table_wise", where=(0,), cached_share=cached_share)[0]
-    columns = (at.HOST_READ_BYTES, at.HOST_WRITTEN_BYTES, at.HOST_STATE_BYTES, at.UPDATE_BYTES, at.CACHED_LOOKUPS)
-    expected = [missed * 64, missed * 64, 200 * 128, 2 * 200 * 64, 450]
+    columns = (at.HOST_ROW_BYTES, at.HOST_STATE_BYTES, at.UPDATE_BYTES, at.CACHED_LOOKUPS)
+    expected = [missed * 64, 200 * 128, 2 * 200 * 64, 450]
     assert loads[list(columns)].tolist() == pytest.approx(expected, rel=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_missed_rows_cross_the_link_before_lookups_moments_after():
     all_kept, half = (loads_of(task, "table_wise", where=(0,), cached_share=share)[0].numpy() for share in (1.0, 0.5))
     figures, link = figures_of(H100, BATCH), HOST_LINK_SHARE * H100.host_bytes_per_s
     slower = figures_of(replace(H100, host_bytes_per_s=H100.host_bytes_per_s / 2), BATCH)
-    assert forward_s(figures, half) - forward_s(figures, all_kept) == pytest.approx(half[at.HOST_READ_BYTES] / link)
+    assert forward_s(figures, half) - forward_s(figures, all_kept) == pytest.approx(half[at.HOST_ROW_BYTES] / link)
     later_s = backward_s(slower, all_kept) - backward_s(figures, all_kept)
     assert later_s == pytest.approx(all_kept[at.HOST_STATE_BYTES] / link)
 
