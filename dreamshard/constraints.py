@@ -115,7 +115,7 @@ UNCONSTRAINED = Constraints()
 ANY_SHARDING = Constraints(sharding_types=SHARDING_TYPES)
 """Every way to shard, in device memory."""
 
-_ADVICE = "so the placement would ignore it; correct it"
+_ADVICE = "correct it"
 _DEFAULT = "default"  # in `sharding_types`: of tables that are not named
 
 

@@ -112,8 +112,8 @@ class CostSample(Measurement):
         phases_ms = self.costs.phases_ms
         if not phases_ms.isfinite().all() or (phases_ms < 0).any():
             raise ValueError(
-                f"testbed {self.testbed!r} measured {phases_ms.tolist()} ms for {self.task.name}; costs must be finite and "
-                "not negative, so check the testbed's clock"
+                f"testbed {self.testbed!r} measured {phases_ms.tolist()} ms for {self.task.name}; costs are finite and not "
+                "negative: check the clock"
             )
 
     @property

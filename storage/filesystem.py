@@ -90,8 +90,8 @@ def check_writable(folder: AnyPath, setting: str) -> None:
     except Exception as error:  # every store has errors of its own
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"{folder} cannot be written ({reason}), so nothing could be kept; create it (a bucket must exist), check "
-            f"the credentials and the endpoint in the environment, or point {setting} elsewhere"
+            f"{folder} cannot be written ({reason}); create the bucket, check the credentials and the endpoint, or point "
+            f"{setting} elsewhere"
         ) from error
 
 

@@ -89,9 +89,8 @@ def remove_files(removals: Sequence[StoredFile]) -> None:
 def _check_registry(settings: Settings) -> None:
     if settings.tracking_uri == home_registry(settings.home) and settings.store_root != settings.home:
         raise ValueError(
-            f"the store {settings.store_root} is shared, and the registry is this home's own ({settings.tracking_uri}), "
-            "which does not know which versions others have registered, so files that these need would be removed; set "
-            "MLFLOW_TRACKING_URI to the server or database of all who use the store"
+            f"the store {settings.store_root} is shared, but the registry {settings.tracking_uri} is this home's own, so "
+            "files of others' versions would be removed; set MLFLOW_TRACKING_URI to the shared one"
         )
 
 

@@ -53,8 +53,8 @@ def open_store(settings: Settings | None = None, *, reads_only: bool = False) ->
     except OSError as error:
         if not (reads_only and home.is_dir()):
             raise ValueError(
-                f"the home {home} cannot be written ({error.strerror or error}), so nothing could be kept; point "
-                "DREAMSHARD_HOME or --home at a folder you may write"
+                f"the home {home} cannot be written ({error.strerror or error}); point DREAMSHARD_HOME or --home at a "
+                "folder you may write"
             ) from error
     if root != home:
         check_writable(root, "DREAMSHARD_STORE")

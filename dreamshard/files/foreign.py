@@ -33,7 +33,7 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
     Args:
         source: the file or request, as the message names it.
         problem: e.g. `is not a plan`.
-        advice: why it matters, and what to do: `so it cannot be used; give ...`.
+        advice: what to do: `give ...`.
     """
     try:
         yield
@@ -43,9 +43,9 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
         own = error.errors()[-1].get("ctx", {}).get("error")
         if isinstance(own, InputError):
             raise own from error
-        raise InputError(f"{source} {problem} ({_validation_problem(error)}), {advice}") from error
+        raise InputError(f"{source} {problem} ({_validation_problem(error)}); {advice}") from error
     except Exception as error:
-        raise InputError(f"{source} {problem} ({type(error).__name__}: {first_line(error)}), {advice}") from error
+        raise InputError(f"{source} {problem} ({type(error).__name__}: {first_line(error)}); {advice}") from error
 
 
 def brief(value: object) -> str:

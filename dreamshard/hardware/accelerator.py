@@ -117,7 +117,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
     Raises:
         ValueError: the file is missing, or a key, unit or figure in it is wrong.
     """
-    with reading(path, "is no hardware file", "so its costs are unknown; see docs/hardware.md"):
+    with reading(path, "is no hardware file", "see docs/hardware.md"):
         spec = _parsed(path)
         if "link_latency" in yaml.safe_load(path.read_bytes()) and spec.link_curve in PRESETS:
             raise InputError(
@@ -158,7 +158,7 @@ def preset_of(device: str) -> AcceleratorSpec | None:
 def _content(path: Path) -> dict[str, str]:
     """Keys and values of a file, with those of its base; counts and quantities as text."""
     text = path.read_bytes()
-    with reading(path, "is neither YAML nor JSON", "so its costs are unknown; correct it"):
+    with reading(path, "is neither YAML nor JSON", "correct it"):
         content = yaml.safe_load(text)
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path} holds no figures; give one per line, for example `memory: 80 GB`")

@@ -375,8 +375,8 @@ def _sensible(
     if not (has_way := chosen.any(axis=1)).all():
         name = parent_name(task.tables.names[table[has_way.argmin()]])
         raise NoPlacementError(
-            f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, but its pins, "
-            f"its columns, its cache or {num_devices} devices in hosts of {per_host} do not allow that; allow another way"
+            f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, against its pins, "
+            f"columns or cache, or {num_devices} devices in hosts of {per_host}; allow another way"
         )
     of_item, column = np.nonzero(chosen)
     levels, kinds, of_share = (np.array([each[n] for each in columns])[column] for n in range(3))

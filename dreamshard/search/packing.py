@@ -185,9 +185,8 @@ def no_room(task: PlacementTask, *, is_proved: bool = False, what: str = "whole 
     largest, in_all, most = int(size.argmax()), int(size.sum()), int(room.sum())
     is_proved = is_proved or in_all > most
     return NoPlacementError(
-        f"found no placement of {what} of {task.name}{', and none exists' if is_proved else ''}: they need {gib(in_all)}, "
-        f"{task.tables.names[largest]!r} alone {gib(int(size[largest]))}; {task.num_devices} devices have {gib(most)}; "
-        "give more memory or allow other ways to shard",
+        f"found no placement of {what} of {task.name}: they need {gib(in_all)}, {task.tables.names[largest]!r} alone "
+        f"{gib(int(size[largest]))}, of {gib(most)} on {task.num_devices} devices; allow more memory or other ways to shard",
         is_proved=is_proved,
     )
 

@@ -247,7 +247,7 @@ def current_plan(
     Raises:
         ValueError: the text is no plan of TorchRec, or a table is sharded in a way or kept in storage that is not planned.
     """
-    with reading(name, "is not a TorchRec sharding plan", "so nothing can be compared with it; give the plan in use"):
+    with reading(name, "is not a TorchRec sharding plan", "give the plan in use"):
         modules = source.plan if isinstance(source, ShardingPlan) else json.loads(source)
         modules = modules.get("plan", modules)
         found = [

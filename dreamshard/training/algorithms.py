@@ -53,7 +53,7 @@ _FORMAT = 5
 _WEIGHTS, _CONFIG, _REST = "weights.safetensors", "config.json", "training.pt"
 _UNREADABLE = (
     "holds no complete model of this version",
-    f"so it cannot be used; give a folder that has {_CONFIG} and {_WEIGHTS} as they were written, or train it again",
+    f"give a folder with its {_CONFIG} and {_WEIGHTS}, or train again",
 )
 _DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
 _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration

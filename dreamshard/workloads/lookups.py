@@ -151,7 +151,7 @@ def read_lookups(path: str | Path) -> Lookups:
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
-    with reading(path, "cannot be read as lookups", "so its table cannot be measured; write it again"):
+    with reading(path, "cannot be read as lookups", "write it again"):
         samples = pq.read_table(path, columns=["indices"], memory_map=True).column("indices")
         if not pa.types.is_list(samples.type) or samples.type.value_type not in (pa.int32(), pa.int64()):
             raise InputError(f"{path} has indices of type {samples.type}, not list<int32 or int64>; write them as such")

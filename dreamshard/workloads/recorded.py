@@ -61,7 +61,7 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
     if path.suffix != ".gz":
         return _tensors(path, path.name)
     with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp") as unpacked:
-        with reading(path, "is truncated or not gzipped", "so its lookups are incomplete; download it again"):
+        with reading(path, "is truncated or not gzipped", "download it again"):
             with gzip.open(path, "rb") as source:
                 shutil.copyfileobj(source, unpacked, 2**24)
             unpacked.flush()
@@ -69,7 +69,7 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
 
 
 def _tensors(path: Path, name: str) -> RecordedFile:
-    advice = "so no lookups can be read from it; give (indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
+    advice = "give (indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
     with reading(name, "does not hold three consistent tensors", advice):
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if [type(part) for part in content] != [Tensor] * 3:
@@ -101,7 +101,7 @@ def _tensors(path: Path, name: str) -> RecordedFile:
 
 def open_arrays(path: Path, batch_size: int) -> RecordedFile:
     """Open a `.npy` or `.npz` file of rows; raises like `open_tensors`."""
-    advice = "so no lookups can be read from it; give integers [B, T], or an .npz of X_cat or of an array per table"
+    advice = "give integers [B, T], or an .npz of X_cat or of an array per table"
     with reading(path, "holds no arrays of rows", advice):
         content = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
         if path.suffix == ".npz":

@@ -131,7 +131,7 @@ def list_tables(path: str | Path) -> list[ModelTable]:
     file = Path(path)
     if file.suffix not in (".csv", ".parquet", ".json") or not file.is_file():
         raise ValueError(f"{file} is no list of tables; give the path of a .csv, .parquet or .json file")
-    with reading(file, "is no readable list of tables", "so its tables are unknown; write it again"):
+    with reading(file, "is no readable list of tables", "write it again"):
         if file.suffix == ".json":
             records = json.loads(file.read_bytes())
             records = records.get("tables") if isinstance(records, dict) else records

@@ -28,7 +28,7 @@ from storage.mlflow_store import registry
 from storage.store import Store
 from storage.version_names import names_version
 
-_NO_PLAN = ("is not a plan", "so nothing can be compared with it; give the plan in use as JSON")
+_NO_PLAN = ("is not a plan", "give the plan in use as JSON")
 
 Note = Callable[[str], None]
 """Gets sentences for people."""

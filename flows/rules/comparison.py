@@ -82,8 +82,8 @@ def _tasks(store: Store, dataset: str, versions: Sequence[Version], notes: list[
     wanted = versions[0].made_of.recipe.tasks.tables_per_task
     if len(unseen) < _FEWEST_TABLES:
         raise ValueError(
-            f"only {len(unseen)} tables of dataset {dataset} are new to all of {', '.join(map(str, versions))}, so no "
-            "task is held out for all of them; compare them on all tables as one model with --mode fixed, or fewer at once"
+            f"only {len(unseen)} tables of dataset {dataset} are new to all of {', '.join(map(str, versions))}; compare "
+            "fewer versions, or all tables as one model with --mode fixed"
         )
     if len(unseen) < wanted:
         notes.append(f"tasks have {len(unseen)} tables rather than {wanted}, since only those are held out for all")

@@ -159,8 +159,7 @@ def _contestants(
         reason = "a network that predicts what steps cost, but AutoShard predicts compute only"
         if not may_leave_out:
             raise ValueError(
-                f"{', '.join(by_costs)} would use {reason}, so they cannot take part; name a version of another algorithm "
-                "as well, e.g. champion, or leave them out"
+                f"{', '.join(by_costs)} would use {reason}; name a version of another algorithm too, or leave them out"
             )
         notes.append(f"{' and '.join(by_costs)} were left out: they use {reason}")
     if spec is None and not {*OF_TORCHREC}.isdisjoint(names):

@@ -70,8 +70,8 @@ def answering(settings: Settings, sql: str) -> Iterator[duckdb.DuckDBPyRelation]
             yield answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
         except duckdb.Error as error:
             raise ValueError(
-                f"DuckDB cannot answer this: {_reason(error)}; the views are {', '.join(VIEWS)}, and `describe "
-                "cost_samples` lists the columns of one"
+                f"DuckDB cannot answer this: {_reason(error)}; `show tables` lists the views, and `describe "
+                "tables` the columns of one"
             ) from error
 
 
@@ -101,6 +101,5 @@ def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath) -> None:
         connection.execute(_DEFINED)
     except duckdb.Error as error:
         raise ValueError(
-            f"DuckDB cannot read the lake in {root} ({_reason(error)}); remove the file that it names, and run the stage "
-            "that writes it again"
+            f"DuckDB cannot read the lake in {root} ({_reason(error)}); remove that file and run its stage again"
         ) from error

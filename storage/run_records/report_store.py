@@ -170,8 +170,7 @@ def load(store: Store, key: str) -> EvaluationReport:
         return _JSON.validate_json(path(store, key).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValidationError) as error:
         raise ValueError(
-            f"there is no report {path(store, key)}, or it is damaged ({error}), so nothing can be promoted by it; run "
-            "`dreamshard evaluate`"
+            f"there is no report {path(store, key)}, or it is damaged ({error}); run `dreamshard evaluate`"
         ) from error
 
 
@@ -192,9 +191,7 @@ def newest(store: Store, training: str) -> EvaluationReport:
         ValueError: the training has not been evaluated.
     """
     if not is_evaluated(store, training):
-        raise ValueError(
-            f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"
-        )
+        raise ValueError(f"training {training} has not been evaluated; run `dreamshard evaluate`")
     return load(store, read_json(_newest(store, training))["key"])
 
 

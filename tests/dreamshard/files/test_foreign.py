@@ -18,7 +18,7 @@ TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
 def test_an_error_of_a_library_is_one_sentence_with_its_cause(error: Exception, messages: Messages):
     with (
         messages(ValueError) as raised,
-        reading("f", "is not a plan", "so it cannot be used; write it again"),
+        reading("f", "is not a plan", "write it again"),
     ):
         raise error
     assert raised.value.__cause__ is error
