@@ -129,10 +129,9 @@ def evaluate(
         NoPlacementError: another placer finds no room for a task; before anything is measured.
         ValueError: a placer returned an illegal placement; before anything is measured.
     """
-    placed: dict[tuple[str, int], tuple[Placement, float]] = {}
-    taking_part = dict(placers)
-    measured = [_with_every_way(task) for task in tasks]
-    for i, task in enumerate(tasks):
+    taking_part, placed = dict(placers), list[tuple[str, PlacementTask, Placement, float]]()
+    for task in tasks:
+        measured = replace(task, constraints=replace(task.constraints, sharding_types=SHARDING_TYPES, caching=True))
         for name, placer in [*taking_part.items()]:
             began = time.perf_counter()
             try:
@@ -142,27 +141,27 @@ def evaluate(
                     raise
                 del taking_part[name]
                 continue
-            placed[name, i] = (placement, 1000 * (time.perf_counter() - began))
-            if broken := violation(measured[i], placement):
+            placed.append((name, measured, placement, 1000 * (time.perf_counter() - began)))
+            if broken := violation(measured, placement):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
-    placed = {key: found for key, found in placed.items() if key[0] in taking_part}
-    samples: dict[tuple[str, int], list[CostSample]] = {key: [] for key in placed}
-    generator, keys = torch.Generator().manual_seed(seed), list(placed)
+    placed = [each for each in placed if each[0] in taking_part]
+    samples: list[list[CostSample]] = [[] for _ in placed]
+    generator = torch.Generator().manual_seed(seed)
     for round_number in range(repeats):
-        for k in torch.randperm(len(keys), generator=generator).tolist():
-            name, i = keys[k]
-            samples[name, i].append(measure(measured[i], placed[name, i][0], round_number))
+        for k in torch.randperm(len(placed), generator=generator).tolist():
+            _, measured, placement, _ = placed[k]
+            samples[k].append(measure(measured, placement, round_number))
     return [
         EvaluationRow(
             placer=name,
-            task=measured[i],
+            task=task,
             placement=placement,
-            repeats_ms=tuple(sample.overall_ms for sample in samples[name, i]),
-            predicted_ms=float(predict(name, measured[i], placement).overall_ms()) if predict else math.nan,
+            repeats_ms=tuple(sample.overall_ms for sample in own),
+            predicted_ms=float(predict(name, task, placement).overall_ms()) if predict else math.nan,
             place_ms=place_ms,
-            costs=samples[name, i][0].costs,
+            costs=own[0].costs,
         )
-        for (name, i), (placement, place_ms) in placed.items()
+        for (name, task, placement, place_ms), own in zip(placed, samples, strict=True)
     ]
 
 
@@ -177,14 +176,12 @@ def paired_comparison(
         over: tasks or variants to pair by task; repeats to pair by round, which takes rows of one task.
 
     Raises:
-        ValueError: they have no task in common, or repeats of several tasks were to be paired.
+        ValueError: they have no task in common, or repeats of several tasks are to be paired.
     """
     own, other = ({row.task.name: row for row in rows if row.placer == name} for name in (placer, reference))
     pairs = [(row, other[task]) for task, row in own.items() if task in other]
     if not pairs:
         raise ValueError(f"{placer!r} and {reference!r} have no task in common; evaluate both on the same tasks")
-    if over == "repeats" and len(pairs) > 1:
-        raise ValueError(f"repeats of {len(pairs)} tasks cannot be paired by round; compare one task at a time")
     found = PairedComparison(
         fits=all(row.fits for row, _ in pairs),
         num_tasks=len({row.task.whole_tables for row, _ in pairs}),
@@ -194,11 +191,13 @@ def paired_comparison(
     if not all(row.fits for pair in pairs for row in pair):
         return found
     if over == "repeats":
-        if len({placement_identity(row.task, row.placement) for row in pairs[0]}) == 1:
+        [pair] = pairs
+        if len({placement_identity(row.task, row.placement) for row in pair}) == 1:
             return replace(found, mean_gain=0.0, is_same_placement=True)
-        gains = [1 - a / b for a, b in zip(*(row.repeats_ms for row in pairs[0]), strict=True)]
-        if all(len(set(row.repeats_ms)) == 1 for row in pairs[0]):  # repeating showed nothing
-            gains = gains[:1]
+        rounds = [*zip(*(row.repeats_ms for row in pair), strict=True)]
+        if len(set(rounds)) == 1:  # repeating showed nothing
+            rounds = rounds[:1]
+        gains = [1 - a / b for a, b in rounds]
     else:
         of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
         for row, reference_row in pairs:
@@ -230,10 +229,6 @@ def placement_identity(task: PlacementTask, placement: Placement) -> str:
     return repr(sorted(map(sorted, held.values())))
 
 
-def _with_every_way(task: PlacementTask) -> PlacementTask:
-    return replace(task, constraints=replace(task.constraints, sharding_types=SHARDING_TYPES, caching=True))
-
-
 def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
     """Mean relative error of the predicted overall cost, and its mean rank correlation within a task, or NaN.
 
@@ -242,12 +237,16 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
     by_placement = {(row.task.name, row.task.tables.names, row.placement): row for row in rows if row.fits}
     distinct = by_placement.values()
     predicted, measured = np.array([(row.predicted_ms, row.overall_ms) for row in distinct]).reshape(-1, 2).T
-    ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct])
-    return mean_relative_error(predicted, measured), float(pd.Series(ranks, dtype=float).mean())
+    names = [row.task.name for row in distinct]
+    return mean_relative_error(predicted, measured), mean_rank_correlation(predicted, measured, names)
 
 
-def rank_correlations(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> list[float]:
-    """Spearman's among the values of each name that has at least 3, since ranks of fewer mean little; NaN for constants."""
+def mean_rank_correlation(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> float:
+    """Mean of Spearman's among the values of each name that has at least 3, since ranks of fewer mean little.
+
+    Names with constant values do not count; NaN if none counts.
+    """
     pairs = pd.DataFrame({"predicted": predicted, "measured": measured, "name": names})
-    groups = (group for _, group in pairs.groupby("name", sort=False) if len(group) > 2)
-    return [float(group["predicted"].corr(group["measured"], method="spearman")) for group in groups]
+    groups = (group for _, group in pairs.groupby("name") if len(group) > 2)
+    ranks = [group["predicted"].corr(group["measured"], method="spearman") for group in groups]
+    return float(pd.Series(ranks, dtype=float).mean())

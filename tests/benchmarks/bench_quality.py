@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from dreamshard.cost_model import mean_relative_error
+from dreamshard.evaluation import mean_rank_correlation
 from dreamshard.placement import Placement
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
@@ -22,7 +23,7 @@ from dreamshard.training import TrainingState
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.bench_paper_table import pool_of
 from tests.benchmarks.gains import Costs, gain_over
-from tests.benchmarks.measuring import Row, rank, row, trained
+from tests.benchmarks.measuring import Row, row, trained
 from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, Memory, Size, tasks
 from tests.helpers.laws import LAWS, SIMULATED, Law
 from tests.helpers.trained import make_placer
@@ -110,7 +111,9 @@ def _predictions(each: Set, states: Sequence[TrainingState]) -> tuple[float, flo
     true = np.array([each.law.true_ms(task, placement) for task, placement in placed])
     names = [task.name for task, _ in placed]
     predicted = [np.array([float(make_placer(state).predict(*at).overall_ms()) for at in placed]) for state in states]
-    errors, ranks = zip(*((mean_relative_error(own, true), rank(own, true, names)) for own in predicted), strict=True)
+    errors, ranks = zip(
+        *((mean_relative_error(own, true), mean_rank_correlation(own, true, names)) for own in predicted), strict=True
+    )
     return float(np.mean(errors)), float(np.mean(ranks))
 
 

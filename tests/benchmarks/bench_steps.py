@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from dreamshard.evaluation import mean_rank_correlation
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer, baselines
 from dreamshard.shards import Shards
@@ -33,7 +34,7 @@ from dreamshard.testbeds.step import Teams, collectives_of, measure_step
 from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, write_lookups
 from dreamshard.workloads import statistics as table_statistics
 from flows.runtime.run_locks import measuring
-from tests.benchmarks.measuring import Row, rank, row
+from tests.benchmarks.measuring import Row, row
 
 STEPS, ROUNDS = 30, 2
 DEVICES, BATCH = 2, 2048
@@ -63,12 +64,12 @@ def rows(quick: bool = False) -> Iterator[Row]:
     names, (first, second) = [task.name for task, _ in placed], step_ms
     yield row(f"{len(placed)} placements of {len(tasks)} tasks: mean step", float(step_ms.mean()), "ms")
     yield row("the step again: difference", 200 * float((np.abs(first - second) / (first + second)).mean()), "%")
-    yield row("the step again: rank correlation within a task", rank(first, second, names), "")
+    yield row("the step again: rank correlation within a task", mean_rank_correlation(first, second, names), "")
     step = step_ms.mean(axis=0)
     for law, law_ms in laws(phases_ms.mean(axis=0)).items():
         yield row(f"{law}: difference from the step", 100 * float(np.abs(law_ms / step - 1).mean()), "%")
         yield row(f"{law}: over the step", float((law_ms / step).mean()), "")
-        yield row(f"{law}: rank correlation within a task", rank(law_ms, step, names), "")
+        yield row(f"{law}: rank correlation within a task", mean_rank_correlation(law_ms, step, names), "")
 
 
 def laws(phases_ms: np.ndarray) -> dict[str, np.ndarray]:

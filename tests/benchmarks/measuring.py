@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from dreamshard.cost_model.exchanges import designed_exchanges
-from dreamshard.evaluation import rank_correlations
 from dreamshard.training import DreamShard, TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
@@ -55,11 +52,6 @@ def spread(values: Sequence[float], factor: float, unit: str) -> str:
         return "(1 run)"
     low, high = f"{min(values) * factor:.4g}", f"{max(values) * factor:.4g}"
     return f"({low}-{high}{' ' + unit if unit else ''}, {len(values)} runs)"
-
-
-def rank(predicted: np.ndarray, measured: np.ndarray, names: Sequence[str]) -> float:
-    """Mean over the names of the rank correlation within each."""
-    return statistics.mean(rank_correlations(predicted, measured, names))
 
 
 def split_note(is_split: bool) -> str:
