@@ -285,18 +285,16 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
     moved_all = min(map(point, (rename_devices(task, target, before), target)), key=total)
     target, points, why_not, kept = moved_all.placement, [moved_all], _for_others(current, target), None
     if not why_not:
-        tables = tuple(current.sharding_of.get(t, new) for t, new in enumerate(target.tables))
-        start = replace(target, tables=tables)
+        start = replace(target, tables=tuple(current.sharding_of.get(t, new) for t, new in enumerate(target.tables)))
         try:
             kept = point(start)
         except ValueError as error:  # such as tables in host memory, whose cost no trained network knows
             why_not = f"its cost is not known: {first_line(error)}"
-    if kept is not None:
-        why_not = violation(task, start)
-        points += [] if why_not else [kept]
-        between = _between(task, before, [start, target], predictor, price)
-        points += [point(each) for each in between if not violation(task, each)]
-        points.append(point(rename_devices(task, min(points, key=total).placement, before)))
+        else:
+            why_not = violation(task, start)
+            between = _between(task, before, [start, target], predictor, price)
+            points += [each for each in (kept, *map(point, between)) if not violation(task, each.placement)]
+            points.append(point(rename_devices(task, min(points, key=total).placement, before)))
     curve: list[Point] = []
     for each in sorted(points, key=lambda each: (each.moved_bytes, each.overall_ms)):
         if not curve or each.overall_ms < curve[-1].overall_ms:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -117,11 +118,6 @@ class AutoShardPolicy(nn.Module):
         states: Tensor = self.core(torch.cat([encoded, self.progress(placed)], dim=-1))[0]
         return states
 
-    def values(self, states: Float[Tensor, "*B H"]) -> Float[Tensor, "*B"]:
-        """Expected reward of the rest of the episode."""
-        values: Tensor = self.value(states).squeeze(-1)
-        return values
-
     def logits(
         self, states: Float[Tensor, "*B H"], sums: Float[Tensor, "*C D L"], known: Float[Tensor, "*C D I"]
     ) -> Float[Tensor, "*C D"]:
@@ -165,35 +161,29 @@ def rollout(
     policy: AutoShardPolicy, episode: Episode, count: int = 1, generator: torch.Generator | None = None
 ) -> AutoShardRollout:
     """Place every table `count` times; sampled with `generator`, greedy without."""
-    (num_tables, num_devices), network = episode.allowed.shape, episode.network
+    num_devices, network = len(episode.capacity_bytes), episode.network
     encoded, capacity = policy.encode(episode.features), episode.capacity_bytes
     states = policy.states(encoded)
     # The policy sees costs relative to an even share, so that they mean the same in a small task and in a large one
     even_ms = network.phases_ms(episode.latents)[:, 0].sum().clamp(min=1e-9) / num_devices
-    sums = torch.zeros(count, num_devices, encoded.shape[1])
-    loads = torch.zeros(count, num_devices, episode.latents.shape[1])
+    sums, loads = (torch.zeros(count, num_devices, each.shape[1]) for each in (encoded, episode.latents))
     compute_ms = torch.zeros(count, num_devices)
     used_bytes = torch.zeros(count, num_devices, dtype=torch.int64)
-    known = torch.zeros(count, num_tables, num_devices, DEVICE_INPUTS)
-    legal = torch.empty(count, num_tables, num_devices, dtype=torch.bool)
-    actions = torch.empty(count, num_tables, dtype=torch.int64)
-    log_prob = torch.empty(count, num_tables)
-    row = torch.arange(count)
+    steps, row = [], torch.arange(count)
     for t, size in enumerate(episode.table_bytes.tolist()):
-        known[:, t, :, 0] = (compute_ms / even_ms).clamp(max=num_devices)
-        known[:, t, :, 1] = used_bytes / capacity.clamp(min=1)
-        for used, fits in zip(used_bytes.numpy(), legal[:, t].numpy(), strict=True):
-            fits[:] = legal_devices(used, size, capacity.numpy(), episode.allowed[t].numpy())
-        chances = masked(policy.logits(states[t], sums, known[:, t]), legal[:, t])
+        seen = [(compute_ms / even_ms).clamp(max=num_devices), used_bytes / capacity.clamp(min=1)]
+        fits = [legal_devices(used, size, capacity.numpy(), episode.allowed[t].numpy()) for used in used_bytes.numpy()]
+        known, legal = torch.stack(seen, dim=-1), torch.from_numpy(np.stack(fits))
+        chances = masked(policy.logits(states[t], sums, known), legal)
         action = chances.probs.argmax(dim=-1)
         if generator is not None:
             action = chances.probs.multinomial(1, generator=generator)[:, 0]
+        steps.append((action, chances.log_prob(action), legal, known))
         sums[row, action] += encoded[t]
         loads[row, action] += episode.latents[t]
         compute_ms[row, action] = network.phases_ms(loads[row, action])[:, 0]
         used_bytes[row, action] += size
-        actions[:, t] = action
-        log_prob[:, t] = chances.log_prob(action)
+    actions, log_prob, legal, known = (torch.stack(each, dim=1) for each in zip(*steps, strict=True))
     device = torch.empty_like(actions)
     device[:, episode.order] = actions
     balance = compute_ms.amin(dim=1) / compute_ms.amax(dim=1).clamp(min=1e-9)
@@ -237,7 +227,7 @@ def actor_critic_loss(
     sums = added.cumsum(dim=1) - added  # of each device before the step
     chances = masked(policy.logits(states, sums, taken.known), taken.legal)  # [B, T] of D
     log_prob, entropy = chances.log_prob(taken.actions), chances.entropy()
-    values = policy.values(states).expand_as(log_prob)
+    values = policy.value(states).squeeze(-1).expand_as(log_prob)  # of the reward to come
     rewards = torch.zeros_like(log_prob)
     rewards[:, -1] = taken.reward
     target = vtrace(taken.log_prob, log_prob.detach(), rewards, values.detach())

@@ -63,7 +63,7 @@ def test_the_loss_finds_the_probabilities_of_the_actions():
     policy, episode = new_policy(roomy_task(pool_of(7), 3))
     taken = rollout(policy, episode, 8, seeded())
     loss, _ = actor_critic_loss(policy, episode, taken, entropy_weight=0.0)
-    advantages = taken.reward[:, None] - policy.values(policy.states(policy.encode(episode.features)))
+    advantages = taken.reward[:, None] - policy.value(policy.states(policy.encode(episode.features)))[:, 0]
     expected = -(advantages.detach() * taken.log_prob).sum() + 0.25 * advantages.square().sum()
     assert torch.allclose(loss, expected, rtol=1e-4)
 
