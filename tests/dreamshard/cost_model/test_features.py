@@ -70,7 +70,7 @@ def test_half_a_batch_is_half_the_work_and_more_state_per_row():
     assert (ratios[:, [FORWARD, DISTINCT_ROWS, BATCH]] == 1).all()
 
 
-def test_lookups_fall_with_half_precision_and_all_with_half_the_batch():
+def test_half_precision_and_half_the_batch_cost_less():
     placer, task = make_placer(learnt()), roomy_task(pool_of(12, 3))
     placement = Placement.whole(torch.arange(12) % 2, 2)
     measured = placer.cost_network.measured_on
