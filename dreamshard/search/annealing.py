@@ -119,7 +119,6 @@ class Search(NamedTuple):
         reference: cost of the start.
         ms_per_width: of the all-to-all.
         by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
-        leaders: `[2, 3]` the three slowest devices, and the three widest: two change, so one of each stays.
         edits: `[E, 4]` table, range, option and place of ranges that a change removes, then of those that it adds.
         touched: `[D]` changed devices.
         marks: `[D]` whether a device is one of them.
@@ -131,7 +130,6 @@ class Search(NamedTuple):
     ms_per_width: float
     by_width: Ints
     rank: Ints
-    leaders: Ints
     edits: Ints
     touched: Ints
     marks: Mask
@@ -243,25 +241,6 @@ def _range_on(menu: Menu, state: State, device: int, first: int) -> tuple[int, i
     return -1, 0
 
 
-@inlined
-def _find_leaders(menu: Menu, state: State, leaders: Ints) -> None:
-    """The three slowest devices, and the three widest."""
-    leaders[:] = -1
-    for kind in range(2):
-        for d in range(len(state.own_ms)):
-            value = state.sums[d, menu.law.width] if kind else state.own_ms[d]
-            at = 3
-            while at > 0:
-                other = leaders[kind, at - 1]
-                if other >= 0 and (state.sums[other, menu.law.width] if kind else state.own_ms[other]) >= value:
-                    break
-                if at < 3:
-                    leaders[kind, at] = other
-                at -= 1
-            if at < 3:
-                leaders[kind, at] = d
-
-
 @jit
 def _change(menu: Menu, state: State, search: Search, removed: int, count: int, threshold: float) -> bool:
     """Make the `count` edits of `search`, the first `removed` of which take ranges away, if the energy stays below."""
@@ -293,31 +272,26 @@ def _change(menu: Menu, state: State, search: Search, removed: int, count: int, 
     cost, energy = 0.0, 0.0
     if pays:
         slowest, widest = 0.0, 0.0
-        if n <= 2:
-            for i in range(2, -1, -1):
-                slow, wide = search.leaders[0, i], search.leaders[1, i]
-                slowest = state.own_ms[slow] if slow >= 0 and not marks[slow] else slowest
-                widest = state.sums[wide, width] if wide >= 0 and not marks[wide] else widest
-        else:
-            for d in range(num_devices):
-                if not marks[d]:
-                    slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, width])
         for i in range(n):
             wide_ms = scale * state.sums[touched[i], width]
             widest, squares = max(widest, state.sums[touched[i], width]), squares + wide_ms**2
         if is_spread:
             _settle_traffic(menu, state)
-        waits = _waits_ms(menu, state, widest)
-        evenness = _EVENNESS / (num_devices * search.reference)
+        evenness, waits = _EVENNESS / (num_devices * search.reference), _waits_ms(menu, state, widest)
         for i in range(n - 1, -1, -1):
             d = touched[i]
             state.own_ms[d] = device_ms(menu.law, state.sums[d])
             slowest, squares = max(slowest, state.own_ms[d]), squares + state.own_ms[d] ** 2
-            cost = slowest + waits
-            energy = cost + evenness * squares
-            if energy >= threshold:  # whatever the other devices cost
+            if slowest + waits + evenness * squares >= threshold:  # whatever the other devices cost
                 pays = False
                 break
+        if pays:
+            for d in range(num_devices):
+                if not marks[d]:
+                    slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, width])
+            cost = slowest + _waits_ms(menu, state, widest)
+            energy = cost + evenness * squares
+            pays = energy < threshold
     for i in range(n):
         marks[touched[i]] = False
     if pays:
@@ -398,18 +372,16 @@ def _anneal(
     num_tables, num_devices = menu.allowed.shape
     edits, least = search.edits, best.cost_ms
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
-    num_changed, stale = num_tables, True
+    num_changed, stale, slowest, widest = num_tables, True, 0, 0
     places = np.zeros(state.place.shape[1], np.int64)
     for _ in range(moves):
         if stale:
-            _find_leaders(menu, state, search.leaders)
-            stale = False
+            slowest, widest, stale = state.own_ms.argmax(), state.sums[:, menu.law.width].argmax(), False
         temperature *= decay
         threshold = state.totals[_ENERGY] - temperature * math.log(max(generator.random(), 1e-300))
         t, r, way = -1, 0, generator.random()
         if way < _WIDEST:
-            leader = search.leaders[0 if way < _SLOWEST else 1, 0]
-            t, r = _range_on(menu, state, leader, int(generator.random() * num_tables))
+            t, r = _range_on(menu, state, slowest if way < _SLOWEST else widest, int(generator.random() * num_tables))
         if t < 0:
             t = int(generator.random() * num_tables)
             r = int(generator.random() * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
@@ -530,7 +502,6 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
         ms_per_width=scale,
         by_width=by_width,
         rank=np.argsort(by_width),
-        leaders=np.zeros((2, 3), np.int64),
         edits=np.zeros((2 * state.place.shape[1] + 2, 4), np.int64),
         touched=np.zeros(num_devices, np.int64),
         marks=np.zeros(num_devices, np.bool_),
