@@ -26,6 +26,7 @@ an H100 (NVIDIA/recsys-examples), whose backward pass moves rows at 39 to 44 GB/
 import inspect
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -34,6 +35,7 @@ import torch
 from numpy.typing import NDArray
 
 from dreamshard.costs import DeviceCosts
+from dreamshard.files import digest
 from dreamshard.hardware import loads as at
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import collectives_s
@@ -57,6 +59,11 @@ HOST_LINK_SHARE = 0.65  # of the host link's bandwidth that scattered rows reach
 STREAM_SHARE = 0.85  # of the peak bandwidth that a dense optimizer reaches; an estimate
 PREFETCH_KERNELS = 12  # linearise, sort, find unique and missing rows, sort by set, insert, look up; an estimate
 DENSE_KERNELS = 3  # clear the gradient, update weights and state; an estimate
+
+_SOURCES = sorted(Path(__file__).parents[1].glob("*/*.py"))
+_VERSION = digest(str([(path.name, path.stat().st_mtime_ns) for path in _SOURCES]))
+# numba alone notices no change of a compiled function that is called from another file
+numba.config.CACHE_DIR = numba.config.CACHE_DIR or str(Path(__file__).parent / "__pycache__" / _VERSION)
 
 Floats = NDArray[np.float64]
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])

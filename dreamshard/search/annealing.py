@@ -376,7 +376,8 @@ def _anneal(
     places = np.zeros(state.place.shape[1], np.int64)
     for _ in range(moves):
         if stale:
-            slowest, widest, stale = state.own_ms.argmax(), state.sums[:, menu.law.width].argmax(), False
+            slowest, widest = int(state.own_ms.argmax()), int(state.sums[:, menu.law.width].argmax())
+            stale = False
         temperature *= decay
         threshold = state.totals[_ENERGY] - temperature * math.log(max(generator.random(), 1e-300))
         t, r, way = -1, 0, generator.random()
