@@ -19,7 +19,7 @@ nothing if one table is wider than the widest limit. If no list fits, tables are
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain, groupby
 
 import numpy as np
 import torch
@@ -29,33 +29,20 @@ from torch import Tensor
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, jit, phases_ms
 from dreamshard.cost_model.cost_network import COMPUTE
-from dreamshard.placement import Columns, Placement, TableSharding
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import packed
 from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.tasks import PlacementTask
 
-LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), math.inf)
+LIMITS = np.append(np.linspace(1.0, 1.5, 11), math.inf)
 """Limits on a device's sum of dims, relative to the mean over devices."""
 
 _ROUNDS, _BEAM, _HALVED = 10, 3, 10
 
-ShardList = tuple[Columns, ...]
-"""Ranges of columns of each table; each range is a shard."""
-
-
-class Candidate(NamedTuple):
-    """A list of `S` shards in the cheapest of its greedy placements; `overall_ms` is infinite if none has room.
-
-    `compute_ms` is of each shard alone on a device.
-    """
-
-    ranges: ShardList
-    compute_ms: Float[Tensor, " S"]
-    shard_bytes: Int[Tensor, " S"]
-    device: Ints
-    overall_ms: float
+ShardList = tuple[tuple[int, int, int], ...]
+"""Table, first and last (exclusive) column of each shard, table by table; all lists of a round are equally long."""
 
 
 @dataclass(frozen=True)
@@ -73,88 +60,86 @@ class NeuroShardPlacer(OrderedPlacer):
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Raises NoPlacementError if neither the search nor packing finds room."""
-        lists: list[ShardList] = [tuple(((0, dim),) for dim in task.tables.dim.tolist())]
+        lists: list[ShardList] = [tuple((t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
         network, normaliser = self.cost_network.for_task(task), self.normaliser.of_task(task.tables)
-        found: list[Candidate] = []
+        law, capacity, least_ms = network.law(task.num_devices), task.capacity_bytes.numpy(), math.inf
         for _ in range(1 + _ROUNDS * self.columns):
-            judged = [grid_search(task, ranges, network, normaliser) for ranges in lists]
-            beam = sorted(judged, key=lambda each: each.overall_ms)[:_BEAM]
-            found += beam[:1]
-            lists = list(dict.fromkeys(ranges for each in beam for ranges in _halved(each)))
+            number = {each: i for i, each in enumerate(dict.fromkeys(chain(*lists)))}  # a shard of several lists is one
+            ranges = [(t, 0, start, end, 0, math.nan) for t, start, end in number]
+            shards, _ = Shards.of_ranges(task, torch.tensor(ranges, dtype=torch.float64).T, task.num_devices)
+            latents = network.encode(normaliser(shards.tables), network.ratios(task, shards.tables))  # [S, L]
+            compute_ms = network.phases_ms(latents[:, None])[:, 0, COMPUTE].sum(dim=-1)  # [S] alone on a device
+            index = torch.tensor([[number[each] for each in own] for own in lists])  # [C, N]
+            order = torch.argsort(compute_ms[index], descending=True, stable=True)
+            figures = latents.double().numpy(), shards.tables.dim.numpy(), shards.device_bytes.numpy()
+            device, sums = _filled(law, *figures, index.numpy(), order.numpy(), capacity)
+            cost_ms = network.overall_ms(torch.from_numpy(sums).float()).masked_fill(
+                torch.from_numpy(device < 0).any(dim=2), torch.inf
+            )
+            cheapest = cost_ms.amin(dim=1)  # [C]
+            beam = torch.argsort(cheapest, stable=True)[:_BEAM].tolist()
+            if cheapest[beam[0]] < least_ms:
+                least_ms, best = float(cheapest[beam[0]]), lists[beam[0]]
+                where = device[beam[0], int(cost_ms[beam[0]].argmin())].tolist()
+            sizes = compute_ms[index], shards.device_bytes[index]  # [C, N]
+            lists = list(dict.fromkeys(each for c in beam for each in _halved(lists[c], *(own[c] for own in sizes))))
             if not lists:
                 break
-        best = min(found, key=lambda each: each.overall_ms)
-        if best.overall_ms == math.inf:
+        if least_ms == math.inf:
             return Placement.whole(packed(task), task.num_devices)
-        left = iter(best.device.tolist())
-        tables = tuple(TableSharding.by_columns(ranges, [next(left) for _ in ranges]) for ranges in best.ranges)
-        return Placement(tables, task.num_devices, task.num_devices)
-
-
-@torch.no_grad()
-def grid_search(task: PlacementTask, ranges: ShardList, network: CostNetwork, normaliser: Normaliser) -> Candidate:
-    """The cheapest of the greedy placements under each limit."""
-    shardings = ((t, TableSharding.by_columns(own, (0,) * len(own))) for t, own in enumerate(ranges))
-    shards, _ = Shards.of_tables(task, shardings, task.num_devices)
-    latents = network.encode(normaliser(shards.tables), network.ratios(task, shards.tables))
-    compute_ms = network.phases_ms(latents[:, None])[:, 0, COMPUTE].sum(dim=-1)
-    order, law = torch.argsort(compute_ms, descending=True, stable=True).numpy(), network.law(task.num_devices)
-    dims, sizes, capacity = shards.tables.dim.numpy(), shards.device_bytes.numpy(), task.capacity_bytes.numpy()
-    device = np.zeros((len(LIMITS), len(dims)), np.int64)
-    sums = np.zeros((len(LIMITS), task.num_devices, latents.shape[1]))
-    own_loads, mean_dims = latents.double().numpy(), dims.sum() / task.num_devices * (1 + 1e-9)
-    fits = [
-        _fill(law, own_loads, dims, sizes, order, limit * mean_dims, capacity, device[g], sums[g])
-        for g, limit in enumerate(LIMITS)
-    ]
-    cost_ms = network.overall_ms(torch.from_numpy(sums).float()).masked_fill(~torch.tensor(fits), torch.inf)
-    best = int(cost_ms.argmin())
-    return Candidate(ranges, compute_ms, shards.device_bytes, device[best], float(cost_ms[best]))
+        tables = []
+        for _, group in groupby(zip(best, where, strict=True), key=lambda each: each[0][0]):
+            held, places = zip(*group, strict=True)
+            tables.append(TableSharding.by_columns(tuple((start, end) for _, start, end in held), places))
+        return Placement(tuple(tables), task.num_devices, task.num_devices)
 
 
 @jit
-def _fill(
+def _filled(
     law: DeviceLaw,
     latents: Floats,
     dims: Ints,
     sizes: Ints,
+    lists: Ints,
     order: Ints,
-    limit: float,
     capacity: Ints,
-    device: Ints,
-    sums: Floats,
-) -> bool:
-    """Write a greedy placement and the loads of its devices; false if a shard finds no room within the limit on dims."""
-    num_devices, size = sums.shape
-    used, used_dims = np.zeros(num_devices, np.int64), np.zeros(num_devices, np.int64)
-    held_ms, phases = np.zeros(num_devices), np.zeros(3)
-    for s in order:
-        chosen = -1
-        for d in range(num_devices):
-            has_room = used[d] + sizes[s] <= capacity[d] and used_dims[d] + dims[s] <= limit
-            if has_room and (chosen < 0 or held_ms[d] < held_ms[chosen]):
-                chosen = d
-        if chosen < 0:
-            return False
-        device[s] = chosen
-        used[chosen] += sizes[s]
-        used_dims[chosen] += dims[s]
-        for x in range(size):
-            sums[chosen, x] += latents[s, x]
-        phases_ms(law, sums[chosen], phases)
-        held_ms[chosen] = phases[0] + phases[1]
-    return True
+) -> tuple[Ints, Floats]:
+    """Greedy placements of lists of shards under each limit.
+
+    Returns:
+        `[C, G, N]` device of each shard, -1 if it or an earlier one finds no room, and `[C, G, D, L]` loads of the devices.
+    """
+    (num_lists, count), num_devices, num_limits = lists.shape, len(capacity), len(LIMITS)
+    device = np.full((num_lists, num_limits, count), -1)
+    sums = np.zeros((num_lists, num_limits, num_devices, latents.shape[1]))
+    phases = np.zeros(3)
+    for c in range(num_lists):
+        mean_dims = dims[lists[c]].sum() / num_devices * (1 + 1e-9)
+        for g in range(num_limits):
+            used, used_dims = np.zeros(num_devices, np.int64), np.zeros(num_devices, np.int64)
+            held_ms, limit = np.zeros(num_devices), LIMITS[g] * mean_dims
+            for n in order[c]:
+                s, chosen = lists[c, n], -1
+                for d in range(num_devices):
+                    has_room = used[d] + sizes[s] <= capacity[d] and used_dims[d] + dims[s] <= limit
+                    if has_room and (chosen < 0 or held_ms[d] < held_ms[chosen]):
+                        chosen = d
+                if chosen < 0:
+                    break
+                device[c, g, n] = chosen
+                used[chosen] += sizes[s]
+                used_dims[chosen] += dims[s]
+                sums[c, g, chosen] += latents[s]
+                phases_ms(law, sums[c, g, chosen], phases)
+                held_ms[chosen] = phases[0] + phases[1]
+    return device, sums
 
 
-def _halved(candidate: Candidate) -> Iterator[ShardList]:
+def _halved(own: ShardList, compute_ms: Float[Tensor, " N"], shard_bytes: Int[Tensor, " N"]) -> Iterator[ShardList]:
     """Lists in which one of the costliest or largest shards is halved."""
-    tables, figures = candidate.ranges, (candidate.compute_ms, candidate.shard_bytes)
-    shards = [(t, k) for t, ranges in enumerate(tables) for k in range(len(ranges))]
-    largest = [torch.argsort(values, descending=True, stable=True)[:_HALVED] for values in figures]
+    largest = [torch.argsort(values, descending=True, stable=True)[:_HALVED] for values in (compute_ms, shard_bytes)]
     for s in torch.cat(largest).unique().tolist():
-        t, k = shards[s]
-        start, end = tables[t][k]
-        middle, odd = divmod(start + end, 2)
-        if not odd and (middle - start) % DIM_MULTIPLE == 0:
-            ranges = (*tables[t][:k], (start, middle), (middle, end), *tables[t][k + 1 :])
-            yield (*tables[:t], ranges, *tables[t + 1 :])
+        t, start, end = own[s]
+        if (end - start) % (2 * DIM_MULTIPLE) == 0:
+            middle = (start + end) // 2
+            yield (*own[:s], (t, start, middle), (t, middle, end), *own[s + 1 :])
