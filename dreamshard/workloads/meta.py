@@ -22,26 +22,7 @@ from dreamshard.workloads.zipf import scatter
 
 Vector = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class CountLaw:
-    """Access counts of rows within one bin: the maximum-entropy law with the bin's mean.
-
-    Attributes:
-        low: exclusive lower bound of the counts.
-        cumulative: probability of a count of at most `low + 1 + i`.
-        mean: mean count.
-    """
-
-    low: int
-    cumulative: Vector
-    mean: float
-
-    def draw(self, num_rows: int, generator: np.random.Generator) -> Counts:
-        """Ascending counts of `num_rows` rows, stratified over the law so that their mean is close to its mean."""
-        levels = (np.arange(num_rows) + generator.random()) / max(1, num_rows)
-        return self.low + 1 + np.searchsorted(self.cumulative[:-1], levels, side="right")
+_BINS = tuple(f"rows_in_bin_{j}" for j in range(NUM_BINS))
 
 
 @dataclass(frozen=True)
@@ -52,25 +33,27 @@ class Population:
         batch_size: `B` of the full batch.
         rows: `[T]` hash sizes.
         rows_by_bin: `[T, 17]` number of rows that the full batch looks up (0,1], (1,2], (2,4] ... times.
-        laws: of the access counts within each of the 17 bins.
+        laws: of the access counts within each bin, the probability of at most the lowest count, the next one and so on.
     """
 
     batch_size: int
     rows: Counts
     rows_by_bin: Counts
-    laws: tuple[CountLaw, ...]
+    laws: tuple[Vector, ...]
 
 
-def count_law(j: int, batch_size: int, tilt: float) -> CountLaw:
-    """The law of bin `j`: probabilities fall exponentially, by `tilt` from the lowest to the highest count."""
-    low = 0 if j == 0 else 2 ** (j - 1)
+def count_law(j: int, batch_size: int, tilt: float) -> Vector:
+    """The maximum-entropy law of bin `j` with its mean: probabilities fall exponentially, by `tilt` from first to last."""
     high = 2**j if j < NUM_BINS - 1 else max(2**j, batch_size)  # once per sample at most
-    counts = np.arange(low + 1, high + 1, dtype=np.float64)
-    if len(counts) == 1:
-        return CountLaw(low, np.ones(1), mean=float(counts[0]))
-    scaled = (counts - counts[0]) / (counts[-1] - counts[0])
-    weights = np.exp(-tilt * scaled - max(0.0, -tilt))
-    return CountLaw(low, np.cumsum(weights / weights.sum()), mean=float(weights @ counts / weights.sum()))
+    weights = np.exp(-tilt * np.linspace(0, 1, high - 2**j // 2) - max(0.0, -tilt))
+    return np.cumsum(weights / weights.sum())
+
+
+def draw_counts(j: int, law: Vector, num_rows: int, generator: np.random.Generator) -> Counts:
+    """Ascending counts of `num_rows` rows of bin `j`, stratified over its law so that their mean is close to its mean."""
+    levels = (np.arange(num_rows) + generator.random()) / max(1, num_rows)
+    counts: Counts = 2**j // 2 + 1 + np.searchsorted(law[:-1], levels, side="right")
+    return counts
 
 
 @cache
@@ -78,10 +61,9 @@ def population(name: str) -> Population:
     """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`."""
     table = pq.read_table(DATA / f"{name}.parquet")
     about = json.loads(table.schema.metadata[b"dreamshard"])
-    columns = {column: table[column].to_numpy().astype(np.int64) for column in table.column_names}
-    rows_by_bin = np.stack([columns[f"rows_in_bin_{j}"] for j in range(NUM_BINS)], axis=1)
+    rows, *bins = (table[column].to_numpy().astype(np.int64) for column in ("rows", *_BINS))
     laws = tuple(count_law(j, about["batch_size"], tilt) for j, tilt in enumerate(about["tilts"]))
-    return Population(about["batch_size"], columns["rows"], rows_by_bin, laws)
+    return Population(about["batch_size"], rows, np.stack(bins, axis=1), laws)
 
 
 def open_meta(config: WorkloadConfig) -> Workload:
@@ -112,9 +94,8 @@ def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
     tables = population(name)
     rows = int(tables.rows[t])
     generator = np.random.default_rng([seed, 4, t])
-    counts = np.concatenate(
-        [law.draw(int(n), generator) for law, n in zip(tables.laws, tables.rows_by_bin[t], strict=True)]
-    )
+    drawn_of = zip(tables.laws, tables.rows_by_bin[t].tolist(), strict=True)
+    counts = np.concatenate([draw_counts(j, law, count, generator) for j, (law, count) in enumerate(drawn_of)])
     row_of = scatter(np.arange(len(counts)), rows, generator).astype(np.int32)  # [U] distinct
     total = int(counts.sum())
     weights = generator.standard_gamma(generator.uniform(0.5, 4.0), tables.batch_size)  # lengths; many are 0

@@ -27,7 +27,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import torch
-from torch import Tensor
 
 from dreamshard.files.foreign import InputError, brief, reading
 from dreamshard.workloads.lookups import Lookups
@@ -72,19 +71,14 @@ def _tensors(path: Path, name: str) -> RecordedFile:
     advice = "give (indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
     with reading(name, "does not hold three consistent tensors", advice):
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        if [type(part) for part in content] != [Tensor] * 3:
-            raise InputError(f"{name} holds {[type(part).__name__ for part in content]!s:.120}, {advice}")
         indices, offsets, lengths = content
         num_tables, num_samples = lengths.shape
-        if {indices.dtype, offsets.dtype} - {torch.int64, torch.int32} or indices.dim() != 1:
+        is_ascending = bool((offsets.diff() >= 0).all()) and offsets[[0, -1]].tolist() == [0, len(indices)]
+        is_integer = {indices.dtype, offsets.dtype} <= {torch.int64, torch.int32} and indices.dim() == 1
+        if not is_ascending or not is_integer or offsets.shape != (num_tables * num_samples + 1,) or not num_samples:
             raise InputError(
-                f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}, {advice}"
-            )
-        is_ascending = bool((offsets.diff() >= 0).all()) and int(offsets[0]) == 0 and int(offsets[-1]) == len(indices)
-        if offsets.shape != (num_tables * num_samples + 1,) or not is_ascending or not lengths.numel():
-            raise InputError(
-                f"{name} has {len(offsets)} offsets for lengths {list(lengths.shape)}, which do not divide its "
-                f"{len(indices)} indices; download it again"
+                f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}{list(offsets.shape)}, "
+                f"lengths {list(lengths.shape)}, {advice}"
             )
     starts = offsets[::num_samples].tolist()  # [T+1]
 
@@ -104,10 +98,9 @@ def open_arrays(path: Path, batch_size: int) -> RecordedFile:
     advice = "give integers [B, T], or an .npz of X_cat or of an array per table"
     with reading(path, "holds no arrays of rows", advice):
         content = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+        arrays = [content]
         if path.suffix == ".npz":
             arrays = [content[name] for name in (["X_cat"] if "X_cat" in content else sorted(content, key=int))]
-        else:
-            arrays = [content]
         if any(array.ndim != 2 or array.dtype.kind not in "iu" or not array.size for array in arrays):
             raise InputError(f"{path} holds {', '.join(f'{a.dtype}{list(a.shape)}' for a in arrays[:5])}, {advice}")
     per_table = len(arrays) > 1
@@ -133,7 +126,7 @@ def open_criteo(path: Path, batch_size: int) -> RecordedFile:
     """
     kinds = {**dict.fromkeys(_NUMERIC, pa.int64()), **dict.fromkeys(_CATEGORICAL, pa.string())}
     advice = "each line has a label, 13 integers and 26 hexadecimal values, separated by tabs: download it again"
-    parts: list[npt.NDArray[np.int64]] = []
+    parts, done = [], 0
     with (
         reading(path, "is not a Criteo log or is truncated", advice),
         pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream,
@@ -144,20 +137,17 @@ def open_criteo(path: Path, batch_size: int) -> RecordedFile:
             pyarrow.csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True),
         ) as blocks,
     ):
-        done = 0
-        while done < batch_size:
-            try:
-                block = blocks.read_next_batch().slice(0, batch_size - done)
-            except StopIteration:
+        for block in blocks:
+            part = block.slice(0, batch_size - done)
+            parts.append(np.stack([_values(part.column(name), f"{path}, column {name}") for name in _CATEGORICAL]))
+            done += part.num_rows
+            if done == batch_size:
                 break
-            parts.append(np.stack([_values(block.column(name), f"{path}, column {name}") for name in _CATEGORICAL]))
-            done += block.num_rows
         values = np.concatenate(parts, axis=1)  # [26, B], -1 if missing
 
     def lookups(t: int, rows: int, samples: int) -> Lookups:
-        hashed = values[t, :samples]
-        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, rows - 1))
-        return Lookups(torch.from_numpy(indices), torch.arange(samples + 1))
+        hashed = torch.from_numpy(values[t, :samples])
+        return Lookups(torch.where(hashed < 0, 0, 1 + hashed % max(1, rows - 1)), torch.arange(samples + 1))
 
     return RecordedFile(len(_CATEGORICAL), values.shape[1], lookups)
 

@@ -191,31 +191,23 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
     return Tables(tuple(table.name for table in complete), **tensors)
 
 
-def as_listed(tables: Tables) -> list[ModelTable]:
-    """Tables with all that is known of their lookups, as a list has them."""
-    columns = {name: getattr(tables, name).tolist() for name in ("rows", "dim", *FILLABLE)}
-    return [
-        ModelTable(name, **{column: values[t] for column, values in columns.items()})
-        for t, name in enumerate(tables.names)
-    ]
-
-
 def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
-    known = {} if ingested is None else {table.name: table for table in as_listed(ingested)}
+    known: dict[str, dict[str, Any]] = {}
+    if ingested is not None:
+        columns = ("rows", "dim", *FILLABLE)
+        figures = zip(*(getattr(ingested, column).tolist() for column in columns), strict=True)
+        known = {name: dict(zip(columns, own, strict=True)) for name, own in zip(ingested.names, figures, strict=True)}
 
-    def is_same(table: ModelTable, other: ModelTable) -> bool:
-        pooling = table.pooling_factor is None or math.isclose(
-            table.pooling_factor, other.pooling_factor or 0.0, rel_tol=_SAME_POOLING
-        )
-        return pooling and (table.rows, padded_dim(table.dim)) == (other.rows, other.dim)
+    def completed(table: ModelTable) -> ModelTable:
+        own, pooling = known.get(table.name), table.pooling_factor
+        if own is None or (table.rows, padded_dim(table.dim)) != (own["rows"], own["dim"]):
+            return table
+        if pooling is not None and not math.isclose(pooling, own["pooling_factor"], rel_tol=_SAME_POOLING):
+            return table
+        return replace(table, **{column: own[column] for column in lacking([table])})
 
-    return [
-        replace(table, **{column: getattr(other, column) for column in lacking([table])})
-        if (other := known.get(table.name)) and is_same(table, other)
-        else table
-        for table in listed
-    ]
+    return [completed(table) for table in listed]
 
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:

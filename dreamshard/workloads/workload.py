@@ -1,6 +1,7 @@
 """Which tables to ingest, and the `Workload` that every source gives: tables, and their lookups on demand."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pydantic
 import torch
 from pydantic import Field
@@ -144,25 +144,14 @@ def listed_workload(
     num_samples: int,
     notes: tuple[str, ...] = (),
 ) -> Workload:
-    """The tables of a list that the config asks for; arguments as the fields of `Workload`.
-
-    Args:
-        num_samples: that were recorded, and the most that every table has if any of them was recorded.
-
-    Raises:
-        ValueError: the list has too few tables.
-    """
-    chosen = chosen_tables(config, listed)
-    is_recorded = any(table.name in tokens for table in chosen)
-    batch_size = min(config.batch_size, num_samples) if is_recorded else config.batch_size
-    return Workload(config, tuple(chosen), batch_size, recorded, tokens, notes)
-
-
-def chosen_tables(config: WorkloadConfig, listed: Sequence[ModelTable]) -> list[ModelTable]:
     """The tables of a list that the config asks for, with the dims it asks for, or their own as multiples of 4.
 
     A table's dim and lookups depend on its line alone, not on its place in the list, and whether it is drawn depends little
     on the other tables.
+
+    Args:
+        listed: this and the other arguments are as the fields of `Workload`.
+        num_samples: that were recorded, and the most that every table has if any of them was recorded.
 
     Raises:
         ValueError: the list has too few tables.
@@ -172,24 +161,23 @@ def chosen_tables(config: WorkloadConfig, listed: Sequence[ModelTable]) -> list[
         return float(np.random.default_rng([config.seed, purpose, name_seed(table.name)]).random())
 
     def dim(table: ModelTable) -> int:
-        if config.dim == "mixed":
-            return int(mixed_dims(np.asarray([draw(1, table)]))[0])
-        return padded_dim(table.dim) if config.dim is None else config.dim
+        return int(mixed_dims(draw(1, table))) if config.dim == "mixed" else config.dim or padded_dim(table.dim)
 
+    limit = config.max_table_bytes or math.inf
     tables = [replace(table, dim=dim(table)) for table in listed]
-    limit = config.max_table_bytes
-    eligible = [table for table in tables if limit is None or 4 * table.rows * table.dim <= limit]
-    wanted = config.num_tables or len(eligible)
-    if wanted > len(eligible) or not eligible:
-        size = "" if limit is None else f" of at most {limit / 2**20:.4g} MiB as fp32"
+    eligible = [table for table in tables if 4 * table.rows * table.dim <= limit]
+    wanted = config.num_tables or max(1, len(eligible))
+    if wanted > len(eligible):
+        size = f" of at most {limit / 2**20:.4g} MiB as fp32" if config.max_table_bytes else ""
         raise ValueError(
-            f"{config.source} has {len(eligible)} tables{size}, fewer than the {max(1, wanted)} asked for; ask for fewer "
-            "tables, or allow larger ones"
+            f"{config.source} has {len(eligible)} tables{size}, fewer than the {wanted} asked for; ask for fewer, or allow "
+            "larger ones"
         )
-    if wanted == len(eligible):
-        return eligible
     drawn = set(sorted(eligible, key=lambda table: draw(2, table))[:wanted])
-    return [table for table in eligible if table in drawn]
+    chosen = tuple(table for table in eligible if table in drawn)
+    is_recorded = any(table.name in tokens for table in chosen)
+    batch_size = min(config.batch_size, num_samples) if is_recorded else config.batch_size
+    return Workload(config, chosen, batch_size, recorded, tokens, notes)
 
 
 def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
@@ -201,8 +189,8 @@ def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
     pooling, rows = 1.0 if table.pooling_factor is None else table.pooling_factor, table.rows
     if pooling * batch_size > _MOST_DRAWN:
         raise ValueError(
-            f"table {table.name!r} has {pooling:.4g} lookups per sample, {pooling * batch_size:.3g} in a batch of "
-            f"{batch_size:,}, more than the {_MOST_DRAWN:,} that are drawn; correct pooling_factor, or use a smaller batch"
+            f"table {table.name!r} has {pooling * batch_size:.3g} lookups in a batch of {batch_size:,}, more than "
+            f"{_MOST_DRAWN:,}; correct pooling_factor {pooling:.4g}, or use a smaller batch"
         )
     generator = np.random.default_rng([seed, 3, name_seed(table.name)])
     offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
@@ -215,6 +203,6 @@ def name_seed(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-def mixed_dims(draws: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Dims by uniform draws."""
-    return np.asarray(MIXED_DIMS, np.int64)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]
+def mixed_dims(draws: Any) -> Any:
+    """Dims by uniform draws, one or an array."""
+    return np.array(MIXED_DIMS)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]
