@@ -37,8 +37,8 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
 
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any = None) -> None:
         """Set `perf` and `storage` of each shard."""
-        kernels = ["fused", "dense"]
-        if isinstance(self.model, RooflineCosts) and self.model.spec.host_bytes_per_s:
+        model, kernels = self.model, ["fused", "dense"]
+        if isinstance(model, RooflineCosts) and model.spec.host_bytes_per_s:
             kernels.append(CACHED)
         known = []
         for option in sharding_options:
@@ -47,15 +47,13 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
             for shard in option.shards:
                 shard.storage = Storage(hbm=0, ddr=0)
                 shard.perf = Perf(*[0.0 if is_known or not min(shard.size) else math.inf] * 4)
-        held, shards = shards_of(self.model.task, known, self.model.devices_per_host)
+        held, shards = shards_of(model.task, known, model.devices_per_host)
         phases_ms = self._alone_ms(shards)
         if all(shard.rank is not None for shard in held):
-            together_ms = self.model.phases_ms(self.model.sums(shards)[None])[0]
+            together_ms = model.phases_ms(model.sums(shards)[None])[0]
             phases_ms *= (together_ms / shards.per_device(phases_ms).clamp(min=1e-12))[shards.device]
-        on_device, on_host = shards.device_bytes.tolist(), shards.host_bytes.tolist()
-        for shard, phases, hbm, ddr in zip(held, phases_ms.tolist(), on_device, on_host, strict=True):
-            shard.perf = Perf(phases[0], phases[1], bwd_comms=phases[2], bwd_compute=phases[3])
-            shard.storage = Storage(hbm=hbm, ddr=ddr)
+        for shard, (forward, sent, returned, backward) in zip(held, phases_ms.tolist(), strict=True):
+            shard.perf = Perf(forward, sent, backward, returned)
 
     def _alone_ms(self, shards: Shards) -> Float[Tensor, "S 4"]:
         loads = self.model.loads(shards)

@@ -27,7 +27,6 @@ from torchrec.distributed.planner.types import (
     PlannerError,
     ShardEstimator,
     ShardingOption,
-    Storage,
     Topology,
     TopologyFactory,
     TrainerConfig,
@@ -41,6 +40,7 @@ from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.placer import NoPlacementError
+from dreamshard.tables import padded_dim
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.plans import CACHED, current_plan, shards_of
 
@@ -152,7 +152,7 @@ def parameter_constraints(
             compute_kernels=kernels,
             pooling_factors=[max(pooling / max(vectors, 1e-6), 1e-6)],
             num_poolings=[vectors],
-            min_partition=4 * -(-dim // (4 * column_parts)) if column_parts else None,
+            min_partition=padded_dim(-(-dim // column_parts)) if column_parts else None,
         )
         for name, pooling, vectors, dim in zip(
             _names(task), tables.pooling_factor.tolist(), tables.vectors.tolist(), tables.dim.tolist(), strict=True
@@ -205,14 +205,9 @@ class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped 
     """The task's bytes per shard, instead of TorchRec's estimate of everything on a device."""
 
     def __init__(self, task: PlacementTask) -> None:
-        self.task, self.table = task, {name: t for t, name in enumerate(_names(task))}
+        self.task = task
 
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
         """Set the storage of each shard."""
-        for option in sharding_options:
-            for shard in option.shards:
-                shard.storage = Storage(hbm=0, ddr=0)
-        options = ((option, self.table[option.name]) for option in sharding_options)
-        held, shards = shards_of(self.task, options, self.task.num_devices)
-        for shard, device, host in zip(held, shards.device_bytes.tolist(), shards.host_bytes.tolist(), strict=True):
-            shard.storage = Storage(hbm=device, ddr=host)
+        options = ((option, int(option.name.removeprefix("t"))) for option in sharding_options)
+        shards_of(self.task, options, self.task.num_devices)

@@ -18,7 +18,7 @@ from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.enumerators import get_partition_by_type
 from torchrec.distributed.planner.planners import to_sharding_plan
-from torchrec.distributed.planner.types import Shard, ShardingOption
+from torchrec.distributed.planner.types import Shard, ShardingOption, Storage
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
 from torchrec.distributed.utils import get_device_type
 
@@ -52,7 +52,7 @@ def shards_of(
 ) -> tuple[list[Shard], Shards]:
     """TorchRec's shards of options, each with its table's number, and the same as arrays; without a rank on device 0.
 
-    Tables of fewer rows than devices leave some without; these shards are left out.
+    Writes the storage of each shard. Tables of fewer rows than devices leave some without; these shards are left out.
     """
     held, rows = [], []
     for option, table in options:
@@ -60,6 +60,7 @@ def shards_of(
         if option.compute_kernel == CACHED:
             share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
         for shard in option.shards:
+            shard.storage = Storage(hbm=0, ddr=0)
             if min(shard.size):
                 held.append(shard)
                 (row, column), (height, width) = shard.offset, shard.size
@@ -67,7 +68,10 @@ def shards_of(
     fields = torch.tensor(rows, dtype=torch.float64).reshape(-1, 8).T
     numbers, device, kinds, *ends = fields[:7].long()
     by_rows, by_columns = torch.stack(ends[:2], dim=1), torch.stack(ends[2:], dim=1)
-    return held, Shards(task, numbers, device, kinds, by_rows, by_columns, fields[7], devices_per_host)
+    shards = Shards(task, numbers, device, kinds, by_rows, by_columns, fields[7], devices_per_host)
+    for shard, hbm, ddr in zip(held, shards.device_bytes.tolist(), shards.host_bytes.tolist(), strict=True):
+        shard.storage = Storage(hbm=hbm, ddr=ddr)
+    return held, shards
 
 
 def sharding_options(
@@ -156,25 +160,23 @@ def load_plan(
     Raises:
         ValueError: the plan is not of this model, of the running ranks and hosts, or TorchRec cannot run it.
     """
-    plan, found = read_plan(path), model_tables(discover(model, sharders)[0])
+    plan, found, is_running = read_plan(path), model_tables(discover(model, sharders)[0]), dist.is_initialized()
     if others := sorted(plan.tables.keys() - set(found.tables.names)):
         raise ValueError(f"{path} was not made for this model: it has no table {shown(others)}; plan again")
-    placement = plan.placement(found.tables)
-    running = dist.get_world_size() if dist.is_initialized() else plan.num_devices
-    if device_type is None:
-        device_type = "cpu" if dist.is_initialized() and dist.get_backend() == "gloo" else get_device_type()
+    options = sharding_options(plan.placement(found.tables), found.details, model)
+    device_type = device_type or ("cpu" if is_running and dist.get_backend() == "gloo" else get_device_type())
+    running = dist.get_world_size() if is_running else plan.num_devices
     ranks = world_size or running
     per_host = get_local_size(ranks)
-    if ranks != running or not dist.is_initialized():  # groups need not be hosts
-        per_host = plan.devices_per_host or per_host
-    if ranks != plan.num_devices or per_host != (plan.devices_per_host or per_host):
-        hosts = f", {plan.devices_per_host} per host" if plan.devices_per_host else ""
+    planned_per_host = plan.devices_per_host or per_host
+    if ranks != running or not is_running:  # groups need not be hosts
+        per_host = planned_per_host
+    if (ranks, per_host) != (plan.num_devices, planned_per_host):
         raise ValueError(
-            f"{path} is a plan for {plan.num_devices} ranks{hosts}, but {ranks} are running, {per_host} per host by "
-            f"LOCAL_WORLD_SIZE; plan again with --devices {ranks} --devices-per-host {per_host}"
+            f"{path} is a plan for {plan.num_devices} ranks, {plan.devices_per_host or 'any number'} per host, but {ranks} "
+            f"are running, {per_host} per host; plan again with --devices {ranks} --devices-per-host {per_host}"
         )
-    topology = Topology(ranks, device_type, local_world_size=per_host)
-    return to_sharding_plan(sharding_options(placement, found.details, model), topology)
+    return to_sharding_plan(options, Topology(ranks, device_type, local_world_size=per_host))
 
 
 def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float, EmbeddingModuleShardingPlan]]:
@@ -193,12 +195,12 @@ def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float
             both = [shard for each in (before[name], own) for shard in each.sharding_spec.shards] if can_move else []
             if len({shard.shard_sizes[1] for shard in both}) != 1:
                 raise ValueError(
-                    f"TorchRec does not reshard a table from {was} to {way} on ranks {ranks}, as {name!r} of {path!r}; keep "
-                    "its way and widths and give each rank one shard, or restart from a checkpoint"
+                    f"TorchRec does not reshard {name!r} of {path!r} from {was} to {way} on ranks {ranks}; keep its way and "
+                    "widths, a shard per rank, or restart"
                 )
-        sizes = [math.prod(shard.shard_sizes) for own in changed.values() for shard in own.sharding_spec.shards]
+        weights = sum(math.prod(shard.shard_sizes) for own in changed.values() for shard in own.sharding_spec.shards)
         if changed:
-            delta[path] = sum(sizes) * 4 / 2**20, EmbeddingModuleShardingPlan(changed)
+            delta[path] = weights * 4 / 2**20, EmbeddingModuleShardingPlan(changed)
     return delta
 
 
