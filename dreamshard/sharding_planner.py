@@ -5,12 +5,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -56,11 +57,11 @@ Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
 _INPUTS: dict[Pipeline, int] = {"none": 1, "base": 1, "sparse_dist": 2, "prefetch": 3}
 """How many batches of a rank's inputs are in its memory, as TorchRec's storage estimator counts them."""
 _INDEX_BYTES = 8  # of a lookup: int64
-_VECTOR_BYTES = 4  # per column of a pooled vector: TorchRec's outputs are fp32
-_WITH_GRADIENT = 2
+_VECTOR_BYTES = 8  # per column of a pooled vector with its gradient: TorchRec's outputs are fp32
 _PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves by default
 
 
+@dataclass(eq=False)
 class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is untyped here
     """Plans by learned or published costs of the hardware.
 
@@ -83,34 +84,26 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         pipeline: of training; decides how many batches of inputs are in memory at once.
     """
 
-    def __init__(
-        self,
-        topology: Topology | None = None,
-        batch_size: int | None = None,
-        *,
-        costs: Placer | str | Path = "champion",
-        storage_reservation: StorageReservation | None = None,
-        stats: Sequence[Stats] | None = None,
-        constraints: Mapping[str, ParameterConstraints] | None = None,
-        debug: bool = True,
-        callbacks: Sequence[Callable[[list[ShardingOption]], list[ShardingOption]]] = (),
-        timeout_seconds: float | None = None,
-        placement_constraints: Constraints = UNCONSTRAINED,
-        tables: Tables | None = None,
-        pipeline: Pipeline = "none",
-    ) -> None:
-        self.topology = topology or _own_topology()
-        self.batch_size = batch_size or BATCH_SIZE
-        self.costs = costs
-        self.storage_reservation = storage_reservation or HeuristicalStorageReservation(_PERCENTAGE)
-        self.stats = [EmbeddingStats()] if stats is None else stats
-        self.constraints = dict(constraints or {})
-        self.debug = debug
-        self.callbacks = callbacks
-        self.budget_ms = timeout_seconds and 1000 * timeout_seconds
-        self.placement_constraints = placement_constraints
-        self.tables = tables
-        self.pipeline = pipeline
+    topology: Topology = None
+    batch_size: int = None  # type: ignore[assignment]  # set below, as the others of None
+    _: KW_ONLY
+    costs: Placer | str | Path = "champion"
+    storage_reservation: StorageReservation = None
+    stats: Sequence[Stats] = None  # type: ignore[assignment]
+    constraints: Mapping[str, ParameterConstraints] = None  # type: ignore[assignment]
+    debug: bool = True
+    callbacks: Sequence[Callable[[list[ShardingOption]], list[ShardingOption]]] = ()
+    timeout_seconds: float | None = None
+    placement_constraints: Constraints = UNCONSTRAINED
+    tables: Tables | None = None
+    pipeline: Pipeline = "none"
+
+    def __post_init__(self) -> None:
+        self.topology = self.topology or _own_topology()
+        self.batch_size = self.batch_size or BATCH_SIZE
+        self.storage_reservation = self.storage_reservation or HeuristicalStorageReservation(_PERCENTAGE)
+        self.stats = [EmbeddingStats()] if self.stats is None else self.stats
+        self.constraints = dict(self.constraints or {})
 
     @cached_property
     def placer(self) -> Placer:
@@ -130,7 +123,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             return ShardingPlan({})
         try:
             task = self.task(model, module, sharders)
-            placement = self.placer.place(task, self.budget_ms)
+            placement = self.placer.place(task, self.timeout_seconds and 1000 * self.timeout_seconds)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
         self._log_memory(model, self._checked(task, placement))
@@ -170,25 +163,25 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         if not details:
             return None
         check_given(self.constraints, details, self.topology.compute_device, self.batch_size)
-        measured, factors = set(self.tables.names) if self.tables else set(), {}
+        known = dict(zip(self.tables.names, self.tables.rows.tolist(), strict=True)) if self.tables else {}
+        factors = {}
         for t, table in enumerate(details):
             own = self.constraints.get(table.name, ParameterConstraints())
             poolings = per_feature(own.num_poolings or [1.0], table)
             if own.num_poolings:
                 details[t] = replace(table, num_poolings=sum(poolings))
-            if table.name in self.constraints and not measured & {table.name, table.path}:
-                lookups = zip(per_feature(own.pooling_factors, table), poolings, strict=True)
-                factors[table.path] = sum(factor * count for factor, count in lookups)
+            if table.name in self.constraints and known.keys().isdisjoint((table.name, table.path)):
+                factors[table.path] = float(np.dot(per_feature(own.pooling_factors, table), poolings))
         model = model_tables(details, pooling_factors=factors, defaults=self.tables, notes=notes)
-        if unknown := sorted((self.placement_constraints.tables_named() | measured) - model.by_name.keys()):
+        if unknown := sorted((self.placement_constraints.tables_named() | known.keys()) - model.by_name.keys()):
             raise ValueError(
                 f"placement_constraints or tables name {shown(unknown)}, which are no tables of this model; correct the "
-                "names (a table whose name occurs in several modules is called module.table)"
+                "names (module.table if several modules have the name)"
             )
-        for name, count in zip(self.tables.names, self.tables.rows.tolist(), strict=True) if self.tables else ():
-            if count != (rows := model.by_name[name].rows):
+        for name, rows in known.items():
+            if rows != (own_rows := model.by_name[name].rows):
                 raise ValueError(
-                    f"table {name!r} has {rows} rows in the model and {count} in the statistics of lookups; measure "
+                    f"table {name!r} has {own_rows} rows in the model and {rows} in the statistics of lookups; measure "
                     "them again"
                 )
         return model
@@ -235,7 +228,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
     def _vector_bytes(self, model: ModelTables) -> int:
         """Of a rank's pooled vectors and their gradients."""
-        return self.batch_size * int(model.tables.sent_dim.sum()) * _VECTOR_BYTES * _WITH_GRADIENT
+        return self.batch_size * int(model.tables.sent_dim.sum()) * _VECTOR_BYTES
 
     def _sizes(self, topology: Topology) -> list[int]:
         """Memory of each device that holds tables."""
@@ -244,19 +237,15 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
     def _log_memory(self, model: ModelTables, shards: Shards) -> None:
         """Log the bytes that each rank holds, and its reserve."""
-        rows, dim = (torch.diff(ends)[:, 0] for ends in (shards.rows, shards.columns))
-        weights = shards.per_device(rows * dim * shards.task.weight_bytes[shards.table] * ~shards.in_host)
+        elements = shards.num_rows * shards.num_columns * ~shards.in_host
+        weights = shards.per_device(elements * shards.task.weight_bytes[shards.table])
         lookups = shards.tables.pooling_factor * shards.batch_share * self.topology.world_size
         inputs = shards.per_device((lookups * self._bytes_per_lookup).ceil().long())
-        reserved, vectors = self._sizes(self.storage_reservation.last_reserved_topology), self._vector_bytes(model)
-        numbers = zip(
-            weights, shards.memory_bytes() - weights, inputs, self._sizes(self.topology), reserved, strict=True
-        )
-        for rank, (own, state, own_inputs, size, rest) in enumerate(numbers):
-            text = "rank %d: %s of weights, %s of optimizer state and caches, %s of inputs, %s of outputs, %s reserved"
-            logger.info(
-                text, rank, gib(int(own)), gib(int(state)), gib(int(own_inputs)), gib(vectors), gib(size - rest)
-            )
+        topologies = self.topology, self.storage_reservation.last_reserved_topology
+        size, left = (torch.tensor(self._sizes(each)) for each in topologies)
+        text = "rank %d: %s of weights, %s of optimizer state and caches, %s of inputs, %s reserved, %s of outputs"
+        for rank, held in enumerate(zip(weights, shards.memory_bytes() - weights, inputs, size - left, strict=True)):
+            logger.info(text, rank, *(gib(int(each)) for each in (*held, self._vector_bytes(model))))
 
     def collective_plan(
         self, module: nn.Module, sharders: Sharders | None = None, pg: dist.ProcessGroup | None = None

@@ -14,7 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dreamshard.files import digest
 from dreamshard.files.text import shown
-from dreamshard.tables import concatenate
+from dreamshard.tables import concatenate, padded_dim
 from dreamshard.torchrec.models import tables_of
 from dreamshard.workloads import (
     Lookups,
@@ -56,15 +56,17 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
         for name, table in model.by_name.items():
             parts[name].append(_lookups(table, features, f"batch {count}"))
         samples += max(sizes)
-        if num_samples is not None and samples >= num_samples:
+        if num_samples and samples >= num_samples:
             break
     if not samples:
         raise ValueError(f"the batches hold no samples ({count} batches were read); yield at least one")
-    kept = samples if num_samples is None else min(samples, num_samples)
+    kept = min(samples, num_samples or samples)
     lookups = {name: _joined(own).first(kept) for name, own in parts.items()}
-    sizes_of = zip(model.tables.names, model.tables.rows.tolist(), model.tables.dim.tolist(), strict=True)
-    tables = concatenate([statistics(WorkloadTable(name, rows, dim, lookups[name])) for name, rows, dim in sizes_of])
-    tables = replace(tables, poolings=model.tables.poolings)
+    counted = [
+        statistics(WorkloadTable(name, table.rows, padded_dim(table.dim), lookups[name]))
+        for name, table in model.by_name.items()
+    ]
+    tables = replace(concatenate(counted), poolings=model.tables.poolings)
     note = f"lookups were counted in {kept} samples of {count} batches, as one batch"
     return replace(model, tables=tables, lookup_notes=(note,), lookups=lookups)
 
@@ -84,12 +86,12 @@ def open_model(config: WorkloadConfig) -> Workload:
         notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
     if bool((tables.vectors != 1).any()):
         notes += ("a data set keeps one pooled vector per sample and table: training measures no others",)
-    sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), tables.pooling_factor.tolist(), strict=True)
+    sizes = zip(tables.names, model.details, tables.pooling_factor.tolist(), strict=True)
     tokens = {
         name: digest(own.indices.numpy().tobytes() + own.offsets.numpy().tobytes()) for name, own in recorded.items()
     }
     samples = max((own.batch_size for own in recorded.values()), default=0)
-    listed = [ModelTable(*each) for each in sizes]
+    listed = [ModelTable(name, table.rows, table.dim, pooling) for name, table, pooling in sizes]
     return listed_workload(config, listed, lambda table, _: recorded[table.name], tokens, samples, notes)
 
 

@@ -95,8 +95,8 @@ def _sharded(
     kind, is_quantised = type(module).__name__, type(module).__module__.startswith("torchrec.quant.")
     if isinstance(module, ShardedModule) or (is_quantised and "Embedding" in kind) or kind in _REFUSED:
         raise ValueError(
-            f"{path or 'the model'} is of class {kind}, which is sharded already, quantised for inference, or prunes or "
-            "exchanges rows in its own way; give the model that is trained, before it is sharded, with plain collections"
+            f"{path or 'the model'} is of class {kind}, which is sharded, quantised, or changes rows in its own way; give "
+            "the model before sharding, with plain collections"
         )
     classes = type(module).__mro__ if is_derived_too else (type(module),)
     sharder = next((by_type[each] for each in classes if each in by_type), None)

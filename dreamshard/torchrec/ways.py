@@ -69,12 +69,15 @@ def narrowed(
             in_device, in_host = [each for each in in_device if each == "data_parallel"], []
             copied.append(name)
         if not in_device and not in_host:
-            odd = f" has {table.dim} columns, which fbgemm's fused operator refuses, and" if is_odd else ""
-            advice = "widen the table to a multiple of 4 columns, or allow data_parallel" if is_odd else "allow another"
+            if is_odd:
+                raise ValueError(
+                    f"table {table.path!r} has {table.dim} columns, so fbgemm's fused operator cannot shard it; widen the "
+                    "table to a multiple of 4 columns, or allow data_parallel"
+                )
             raise ValueError(
-                f"table {table.path!r}{odd} cannot be sharded: constraints allow sharding_types "
-                f"{own.sharding_types or types} with kernels {own.compute_kernels or 'all'}, and {type(sharder).__name__} "
-                f"offers {sharder.sharding_types(device_type)} on {device_type}; {advice}"
+                f"table {table.path!r}: {type(sharder).__name__} offers {sharder.sharding_types(device_type)} on "
+                f"{device_type}, none of the sharding_types {own.sharding_types or types} with kernels "
+                f"{own.compute_kernels or 'all'}; allow another"
             )
         if not is_odd and set(in_device or in_host) < set(allowed):
             narrower.append(name)
@@ -113,8 +116,7 @@ def check_given(
             f"constraints are given for {unknown[:5]}, which are no tables of this model; correct the names"
         )
     for table in tables:
-        own = given.get(table.name, ParameterConstraints())
-        counts = 1, len(table.features)
+        own, counts = given.get(table.name, ParameterConstraints()), (1, len(table.features))
         refused = {
             "num_poolings": len(own.num_poolings or [1]) not in counts,
             "pooling_factors": len(own.pooling_factors) not in counts,
@@ -127,9 +129,8 @@ def check_given(
         }
         for field in filter(refused.get, refused):
             raise ValueError(
-                f"table {table.path!r} has the constraint {field}={getattr(own, field)}, which a plan for its features "
-                f"{list(table.features)} on {device} ranks with {batch} samples and kernels {own.compute_kernels or 'all'} "
-                "cannot honour; correct it or leave it out"
+                f"table {table.path!r} of features {list(table.features)} has {field}={getattr(own, field)}, which no plan "
+                f"on {device} ranks with {batch} samples can honour; correct it or leave it out"
             )
 
 
@@ -141,19 +142,15 @@ def _offered(
     kernels: Sequence[str] | None,
 ) -> tuple[list[ShardingType], list[ShardingType]]:
     """The ways of `types` that the sharder offers: in device memory, and in host memory with a cache."""
-    in_device: list[ShardingType] = []
-    in_host: list[ShardingType] = []
-    for way in types:
-        is_copy = way == "data_parallel"
-        is_broken = (
-            is_copy and table.pooling == "none" and device_type == "cpu"
-        )  # fbgemm's dense operator would pool it
-        if is_broken or way not in sharder.sharding_types(device_type):
-            continue
-        usable = set(sharder.compute_kernels(way, device_type)) & set(kernels or ("fused", "dense", CACHED))
-        in_device += [way] if ("dense" if is_copy else "fused") in usable else []
-        in_host += [way] if CACHED in usable and not is_copy else []
-    return in_device, in_host
+    usable = {
+        way: set(sharder.compute_kernels(way, device_type)).intersection(kernels or ("fused", "dense", CACHED))
+        for way in types
+        if way in sharder.sharding_types(device_type)
+    }
+    if table.pooling == "none" and device_type == "cpu":
+        usable.pop("data_parallel", None)  # fbgemm's dense operator would pool it
+    in_device = [way for way in usable if ("dense" if way == "data_parallel" else "fused") in usable[way]]
+    return in_device, [way for way in usable if CACHED in usable[way] and way != "data_parallel"]
 
 
 def _unless_named(table: ModelTable, *, is_planner: bool) -> set[ShardingType]:
