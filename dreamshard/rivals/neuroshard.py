@@ -72,7 +72,7 @@ class NeuroShardPlacer(OrderedPlacer):
             index = torch.tensor([[number[each] for each in own] for own in lists])  # [C, N]
             order = torch.argsort(compute_ms[index], descending=True, stable=True)
             figures = latents.double().numpy(), shards.tables.dim.numpy(), shards.device_bytes.numpy()
-            device, sums = _filled(law, *figures, index.numpy(), order.numpy(), capacity)
+            device, sums = _fill(law, *figures, index.numpy(), order.numpy(), capacity)
             cost_ms = network.overall_ms(torch.from_numpy(sums).float()).masked_fill(
                 torch.from_numpy(device < 0).any(dim=2), torch.inf
             )
@@ -95,7 +95,7 @@ class NeuroShardPlacer(OrderedPlacer):
 
 
 @jit
-def _filled(
+def _fill(
     law: DeviceLaw,
     latents: Floats,
     dims: Ints,

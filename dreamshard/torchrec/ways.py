@@ -130,7 +130,8 @@ def check_given(
         for field in filter(refused.get, refused):
             raise ValueError(
                 f"table {table.path!r} of features {list(table.features)} has {field}={getattr(own, field)}, which no plan "
-                f"on {device} ranks with {batch} samples can honour; correct it or leave it out"
+                f"on {device} ranks with {batch} samples and kernels {own.compute_kernels or 'all'} can honour; correct it "
+                "or leave it out"
             )
 
 

@@ -78,7 +78,7 @@ def _tensors(path: Path, name: str) -> RecordedFile:
         if not is_ascending or not is_integer or offsets.shape != (num_tables * num_samples + 1,) or not num_samples:
             raise InputError(
                 f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}{list(offsets.shape)}, "
-                f"lengths {list(lengths.shape)}, {advice}"
+                f"lengths {list(lengths.shape)}, or offsets that do not ascend from 0 to {len(indices)}; {advice}"
             )
     starts = offsets[::num_samples].tolist()  # [T+1]
 

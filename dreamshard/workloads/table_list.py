@@ -199,7 +199,7 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
         figures = zip(*(getattr(ingested, column).tolist() for column in columns), strict=True)
         known = {name: dict(zip(columns, own, strict=True)) for name, own in zip(ingested.names, figures, strict=True)}
 
-    def completed(table: ModelTable) -> ModelTable:
+    def complete(table: ModelTable) -> ModelTable:
         own, pooling = known.get(table.name), table.pooling_factor
         if own is None or (table.rows, padded_dim(table.dim)) != (own["rows"], own["dim"]):
             return table
@@ -207,7 +207,7 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
             return table
         return replace(table, **{column: own[column] for column in lacking([table])})
 
-    return [completed(table) for table in listed]
+    return [complete(table) for table in listed]
 
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:

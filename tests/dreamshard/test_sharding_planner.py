@@ -106,7 +106,8 @@ def test_lookups_and_vectors_add_up_over_features_and_poolings():
     assert tables.vectors.tolist() == [1.0, 1.0, 4.0, 1.0, 1.0]
 
 
-def test_costs_are_named_as_hardware_or_a_folder(tmp_path, messages):
+def test_costs_are_named_as_hardware_or_a_folder(tmp_path, messages, monkeypatch):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     assert named_placer("h100").name == "prior"
     training.save_placer(learnt_placer(), tmp_path / "placer")
     only = {"a": ParameterConstraints(sharding_types=["row_wise"])}
