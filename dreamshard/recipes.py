@@ -10,10 +10,10 @@ import torch
 from dreamshard.costs import SIMULATED
 from dreamshard.files.text import gib
 from dreamshard.tables import DEFAULT_BATCH, Tables
-from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.testbeds.base import TABLES_SHARE, Capacity
 from dreamshard.training.config import TrainingConfig, with_algorithm
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, list_file, list_tables
+from dreamshard.workloads.task_sampling import TasksConfig
 
 SIZES = ("tables_per_task", "memory_bytes", "batch_size")
 """Sizes that are derived from the tables and the testbed if a recipe has no value for them."""

@@ -7,10 +7,10 @@ import torch
 
 from dreamshard.costs import SIMULATED
 from dreamshard.tables import concatenate
-from dreamshard.task_sets.fixed_model import MODEL, draw_drift, drifted, fixed_tasks, split_tasks
-from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadTable, statistics
+from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
+from flows.rules.fixed_model import MODEL, draw_drift, drifted, fixed_tasks, split_tasks
 from flows.rules.heldout import split_by_training
 from flows.runtime.identity import content_key
 from flows.runtime.progress import report_progress

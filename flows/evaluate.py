@@ -12,7 +12,6 @@ from dreamshard.placer import Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.search import DreamShardPlacer
-from dreamshard.task_sets.fixed_model import is_fixed_model
 from dreamshard.tasks import PlacementTask
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
@@ -20,6 +19,7 @@ from flows.reports import mlflow_tracking, report_tables
 from flows.reports.evaluation_report import make_report
 from flows.rules import heldout
 from flows.rules.contestants import Contestants, of_training
+from flows.rules.fixed_model import is_fixed_model
 from flows.runtime.identity import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task

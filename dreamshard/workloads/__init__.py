@@ -7,7 +7,7 @@ meta           Meta's data sets, generated to fit what Meta published
 functions      a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
 table_list     lists of tables: read, checked, and completed
 model_tables   the tables of a model or list: types, optimizers, features, modules
-dataset_diff   what changed between two data sets
+task_sampling  tables split into training and held-out tables, and tasks drawn from either
 lookups        lookups in memory and as Parquet, their statistics, and a data set's version
 zipf           the law behind generated lookups
 """

@@ -1,1 +1,1 @@
-"""Decisions without measuring: warm starts, promotion, held-out tables, contestants and their tasks, changed tables."""
+"""Decisions without measuring: warm starts, promotion, held-out tables and tasks, contestants, changed tables."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from dreamshard.tables import Tables
-from dreamshard.task_sets.fixed_model import is_fixed_model
 from dreamshard.tasks import PlacementTask
+from flows.rules.fixed_model import is_fixed_model
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import Training
 from storage.store import Store

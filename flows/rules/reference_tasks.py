@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 
 from dreamshard.tables import DEFAULT_BATCH, Tables
-from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig, open_workload
+from dreamshard.workloads.task_sampling import TasksConfig
 
 RULE = "lookup_greedy"
 """The rule of thumb that is measured with each version: its placements never change, so its cost shows drift."""

@@ -11,9 +11,9 @@ import torch
 
 from dreamshard.costs import SIMULATED, is_simulated
 from dreamshard.recipes import Recipe
-from dreamshard.task_sets.sampling import split_tables
 from dreamshard.testbeds import is_testbed
 from dreamshard.workloads import known_as
+from dreamshard.workloads.task_sampling import split_tables
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import Training, Warm

@@ -36,9 +36,9 @@ from dreamshard.evaluation import EvaluationRow
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
-from dreamshard.task_sets.sampling import TableSplit
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
+from dreamshard.workloads.task_sampling import TableSplit
 from storage.filesystem import AnyPath, list_files, read_json, write_json
 from storage.lake import rows
 from storage.lake.parquet_files import (

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from dreamshard.tables import NUM_BINS, Tables, concatenate
-from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.training import TrainingConfig
+from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, meta_tables, tasks
 from tests.helpers.laws import SIMULATED

@@ -36,12 +36,12 @@ from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import RULES_OF_THUMB, baselines
 from dreamshard.shards import violation
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm
+from dreamshard.workloads.task_sampling import split_tables
 from flows.runtime.identity import source_revision
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.measuring import Row

@@ -25,7 +25,6 @@ from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer, baselines
 from dreamshard.shards import Shards
 from dreamshard.tables import concatenate
-from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup
 from dreamshard.testbeds.device import Device
@@ -33,6 +32,7 @@ from dreamshard.testbeds.operators import RankOperators
 from dreamshard.testbeds.step import Teams, collectives_of, measure_step
 from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, write_lookups
 from dreamshard.workloads import statistics as table_statistics
+from dreamshard.workloads.task_sampling import TasksConfig
 from flows.runtime.run_locks import measuring
 from tests.benchmarks.measuring import Row, row
 

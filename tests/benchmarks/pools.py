@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.meta import population
+from dreamshard.workloads.task_sampling import split_tables
 from dreamshard.workloads.workload import mixed_dims
 
 Dims = Literal["dim16", "mixed"]

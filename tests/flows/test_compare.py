@@ -10,9 +10,9 @@ import torch
 
 from dreamshard.rivals import installed_rivals
 from dreamshard.tables import Tables
-from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
+from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from flows import drawing
 from flows.reports.report_pages import html_page
 from flows.rules import heldout

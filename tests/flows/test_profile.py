@@ -8,9 +8,9 @@ import torch
 from prefect.logging import disable_run_logger
 
 from dreamshard.recipes import RECIPES, MeasureConfig
-from dreamshard.task_sets.sampling import EMPTY_SPLIT
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
+from dreamshard.workloads.task_sampling import EMPTY_SPLIT
 from flows.profile import known_exchanges, measure_exchanges, start_training
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import iteration_name

@@ -10,8 +10,8 @@ from torch import Tensor
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import Plan, PlannedTable
 from dreamshard.tables import NUM_BINS, Tables
-from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.task_sampling import TasksConfig
 
 BATCH = 1024
 ROW_BYTES = 16  # of a table with dim 4 in fp32

@@ -8,8 +8,8 @@ from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork, T
 from dreamshard.cost_model.structured import DIMS
 from dreamshard.placement import Placement
 from dreamshard.search.baselines import RandomPlacer
-from dreamshard.task_sets.sampling import split_tables
 from dreamshard.training import TrainingConfig
+from dreamshard.workloads.task_sampling import split_tables
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import pool_of, roomy_task, sample_tasks, task_of
 from tests.helpers.testbeds import simulated

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dreamshard.task_sets.sampling import TasksConfig
 from dreamshard.workloads import open_workload
+from dreamshard.workloads.task_sampling import TasksConfig
 from flows.rules.reference_tasks import reference_tasks, reference_workload
 from tests.helpers.tables import tables_of
 

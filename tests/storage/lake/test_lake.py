@@ -8,9 +8,9 @@ import torch
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sets.fixed_model import Drift, drifted
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
+from flows.rules.fixed_model import Drift, drifted
 from storage.filesystem import list_file_infos
 from storage.lake import catalog
 from storage.lake.lake import Lake

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
+from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from tests.helpers.tables import pool_of, sample_tasks, tables_of
 
 

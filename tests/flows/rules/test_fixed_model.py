@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.packing import packed_by_size
 from dreamshard.tables import Tables, concatenate, parent_name
-from dreamshard.task_sets.fixed_model import (
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import ModelTable, WorkloadTable, statistics
+from dreamshard.workloads.workload import zipf_lookups
+from flows.rules.fixed_model import (
     MODEL,
     Drift,
     draw_drift,
@@ -19,9 +22,6 @@ from dreamshard.task_sets.fixed_model import (
     split_tasks,
     split_to_fit,
 )
-from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import ModelTable, WorkloadTable, statistics
-from dreamshard.workloads.workload import zipf_lookups
 from tests.helpers.tables import ROW_BYTES, pool_of, tables_of, task_of
 
 ROOMY = 2**34
