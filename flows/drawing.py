@@ -124,9 +124,9 @@ def _variants(
         lookups = lake.lookup_source(dataset) if keeps else lookups_of(training.recipe.workload)
         parts = []
         for done, each in enumerate(missing, start=1):
-            t = model.tables.names.index(each.table)
-            table = WorkloadTable(each.table, int(model.tables.rows[t]), int(model.tables.dim[t]), lookups(each.table))
-            derived = drifted(table, each)
+            one = model.tables.named([each.table])
+            sizes = int(one.rows), int(one.dim)
+            derived = drifted(WorkloadTable(each.table, *sizes, lookups(each.table), float(one.poolings)), each)
             parts.append(statistics(derived))
             if keeps:
                 lake.write_table_lookups(derived, parts[-1])

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from dreamshard.cost_model.compiled import DeviceLaw
-from dreamshard.cost_model.features import Normaliser, work_ratios
+from dreamshard.cost_model.features import VECTORS, Normaliser, work_ratios
 from dreamshard.costs import PHASES, CostSample, MeasuredOn
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -38,12 +38,14 @@ class CostData:
 
     Attributes:
         features: `[P, F]` normalised, of the `P` distinct tables that occur.
+        ratios: `[P, 5]` of `work_ratios`: their vectors, and 1 otherwise.
         assignment: `[S, D, P]` number of tables `p` on device `d` of sample `s`.
         phases_ms: `[S, D, 4]` measured.
         measured_on: origin of the newest sample.
     """
 
     features: Float[Tensor, "P F"]
+    ratios: Float[Tensor, "P 5"]
     assignment: Float[Tensor, "S D P"]
     phases_ms: Float[Tensor, "S D 4"]
     measured_on: MeasuredOn
@@ -69,17 +71,19 @@ class CostData:
             raise ValueError("there are no cost samples, so there is nothing to fit; pass at least one")
         samples = [sample.of_whole_tables() for sample in samples]
         rows = [normaliser(sample.task.tables) for sample in samples]
-        features, table = torch.cat(rows).unique(dim=0, return_inverse=True)
+        vectors = torch.cat([sample.task.tables.vectors for sample in samples]).float()
+        found, table = torch.cat([torch.cat(rows), vectors[:, None]], dim=1).unique(dim=0, return_inverse=True)
+        ratios = torch.nn.functional.pad(found[:, -1:], (VECTORS, 0), value=1.0)
         number = torch.arange(len(samples)).repeat_interleave(torch.tensor([len(each) for each in rows]))
         device = torch.cat([sample.placement.device for sample in samples])
-        assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(features))
+        assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(found))
         assignment.index_put_((number, device, table), torch.ones(()), accumulate=True)
         phases_ms = torch.stack([sample.costs.phases_ms for sample in samples])
-        return cls(features, assignment, phases_ms, MeasuredOn.of(samples[-1]))
+        return cls(found[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]))
 
-    def sums(self, encode: Callable[[Tensor], Tensor]) -> Float[Tensor, "S D L"]:
+    def sums(self, encode: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, "S D L"]:
         """Latent sums per device, by `CostNetwork.encode`."""
-        return self.assignment @ encode(self.features)
+        return self.assignment @ encode(self.features, self.ratios)
 
 
 class CostNetwork(nn.Module, ABC):
@@ -96,24 +100,27 @@ class CostNetwork(nn.Module, ABC):
     measured_on: MeasuredOn | None = None
 
     def encode(
-        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None = None
     ) -> Float[Tensor, "*B L"]:
         """Latent vector of each table, with a 1 that counts it; as published, the setting of a step has no effect.
 
         Args:
             normalised: features of the tables.
-            ratios: from `work_ratios`, for steps of another setting than the network's; None for its own.
+            ratios: from `work_ratios`, for steps of another setting than the network's, or of other vectors than one per
+                sample; None for its own.
         """
         return nn.functional.pad(self.table(normalised), (0, 1), value=1.0)
 
-    def ratios(self, task: PlacementTask, tables: Tables | None = None) -> Float[Tensor, "T 4"] | None:
+    def ratios(self, task: PlacementTask, tables: Tables | None = None) -> Float[Tensor, "T 5"] | None:
         """`work_ratios` of a task's tables, or of other ones in its setting; None if the network has that setting too."""
         if self.measured_on is None:
             return None
         fitted = self.measured_on
         setting = {"precision": task.precision, "optimizer": task.optimizer}
         wanted = fitted.model_copy(update={**setting, "batch_size": task.batch_size or fitted.batch_size})
-        return None if wanted == fitted else work_ratios(tables or task.tables, fitted, wanted)
+        tables = tables or task.tables
+        is_own = wanted == fitted and bool((tables.vectors == 1).all())
+        return None if is_own else work_ratios(tables, fitted, wanted)
 
     @abstractmethod
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:

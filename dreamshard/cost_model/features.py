@@ -33,7 +33,7 @@ _MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS, dtype=torch.float64)  # of (2^
 FORWARD_LOOKUP_BYTES = 192
 BACKWARD_LOOKUP_BYTES = 512
 
-FORWARD, BACKWARD, DISTINCT_ROWS, BATCH = range(4)
+FORWARD, BACKWARD, DISTINCT_ROWS, BATCH, VECTORS = range(5)
 """Columns of `work_ratios`."""
 
 
@@ -91,7 +91,7 @@ class Normaliser:
         return (features(tables) - own.mean) / own.std
 
 
-def work_ratios(tables: Tables, fitted: MeasuredOn, wanted: MeasuredOn) -> Float[Tensor, "T 4"]:
+def work_ratios(tables: Tables, fitted: MeasuredOn, wanted: MeasuredOn) -> Float[Tensor, "T 5"]:
     """How another precision, optimizer or batch size changes what each table does: in a step of `wanted`, over `fitted`.
 
     A cost network is fitted to steps of one setting. For another one each table's work is scaled by the ratio of the bytes
@@ -99,9 +99,11 @@ def work_ratios(tables: Tables, fitted: MeasuredOn, wanted: MeasuredOn) -> Float
     fp32.
 
     Returns:
-        `[T, 4]`: bytes moved by the forward and by the backward pass, bytes of distinct rows, and samples.
+        `[T, 5]`: bytes moved by the forward and by the backward pass, bytes of distinct rows, samples, and vectors sent of
+            a table, over a vector per sample.
     """
-    return (_loads(tables, wanted) / _loads(tables, fitted).clamp(min=1e-9)).float()
+    ratios = _loads(tables, wanted) / _loads(tables, fitted).clamp(min=1e-9)
+    return torch.cat([ratios, ratios[:, BATCH:] * tables.vectors[:, None]], dim=1).float()
 
 
 def _loads(tables: Tables, setting: MeasuredOn) -> Float[Tensor, "T 4"]:

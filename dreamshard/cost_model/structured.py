@@ -34,6 +34,7 @@ from dreamshard.cost_model.features import (
     FORWARD,
     NUM_PAPER_FEATURES,
     PHYSICAL_FEATURES,
+    VECTORS,
     Normaliser,
 )
 from dreamshard.tasks import PlacementTask
@@ -111,7 +112,7 @@ class StructuredCostNetwork(CostNetwork):
         return self.exchanges.fitted_ms if self.task_comm_ms is None else self.task_comm_ms
 
     def encode(
-        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None = None
     ) -> Float[Tensor, "*B L"]:
         """Work and squared work of each phase, and `WIDE` to `COUNT`."""
         logs, inputs, raw_work = self._work_inputs(normalised, ratios)
@@ -120,11 +121,11 @@ class StructuredCostNetwork(CostNetwork):
         distinct = logs[..., :1] + logs[..., 4:5]
         shared = torch.cat([distinct, logs[..., 0:3:2]], dim=-1).exp() / _UNITS
         if ratios is not None:
-            shared = shared * ratios[..., [DISTINCT_ROWS, BATCH, BATCH]]
+            shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]
         return torch.cat([work, work.square(), wide, shared, torch.ones_like(wide[..., :1])], dim=-1)
 
     def _work_inputs(
-        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None
     ) -> tuple[Float[Tensor, "*B Y"], Float[Tensor, "*B Z"], Float[Tensor, "*B _"]]:
         """Logarithms; inputs of the exponent of a table's work; the work before it, in hundreds of pooled weights."""
         z = normalised[..., _COLUMNS]
@@ -184,7 +185,7 @@ class StructuredCostNetwork(CostNetwork):
         network, exchanges = copy(self), self.exchanges
         shape = exchanges.topology(task.num_devices, task.devices_per_host)
         batches = task.batch_size / int(exchanges.batch_size) if task.batch_size and exchanges.batch_size else 1.0
-        network.task_comm_ms = exchanges.weights_ms(shape, batches * float(task.tables.dim.sum()))
+        network.task_comm_ms = exchanges.weights_ms(shape, batches * float(task.tables.sent_dim.sum()))
         return network
 
     def fit(self, data: CostData, optimizer: torch.optim.Optimizer, **steps: Any) -> float:

@@ -226,7 +226,7 @@ class NetworkCosts(CostModel):
         latents = self.network.encode(features, self.network.ratios(self.task, own))
         if isinstance(self.network, StructuredCostNetwork):
             latents = latents.clone()
-            latents[:, DIMS] *= on_one * tables.vectors.float()
+            latents[:, DIMS] *= on_one
         elif not bool(on_one.all()):
             raise ValueError(_PAPER)
         return latents

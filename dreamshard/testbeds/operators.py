@@ -110,10 +110,12 @@ class RankOperators:
         self._shards, self._device = shards, device
         self._samples = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         self._pooled: list[Tensor] = []
-        alike = defaultdict[tuple[str, Precision, float], list[int]](list)
+        self._bags = shards.tables.poolings.round().long().clamp(min=1).tolist()  # a feature for each
+        alike = defaultdict[tuple[str, Precision, float, int], list[int]](list)
         shares, precisions = shards.cached_share.float().nan_to_num(0.0).tolist(), task.precisions
         for s, (table, kind) in enumerate(zip(shards.table.tolist(), shards.sharding_type.tolist(), strict=True)):
-            alike[_EXCHANGED[SHARDING_TYPES[kind]], precisions[table], shares[s]].append(s)
+            sequence_dim = 0 if shards.tables.poolings[s] else int(shards.tables.dim[s])
+            alike[_EXCHANGED[SHARDING_TYPES[kind]], precisions[table], shares[s], sequence_dim].append(s)
         kinds = sorted(alike.items())
         kept_bytes = shards.tables.rows * shards.tables.dim * task.weight_bytes[shards.table]
         # of copies and on a GPU it is not kept: the GPU's allocator keeps memory anyway
@@ -144,7 +146,13 @@ class RankOperators:
         return 0.0 if self.dense is None else self._device.clock.compute(self.dense.step)[1]
 
     def _built(
-        self, exchanged: str, precision: Precision, cached_share: float, own: list[int], memory: Tensor
+        self,
+        exchanged: str,
+        precision: Precision,
+        cached_share: float,
+        sequence_dim: int,
+        own: list[int],
+        memory: Tensor,
     ) -> RankOperator:
         """The operator of the rank's shards `own`; on the CPU `memory` is of its weights.
 
@@ -155,6 +163,7 @@ class RankOperators:
         from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
             ComputeDevice,
             DenseTableBatchedEmbeddingBagsCodegen,
+            PoolingMode,
             SplitTableBatchedEmbeddingBagsCodegen,
         )
 
@@ -163,13 +172,14 @@ class RankOperators:
         shapes = list(zip(tables.rows[own].tolist(), tables.dim[own].tolist(), strict=True))
         parts = [self._lookups_of(s, is_copy) for s in own]
         indices = torch.cat([part.indices for part in parts])
-        lengths = torch.cat([part.offsets.diff() for part in parts])  # bag `t * B + b` is sample `b` of table `t`
+        lengths = torch.cat([part.offsets.diff() for part in parts])  # bag `f * B + b` is sample `b` of feature `f`
+        features = [t for t, s in enumerate(own) for _ in range(self._bags[s])]
         large = max(int(tables.rows[own].sum()), len(indices)) > INT32_LIMIT  # backward numbers all tables' rows
         dtype = torch.int64 if on_cpu or large or is_copy else torch.int32  # taken without conversion
         offsets = torch.nn.functional.pad(lengths.long().cumsum(0), (1, 0))
         joined = Lookups(indices.to(device, dtype), offsets.to(device, dtype))
         if is_copy:
-            dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, use_cpu=on_cpu).to(device)
+            dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, features, use_cpu=on_cpu).to(device)
             self.dense = DenseOptimizer(dense.weights, shapes, optimizer)
             return RankOperator(own, dense, joined)
         place = EmbeddingLocation["MANAGED_CACHING" if cached_share else "HOST" if on_cpu else "DEVICE"]
@@ -177,6 +187,8 @@ class RankOperators:
         exact = "exact_" if optimizer in PLAIN_OPTIMIZERS else ""
         operator: torch.nn.Module = SplitTableBatchedEmbeddingBagsCodegen(
             [(*shape, place, compute) for shape in shapes],
+            feature_table_map=features,
+            pooling_mode=PoolingMode.NONE if sequence_dim else PoolingMode.SUM,
             weights_precision=SparseType(precision),
             output_dtype=SparseType.FP32,
             optimizer=EmbOptimType[f"{exact}{optimizer}".upper()],
@@ -197,7 +209,8 @@ class RankOperators:
         lookups = self._device.read(tables.names[table], rows)
         if is_copy:
             offsets = lookups.offsets[self._samples.start : self._samples.stop + 1]
-            return Lookups(lookups.indices[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+            lookups = Lookups(lookups.indices[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+        lookups = lookups.dealt(self._bags[shard])
         return lookups if (first, end) == (0, rows) else lookups.of_rows(first, end)
 
 
@@ -229,6 +242,11 @@ def require_operators(shards: Shards, device_type: str) -> None:
         raise ValueError(
             f"{names[int(in_host.int().argmax())]!r} is in host memory with a cache on the device, which only GPUs have; "
             "measure it with cluster:cuda, or use the testbed `simulated`"
+        )
+    for s in ((shards.tables.poolings == 0) & ~shards.is_any(*ON_ONE_DEVICE)).nonzero().flatten().tolist():
+        raise ValueError(
+            f"{names[s]!r} is a sequence that is sharded {SHARDING_TYPES[shards.sharding_type[s]]}; ranks measure sequences "
+            f"that are sharded {' or '.join(ON_ONE_DEVICE)}"
         )
     for s in shards.is_any("data_parallel").nonzero().flatten().tolist():
         precision = precisions[int(shards.table[s])]

@@ -136,7 +136,7 @@ def _timed(work: Work, team: Group | None, device: Device) -> float:
 def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool) -> int:
     """Memory for a rank's shards, their pooled vectors and gradients, and at most its traffic both ways."""
     own, exchanged = shards.on(rank), shards.most_traffic()[[0, 1, 3]]
-    columns = int(own.tables.dim.sum()) + is_exchanged * 2 * int(exchanged.sum())
+    columns = int(own.tables.sent_dim.sum()) + is_exchanged * 2 * int(exchanged.sum())
     return int(own.device_bytes.sum()) + 2 * ELEMENT_BYTES * batch_size * columns
 
 

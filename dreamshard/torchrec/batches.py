@@ -84,14 +84,12 @@ def open_model(config: WorkloadConfig) -> Workload:
     recorded, tables, notes = model.lookups, model.tables, model.notes
     if any((detail.precision, detail.optimizer or "sgd") != ("fp32", "sgd") for detail in model.details):
         notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
-    if bool((tables.vectors != 1).any()):
-        notes += ("a data set keeps one pooled vector per sample and table: training measures no others",)
     sizes = zip(tables.names, model.details, tables.pooling_factor.tolist(), strict=True)
     tokens = {
         name: digest(own.indices.numpy().tobytes() + own.offsets.numpy().tobytes()) for name, own in recorded.items()
     }
     samples = max((own.batch_size for own in recorded.values()), default=0)
-    listed = [ModelTable(name, table.rows, table.dim, pooling) for name, table, pooling in sizes]
+    listed = [replace(table, name=name, pooling_factor=pooling) for name, table, pooling in sizes]
     return listed_workload(config, listed, lambda table, _: recorded[table.name], tokens, samples, notes)
 
 

@@ -55,15 +55,23 @@ class Lookups:
         before: Int[Tensor, " O"] = torch.cat([inside.new_zeros(1, dtype=torch.int64), inside.cumsum(0)])
         return Lookups(self.indices[inside] - first, before[self.offsets.long()])
 
+    def dealt(self, count: int) -> "Lookups":
+        """The same lookups, dealt in turn to `count` bags of each sample: `f * B + b` is bag `f` of sample `b`."""
+        turns = torch.arange(count - 1, -1, -1, device=self.offsets.device)
+        lengths = ((self.offsets + turns[:, None]) // count).diff()  # [count, B]
+        offsets: Int[Tensor, " P"] = torch.nn.functional.pad(lengths.flatten().cumsum(0), (1, 0))
+        return Lookups(torch.cat([self.indices[bag::count] for bag in range(count)]), offsets)
+
 
 @dataclass(frozen=True)
 class WorkloadTable:
-    """One table as a source yields it, without statistics."""
+    """One table as a source yields it, without statistics; `poolings` as in `Tables`."""
 
     name: str
     rows: int
     dim: int
     lookups: Lookups
+    poolings: float = 1.0
 
 
 LookupSource = Callable[[str], Lookups]
@@ -200,6 +208,7 @@ def statistics(table: WorkloadTable) -> Tables:
         bins=torch.from_numpy(bin_counts(counts) / max(1, len(counts)))[None],
         lookups=torch.tensor([num_lookups]),
         unique_rows=torch.tensor([len(counts)]),
+        poolings=torch.tensor([table.poolings], dtype=torch.float64),
     )
 
 

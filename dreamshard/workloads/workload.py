@@ -114,7 +114,8 @@ class Workload:
         """16 hexadecimal digits for a table and its lookups; nothing is drawn or decoded for it."""
         table = self.listed[position]
         origin = self.tokens.get(table.name) or ["zipf", table.pooling_factor, self.config.seed]
-        return json_digest([table.name, table.rows, table.dim, self.batch_size, origin])
+        several = [] if table.poolings == 1 else [table.poolings]
+        return json_digest([table.name, table.rows, table.dim, self.batch_size, origin, *several])
 
     def table(self, position: int) -> WorkloadTable:
         """A table with its lookups.
@@ -129,7 +130,7 @@ class Workload:
         else:
             found = zipf_lookups(table, self.batch_size, self.config.seed)
         indices = found.indices.to(index_dtype(table.rows))
-        return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, found.offsets))
+        return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, found.offsets), table.poolings)
 
     def tables(self) -> Iterator[WorkloadTable]:
         """The tables in order, one in memory at a time."""

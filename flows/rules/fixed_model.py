@@ -99,7 +99,7 @@ def drifted(table: WorkloadTable, drift: Drift) -> WorkloadTable:
     generator = np.random.default_rng(name_seed(drift.name))
     spread = (generator.random(len(indices)) * np.maximum(after - first, 1)).astype(np.int64)
     moved = torch.from_numpy(np.minimum(first + spread, rows - 1)).to(index_dtype(rows))
-    return WorkloadTable(drift.name, rows, table.dim, Lookups(moved, torch.from_numpy(offsets)))
+    return WorkloadTable(drift.name, rows, table.dim, Lookups(moved, torch.from_numpy(offsets)), table.poolings)
 
 
 def is_fixed_model(tasks: Sequence[PlacementTask]) -> bool:

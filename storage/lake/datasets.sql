@@ -36,7 +36,9 @@ create table empty.tables (
     bin_0 double, bin_1 double, bin_2 double, bin_3 double, bin_4 double, bin_5 double, bin_6 double, bin_7 double,
     bin_8 double, bin_9 double, bin_10 double, bin_11 double, bin_12 double, bin_13 double, bin_14 double, bin_15 double,
     bin_16 double,                       -- shares of the distinct rows
-    lookups bigint, unique_rows bigint, source varchar,
+    lookups bigint, unique_rows bigint,
+    poolings double,                     -- pooled vectors of a sample; 0 for sequences, which have one per lookup
+    source varchar,
     lookups_file varchar,                -- path below the lake's root
     created_at timestamp
 );

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 _BINS = [f"bin_{j}" for j in range(NUM_BINS)]
 _PHASES = [f"{phase}_ms" for phase in PHASES]
-_OF_TABLES = ("rows", "dim", "pooling_factor", "lookups", "unique_rows")
+_OF_TABLES = ("rows", "dim", "pooling_factor", "lookups", "unique_rows", "poolings")
 _OF_TASK = ("num_devices", "devices_per_host", "precision", "optimizer")
 _OF_SAMPLE = ("testbed", "hardware", "clock", "batch_size", "repeats")
 _OF_EXCHANGE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")

@@ -17,23 +17,9 @@ BATCH = 64
 TABLES = tables_of_dims([4, 8, 128], rows=500)
 
 
-def open_cluster(
-    lookups=None,
-    timeout_s: float = 60.0,
-    num_devices: int = 2,
-    repeats: int = 5,
-    max_exchange_devices: int | None = None,
-) -> ClusterTestbed:
-    setup = TestbedSetup(
-        num_devices=num_devices,
-        batch_size=BATCH,
-        lookups=lookups or EvenLookups(BATCH),
-        warmups=1,
-        repeats=repeats,
-        timeout_s=timeout_s,
-        max_exchange_devices=max_exchange_devices,
-    )
-    return ClusterTestbed(setup, "cpu")
+def open_cluster(lookups=None, **options) -> ClusterTestbed:
+    usual = {"num_devices": 2, "batch_size": BATCH, "lookups": lookups or EvenLookups(BATCH), "warmups": 1}
+    return ClusterTestbed(TestbedSetup(**{**usual, "repeats": 5, "timeout_s": 60.0, **options}), "cpu")
 
 
 def with_fault(fault: str) -> PlacementTask:

@@ -1,5 +1,7 @@
 """Fitting a cost network to measured placements."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional
@@ -35,6 +37,10 @@ def test_a_table_that_changed_between_two_samples_is_two_tables():
     expected = torch.zeros(2, 2, 3)
     expected[0, 0, where[0]] = expected[0, 1, where[1]] = expected[1, 0, where[2]] = expected[1, 1, where[3]] = 1
     assert torch.equal(data.assignment, expected)
+    several = replace(one, tables=replace(one.tables, poolings=torch.tensor([1.0, 3.0])))
+    both = CostData.of([samples[0], replace(samples[0], task=several)], NORMALISER)
+    sums = both.sums(StructuredCostNetwork(NORMALISER).encode)
+    torch.testing.assert_close(sums[1, :, DIMS], sums[0, :, DIMS] * torch.tensor([1, 3]))
 
 
 @pytest.mark.slow

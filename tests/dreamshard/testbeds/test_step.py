@@ -38,8 +38,10 @@ def sharding(way: ShardingType, dim: int, first: int) -> TableSharding:
     return TableSharding(way, even_columns(dim, parts) if parts > 1 else (), where)
 
 
-def placed(ways: tuple[ShardingType, ...], **options) -> tuple[PlacementTask, Shards]:
-    task = replace(roomy_task(tables_of_dims(DIMS[: len(ways)], rows=ROWS), RANKS), constraints=ANY_SHARDING, **options)
+def placed(ways: tuple[ShardingType, ...], poolings: float = 1, **options) -> tuple[PlacementTask, Shards]:
+    tables = tables_of_dims(DIMS[: len(ways)], rows=ROWS)
+    tables = replace(tables, poolings=torch.full((len(ways),), poolings, dtype=torch.float64))
+    task = replace(roomy_task(tables, RANKS), constraints=ANY_SHARDING, **options)
     tables = tuple(sharding(way, DIMS[t], t) for t, way in enumerate(ways))
     return task, Shards.of(task, Placement(tables, RANKS, PER_HOST))
 
@@ -76,6 +78,7 @@ def without_sharding(task: PlacementTask, gradients: list[torch.Tensor]) -> tupl
         (SHARDING_TYPES, {}),
         (SHARDING_TYPES, {"precision_of": {"table-0": "fp16", "table-2": "fp16"}}),
         (SHARDING_TYPES, {"optimizer": "adagrad"}),
+        (SHARDING_TYPES, {"poolings": 3}),
         (("row_wise", "table_row_wise", "data_parallel"), {"optimizer": "rowwise_adagrad"}),
     ],
 )
@@ -99,12 +102,12 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, optio
             weights = weights_of(operator, own)
             for (table, rows, columns), weight in zip(places, weights, strict=True):
                 weight.copy_(values(ROWS, DIMS[table], seed=table)[rows, columns])
-            pooled, given, at = operator.run(), [], 0
-            for table, _, columns in places:
-                width = columns.stop - columns.start
-                found[table][samples, columns] += pooled.detach().cpu()[:, at : at + width]
-                given.append(gradients[table][samples, columns])
-                at += width
+            pooled, given = operator.run(), []
+            sent = own.tables.sent_dim[operator.shards].tolist()
+            for (table, _, columns), part in zip(places, pooled.detach().cpu().split(sent, dim=1), strict=True):
+                vectors = part.unflatten(1, (options.get("poolings", 1), -1))  # all of one table get the same gradient
+                found[table][samples, columns] += vectors.sum(dim=1)
+                given += [gradients[table][samples, columns]] * vectors.shape[1]
             pooled.backward(torch.cat(given, dim=1).to(kind))
             if is_copy:
                 denses.append((operators.dense, places, weights))
@@ -118,6 +121,15 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, optio
     tolerance = {"rtol": 2e-3, "atol": 2e-3} if task.precision_of else {"rtol": 1e-5, "atol": 1e-6}
     torch.testing.assert_close(found, expected, **tolerance)
     torch.testing.assert_close(held, after, **tolerance)
+
+
+def test_a_sequence_has_a_vector_of_every_lookup():
+    _, shards = placed(("table_wise", "table_wise", "column_wise"), poolings=0)
+    for d in range(RANKS):
+        for operator in RankOperators(shards, device_of(), d).operators:
+            own = shards.on(d).tables
+            lookups = sum(len(lookups_of(own.names[s].partition("[")[0]).indices) for s in operator.shards)
+            assert {(lookups, int(dim)) for dim in own.dim[operator.shards]} == {tuple(operator.run().shape)}
 
 
 def weights_of(operator: RankOperator, own: Shards) -> list[torch.Tensor]:
@@ -135,7 +147,7 @@ def hold(held: list[torch.Tensor], places: list[tuple[int, slice, slice]], weigh
 
 
 def test_each_rank_receives_what_others_send_and_back(monkeypatch):
-    _, shards = placed(SHARDING_TYPES)
+    (_, once), (_, shards) = placed(SHARDING_TYPES), placed(SHARDING_TYPES, poolings=4)
     sizes: list = []
     monkeypatch.setattr(
         step.dist,
@@ -150,7 +162,7 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
         forward, backward = zip(*collectives_of(shards, teams, device_of()), strict=True)
         for work in (*forward, *backward):
             work()
-    counts, dims = [3, 2, 2, 2], shards.per_device(shards.traffic)[:, 0].tolist()
+    counts, dims = [3, 2, 2, 2], (4 * once.per_device(once.traffic)[:, 0]).tolist()
     there = sizes[::4]  # of each rank: all-to-all and the hosts' one, then back
     for a, (sent, received, own, others) in enumerate(there):
         assert (sum(sent), sum(received)) == (own, others)

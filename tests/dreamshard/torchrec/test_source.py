@@ -41,7 +41,7 @@ def test_a_models_tables_have_the_lookups_of_its_batches(functions):
     assert opened.names == ("item", "word")
     assert (int(item.rows), int(item.dim), int(item.lookups), int(item.unique_rows)) == (50, 8, 6, 2)
     assert item.bins[0, 1:3].tolist() == [0.5, 0.5]  # row 2 twice, row 1 four times
-    assert float(word.pooling_factor) == 1.0
+    assert (float(word.pooling_factor), float(item.poolings), float(word.poolings)) == (1, 2, 0)
     assert "lookups were counted in 6 samples of 2 batches, as one batch" in opened.notes
 
 
