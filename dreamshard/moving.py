@@ -6,7 +6,6 @@ copies of is read from one of them, or from none if the device that needs it has
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -175,28 +174,29 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
     """
     num_devices, spread = placement.num_devices, placement.sharding_types & set(ON_ONE_HOST)
     per_host, after = placement.devices_per_host if spread else num_devices, Shards.of(task, placement)
-    found, hosts = _overlaps(task, after, before), range(num_devices // per_host)
-    new, old = after.device[found.new], before.device[found.old]
+    found, hosts = _overlaps(task, after, before), num_devices // per_host
+    by_host_and_device = hosts, per_host, hosts, per_host
 
-    def kept_bytes(kinds: Sequence[ShardingType], size: int) -> NDArray[np.float64]:
-        """Bytes that stay if place `i`, of so many devices, is called `j`."""
-        held = after.is_any(*kinds)[found.new] & (old < num_devices) & (new % size == old % size)
-        kept = torch.zeros(num_devices // size, num_devices // size, dtype=torch.float64)
-        kept.index_put_((new[held] // size, old[held] // size), found.num_bytes[held].double(), accumulate=True)
-        return kept.numpy()
+    def kept_bytes(kinds: Sequence[ShardingType]) -> NDArray[np.float64]:
+        """`[H, N, H, N]` bytes of these shards that stay if a device is called another."""
+        held = after.is_any(*kinds)[found.new] & (before.device[found.old] < num_devices)
+        pairs = after.device[found.new][held], before.device[found.old][held]
+        kept = torch.zeros(num_devices, num_devices, dtype=torch.float64)
+        kept.index_put_(pairs, found.num_bytes[held].double(), accumulate=True)
+        return kept.reshape(by_host_and_device).numpy()
 
-    by_device, by_host = kept_bytes(ON_ONE_DEVICE, 1), kept_bytes(ON_ONE_HOST, per_host)
+    by_device, by_host = kept_bytes(ON_ONE_DEVICE), np.einsum("ipjp->ij", kept_bytes(ON_ONE_HOST))
     limits = torch.cat([allowed_devices(task).long(), task.capacity_bytes[None]])  # [T + 1, D]
     kind = torch.unique(limits, dim=1, return_inverse=True)[1].numpy()  # [D]
-    by_device[kind[:, None] != kind] = -1 - by_device.sum() - by_host.sum()  # less than any names can gain
-    within: dict[Range, list[int]] = {}
-    for one, other in product(hosts, repeat=2):
-        block = by_device[one * per_host : (one + 1) * per_host, other * per_host : (other + 1) * per_host]
-        rows, columns = scipy.optimize.linear_sum_assignment(block, maximize=True)
-        within[one, other] = (other * per_host + columns).tolist()
-        by_host[one, other] += block[rows, columns].sum()
+    differs = (kind[:, None] != kind).reshape(by_host_and_device)
+    by_device[differs] = -1 - by_device.sum() - by_host.sum()  # less than any names can gain
+    within = np.zeros((hosts, hosts, per_host), np.int64)
+    for one, other in np.ndindex(hosts, hosts):
+        chosen = scipy.optimize.linear_sum_assignment(by_device[one, :, other], maximize=True)
+        within[one, other] = other * per_host + chosen[1]
+        by_host[one, other] += by_device[one, :, other][chosen].sum()
     host = scipy.optimize.linear_sum_assignment(by_host, maximize=True)[1].tolist()
-    device = [name for pair in enumerate(host) for name in within[pair]]
+    device = within[range(hosts), host].ravel().tolist()
 
     def renamed(sharding: TableSharding) -> TableSharding:
         names = host if sharding.sharding_type in ON_ONE_HOST else device

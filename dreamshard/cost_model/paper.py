@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dreamshard.cost_model.compiled import CURVE_POINTS, PAPER, DeviceLaw, Floats
@@ -99,16 +99,11 @@ class PaperCostNetwork(CostNetwork):
         return heads_law([forward, backward, communication], self.table.empty())
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
-        samples, devices = data.assignment.shape[:2]
-        placements = torch.randint(samples, (batch,), generator=generator)
-        return self.squared_errors(data, placements, torch.randint(samples * devices, (batch,), generator=generator))
-
-    def squared_errors(
-        self, data: CostData, placements: Int[Tensor, " B"], devices: Int[Tensor, " B"]
-    ) -> Float[Tensor, ""]:
-        """Of the overall cost of placements, and of each head on single devices `sample x D + device`, summed."""
-        latents = self.encode(data.features)  # [P, L]
-        predicted_ms = self.heads_ms(data.assignment.flatten(0, 1)[devices] @ latents)
+        """Squared errors of the overall cost of drawn placements, and of each head on single devices, summed."""
+        latents, sums = self.encode(data.features), data.assignment  # [P, L], [S, D, P]
+        placements = torch.randint(len(sums), (batch,), generator=generator)
+        devices = torch.randint(sums[..., 0].numel(), (batch,), generator=generator)  # sample x D + device
+        predicted_ms = self.heads_ms(sums.flatten(0, 1)[devices] @ latents)
         heads = (predicted_ms - data.phases_ms.flatten(0, 1)[devices][:, [0, 2, 3]]).square().mean(dim=0).sum()
-        overall_ms = self.overall_ms(data.assignment[placements] @ latents)
+        overall_ms = self.overall_ms(sums[placements] @ latents)
         return heads + (overall_ms - data.overall_ms[placements]).square().mean()

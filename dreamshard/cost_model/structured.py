@@ -116,7 +116,7 @@ class StructuredCostNetwork(CostNetwork):
     ) -> Float[Tensor, "*B L"]:
         """Work and squared work of each phase, and `WIDE` to `COUNT`."""
         logs, inputs, raw_work = self._work_inputs(normalised, ratios)
-        work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [*B, 2]
+        work = self._work(inputs, raw_work)
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., :1] + logs[..., 4:5]
         shared = torch.cat([distinct, logs[..., 0:3:2]], dim=-1).exp() / _UNITS
@@ -139,8 +139,8 @@ class StructuredCostNetwork(CostNetwork):
             work = work * ratios[..., [FORWARD, BACKWARD]]
         return logs, torch.cat([z, 0.3 * z[..., :3].square(), saturating], dim=-1), work
 
-    def _exponents(self, inputs: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B 2"]:
-        return inputs @ self.slope.T + self.log_scale
+    def _work(self, inputs: Float[Tensor, "*B Z"], raw_work: Float[Tensor, "*B _"]) -> Float[Tensor, "*B 2"]:
+        return raw_work * (inputs @ self.slope.T + self.log_scale).clamp(*_EXPONENTS).exp()
 
     @torch.no_grad()
     def law(self, num_devices: int, curves: Floats | None = None) -> DeviceLaw:
@@ -234,7 +234,7 @@ class StructuredCostNetwork(CostNetwork):
         shared = torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], dim=1).T.expand(2, -1, -1)
 
         def loss() -> Float[Tensor, ""]:
-            work = raw_work * self._exponents(inputs).clamp(*_EXPONENTS).exp()  # [P, 2]
+            work = self._work(inputs, raw_work)  # [P, 2]
             total, square = (assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2, N]
             concentration = 2 * (square + LEAST_SQUARE).sqrt() / (total + LEAST_WORK)
             own = torch.stack([0.5 * (total + LEAST_WORK).log(), concentration], dim=1)

@@ -80,16 +80,18 @@ def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
     phases = torch.rand(3, DEVICES, 4, generator=torch.Generator().manual_seed(0))
     samples = [sample_of_phases(TASK, placement_with_an_empty_device(s), phases[s]) for s in range(3)]
     data = CostData.of(samples, Normaliser.per_task())
-    placements, devices = torch.tensor([[0, 2, 2], [1, 3, 10]])  # devices 1 and 3 of the first sample, 2 of the last
+    drawn = torch.Generator().manual_seed(0)
+    placements, devices = torch.randint(3, (3,), generator=drawn), torch.randint(3 * DEVICES, (3,), generator=drawn)
     published = PublishedDreamShard(random_weights(0))
     expected = 0.0
-    for s in (0, 2, 2):
+    for s in placements.tolist():
         overall_ms = published.overall_ms(held(samples[s].placement))
         expected += (overall_ms - float(phases[s].sum(-1).max())) ** 2 / 3
-    for s, device in ((0, 1), (0, 3), (2, 2)):
+    for s, device in (divmod(each, DEVICES) for each in devices.tolist()):
         heads = published.heads_ms(held(samples[s].placement)[device])
         expected += float((heads - phases[s, device, [0, 2, 3]]).square().sum()) / 3
-    assert float(network.squared_errors(data, placements, devices).detach()) == pytest.approx(expected, rel=1e-4)
+    loss = network.loss(data, 3, torch.Generator().manual_seed(0))
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_learning_rates_fall_linearly_to_one_step_before_zero():
