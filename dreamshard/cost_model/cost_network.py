@@ -138,7 +138,6 @@ class CostNetwork(nn.Module, ABC):
         self,
         data: CostData,
         optimizer: torch.optim.Optimizer,
-        *,
         steps: int,
         batch: int,
         generator: torch.Generator,
@@ -155,17 +154,12 @@ class CostNetwork(nn.Module, ABC):
         Raises:
             TrainingDivergedError: the loss is not finite.
         """
-        if self.measured_on is None:
-            self.calibrate(data)
         total = 0.0
         for _ in range(steps):
             loss = self.loss(data, batch, generator)
             gradient_step(self, optimizer, loss, "cost network", self.max_gradient_norm)
             total += float(loss.detach())
         return total / max(steps, 1)
-
-    def calibrate(self, data: CostData) -> None:
-        """Take units from measured costs before the first fit."""
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         """The training loss on `batch` draws."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dreamshard.cost_model.cost_network import CostData
-from dreamshard.costs import PHASES, Exchange, ExchangeSample
+from dreamshard.costs import PHASES, Exchange, ExchangeSample, MeasuredOn
 from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.tasks import PlacementTask
 
@@ -124,9 +124,9 @@ class ExchangeModel(nn.Module):
         self.register_load_state_dict_post_hook(lambda module, _: module._index())  # type: ignore[no-untyped-call]
         self._index()
 
-    def topology(self, num_devices: int, devices_per_host: int | None) -> ExchangeShape:
-        """The topology of a task on this hardware."""
-        return ExchangeShape.of(num_devices, devices_per_host, int(self.host_devices) or None)
+    def topology(self, of: PlacementTask | MeasuredOn) -> ExchangeShape:
+        """The topology of a task, or of measurements, on this hardware."""
+        return ExchangeShape.of(of.num_devices, of.devices_per_host, int(self.host_devices) or None)
 
     def knows(self, shape: ExchangeShape) -> bool:
         """Whether all-to-alls of exactly this topology were measured."""
@@ -134,8 +134,7 @@ class ExchangeModel(nn.Module):
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         """Replace all that was known of all-to-alls alone; samples must be of one hardware."""
-        hosts = {sample.host_devices for sample in samples if sample.host_devices is not None}
-        self.host_devices = torch.tensor(max(hosts, default=0))
+        self.host_devices = torch.tensor(max((sample.host_devices or 0 for sample in samples), default=0))
         rows = []
         for sample in samples:
             count, times = sample.exchange.num_devices, (sample.forward_ms, sample.backward_ms)
@@ -149,7 +148,7 @@ class ExchangeModel(nn.Module):
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
         origin, count = data.measured_on, dims.shape[1]
         self.batch_size = torch.tensor(origin.batch_size)
-        self.fitted_to = torch.tensor(self.topology(count, origin.devices_per_host))
+        self.fitted_to = torch.tensor(self.topology(origin))
         alone = self.points[(self.points[:, :_BYTES] == self.fitted_to).all(dim=1)].numpy()
         self.fitted_ms = _fitted_communication(
             dims, data.phases_ms, alone[:, _BYTES] / self._unit_bytes, alone[:, _TIMES]

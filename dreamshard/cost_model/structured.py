@@ -152,7 +152,7 @@ class StructuredCostNetwork(CostNetwork):
         launch = array(nn.functional.softplus(self.launch.double()))
         latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
         share, size = (num_devices - 1) / num_devices, 4 + _SHARED
-        curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves.copy()
+        curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves
         curves[ALL_TO_ALL] = largest * share * curve_points()
         return DeviceLaw(
             NETWORK,
@@ -178,17 +178,16 @@ class StructuredCostNetwork(CostNetwork):
         return torch.cat([compute[..., :1], comm_ms, compute[..., 1:]], dim=-1)
 
     def knows_topology(self, task: PlacementTask) -> bool:
-        shape = self.exchanges.topology(task.num_devices, task.devices_per_host)
-        return self.exchanges.knows(shape) or super().knows_topology(task)
+        return self.exchanges.knows(self.exchanges.topology(task)) or super().knows_topology(task)
 
     def for_task(self, task: PlacementTask) -> "StructuredCostNetwork":
         network, exchanges = copy(self), self.exchanges
-        shape = exchanges.topology(task.num_devices, task.devices_per_host)
         batches = task.batch_size / int(exchanges.batch_size) if task.batch_size and exchanges.batch_size else 1.0
-        network.task_comm_ms = exchanges.weights_ms(shape, batches * float(task.tables.sent_dim.sum()))
+        sum_dims = batches * float(task.tables.sent_dim.sum())
+        network.task_comm_ms = exchanges.weights_ms(exchanges.topology(task), sum_dims)
         return network
 
-    def fit(self, data: CostData, optimizer: torch.optim.Optimizer, **steps: Any) -> float:
+    def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *steps: Any) -> float:
         """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`."""
         with torch.no_grad():
             self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()

@@ -203,7 +203,7 @@ class NetworkCosts(CostModel):
         """Costs of the task's shards."""
         network, per_host = network.for_task(task), task.devices_per_host or task.num_devices
         if isinstance(network, StructuredCostNetwork):
-            per_host = network.exchanges.topology(task.num_devices, task.devices_per_host).devices_per_host
+            per_host = network.exchanges.topology(task).devices_per_host
         return cls(task, network, normaliser, min(per_host, task.num_devices))
 
     @property
@@ -257,7 +257,7 @@ class NetworkCosts(CostModel):
         if not isinstance(self.network, StructuredCostNetwork):
             return found
         exchanges = self.network.exchanges
-        shape = exchanges.topology(num_devices, self.task.devices_per_host)
+        shape = exchanges.topology(self.task)
         batch_size = self.task.batch_size or int(exchanges.batch_size) or DEFAULT_BATCH
         for kind, on, units, ways in (
             (ROWS, shape, 1, [1, 1]),

@@ -198,8 +198,7 @@ class DreamShard:
         error, data = None, CostData.of(fitted, state.normaliser)
         if fresh and network.measured_on is not None:
             error = prediction_error(network, CostData.of(fresh, state.normaliser))
-        steps = {"steps": config.cost_steps, "batch": config.cost_batch, "generator": state.generator}
-        loss = network.fit(data, state.cost_optimizer, **steps)
+        loss = network.fit(data, state.cost_optimizer, config.cost_steps, config.cost_batch, state.generator)
         network.measured_on = data.measured_on
         return CostFit(loss, error)
 

@@ -9,7 +9,7 @@ the one that learns.
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -66,9 +66,11 @@ class ComputeCostNetwork(CostNetwork):
         """Compute of a device with tables."""
         return heads_law([self.head], torch.zeros(LATENT), float(self.unit_ms))
 
-    def calibrate(self, data: CostData) -> None:
-        """Set `unit_ms`."""
-        self.unit_ms = _measured_ms(data).mean().clamp(min=1e-9)
+    def fit(self, data: CostData, *steps: Any) -> float:
+        """Set `unit_ms` before the first fit; see `CostNetwork.fit`."""
+        if self.measured_on is None:
+            self.unit_ms = _measured_ms(data).mean().clamp(min=1e-9)
+        return super().fit(data, *steps)
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         """Mean squared error in `unit_ms`², of devices with tables drawn with replacement."""
