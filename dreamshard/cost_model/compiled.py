@@ -55,7 +55,7 @@ class DeviceLaw(NamedTuple):
         fixed_ms: whatever is placed.
         hidden_weight: `[X, P H]` of `P` phases of the structured network, or heads of the paper's.
         hidden_bias: `[P H]`.
-        output_weight: `[P, H]`.
+        output_weight: `[P, H]`; of the paper's network `[P H, P]`.
         scale_ms: `[P]`; of the paper's network, biases of its outputs.
         launch_ms: `[2]` of a device with tables, forward and backward.
         figures: of the accelerator; of the paper's network, the latent of an empty device.
@@ -149,19 +149,23 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
 
 
 @jit
+def linear(inputs: Floats, weight: Floats, bias: Floats) -> Floats:
+    """`[Y]` a linear layer of `[X]`, by `weight` `[X, Y]`; most inputs are 0 after ReLU."""
+    found = bias.copy()
+    for x in range(len(inputs)):
+        if inputs[x] != 0:
+            for y in range(len(found)):
+                found[y] += inputs[x] * weight[x, y]
+    return found
+
+
+@jit
 def _paper_heads_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
     """The heads of the paper's network, as many as there are; the last column of a load counts its tables."""
-    heads, hidden = law.output_weight.shape
-    latent = load if load[law.tables] >= 0.5 else law.figures
-    units = law.hidden_bias.copy()
+    latent = load[: law.tables] if load[law.tables] >= 0.5 else law.figures
+    hidden = np.maximum(linear(latent, law.hidden_weight, law.hidden_bias), 0.0)
     found[:] = 0.0
-    for x in range(len(law.figures)):
-        for unit in range(heads * hidden):
-            units[unit] += latent[x] * law.hidden_weight[x, unit]
-    for head in range(heads):
-        found[head] = law.scale_ms[head]
-        for h in range(hidden):
-            found[head] += max(units[head * hidden + h], 0.0) * law.output_weight[head, h]
+    found[: len(law.scale_ms)] = linear(hidden, law.output_weight, law.scale_ms)
 
 
 @inlined

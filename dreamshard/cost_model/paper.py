@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dreamshard.cost_model.compiled import CURVE_POINTS, PAPER, DeviceLaw, Floats
+from dreamshard.cost_model.compiled import CURVE_POINTS, PAPER, DeviceLaw
 from dreamshard.cost_model.cost_network import CostData, CostNetwork, mlp
 from dreamshard.cost_model.features import NUM_PAPER_FEATURES
 
@@ -48,18 +48,18 @@ class TableNetwork(nn.Module):
 def heads_law(heads: Sequence[nn.Module], empty: Float[Tensor, " L"], unit_ms: float = 1.0) -> DeviceLaw:
     """The law of heads 32-64-1 on a device's latent; `empty` is the latent of a device without tables."""
 
-    def stacked(layer: int, name: str) -> Floats:
-        return torch.cat([head.get_parameter(f"{layer}.{name}") for head in heads]).double().numpy()
+    def of(layer: int, name: str) -> list[Tensor]:
+        return [head.get_parameter(f"{layer}.{name}").double() for head in heads]
 
     return DeviceLaw(
         PAPER,
         width=LATENT,
         tables=LATENT,
         curves=np.zeros((4, CURVE_POINTS)),
-        hidden_weight=np.ascontiguousarray(stacked(0, "weight").T),
-        hidden_bias=stacked(0, "bias"),
-        output_weight=unit_ms * stacked(2, "weight"),
-        scale_ms=unit_ms * stacked(2, "bias"),
+        hidden_weight=torch.cat(of(0, "weight")).T.contiguous().numpy(),
+        hidden_bias=torch.cat(of(0, "bias")).numpy(),
+        output_weight=unit_ms * torch.block_diag(*of(2, "weight")).T.contiguous().numpy(),
+        scale_ms=unit_ms * torch.cat(of(2, "bias")).numpy(),
         figures=empty.double().numpy(),
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, first_ms, jit, phases_ms
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, first_ms, jit, linear, phases_ms
 from dreamshard.cost_model.paper import LATENT
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
@@ -174,41 +174,32 @@ def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
 
 
 class _Scorer(NamedTuple):
-    """A policy network as arrays: `table_scores` `[T]` and of no tables, and the layers of its costs.
-
-    The bias of all scores is left out, since it changes no choice.
-    """
+    """A policy network as arrays: `table_scores` `[T]` and of no tables, and the layers of `cost_scores`."""
 
     tables: Floats
     first_weight: Floats
     first_bias: Floats
     second_weight: Floats
     second_bias: Floats
-    score: Floats
+    weight: Floats
+    bias: Floats
 
     @classmethod
     def of(cls, policy: PolicyNetwork, features: Float[Tensor, "T F"]) -> "_Scorer":
         """The policy's scores of tables with these features."""
         scores = policy.table_scores(nn.functional.pad(features, (0, 0, 0, 1)))  # [T + 1]
-        parts = scores, *policy.cost.parameters(), policy.score.weight[0, LATENT:]
+        parts = scores, *policy.cost.parameters(), policy.score.weight[:, LATENT:], policy.score.bias
         # inputs of a layer before its outputs
         return cls(*(np.ascontiguousarray(each.detach().numpy().T, np.float64) for each in parts))
 
 
 @jit
 def _cost_score(scorer: _Scorer, costs: Floats) -> float:
-    """`PolicyNetwork.cost_scores` of one device, without the bias."""
-    first, second, total = scorer.first_bias.copy(), scorer.second_bias.copy(), 0.0
-    for x in range(len(costs)):
-        for h in range(len(first)):
-            first[h] += costs[x] * scorer.first_weight[x, h]
-    for h in range(len(first)):
-        if first[h] > 0:
-            for k in range(len(second)):
-                second[k] += first[h] * scorer.second_weight[h, k]
-    for k in range(len(second)):
-        total += max(second[k], 0.0) * scorer.score[k]
-    return total
+    """`PolicyNetwork.cost_scores` of one device."""
+    hidden = np.maximum(linear(costs, scorer.first_weight, scorer.first_bias), 0.0)
+    hidden = np.maximum(linear(hidden, scorer.second_weight, scorer.second_bias), 0.0)
+    score: float = linear(hidden, scorer.weight, scorer.bias)[0]
+    return score
 
 
 @jit
