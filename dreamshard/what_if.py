@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dreamshard.costs import PHASES
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import index_exchange_s
 from dreamshard.placement import ON_ONE_HOST
@@ -46,8 +45,6 @@ class Estimate:
     """Cost of a step on a cluster, by its figures.
 
     Attributes:
-        cluster: that the tables are placed on.
-        infeasible: why no placement fits; empty if one does. Then the fields below are 0.
         overall_ms: the slowest device's lookups, exchanges and updates.
         phases_ms: of the slowest device, in the order of `PHASES`.
         balance: mean over the largest cost of a device; 1 if all are equal.
@@ -56,43 +53,43 @@ class Estimate:
         num_shards: of all devices: whole tables, columns, blocks of rows, copies.
     """
 
-    cluster: Cluster
-    infeasible: str = ""
-    overall_ms: float = 0.0
-    phases_ms: tuple[float, ...] = (0.0,) * len(PHASES)
-    balance: float = 0.0
-    index_ms: float = 0.0
-    largest_bytes: int = 0
-    num_shards: int = 0
+    overall_ms: float
+    phases_ms: tuple[float, ...]
+    balance: float
+    index_ms: float
+    largest_bytes: int
+    num_shards: int
 
 
-def what_if(model: ModelTables, clusters: Sequence[Cluster], **options: Any) -> list[Estimate]:
-    """Place the tables of a model on each cluster by its figures; `options` are as for `ModelTables.task`."""
-    estimates = []
+def what_if(model: ModelTables, clusters: Sequence[Cluster], **options: Any) -> list[Estimate | str]:
+    """Place the tables of a model on each cluster by its figures; `options` are as for `ModelTables.task`.
+
+    Returns:
+        For each cluster an estimate, or the reason why no placement fits.
+    """
+    estimates: list[Estimate | str] = []
     for cluster in clusters:
         try:
             task = model.task(cluster.num_devices, cluster.table_bytes, name="the model", **options)
-            estimates.append(_estimate(task, cluster))
+            estimates.append(_estimate(task, cluster.spec))
         except ValueError as error:
-            estimates.append(Estimate(cluster=cluster, infeasible=str(error)))
+            estimates.append(str(error))
     return estimates
 
 
-def _estimate(task: PlacementTask, cluster: Cluster) -> Estimate:
+def _estimate(task: PlacementTask, spec: AcceleratorSpec) -> Estimate:
+    per_host = task.devices_per_host or spec.devices_per_node
     if task.constraints.all_sharding_types & set(ON_ONE_HOST):  # so hosts must be known
-        task = replace(task, devices_per_host=min(cluster.spec.devices_per_node, cluster.num_devices))
-    placer = RooflinePlacer(cluster.spec)
+        task = replace(task, devices_per_host=min(spec.devices_per_node, task.num_devices))
+    placer = RooflinePlacer(spec)
     placement = placer.place(task)
     costs, shards = placer.predict(task, placement), Shards.of(task, placement)
     device_ms = costs.device_ms()  # [D]
-    per_host = task.devices_per_host or cluster.spec.devices_per_node
-    index_s = index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, cluster.spec, per_host)
     return Estimate(
-        cluster=cluster,
         overall_ms=float(device_ms.max()),
         phases_ms=tuple(costs.phases_ms[int(device_ms.argmax())].tolist()),
         balance=float(device_ms.mean() / device_ms.max()),
-        index_ms=1e3 * index_s,
+        index_ms=1e3 * index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, spec, per_host),
         largest_bytes=int(shards.memory_bytes().max()),
         num_shards=len(shards.device),
     )

@@ -46,14 +46,10 @@ class PolicyNetwork(nn.Module):
         self.cost = nn.Sequential(*mlp(COST_COLUMNS, 64, LATENT), nn.ReLU())
         self.score = nn.Linear(2 * LATENT, 1)
 
-    def table_scores(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
-        """Each table's part of the score of the device that holds it."""
-        scores: Tensor = self.table(features) @ self.score.weight[0, :LATENT]
+    def table_scores(self, features: Float[Tensor, "T F"]) -> Float[Tensor, " T2"]:
+        """Each table's part of the score of the device that holds it; at the end the part of a device without tables."""
+        scores: Tensor = self.table(nn.functional.pad(features, (0, 0, 0, 1))) @ self.score.weight[0, :LATENT]
         return scores
-
-    def empty_score(self) -> Float[Tensor, ""]:
-        """The tables' part of the score of a device without tables."""
-        return self.table.empty() @ self.score.weight[0, :LATENT]
 
     def cost_scores(self, costs: Float[Tensor, "*B 3"]) -> Float[Tensor, "*B"]:
         """The part of a device's score for its costs, and the bias."""
@@ -151,8 +147,9 @@ def log_probs(
     """Log-probability of each action of rollouts, and entropy of each step in nats, with gradients."""
     placed = torch.nn.functional.one_hot(taken.actions, len(episode.capacity_bytes))  # [B, T, D]
     held = placed.cumsum(dim=1) - placed  # tables of each device before the step
-    added = placed * policy.table_scores(episode.features)[:, None]
-    tables = torch.where(held > 0, added.cumsum(dim=1) - added, policy.empty_score())
+    scores = policy.table_scores(episode.features)
+    added = placed * scores[:-1, None]
+    tables = torch.where(held > 0, added.cumsum(dim=1) - added, scores[-1])
     chances = masked(tables + policy.cost_scores(taken.costs), taken.legal)
     return chances.log_prob(taken.actions), chances.entropy()
 
@@ -174,7 +171,7 @@ def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
 
 
 class _Scorer(NamedTuple):
-    """A policy network as arrays: `table_scores` `[T]` and of no tables, and the layers of `cost_scores`."""
+    """A policy network as arrays: `table_scores` `[T + 1]`, and the layers of `cost_scores`."""
 
     tables: Floats
     first_weight: Floats
@@ -187,8 +184,12 @@ class _Scorer(NamedTuple):
     @classmethod
     def of(cls, policy: PolicyNetwork, features: Float[Tensor, "T F"]) -> "_Scorer":
         """The policy's scores of tables with these features."""
-        scores = policy.table_scores(nn.functional.pad(features, (0, 0, 0, 1)))  # [T + 1]
-        parts = scores, *policy.cost.parameters(), policy.score.weight[:, LATENT:], policy.score.bias
+        parts = (
+            policy.table_scores(features),
+            *policy.cost.parameters(),
+            policy.score.weight[:, LATENT:],
+            policy.score.bias,
+        )
         # inputs of a layer before its outputs
         return cls(*(np.ascontiguousarray(each.detach().numpy().T, np.float64) for each in parts))
 

@@ -186,7 +186,8 @@ def what_if(
     model = models.read_model(store, tables, terminal.note)
     constraints = models.runnable(model, UNCONSTRAINED, None, terminal.note)
     settings: dict[str, Any] = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
-    figures = list(map(_figures, estimates_of(model, clusters, constraints=constraints, **settings)))
+    found = estimates_of(model, clusters, constraints=constraints, **settings)
+    figures = list(map(_figures, clusters, found))
     settings |= {"precision": precision or model.precision, "optimizer": optimizer or model.optimizer}
     if as_json:
         terminal.print_json([each | settings for each in figures])
@@ -217,25 +218,28 @@ def parse_clusters(text: str) -> list[Cluster]:
     return clusters
 
 
-def _figures(estimate: Estimate) -> dict[str, Any]:
+def _figures(cluster: Cluster, found: Estimate | str) -> dict[str, Any]:
     """One cluster for programs; the figures are null if nothing fits."""
-    cluster, fits = estimate.cluster, not estimate.infeasible
-    figures = {
-        "overall_ms": estimate.overall_ms,
-        **{f"{phase}_ms": ms for phase, ms in zip(PHASES, estimate.phases_ms, strict=True)},
-        "index_exchange_ms": estimate.index_ms,
-        "balance": estimate.balance,
-        "largest_memory_bytes": estimate.largest_bytes,
-        "shards": estimate.num_shards,
-    }
+    costs = "overall_ms", *(f"{phase}_ms" for phase in PHASES), "index_exchange_ms"
+    figures: dict[str, Any] = dict.fromkeys((*costs, "balance", "largest_memory_bytes", "shards"))
+    if isinstance(found, Estimate):
+        values = (
+            found.overall_ms,
+            *found.phases_ms,
+            found.index_ms,
+            found.balance,
+            found.largest_bytes,
+            found.num_shards,
+        )
+        figures = dict(zip(figures, values, strict=True))
     return {
         "hardware": cluster.called,
         "name": cluster.spec.name,
         "num_devices": cluster.num_devices,
         "num_hosts": cluster.num_hosts,
         "memory_bytes": cluster.table_bytes,
-        **(figures if fits else dict.fromkeys(figures)),
-        "infeasible": estimate.infeasible or None,
+        **figures,
+        "infeasible": found if isinstance(found, str) else None,
     }
 
 
