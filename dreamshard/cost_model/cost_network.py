@@ -178,8 +178,14 @@ class CostNetwork(nn.Module, ABC):
         return self.overall_ms(data.sums(self.encode)), data.overall_ms
 
 
-def backward(optimizer: torch.optim.Optimizer, loss: Float[Tensor, ""], what: str) -> None:
-    """Compute the gradients of the loss of `what`.
+def gradient_step(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Float[Tensor, ""],
+    what: str,
+    max_norm: float = math.inf,
+) -> None:
+    """Take one optimizer step on the loss of `what`, with the gradient's norm clipped to `max_norm`.
 
     Raises:
         TrainingDivergedError: the loss is not finite.
@@ -189,19 +195,8 @@ def backward(optimizer: torch.optim.Optimizer, loss: Float[Tensor, ""], what: st
             f"the {what}'s loss became {float(loss.detach())}; the last checkpoint is intact: look for extreme cost samples, "
             "or lower the learning rate"
         )
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
-
-
-def gradient_step(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loss: Float[Tensor, ""],
-    what: str,
-    max_norm: float = math.inf,
-) -> None:
-    """Take one optimizer step on the loss of `what`, with the gradient's norm clipped to `max_norm`; raises as `backward`."""
-    backward(optimizer, loss, what)
     if math.isfinite(max_norm):
         nn.utils.clip_grad_norm_(module.parameters(), max_norm)
     optimizer.step()

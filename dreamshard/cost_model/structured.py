@@ -6,9 +6,11 @@ from copy import copy
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
@@ -25,7 +27,7 @@ from dreamshard.cost_model.compiled import (
     computes_ms,
     curve_points,
 )
-from dreamshard.cost_model.cost_network import COMPUTE, CostData, CostNetwork, backward
+from dreamshard.cost_model.cost_network import COMPUTE, CostData, CostNetwork, TrainingDivergedError
 from dreamshard.cost_model.exchanges import ExchangeModel, comm_inputs
 from dreamshard.cost_model.features import (
     BACKWARD,
@@ -52,7 +54,7 @@ _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
 _HIDDEN = 16
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
 _EXPONENTS = -15, 8  # least and greatest of a table's work
-_ITERATIONS = 100  # of a fit; more lower the loss but not the error on other tables
+_ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _HUBER = 0.05  # relative error above which the loss grows linearly
 _LOSS_SCALE = 10.0
 
@@ -194,18 +196,28 @@ class StructuredCostNetwork(CostNetwork):
             self.exchanges.learn_placements(data, data.sums(self.encode)[..., DIMS])
             if self.measured_on is None:
                 self.calibrate(data)
-        loss = self.loss_of(data)
-        search = torch.optim.LBFGS(
-            self.parameters(), max_iter=_ITERATIONS, history_size=10, tolerance_change=0, line_search_fn="strong_wolfe"
+        loss, parameters = self.loss_of(data), list(self.parameters())
+
+        def objective(weights: Floats) -> tuple[float, Floats]:
+            vector_to_parameters(torch.from_numpy(weights).float(), parameters)
+            with torch.enable_grad():
+                value = loss()
+            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)])
+            return value.item(), slopes.double().numpy()
+
+        found = scipy.optimize.minimize(
+            objective,
+            parameters_to_vector(parameters).detach().double().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": _ITERATIONS},
         )
-
-        def objective() -> Tensor:
-            value = loss()
-            backward(search, value, "cost network")
-            return value
-
-        search.step(objective)
-        return float(loss().detach())
+        if not math.isfinite(found.fun):
+            raise TrainingDivergedError(
+                f"the cost network's loss became {found.fun}; the last checkpoint is intact: look for extreme cost samples"
+            )
+        vector_to_parameters(torch.from_numpy(found.x).float(), parameters)
+        return float(found.fun)
 
     def calibrate(self, data: CostData) -> None:
         """Set the scale of each compute phase, so that training starts near the measured costs."""
