@@ -127,9 +127,9 @@ def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) 
         precision: Any = "virtual" if config.use_virtual_table else config.data_type.value
         with reading(f"table {name!r}", "is of a type or size that is not planned", "change it or leave it out"):
             yield ModelTable(
-                name=name,
-                rows=config.num_embeddings,
-                dim=config.embedding_dim,
+                name,
+                config.num_embeddings,
+                config.embedding_dim,
                 features=tuple(config.feature_names or [name]),
                 module_path=path,
                 precision=precision,
@@ -147,9 +147,9 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             mode = getattr(module, "mode", "none")
             yield ModelTable(
-                name=name,
-                rows=module.num_embeddings,
-                dim=module.embedding_dim,
+                name,
+                module.num_embeddings,
+                module.embedding_dim,
                 features=(name,),
                 precision=_TORCH_TYPES.get(module.weight.dtype, "fp32"),
                 pooling="none" if mode == "none" else "mean" if mode == "mean" else "sum",
@@ -160,9 +160,9 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
             batched: Any = module
             for t, (rows, dim, *_) in enumerate(batched.embedding_specs):
                 yield ModelTable(
-                    name=f"{name}.{t}",
-                    rows=rows,
-                    dim=dim,
+                    f"{name}.{t}",
+                    rows,
+                    dim,
                     features=tuple(f"{name}.feature_{f}" for f, of in enumerate(batched.feature_table_map) if of == t),
                     precision=batched.weights_precision.value,
                     pooling=batched.pooling_mode.name.lower(),

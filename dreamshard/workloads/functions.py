@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,26 +33,14 @@ def call(source: str, consequence: str) -> Any:
     match = _REFERENCE.fullmatch(source)
     if match is None:
         raise ValueError(f"{source!r} names no function, so {consequence}; give FILE.py:FUNCTION or MODULE:FUNCTION")
-    place, name = match["place"], match["function"]
+    place = match["place"]
     is_file = place.endswith(".py")
     folder = str(Path(place).absolute().parent if is_file else Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)  # last, so that nothing installed is hidden
-    module = guarded(lambda: (_imported if is_file else importlib.import_module)(place), source, consequence)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ValueError(f"{place} has no function {name}, so {consequence}; check its name")
-    return guarded(function, source, consequence)
-
-
-def guarded(run: Callable[[], Any], source: str, consequence: str) -> Any:
-    """The result of a person's own code.
-
-    Raises:
-        ValueError: it raises anything, which the message repeats in one sentence.
-    """
     try:
-        return run()
+        module = _imported(place) if is_file else importlib.import_module(place)
+        return getattr(module, match["function"])()
     except (Exception, SystemExit) as error:
         kind, text = type(error).__name__, first_line(error)
         detail = kind if text == kind else f"{kind}: {text}"

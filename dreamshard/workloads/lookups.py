@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -84,30 +83,22 @@ class LookupFiles:
 
     Attributes:
         paths: table name -> local path, or address of a remote file (`s3://...`).
-        batch_size: number of samples to take from the start of each file, or None for all.
         copies: local folder for copies of remote files, which must be named by their content; None if all are local.
     """
 
     paths: Mapping[str, Path | str]
-    batch_size: int | None = None
     copies: Path | None = None
 
     def __call__(self, name: str) -> Lookups:
         """Read the lookups of table `name`.
 
         Raises:
-            ValueError: the table has no file, the file does not hold lookups, or it has too few samples.
+            ValueError: the table has no file, or the file does not hold lookups.
         """
         if name not in self.paths:
             raise ValueError(f"there are no lookups of table {name!r}, so it cannot be measured; ingest its workload")
         file = self.paths[name]
-        lookups = read_lookups(file if self.copies is None else _copied(str(file), self.copies))
-        wanted = lookups.batch_size if self.batch_size is None else self.batch_size
-        if lookups.batch_size < wanted:
-            raise ValueError(
-                f"{file} holds {lookups.batch_size} samples, fewer than the batch of {wanted} to measure; ingest more"
-            )
-        return lookups.first(wanted)
+        return read_lookups(file if self.copies is None else _copied(str(file), self.copies))
 
 
 def _copied(address: str, copies: Path) -> Path:
@@ -121,9 +112,9 @@ def _copied(address: str, copies: Path) -> Path:
             files.get_file(path, str(temporary))
     except FileNotFoundError:
         raise ValueError(f"there is no lookups file {address}; ingest the workload again to make it") from None
-    old = [other for other in copies.iterdir() if time.time() - other.stat().st_mtime > UNUSED_S]
-    for other in old:
-        other.unlink(missing_ok=True)
+    for other in copies.iterdir():
+        if time.time() - other.stat().st_mtime > UNUSED_S:
+            other.unlink(missing_ok=True)
     return copy
 
 
@@ -167,16 +158,14 @@ def read_lookups(path: str | Path) -> Lookups:
         array.validate()
         if array.null_count or array.values.null_count:
             raise InputError(f"{path} has missing values where lookups should be; ingest the table again")
-        lookups = Lookups(_tensor(array.values), _tensor(array.offsets))
+        lookups = Lookups(torch.utils.dlpack.from_dlpack(array.values), torch.utils.dlpack.from_dlpack(array.offsets))
     check_indices(lookups.indices, None, str(path))
     return lookups
 
 
 def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> None:
     """Raise a ValueError if an index names no row of the table."""
-    if not len(indices):
-        return
-    low, high = (int(bound) for bound in indices.aminmax())
+    low, high = (int(bound) for bound in indices.aminmax()) if len(indices) else (0, 0)
     if low < 0:
         raise ValueError(f"{name} has a negative index ({low}), which names no row; indices must be 0 or more")
     if rows is not None and high >= rows:
@@ -222,9 +211,3 @@ def dataset_version(tables: Tables) -> str:
     """Content hash of a dataset, 12 hexadecimal digits: the same for the same tables in any order."""
     columns = [getattr(tables, column.name).tolist() for column in fields(tables)[1:]]
     return json_digest(sorted(zip(tables.names, *columns, strict=True)))[:12]
-
-
-def _tensor(array: Any) -> Tensor:
-    if not len(array):
-        return torch.empty(0, dtype=torch.int32 if array.type == pa.int32() else torch.int64)
-    return torch.utils.dlpack.from_dlpack(array)

@@ -126,7 +126,7 @@ def model_tables(
             f"a pooling factor is given for {unknown[0]!r}, which is no table or feature; there are {close}"
         )
     listed = [
-        replace(detail, name=name, dim=padded_dim(detail.dim), pooling_factor=_pooling_factor(detail, given))
+        replace(detail, name=name, pooling_factor=_pooling_factor(detail, given))
         for name, detail in zip(_unique_names(details), details, strict=True)
     ]
     complete = with_ingested(listed, defaults)

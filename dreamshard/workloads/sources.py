@@ -14,7 +14,7 @@ Files with other names are ignored. A source is at a path or any address that fs
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -96,16 +96,19 @@ def open_workload(config: WorkloadConfig) -> Workload:
             f"{_list_of(name)} lists {len(listed)} tables, but {name} holds {file.num_tables}; give one line per table in "
             "the file's order"
         )
-    sizes = f"as many rows as their largest index needs, and by default {UNKNOWN_DIM} columns"
-    sizes = f"the sizes of the bundled list {usual}" if usual else sizes
-    advice = f"to give others, write {_list_of(name)} with name, rows and dim"
-    notes = () if beside else (f"no list of tables is next to {name}: tables have {sizes}; {advice}",)
+    guessed = f"as many rows as their largest index needs, and by default {UNKNOWN_DIM} columns"
+    note = (
+        f"no list of tables is next to {name}: tables have {f'the sizes of the bundled list {usual}' if usual else guessed}; "
+        f"to give others, write {_list_of(name)} with name, rows and dim"
+    )
     position = {table.name: t for t, table in enumerate(listed)}
 
     def lookups(table: ModelTable, samples: int) -> Lookups:
         return file.lookups(position[table.name], table.rows, samples)
 
-    return listed_workload(config, listed, lookups, dict.fromkeys(position, found.token), file.num_samples, notes)
+    return listed_workload(
+        config, listed, lookups, dict.fromkeys(position, found.token), file.num_samples, () if beside else (note,)
+    )
 
 
 def change_token(source: str) -> str:
@@ -166,9 +169,8 @@ def _find(source: str) -> _Found:
         return _find(f"{address}/{max(data, key=_natural_order)}")
     if name not in tokens:
         raise ValueError(
-            f"there is no workload or file {source!r}, so there are no tables to ingest; name one of "
-            f"{', '.join(bundled_workloads())}, a file ({_KINDS}), a folder or bucket of such files, or a function that "
-            "makes a TorchRec model (model.py:make_model)"
+            f"there is no workload or file {source!r}; name a file ({_KINDS}), a folder or bucket of these, "
+            f"model.py:make_model, or one of {', '.join(bundled_workloads())}"
         )
     if not _data_file(name) and not name.endswith((".csv", ".parquet", ".json")):
         raise ValueError(f"{source} is a file whose name says nothing of its content; name it as one of {_KINDS}")
@@ -221,12 +223,10 @@ def _local(folder: str, *names: str) -> Iterator[list[Path]]:
             raise ValueError(str(error).replace(copies, folder)) from error
 
 
-@contextmanager
-def _reaching(source: str) -> Iterator[None]:
+def _reaching(source: str) -> AbstractContextManager[None]:
     """The block asks the file system of `source`, which may be of an unknown kind, out of reach, or refuse access."""
     advice = "check the address, that you may read it, that its store is up and that its package is installed"
-    with reading(source, "cannot be read", advice):
-        yield
+    return reading(source, "cannot be read", advice)
 
 
 def _list_of(data_file: str) -> str:

@@ -17,7 +17,7 @@ from dreamshard.files import json_digest
 from dreamshard.tables import DIM_MULTIPLE, padded_dim
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
 from dreamshard.workloads.table_list import ModelTable
-from dreamshard.workloads.zipf import ALPHA, draw_ranks, scatter
+from dreamshard.workloads.zipf import draw_ranks, scatter
 
 DATA = Path(__file__).parent / "data"
 META_WORKLOADS = ("meta-dlrm-2021", "meta-dlrm-2022")
@@ -195,7 +195,7 @@ def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
         )
     generator = np.random.default_rng([seed, 3, name_seed(table.name)])
     offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
-    indices = scatter(draw_ranks(rows, int(offsets[-1]), generator, ALPHA), rows, generator)
+    indices = scatter(draw_ranks(rows, int(offsets[-1]), generator), rows, generator)
     return Lookups(torch.from_numpy(indices).to(index_dtype(rows)), torch.from_numpy(offsets))
 
 

@@ -13,15 +13,15 @@ import torch
 
 from dreamshard.tables import NUM_BINS
 
-ALPHA = 1.05
+ALPHA = 1.05  # not 1
 EXACT_RANKS = 4096
 RANK_GROUPS = 2000
 
 
-def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator, alpha: float) -> npt.NDArray[np.int64]:
-    """Draw `num_lookups` ranks in 0..rows-1; rank 0 is the hottest. `alpha` must not be 1."""
+def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw `num_lookups` ranks in 0..rows-1; rank 0 is the hottest."""
     draws = generator.random(num_lookups)
-    ranks = (1 + draws * ((rows + 1.0) ** (1 - alpha) - 1)) ** (1 / (1 - alpha))
+    ranks = (1 + draws * ((rows + 1.0) ** (1 - ALPHA) - 1)) ** (1 / (1 - ALPHA))
     return np.asarray(np.minimum(ranks.astype(np.int64) - 1, rows - 1))
 
 

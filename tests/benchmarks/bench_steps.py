@@ -52,7 +52,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
             paths[table.name] = Path(name, f"{len(paths)}.parquet")
             write_lookups(paths[table.name], table.lookups)
             parts.append(table_statistics(table))
-        lookups, repeats = LookupFiles(paths, BATCH), 3 if quick else 15
+        lookups, repeats = LookupFiles(paths), 3 if quick else 15
         setup = TestbedSetup(num_devices=DEVICES, batch_size=BATCH, lookups=lookups, repeats=repeats)
         tasks = TASKS.sample(concatenate(parts), 2 if quick else 8, torch.Generator().manual_seed(7), "steps")
         placed = [(task, placer.place(task)) for task in tasks for placer in PLACERS]
