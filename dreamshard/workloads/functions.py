@@ -40,7 +40,9 @@ def call(source: str, consequence: str) -> Any:
         sys.path.append(folder)  # last, so that nothing installed is hidden
     try:
         module = _imported(place) if is_file else importlib.import_module(place)
-        return getattr(module, match["function"])()
+        if not hasattr(module, name := match["function"]):
+            raise NameError(f"there is no function {name}")
+        return getattr(module, name)()
     except (Exception, SystemExit) as error:
         kind, text = type(error).__name__, first_line(error)
         detail = kind if text == kind else f"{kind}: {text}"

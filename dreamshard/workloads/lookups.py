@@ -201,10 +201,10 @@ def statistics(table: WorkloadTable) -> Tables:
     )
 
 
-def bin_counts(counts: npt.NDArray[np.int64], weights: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.float64]:
-    """`[17]` sum of `weights`, or number of rows, whose count lies in (0,1], (1,2], (2,4] ... (32768, inf)."""
+def bin_counts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """`[17]` number of rows whose count lies in (0,1], (1,2], (2,4] ... (32768, inf)."""
     bins = np.minimum(np.frexp((counts - 1).astype(np.float64))[1], NUM_BINS - 1)  # bit length of count - 1
-    return np.bincount(bins, weights=weights, minlength=NUM_BINS).astype(np.float64)
+    return np.bincount(bins, minlength=NUM_BINS).astype(np.float64)
 
 
 def dataset_version(tables: Tables) -> str:

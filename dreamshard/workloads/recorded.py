@@ -57,29 +57,32 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
     Raises:
         ValueError: the file is truncated, in another format, or inconsistent.
     """
-    if path.suffix != ".gz":
-        return _tensors(path, path.name)
-    with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp") as unpacked:
-        with reading(path, "is truncated or not gzipped", "download it again"):
-            with gzip.open(path, "rb") as source:
+    name, advice = path.name, "give (indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
+    with NamedTemporaryFile(prefix=f"{name}.", suffix=".tmp") as unpacked:
+        file = path
+        if path.suffix == ".gz":
+            with reading(path, "is truncated or not gzipped", "download it again"), gzip.open(path, "rb") as source:
                 shutil.copyfileobj(source, unpacked, 2**24)
             unpacked.flush()
-        return _tensors(Path(unpacked.name), path.name)  # the memory map keeps the content alive
-
-
-def _tensors(path: Path, name: str) -> RecordedFile:
-    advice = "give (indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
-    with reading(name, "does not hold three consistent tensors", advice):
-        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        indices, offsets, lengths = content
-        num_tables, num_samples = lengths.shape
-        is_ascending = bool((offsets.diff() >= 0).all()) and offsets[[0, -1]].tolist() == [0, len(indices)]
-        is_integer = {indices.dtype, offsets.dtype} <= {torch.int64, torch.int32} and indices.dim() == 1
-        if not is_ascending or not is_integer or offsets.shape != (num_tables * num_samples + 1,) or not num_samples:
-            raise InputError(
-                f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}{list(offsets.shape)}, "
-                f"lengths {list(lengths.shape)}, or offsets that do not ascend from 0 to {len(indices)}; {advice}"
-            )
+            file = Path(unpacked.name)
+        with reading(name, "does not hold three consistent tensors", advice):
+            content: Any = torch.load(
+                file, map_location="cpu", weights_only=True, mmap=True
+            )  # which keeps the file alive
+            indices, offsets, lengths = content
+            num_tables, num_samples = lengths.shape
+            is_ascending = bool((offsets.diff() >= 0).all()) and offsets[[0, -1]].tolist() == [0, len(indices)]
+            is_integer = {indices.dtype, offsets.dtype} <= {torch.int64, torch.int32} and indices.dim() == 1
+            if (
+                not is_ascending
+                or not is_integer
+                or offsets.shape != (num_tables * num_samples + 1,)
+                or not num_samples
+            ):
+                raise InputError(
+                    f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}{list(offsets.shape)}, "
+                    f"lengths {list(lengths.shape)}, or offsets that do not ascend from 0 to {len(indices)}; {advice}"
+                )
     starts = offsets[::num_samples].tolist()  # [T+1]
 
     def lookups(t: int, rows: int, samples: int) -> Lookups:

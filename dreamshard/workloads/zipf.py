@@ -36,12 +36,12 @@ def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Genera
 @lru_cache(maxsize=4096)
 def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
-    edges = np.unique(np.geomspace(1, rows + 1, RANK_GROUPS).astype(np.int64))
-    edges = np.union1d(np.arange(1, min(rows + 1, EXACT_RANKS) + 1), np.append(edges, rows + 1)).astype(np.float64)
+    wide = np.append(np.geomspace(1, rows + 1, RANK_GROUPS).astype(np.int64), rows + 1)
+    edges = np.union1d(np.arange(1, min(rows + 1, EXACT_RANKS) + 1), wide).astype(np.float64)
     area = edges ** (1 - ALPHA) / (1 - ALPHA)
     ranks = torch.from_numpy(np.diff(edges))  # [G] rows of each group
     mean = torch.from_numpy(num_lookups * np.diff(area) / (area[-1] - area[0])) / ranks  # [G] lookups of each row
     bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
     at_most = torch.special.gammaincc(bounds + 1, mean.clamp(min=1e-300)[None])  # [17, G] Poisson
-    shares = torch.diff(torch.cat([at_most, torch.ones_like(at_most[:1])]), dim=0)  # [17, G]
+    shares = at_most.diff(dim=0, append=torch.ones_like(at_most[:1]))  # [17, G]
     return tuple((shares.clamp(min=0) * ranks).sum(dim=1).tolist())
