@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dreamshard.files import digest
@@ -61,7 +61,10 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
     if not samples:
         raise ValueError(f"the batches hold no samples ({count} batches were read); yield at least one")
     kept = min(samples, num_samples or samples)
-    lookups = {name: _joined(own).first(kept) for name, own in parts.items()}
+    lookups = {}
+    for name, own in parts.items():
+        indices, lengths = (torch.cat(each) for each in zip(*own, strict=True))
+        lookups[name] = Lookups(indices, nn.functional.pad(lengths.cumsum(0), (1, 0))).first(kept)
     counted = [
         statistics(WorkloadTable(name, table.rows, padded_dim(table.dim), lookups[name]))
         for name, table in model.by_name.items()
@@ -109,12 +112,6 @@ def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tupl
     except ValueError as error:
         raise ValueError(f"{error}; if the model remaps ids, yield them remapped") from error
     return indices.to(index_dtype(table.rows)), torch.stack(lengths).sum(dim=0)
-
-
-def _joined(parts: list[tuple[Tensor, Tensor]]) -> Lookups:
-    """One batch after the other."""
-    indices, lengths = (torch.cat(each) for each in zip(*parts, strict=True))
-    return Lookups(indices, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
 
 
 def _features(batch: Any, where: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _sharded(
         yield path, module, sharder
         return
     for name, child in module.named_children():
-        yield from _sharded(f"{path}.{name}" if path else name, child, by_type, is_derived_too=is_derived_too)
+        yield from _sharded(f"{path}.{name}".lstrip("."), child, by_type, is_derived_too=is_derived_too)
 
 
 def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) -> Iterator[ModelTable]:

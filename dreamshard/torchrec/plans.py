@@ -264,7 +264,7 @@ def current_plan(
         per_host = devices_per_host or _ranks_per_host([own for *_, own in found])
         planned = {}
         for path, table, own in found:
-            called = f"{path}.{table}" if counts[table] > 1 and path else table
+            called = f"{path}.{table}".lstrip(".") if counts[table] > 1 else table
             planned[called] = _planned(called, own, tables, ranks, per_host or ranks)
     return Plan(num_devices=ranks, devices_per_host=per_host, placer="torchrec", tables=planned)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from dreamshard.files import atomic, json_digest
 from dreamshard.files.foreign import InputError, reading
@@ -51,7 +51,7 @@ class Lookups:
     def of_rows(self, first: int, end: int) -> "Lookups":
         """Those of rows `first` to `end` (exclusive), numbered from the first, of the same samples."""
         inside = (self.indices >= first) & (self.indices < end)
-        before: Int[Tensor, " O"] = torch.cat([inside.new_zeros(1, dtype=torch.int64), inside.cumsum(0)])
+        before: Int[Tensor, " O"] = nn.functional.pad(inside.cumsum(0), (1, 0))
         return Lookups(self.indices[inside] - first, before[self.offsets.long()])
 
     def dealt(self, count: int) -> "Lookups":
