@@ -223,15 +223,13 @@ def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> ModelTabl
     lookups = round(pooling * batch) if lookups is None else lookups
     unique, bins = table.unique_rows, table.bins
     if unique is None or bins is None:
-        if not lookups:
-            expected, shares = 0.0, (0.0,) * NUM_BINS
-        elif defaults is None:
-            counts = expected_counts(table.rows, lookups)
-            expected, shares = sum(counts), tuple(count / sum(counts) for count in counts)
+        if defaults is None or not lookups:
+            counts = expected_counts(table.rows, lookups)  # 0 for a table that is not looked up
+            expected = sum(counts)
         else:
+            counts = tuple(defaults.bins.double().sum(dim=0).tolist())
             expected = lookups * float(defaults.unique_rows.sum() / defaults.lookups.sum().clamp(min=1))
-            total = defaults.bins.double().sum(dim=0)  # 0 for tables that are not looked up
-            shares = tuple((total / total.sum().clamp(min=1e-12)).tolist())
+        shares = tuple(count / max(sum(counts), 1e-12) for count in counts)
         unique, bins = max(1, round(expected)) if unique is None else unique, bins or shares
     return replace(
         table,
