@@ -205,13 +205,9 @@ class StructuredCostNetwork(CostNetwork):
             slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)])
             return value.item(), slopes.double().numpy()
 
-        found = scipy.optimize.minimize(
-            objective,
-            parameters_to_vector(parameters).detach().double().numpy(),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": _ITERATIONS},
-        )
+        start = parameters_to_vector(parameters).detach().double().numpy()
+        options = {"maxiter": _ITERATIONS}
+        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
         if not math.isfinite(found.fun):
             raise TrainingDivergedError(
                 f"the cost network's loss became {found.fun}; the last checkpoint is intact: look for extreme cost samples"
