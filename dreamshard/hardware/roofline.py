@@ -83,17 +83,19 @@ def inlined(function: Compiled) -> Compiled:
 
 def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
     """`[8]` figures for the compiled functions below; infinite for an unknown link to host memory."""
-    figures = [
-        spec.memory_bytes_per_s,
-        spec.l2_bytes,
-        spec.l2_bytes_per_s,
-        spec.num_sms * spec.clock_hz,
-        spec.num_sms * spec.warps_per_sm,
-        spec.launch_s,
-        HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.inf,
-        batch_size,
-    ]
-    return np.array(figures, np.float64)
+    return np.array(
+        [
+            spec.memory_bytes_per_s,
+            spec.l2_bytes,
+            spec.l2_bytes_per_s,
+            spec.num_sms * spec.clock_hz,
+            spec.num_sms * spec.warps_per_sm,
+            spec.launch_s,
+            HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.inf,
+            batch_size,
+        ],
+        np.float64,
+    )
 
 
 def sharding_costs(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:

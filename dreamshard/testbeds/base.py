@@ -48,7 +48,7 @@ class TestbedSetup:
         warmups: passes before the timed ones.
         repeats: timed passes per measurement.
         timeout_s: time limit of a measurement.
-        max_exchange_devices: most devices of an exchange measured alone; None for as many as of a task.
+        max_exchange_devices: most devices of an exchange measured alone, if more than of a task.
     """
 
     num_devices: int
@@ -58,12 +58,12 @@ class TestbedSetup:
     warmups: int = 3
     repeats: int = 15
     timeout_s: float = 300.0
-    max_exchange_devices: int | None = None
+    max_exchange_devices: int = 0
 
     @property
     def most_devices(self) -> int:
         """Of a task or an exchange."""
-        return max(self.num_devices, self.max_exchange_devices or 0)
+        return max(self.num_devices, self.max_exchange_devices)
 
 
 @runtime_checkable

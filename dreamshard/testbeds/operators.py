@@ -24,7 +24,7 @@ from dreamshard.workloads import Lookups
 
 LEARNING_RATE = 0.01
 EPSILON = 1e-8  # of the Adagrads
-GRADIENT = 1e-4  # of every pooled element; small, so that weights stay finite over many passes
+VALUE = 1e-4  # of every exchanged element and gradient; small, so that weights stay finite over many passes
 PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("fp32", "fp16"), "cuda": ("fp32", "fp16", "int8")}
 PLAIN_OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad")
 """Of data-parallel tables; fbgemm calls its own of these exact."""
@@ -138,7 +138,7 @@ class RankOperators:
         if self.dense is not None:
             self.dense.weights.grad = None  # dense gradients add up
         return sum(
-            self._device.cold(partial(pooled.backward, torch.full_like(pooled, GRADIENT)))[1] for pooled in self._pooled
+            self._device.cold(partial(pooled.backward, torch.full_like(pooled, VALUE)))[1] for pooled in self._pooled
         )
 
     def dense_step(self) -> float:

@@ -43,9 +43,8 @@ class SimulatedTestbed(Testbed):
         tables = shards.tables
         words: list[Any] = [self.setup.seed, batch_size, self.spec.name, task.precision, task.optimizer]
         words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]
-        words += [sorted(task.precision_of.items())] if task.precision_of else []
-        words += [task.num_devices, shards.device.tolist()]
-        words += [] if task.devices_per_host is None else [task.devices_per_host]
+        words += [sorted(task.precision_of.items())] * bool(task.precision_of)
+        words += [task.num_devices, shards.device.tolist(), *filter(None, [task.devices_per_host])]
         return CostSample(
             task=task,
             placement=placement,

@@ -16,9 +16,8 @@ from torch import Tensor
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.shards import Shards
 from dreamshard.testbeds.device import Device, Floats
-from dreamshard.testbeds.operators import RankOperators, sample_counts
+from dreamshard.testbeds.operators import VALUE, RankOperators, sample_counts
 
-VALUE = 1e-4  # of every element
 ELEMENT_BYTES = 4  # fp32
 
 Group = dist.ProcessGroup

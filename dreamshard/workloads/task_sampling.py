@@ -55,13 +55,11 @@ class TasksConfig:
                 f"a task of {size} tables cannot be drawn from a pool of {len(pool)}; ask for fewer tables per task, or "
                 "ingest a larger workload"
             )
-        tasks: list[PlacementTask] = []
-        seen: set[frozenset[int]] = set()
+        tasks: dict[frozenset[int], PlacementTask] = {}
         for _ in range(_DRAWS_PER_TASK * count):
             drawn = torch.randperm(len(pool), generator=generator)[:size].tolist()
-            if frozenset(drawn) in seen:
+            if frozenset(drawn) in tasks:
                 continue
-            seen.add(frozenset(drawn))
             task = self.task(pool.select(drawn), f"{name}-{len(tasks):03}")
             largest, size_bytes = int(task.table_bytes.argmax()), int(task.table_bytes.max())
             if size_bytes > self.memory_bytes:
@@ -70,10 +68,10 @@ class TasksConfig:
                     f"{gib(self.memory_bytes)}, but training places whole tables; give devices more memory, or leave "
                     "such tables out (max_table_bytes)"
                 )
-            tasks.append(task)
+            tasks[frozenset(drawn)] = task
             if len(tasks) == count:
                 break
-        return tasks
+        return list(tasks.values())
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,8 @@ class TableSplit:
 
     def divide(self, pool: Tables) -> tuple[Tables, Tables]:
         """Training and test tables of `pool`, all of whose names are in the split, each in the pool's order."""
-        is_train = torch.tensor([name in self.train for name in pool.names], dtype=torch.bool)
-        return pool.select(is_train.nonzero().flatten()), pool.select((~is_train).nonzero().flatten())
+        train = [name for name in pool.names if name in self.train]
+        return pool.named(train), pool.named([name for name in pool.names if name not in self.train])
 
 
 EMPTY_SPLIT = TableSplit()

@@ -90,7 +90,7 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
         warmups=measure.warmups,
         repeats=measure.repeats,
         timeout_s=measure.timeout_s,
-        max_exchange_devices=max(measure.exchange_devices, default=None),
+        max_exchange_devices=max(measure.exchange_devices, default=0),
     )
     return open_testbed(reference.name, setup, launched_ranks.for_testbed(reference.name))
 
