@@ -43,7 +43,7 @@ def meta_tables(source: str, dims: Dims) -> Tables:
     tables = population(source)
     unique = tables.rows_by_bin.sum(axis=1)
     drawn = mixed_dims(np.random.default_rng([0, 1]).random(len(unique)))
-    means = np.asarray([law.mean for law in tables.laws])
+    means = np.array([2**j // 2 + 1 + (1 - law[:-1]).sum() for j, law in enumerate(tables.laws)])  # counts in each bin
     lookups = np.maximum(np.rint(tables.rows_by_bin @ means).astype(np.int64), unique)
     return Tables(
         tuple(f"{source}/t{t:04}" for t in range(len(unique))),
