@@ -25,7 +25,7 @@ from dreamshard.placement import (
     most_ranges,
 )
 from dreamshard.search.costs import Predictor, changed_ms, costs_of, known_costs
-from dreamshard.shards import GRADIENT_BYTES, Shards, allowed_devices
+from dreamshard.shards import Shards, allowed_devices
 from dreamshard.tables import DEFAULT_BATCH, parent_name
 from dreamshard.tasks import PlacementTask
 
@@ -221,13 +221,11 @@ def table_shares(task: PlacementTask, placement: Placement, predictor: Predictor
         sums = summed(own, device, task.num_devices)  # [D, L]
         device_ms = model.phases_ms(sums[None].numpy())[0].double()
         weights = device_ms[device] - model.phases_ms((sums[device] - own)[:, None].numpy())[:, 0]
-        tables, copied = shards.tables, shards.is_any("data_parallel")
-        sent = tables.sent_dim * ~copied
+        carried = shards.traffic.double()  # [S, 4]
+        sent = carried[:, [0, 1, 3]].sum(dim=1)
         # an all-reduce sends twice; it is of gradients, so in the backward pass
-        reduced = (
-            2 * copied * tables.rows * tables.dim * GRADIENT_BYTES / (VECTOR_BYTES * (task.batch_size or DEFAULT_BATCH))
-        )
-        weights[:, 1:3] = summed(torch.stack([sent, sent + reduced], dim=1).double(), pair, len(pairs))
+        reduced = 2 * carried[:, 2] / (VECTOR_BYTES * (task.batch_size or DEFAULT_BATCH))
+        weights[:, 1:3] = summed(torch.stack([sent, sent + reduced], dim=1), pair, len(pairs))
     weights = weights.clamp(min=0)
     total = summed(weights, device, task.num_devices)  # [D, 4]
     return TableShares(

@@ -84,6 +84,16 @@ class Menu(NamedTuple):
     per_host: int
     price_ms: Floats
 
+    @property
+    def first_row(self) -> Ints:
+        """`[T]` row of `loads` of each table's first option."""
+        return self.load[self.first_range[self.first_option[:-1]]]
+
+    @property
+    def alone_ms(self) -> Floats:
+        """`[T]` cost of a device with one table by the first of its options, its all-to-all included."""
+        return self.row_ms[self.first_row]
+
 
 class State(NamedTuple):
     """A placement as sums; changed in place.
@@ -495,7 +505,7 @@ def anneal(menu: Menu, start: Found, moves: int, seed: int = 0) -> Found:
 def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
     """The state of a start, and the other inputs of its search."""
     state, num_devices = state_of(menu, start.option, start.place), len(menu.capacity)
-    width, rows = state.sums[:, menu.law.width], menu.load[menu.first_range[menu.first_option[:-1]]]
+    width, rows = state.sums[:, menu.law.width], menu.first_row
     by_width = np.lexsort((menu.row_ms[rows], menu.loads[rows, menu.law.width]))
     scale = curve_ms(menu.law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9)
     search = Search(
@@ -515,11 +525,6 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
     energy = state.totals[_COST] + _EVENNESS * squares / (num_devices * start.cost_ms)
     state.totals[_SQUARES], state.totals[_ENERGY] = squares, energy
     return state, search
-
-
-def alone_ms(menu: Menu) -> Floats:
-    """`[T]` what a device with one table costs, by the first of its options, its all-to-all included."""
-    return menu.row_ms[menu.load[menu.first_range[menu.first_option[:-1]]]]
 
 
 @jit

@@ -126,7 +126,10 @@ class ShardingOptions:
         limits, whole = PlacementLimits.of(task), TableSharding("table_wise", where=(0,))
         grouped = np.bincount(limits.item) > 1
         chosen = [
-            [_anywhere(each.tables[t]) if not grouped[i] else whole for each in placements]
+            [
+                replace(own, where=(0,) * len(own.where)) if not grouped[i] else whole
+                for own in (each.tables[t] for each in placements)
+            ]
             for i, t in enumerate(limits.first.tolist())
         ]
         own = [list(dict.fromkeys(each)) for each in chosen]
@@ -237,13 +240,11 @@ class ShardingOptions:
 
     def first_within(self, menu: Menu, widest: int) -> Ints:
         """`[I]` the first of each item's options, from a menu's first one on, that has no wider range; or the first one."""
-        first = menu.first_option[:-1].copy()
-        width = np.maximum.reduceat(self.ways.end - self.ways.start, self.menu.first_range[:-1])  # [O]
-        for i in np.flatnonzero((width[first] > widest) & (menu.spread[first] == ON_DEVICES)).tolist():
-            own = np.arange(first[i], menu.last_option[i])
-            narrow = own[(width[own] <= widest) & (menu.spread[own] == ON_DEVICES)]
-            first[i] = narrow[0] if len(narrow) else first[i]
-        return first
+        first, on_devices = menu.first_option[:-1], menu.spread == ON_DEVICES
+        width = np.maximum.reduceat(self.ways.end - self.ways.start, menu.first_range[:-1])  # [O]
+        narrow = np.where((width <= widest) & on_devices, np.arange(len(width)), len(width))
+        narrow = np.minimum.accumulate(narrow[::-1])[::-1][first]  # the next one from there on
+        return np.where(on_devices[first] & (narrow < menu.last_option), narrow, first)
 
     @property
     def are_whole(self) -> bool:
@@ -296,10 +297,6 @@ class ShardingOptions:
         ranges = np.stack([table, kind, ways.start[number], end, 0 * table, ways.share[option]])
         shards, of_range = Shards.of_ranges(self.task, torch.from_numpy(ranges), self.menu.per_host)
         return shards, number[of_range.numpy()]
-
-
-def _anywhere(sharding: TableSharding) -> TableSharding:
-    return replace(sharding, where=(0,) * len(sharding.where))
 
 
 def _sensible(

@@ -20,7 +20,6 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
-from dreamshard.search.annealing import alone_ms
 from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts, costs_of
 from dreamshard.search.options import WHOLE, ShardingOptions
 from dreamshard.search.packing import packed
@@ -178,7 +177,7 @@ class GreedyCostPlacer(OrderedPlacer):
         """Packs tables if greedy finds no room; raises NoPlacementError if packing finds none either."""
         costs = NetworkCosts.of(task, self.cost_network, self.normaliser)
         options = ShardingOptions.of(task, costs, WHOLE)
-        found = greedy(options.menu, np.argsort(-alone_ms(options.menu), kind="stable"))
+        found = greedy(options.menu, np.argsort(-options.menu.alone_ms, kind="stable"))
         if found is None:
             return Placement.whole(packed(task), task.num_devices)
         return options.placement(found, joined=True)

@@ -13,7 +13,7 @@ import numpy as np
 from dreamshard.cost_model.compiled import Ints
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, alone_ms, anneal, priced
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, anneal, priced
 from dreamshard.search.baselines import rule_placements
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ALL, COLUMNS, WHOLE, ShardingOptions
@@ -92,7 +92,7 @@ def _separated(menu: Menu, dim: Ints) -> list[Found]:
 
     A kernel gives every row of a device as many threads as the widest needs, so narrow tables are cheap among themselves.
     """
-    alone, num_devices, found = alone_ms(menu), menu.allowed.shape[1], []
+    alone, num_devices, found = menu.alone_ms, menu.allowed.shape[1], []
     for widest in _WIDEST_RANGES:
         wide = dim > widest
         if wide.any() and not wide.all():
@@ -126,7 +126,7 @@ def _split_starts(options: ShardingOptions, menu: Menu) -> list[Found]:
         first = options.first_within(menu, widest)
         own = menu._replace(first_option=np.append(first, menu.first_option[-1]))
         own_ms, width = balanced(own).even
-        work = alone_ms(own) * np.diff(menu.first_range)[first]
+        work = own.alone_ms * np.diff(menu.first_range)[first]
         order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
         targets = [Target(own_ms * (1 + of_own), width * (1 + of_width)) for of_own, of_width in _MARGINS]
         found += [start for target in targets if (start := greedy(own, order, target))]
@@ -163,7 +163,7 @@ def _spread_starts(options: ShardingOptions, best: Found, moves: int) -> list[Fo
 def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, caching: bool) -> list[Found]:
     """The cheapest legal start of each origin; none if nothing fits."""
     menu = options.up_to(WHOLE)
-    alone = alone_ms(menu)
+    alone = menu.alone_ms
     by_cost = np.argsort(-alone, kind="stable")
     by_size = np.argsort(-menu.size[menu.first_range[menu.first_option[:-1]]], kind="stable")
     dim = np.zeros(len(alone), np.int64)

@@ -184,7 +184,7 @@ def greedy(menu: Menu, order: Ints, target: Target = ANYTHING) -> Found | None:
 
 def ms_per_width(menu: Menu) -> float:
     """Milliseconds of the all-to-all per unit of the widest device's width, if all are as wide."""
-    total = float(menu.loads[menu.load[menu.first_range[menu.first_option[:-1]]], menu.law.width].sum())
+    total = float(menu.loads[menu.first_row, menu.law.width].sum())
     even = max(total / menu.allowed.shape[1], 1e-9)
     return float(curve_ms(menu.law.curves, ALL_TO_ALL, even) / even)
 

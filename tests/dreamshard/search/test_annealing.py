@@ -39,7 +39,7 @@ def test_a_state_after_1000_changes_costs_the_same_as_rebuilt(kind, constraints)
     costs = PLACERS[kind]().costs(task)
     options = ShardingOptions.of(task, costs, ALL)
     menu = options.menu
-    start = greedy(menu, np.argsort(-annealing.alone_ms(menu)))
+    start = greedy(menu, np.argsort(-menu.alone_ms))
     state, search = annealing.prepared(menu, start)
     for seed in range(4):
         generator, best = np.random.default_rng(seed), annealing.Found(start.option.copy(), start.place.copy(), 0.0)
