@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.costs import PHASES, DeviceCosts, MeasuredOn
+from dreamshard.cost_model.cost_network import COMPUTE
+from dreamshard.costs import DeviceCosts, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
@@ -40,8 +41,6 @@ Inference = Literal["search", "policy"]
 POLICY = "dreamshard_policy"
 PARTS = ("cost_greedy", POLICY)
 """Parts of a trained placer that place alone: greedy on its cost network, and its policy without search."""
-
-_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 
 
 class SearchingPlacer(OrderedPlacer):
@@ -126,7 +125,7 @@ class DreamShardPlacer(SearchingPlacer):
     def alone_ms(self, tables: Tables) -> Float[Tensor, "T 2"]:
         """Predicted forward and backward compute of each table alone on a device, in the setting that was measured."""
         latents = self.cost_network.encode(self.normaliser(tables))
-        return self.cost_network.phases_ms(latents[:, None, :])[:, 0, _COMPUTE].clamp(min=0)
+        return self.cost_network.phases_ms(latents[:, None, :])[:, 0, COMPUTE].clamp(min=0)
 
 
 @dataclass(frozen=True)
