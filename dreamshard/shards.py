@@ -99,14 +99,13 @@ class Shards:
         """Each shard as a table of its device, with its share of the lookups; a column shard is `name[start:end]`."""
         tables, whole = self.task.tables, self.task.tables.columns(self.table)
         held, dim = self.num_rows, self.num_columns
-        is_part, is_spread = dim != whole["dim"], (held != whole["rows"]) | (self.batch_share < 1)
-        if torch.equal(self.table, torch.arange(len(tables))) and not (is_part | is_spread).any():
+        is_part = dim != whole["dim"]
+        is_other = is_part | (held != whole["rows"]) | (self.batch_share < 1)
+        if torch.equal(self.table, torch.arange(len(tables))) and not is_other.any():
             return tables
         names = [tables.names[t] for t in self.table.tolist()]
         for i in is_part.nonzero().flatten().tolist():
             names[i] = shard_name(names[i], *self.columns[i].tolist())
-        for i in is_spread.nonzero().flatten().tolist():
-            names[i] += f" on device {int(self.device[i])}"
         if len(set(names)) < len(names):
             names = [f"{name} {i}" for i, name in enumerate(names)]
         row_share = held / whole["rows"]  # [S]

@@ -30,7 +30,7 @@ DEFAULT_BATCH = 65_536
 """Training samples per step of GPUs by default: the batch of Meta's published data sets."""
 
 BYTES_PER_WEIGHT: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
-BYTES_PER_ROW: dict[Precision, int] = {"fp32": 0, "fp16": 0, "bf16": 0, "int8": 8}
+INT8_ROW_BYTES = 8
 """Besides the weights: scale and bias of a quantised row."""
 
 # Optimizer state as fbgemm keeps it: fp32, one or two moments per weight, of which a partial row-wise one is per row

@@ -11,9 +11,9 @@ from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files.foreign import MOST_DEVICES
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
-    BYTES_PER_ROW,
     BYTES_PER_ROW_STATE,
     BYTES_PER_WEIGHT,
+    INT8_ROW_BYTES,
     Optimizer,
     Precision,
     Tables,
@@ -78,7 +78,9 @@ class PlacementTask:
     @property
     def row_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes per row besides weights and state per weight: quantisation, and the optimizer's state per row."""
-        return torch.tensor([BYTES_PER_ROW[each] + BYTES_PER_ROW_STATE[self.optimizer] for each in self.precisions])
+        return torch.tensor(
+            [INT8_ROW_BYTES * (each == "int8") + BYTES_PER_ROW_STATE[self.optimizer] for each in self.precisions]
+        )
 
     @property
     def element_state_bytes(self) -> int:

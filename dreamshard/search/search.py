@@ -62,8 +62,10 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
         if not found:
             options = ShardingOptions.of(task, costs, most, caching=caching)
             found = _best_starts(task, options, most, caching=caching)
-    if not found:
-        return _packed(task, most)
+    if not found and most == ALL:
+        raise no_room(task)
+    if not found:  # only an exact search may
+        return Placement.whole(packed(task), task.num_devices) if most == WHOLE else packed_columns(task)
     best = _improved(options.up_to(WHOLE), found, moves)
     for level, gain in ((COLUMNS, costs.column_gain), (ALL, costs.spread_gain)):
         if level > most or (options.levels[:, level] == options.levels[:, level - 1]).all():
@@ -185,14 +187,3 @@ def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, ca
             exact = priced(menu, *options.whole(packed(task).numpy()))
             best = [] if exact is None else [exact]
     return best
-
-
-def _packed(task: PlacementTask, most: int) -> Placement:
-    """The result of an exact search, if no start is legal.
-
-    Raises:
-        NoPlacementError: nothing.
-    """
-    if most == ALL:
-        raise no_room(task)
-    return Placement.whole(packed(task), task.num_devices) if most == WHOLE else packed_columns(task)

@@ -141,10 +141,6 @@ class RankOperators:
             self._device.cold(partial(pooled.backward, torch.full_like(pooled, VALUE)))[1] for pooled in self._pooled
         )
 
-    def dense_step(self) -> float:
-        """Milliseconds of the optimizer of data-parallel copies; 0 without any."""
-        return 0.0 if self.dense is None else self._device.clock.compute(self.dense.step)[1]
-
     def _built(
         self,
         exchanged: str,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import fsspec
@@ -154,7 +154,9 @@ def _find(source: str) -> _Found:
             entries = [system.info(file) for file in (path, _list_of(path)) if system.isfile(file)]
         else:
             entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
-    tokens = dict(sorted((each["name"].rpartition("/")[2], _token(each)) for each in entries))
+    # the checksum of a file by its store, or otherwise all that the store says of it
+    about = [str(each.get("ETag") or sorted((key, str(value)) for key, value in each.items())) for each in entries]
+    tokens = dict(sorted(zip((each["name"].rpartition("/")[2] for each in entries), about, strict=True)))
     if not name:
         lists, data = [each for each in tokens if each in LISTS], [each for each in tokens if _data_file(each)]
         if len(lists) > 1:
@@ -232,11 +234,6 @@ def _reaching(source: str) -> AbstractContextManager[None]:
 def _list_of(data_file: str) -> str:
     """The list of a data file's tables, which may be next to it: of day_0.gz, day_0.tables.csv."""
     return re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", data_file) + ".tables.csv"
-
-
-def _token(entry: Mapping[str, Any]) -> str:
-    """The checksum of a file by its store, or otherwise all that the store says of it."""
-    return str(entry.get("ETag") or sorted((key, str(value)) for key, value in entry.items()))
 
 
 def _data_file(name: str) -> tuple[Reader, str | None] | None:
