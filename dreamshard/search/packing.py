@@ -182,12 +182,12 @@ def packed(task: PlacementTask) -> Int[Tensor, " T"]:
 def no_room(task: PlacementTask, *, is_proved: bool = False, what: str = "whole tables") -> NoPlacementError:
     """The error that no placement was found; `is_proved` if none exists."""
     size, room = task.table_bytes, task.capacity_bytes
-    largest, in_all, most = int(size.argmax()), int(size.sum()), int(room.sum())
-    is_proved = is_proved or in_all > most
+    largest, in_all = int(size.argmax()), int(size.sum())
     return NoPlacementError(
         f"found no placement of {what} of {task.name}: they need {gib(in_all)}, {task.tables.names[largest]!r} alone "
-        f"{gib(int(size[largest]))}, of {gib(most)} on {task.num_devices} devices; allow more memory or other ways to shard",
-        is_proved=is_proved,
+        f"{gib(int(size[largest]))}; {task.num_devices} devices have up to {gib(int(room.max()))}; allow more memory or "
+        "other ways to shard",
+        is_proved=is_proved or in_all > int(room.sum()),
     )
 
 

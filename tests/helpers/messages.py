@@ -15,8 +15,8 @@ IS_RENEWED = bool(os.environ.get("RENEW_MESSAGES"))
 _CHANGING = {  # from run to run
     r"/\S*?pytest-of-[^/\s]+/pytest-\d+(/popen-gw\d+)?/[^/\s]*?\d+\b": "TEMPORARY",
     rf"\b{re.escape(socket.gethostname())}\b": "HOST",
-    r"\d{9,}": "NUMBER",
     r"\b(m-)?[0-9a-f]{8,}\b": "ID",
+    r"\d{9,}": "NUMBER",
 }
 
 
