@@ -34,7 +34,7 @@ run: install ## run the whole chain on this machine: RECIPE=default SEED=0 TESTB
 up: install ## start Prefect, MLflow, a worker and all deployments; Ctrl-C stops them
 	@$(BIN)/dreamshard up $(ARGS)
 
-check: lint ## check a change in about two minutes: lint, and the tests of the library and the lake
+check: lint ## check a change in a minute and a half: lint, and the tests of the library and the lake
 	$(PYTEST) $(PARALLEL) -m quick $(QUICK) $(ARGS)
 
 lint: install-test ## check format, lint, types, import contracts and English
@@ -44,7 +44,7 @@ lint: install-test ## check format, lint, types, import contracts and English
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tests.english
 
-test: lint ## run lint and all tests but those that take minutes each: about 8 minutes on two cores
+test: lint ## run lint and all tests but those that take minutes each: about 9 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not (long or browser)" $(ARGS)
 
 test-all: lint ## run lint and all tests: more than half an hour on two cores
