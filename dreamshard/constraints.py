@@ -12,7 +12,6 @@ narrowest_columns: {wide: 64}       # of a shard of a table
 cache: true                         # or {table: share of its rows in device memory}
 """
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, reading
+from dreamshard.files.text import did_you_mean
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 from dreamshard.tables import parent_name
 
@@ -105,8 +105,8 @@ class Constraints:
                 yield f"tables {present} are to share a device, but some of them to be apart"
         for group in self.apart:
             present = sorted(group & allowed.keys())
-            if len(set().union(*(allowed[name] for name in present))) < len(present):
-                yield f"tables {present} are to be on devices of their own, but have fewer devices than that"
+            if (few := len(set().union(*(allowed[name] for name in present)))) < len(present):
+                yield f"tables {present} are to be apart, but have only {few} devices; separate fewer"
 
 
 UNCONSTRAINED = Constraints()
@@ -128,10 +128,7 @@ def parse_sharding(text: str) -> tuple[ShardingType, ...]:
     }
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or set(names) - {*short, *SHARDING_TYPES}:
-        raise ValueError(
-            f"{brief(text)} names no way to shard that exists; give {', '.join(short)}, or a list of "
-            f"{', '.join(SHARDING_TYPES)}"
-        )
+        raise ValueError(f"{brief(text)} is no way to shard; list some of {', '.join((*short, *SHARDING_TYPES))}")
     chosen = {each for name in names for each in short.get(name, (name,))}
     return tuple(each for each in SHARDING_TYPES if each in chosen)
 
@@ -183,7 +180,7 @@ def parse_constraints(
     Raises:
         ValueError: there is no such file, or it is wrong or names a table or a device that does not exist.
     """
-    name = str(source) if isinstance(source, Path) else "the constraints"
+    name = str(source) if isinstance(source, Path) else "the constraint text"
     if isinstance(source, Path) and not source.is_file():
         raise ValueError(f"there is no file of constraints {source}; check the path")
     text = source.read_bytes() if isinstance(source, Path) else source
@@ -220,7 +217,7 @@ def parse_constraints(
             f"{name} names devices {unknown}, but there are only devices 0..{num_devices - 1}; correct them"
         )
     for table in sorted(constraints.tables_named() - set(tables)):
-        close = difflib.get_close_matches(table, list(tables), n=1)
-        meant = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"{name} names a table {brief(table)}, but there is none{meant}; correct the name")
+        raise ValueError(
+            f"{name} names a table {brief(table)}, but there is none{did_you_mean(table, tables)}; correct the name"
+        )
     return constraints

@@ -120,7 +120,7 @@ class Plan(BaseModel):
 
 def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
     """Read the text of a PLAN.json; `source` names it in errors."""
-    with reading(source, "is not a plan", "give the JSON that `dreamshard place` writes"):
+    with reading(source, "is not a plan", "give JSON of `dreamshard place`"):
         return Plan.model_validate_json(text)
 
 

@@ -180,8 +180,8 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
             memory_bytes, origin = eighths * _EIGHTH_OF_GIB, "derived"
     if tasks.reserve_bytes >= memory_bytes:
         raise ValueError(
-            f"{gib(tasks.reserve_bytes)} are to be kept free of the {gib(memory_bytes)} of each device, which leaves no "
-            "room for tables; reserve less, or give devices more memory"
+            f"{gib(tasks.reserve_bytes)} are to be kept free of the {gib(memory_bytes)} of each device; reserve less, or "
+            "give devices more memory"
         )
     memory_bytes -= tasks.reserve_bytes
     tasks = replace(tasks, mode=mode, tables_per_task=worth, memory_bytes=memory_bytes, reserve_bytes=0)

@@ -33,7 +33,7 @@ from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from torchrec.distributed.utils import get_device_type
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files.text import gib, shown
+from dreamshard.files.text import did_you_mean, gib, shown
 from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
@@ -272,8 +272,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         """The shards; refuses a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
         if broken := violation(task, placement):
             raise PlannerError(
-                f"{self.placer.name} found no placement that respects all constraints: {broken}; relax them, or choose other "
-                "costs",
+                f"{self.placer.name} violates a constraint: {broken}; loosen it, or choose other costs",
                 PlannerErrorType.STRICT_CONSTRAINTS,
             )
         shards = Shards.of(task, placement)
@@ -320,5 +319,6 @@ def named_placer(name: str | Path) -> Placer:
         placer: Placer = registry.load()(text)
         return placer
     except (ValueError, ImportError) as error:
-        presets = ", ".join(sorted(PRESETS))
-        raise ValueError(f"{text!r} is no preset ({presets}), hardware file or folder; {error}") from error
+        raise ValueError(
+            f"{text!r} is no preset{did_you_mean(text, PRESETS)}, hardware file or folder; {error}"
+        ) from error

@@ -54,7 +54,7 @@ def parse_address(address: str, setting: str) -> AnyPath:
         return _connect(address, os.getpid())
     except (ImportError, ValueError) as error:
         raise ValueError(
-            f"{setting} is {address!r}, which nothing that is installed here reads ({error}); for s3:// `pip install "
+            f"{setting} is {address!r}, which no installed package reads ({error}); for s3:// `pip install "
             "'dreamshard[s3]'`, or name a folder"
         ) from error
 

@@ -89,8 +89,8 @@ def remove_files(removals: Sequence[StoredFile]) -> None:
 def _check_registry(settings: Settings) -> None:
     if settings.tracking_uri == home_registry(settings.home) and settings.store_root != settings.home:
         raise ValueError(
-            f"the store {settings.store_root} is shared, but the registry {settings.tracking_uri} is this home's own, so "
-            "files of others' versions would be removed; set MLFLOW_TRACKING_URI to the shared one"
+            f"the store {settings.store_root} is shared, but the registry {settings.tracking_uri} is this home's own; set "
+            "MLFLOW_TRACKING_URI to the shared one"
         )
 
 

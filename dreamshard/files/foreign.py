@@ -18,7 +18,7 @@ MOST_MEMORY_GB = 100_000
 
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 100
-_SHOWN.maxlist = _SHOWN.maxdict = _SHOWN.maxtuple = 8
+_SHOWN.maxlist = _SHOWN.maxdict = _SHOWN.maxtuple = 5
 _SHOWN.maxlevel = 3
 
 
@@ -45,7 +45,9 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
             raise own from error
         raise InputError(f"{source} {problem} ({_validation_problem(error)}); {advice}") from error
     except Exception as error:
-        raise InputError(f"{source} {problem} ({type(error).__name__}: {first_line(error)}); {advice}") from error
+        raise InputError(
+            f"{source} {problem} ({type(error).__name__}: {first_line(error).split('. ')[0]}); {advice}"
+        ) from error
 
 
 def brief(value: object) -> str:

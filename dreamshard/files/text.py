@@ -1,7 +1,8 @@
 """Text for people: sizes, tables and causes of errors."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 _LOGIN = re.compile(r"(:/{1,2})[^\s/?#'\"]*@")
@@ -27,6 +28,12 @@ def shown(names: Sequence[Any]) -> str:
     """The first five names for a message, and how many more there are."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(map(str, names[:5])) + more
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, with the name most like it; empty without one."""
+    close = get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def without_passwords(text: str) -> str:

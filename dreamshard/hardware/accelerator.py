@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 from dreamshard.costs import is_named
 from dreamshard.files import digest
 from dreamshard.files.foreign import InputError, brief, reading
+from dreamshard.files.text import did_you_mean
 
 DEFAULT_PRESET = "rtx2080ti"
 """The paper's device."""
@@ -52,7 +53,7 @@ def _in_units(units: Mapping[str, Decimal]) -> BeforeValidator:
             return value
         match = _QUANTITY.fullmatch(value.strip())
         if match is None or match["unit"] not in units:
-            raise PydanticCustomError("unit", f"give a number above zero with a unit: {brief(list(units))}")
+            raise PydanticCustomError("unit", f"give a number above zero with a unit such as {', '.join([*units][:4])}")
         return Decimal(match["number"]) * units[match["unit"]]
 
     return BeforeValidator(parse)
@@ -138,8 +139,7 @@ def hardware(name: str) -> AcceleratorSpec:
         return read_hardware(Path(name))
     if name.lower() not in PRESETS:
         raise ValueError(
-            f"there is no hardware {name!r}; give one of {', '.join(PRESETS)}, or a file of your own in .yaml, for example "
-            "`base: h100` and `memory: 94 GB` (docs/hardware.md)"
+            f"there is no hardware {name!r}{did_you_mean(name, PRESETS)}; give a preset of docs/hardware.md, or a .yaml file"
         )
     return PRESETS[name.lower()]
 
@@ -165,8 +165,10 @@ def _content(path: Path) -> dict[str, str]:
     figures = {str(key): str(value) for key, value in content.items()}
     if not (base := figures.pop("base", "").lower()):
         return figures
-    if base not in (names := sorted(file.stem for file in _PRESETS.glob("*.yaml"))):
-        raise InputError(f"{path}: there is no preset {brief(base)} to start from; use one of {', '.join(names)}")
+    if base not in (names := [file.stem for file in _PRESETS.glob("*.yaml")]):
+        raise InputError(
+            f"{path}: there is no preset {brief(base)}{did_you_mean(base, names)}; use one of docs/hardware.md"
+        )
     return _content(_PRESETS / f"{base}.yaml") | figures
 
 

@@ -85,7 +85,7 @@ class TorchRecPlanner:
         if not plans:
             raise NoPlacementError(
                 f"TorchRec's planner found no plan for the {len(task.tables)} tables of {task.name} on {task.num_devices} "
-                f"devices of {gib(task.memory_bytes)}; give the devices more memory, or choose another placer"
+                f"devices of {gib(task.memory_bytes)}; allow more memory, or choose another placer"
             )
         plan, _ = min(plans, key=lambda each: each[1])
         tables, per_host = replace(task.tables, names=_names(task)), self._per_host(task)

@@ -182,11 +182,12 @@ def packed(task: PlacementTask) -> Int[Tensor, " T"]:
 def no_room(task: PlacementTask, *, is_proved: bool = False, what: str = "whole tables") -> NoPlacementError:
     """The error that no placement was found; `is_proved` if none exists."""
     size, room = task.table_bytes, task.capacity_bytes
-    largest, in_all = int(size.argmax()), int(size.sum())
+    largest, in_all, most = int(size.argmax()), int(size.sum()), int(room.max())
+    single = f"{task.tables.names[largest]!r} needs {gib(int(size[largest]))}"
+    needs = single if size[largest] > most else f"they need {gib(in_all)}"
     return NoPlacementError(
-        f"found no placement of {what} of {task.name}: they need {gib(in_all)}, {task.tables.names[largest]!r} alone "
-        f"{gib(int(size[largest]))}; {task.num_devices} devices have up to {gib(int(room.max()))}; allow more memory or "
-        "other ways to shard",
+        f"found no placement of {what} of {task.name}: {needs}, {task.num_devices} devices have up to {gib(most)}; allow "
+        "more memory or sharding",
         is_proved=is_proved or in_all > int(room.sum()),
     )
 
@@ -294,7 +295,7 @@ def packed_columns(task: PlacementTask) -> Placement:
         with suppress(NoPlacementError):
             device = packed(split_by_columns(task, parts))
     if device is None:
-        raise no_room(task, what="whole tables or columns")
+        raise no_room(task, what="tables or columns")
     places = device.split(parts.tolist())
     ways = zip(_columns(task, parts), places, strict=True)
     return Placement(

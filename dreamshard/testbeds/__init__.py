@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from dreamshard.costs import SIMULATED
+from dreamshard.files.text import did_you_mean
 from dreamshard.hardware.accelerator import (
     DEFAULT_PRESET,
     PRESETS,
@@ -34,16 +35,10 @@ from dreamshard.testbeds.simulated import SimulatedTestbed
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Capacity", "MeasurementError", "Testbed", "TestbedSetup", "is_testbed", "open_testbed", "testbed_names"]
+__all__ = ["Capacity", "MeasurementError", "Testbed", "TestbedSetup", "is_testbed", "open_testbed"]
 
 
 CLUSTERS = [f"cluster{on}{kind}" for on in ("", ":ray") for kind in ("", ":cpu", ":cuda")]
-
-
-def testbed_names() -> list[str]:
-    """Every name that `open_testbed` takes."""
-    presets = [f"{kind}:{name}" for kind in (SIMULATED, "emulated") for name in (*PRESETS, "FILE.yaml")]
-    return ["auto", *CLUSTERS, "emulated", SIMULATED, *presets, "package.module:factory"]
 
 
 def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) -> Testbed:
@@ -62,7 +57,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
     `launched` are ranks that torchrun started, for `cluster` and `auto`; without them a cluster starts its own.
 
     Raises:
-        ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.
+        ValueError: the name is unknown, or the testbed cannot run on this machine.
     """
     kind, _, detail = name.partition(":")
     num_gpus = torch.cuda.device_count()
@@ -81,13 +76,14 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
     if kind == SIMULATED:
         return SimulatedTestbed(setup, hardware(detail or DEFAULT_PRESET))
     if not detail or kind in ("auto", "cluster"):
-        raise ValueError(f"there is no testbed {name!r}; choose one of {', '.join(testbed_names())}")
+        raise ValueError(
+            f"there is no testbed {name!r}{did_you_mean(name, ['auto', *CLUSTERS, 'emulated'])}; choose one of docs/gpus.md"
+        )
     try:
         factory = pkgutil.resolve_name(name)
     except (ModuleNotFoundError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"testbed {name!r} cannot be opened ({error}); name a function that takes a TestbedSetup, in a module on "
-            f"PYTHONPATH, or choose one of {testbed_names()}"
+            f"testbed {name!r} cannot be opened ({error}); name a function of a TestbedSetup in a module on PYTHONPATH"
         ) from error
     made = factory(setup)
     if not isinstance(made, Testbed):

@@ -114,6 +114,6 @@ def check_placement(task: PlacementTask, placement: Placement) -> Shards:
     """The shards of a placement; raises a ValueError if it is not legal for the task."""
     if problem := violation(task, placement):
         raise ValueError(
-            f"the placement is not legal for {task.name}: {problem}; place the task's tables as its constraints allow"
+            f"the placement is not legal for {task.name}: {problem}; place its tables as its constraints allow"
         )
     return Shards.of(task, placement)

@@ -43,8 +43,8 @@ class ClusterTestbed(DeviceTestbed):
         self._on_gpu = self.device_type == "cuda"
         if self._on_gpu and ranks is None and num_gpus < most:
             raise ValueError(
-                f"this machine has {num_gpus} GPUs for {most} devices; start ranks on more hosts with torchrun or Ray "
-                "(docs/many-hosts.md), plan with `emulated` or `simulated`, or ask for the CPU with `cluster:cpu`"
+                f"this machine has {num_gpus} GPUs for {most} devices; start ranks on more hosts (docs/many-hosts.md), or "
+                "use `emulated`, `simulated` or `cluster:cpu`"
             )
         gpus = range(most) if self._on_gpu else [None] * most
         self.layout = Layout.of(list(map(describe_rank, range(most), gpus))) if ranks is None else ranks.layout
@@ -102,8 +102,7 @@ class ClusterTestbed(DeviceTestbed):
             host = next(rank.host for rank in self.layout.ranks if rank.number == failure.rank)
             on_host = f" on host {host}" if len(self.layout.pattern) > 1 else ""
             error = MeasurementError(
-                f"measuring {name} failed on rank {failure.rank} of {len(part.numbers)}{on_host}: {failure.what}. All "
-                "ranks were ended; earlier samples are kept; start the same command again, or open the testbed again"
+                f"measuring {name} failed on rank {failure.rank} of {len(part.numbers)}{on_host}: {failure.what}; start again"
             )
             if failure.trace:
                 error.add_note(f"rank {failure.rank}:\n{failure.trace}")

@@ -39,8 +39,7 @@ class Layout:
     def __post_init__(self) -> None:
         if any(count != self.devices_per_host for count in self.pattern[:-1]):
             raise ValueError(
-                f"hosts have different numbers of ranks {self.pattern}; start as many on each, as tasks know one number of "
-                "devices per host (only the last may have fewer)"
+                f"hosts have different numbers of ranks {self.pattern}; start as many on each (only the last may have fewer)"
             )
 
     @classmethod
@@ -98,7 +97,7 @@ class Layout:
             if device_type == "cuda" and rank.gpu is None:
                 raise ValueError(
                     f"rank {rank.number} on host {rank.host} has no GPU that torch can use; start one rank per GPU, check "
-                    "`nvidia-smi` on that host, or ask for the CPU with cluster:cpu"
+                    "`nvidia-smi` there, or use cluster:cpu"
                 )
         names = {str(rank.gpu) if device_type == "cuda" else rank.processor for rank in self.ranks}
         return " and ".join(sorted(names))

@@ -352,7 +352,7 @@ def _give_up(_number: int, _frame: FrameType | None) -> None:
 def _in_words(exit_code: int) -> str:
     if exit_code > 0:
         return f"it exited with code {exit_code}"
-    memory = ", as the system does when it runs out of memory" if exit_code == -signal.SIGKILL else ""
+    memory = ", as when memory runs out" if exit_code == -signal.SIGKILL else ""
     return f"it was killed by {signal.Signals(-exit_code).name}{memory}"
 
 

@@ -59,7 +59,7 @@ class RayLauncher(Launcher):
         try:
             self._ray.get(run)
         except self._ray.exceptions.RayError as error:
-            return next(line for line in str(error).splitlines()[::-1] if line.strip())
+            return next(line.split(". ")[0] for line in str(error).splitlines()[::-1] if line.strip())
         return "it ended"
 
 

@@ -110,7 +110,7 @@ def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tupl
     try:
         check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {table.name!r},")
     except ValueError as error:
-        raise ValueError(f"{error}; if the model remaps ids, yield them remapped") from error
+        raise ValueError(f"{error}, or yield remapped ids") from error
     return indices.to(index_dtype(table.rows)), torch.stack(lengths).sum(dim=0)
 
 

@@ -125,7 +125,7 @@ def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) 
             )
         config: Any = configs[name]
         precision: Any = "virtual" if config.use_virtual_table else config.data_type.value
-        with reading(f"table {name!r}", "is of a type or size that is not planned", "change it or leave it out"):
+        with reading(f"table {name!r}", "cannot be planned", "change it or leave it out"):
             yield ModelTable(
                 name,
                 config.num_embeddings,

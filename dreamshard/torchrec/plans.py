@@ -195,8 +195,8 @@ def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float
             both = [shard for each in (before[name], own) for shard in each.sharding_spec.shards] if can_move else []
             if len({shard.shard_sizes[1] for shard in both}) != 1:
                 raise ValueError(
-                    f"TorchRec does not reshard {name!r} of {path!r} from {was} to {way} on ranks {ranks}; keep its way and "
-                    "widths, a shard per rank, or restart"
+                    f"TorchRec cannot reshard {f'{path}.{name}'.lstrip('.')!r} from {was} to {way} on ranks {ranks}; keep "
+                    "its way, widths and one shard per rank, or restart"
                 )
         weights = sum(math.prod(shard.shard_sizes) for own in changed.values() for shard in own.sharding_spec.shards)
         if changed:
@@ -249,7 +249,7 @@ def current_plan(
     Raises:
         ValueError: the text is no plan of TorchRec, or a table is sharded in a way or kept in storage that is not planned.
     """
-    with reading(name, "is not a TorchRec sharding plan", "give the plan in use"):
+    with reading(name, "is no TorchRec plan", "give the plan in use"):
         modules = source.plan if isinstance(source, ShardingPlan) else json.loads(source)
         modules = modules.get("plan", modules)
         found = [
@@ -279,8 +279,8 @@ def _planned(called: str, own: _Parameter, tables: Tables | None, ranks: int, pe
     way, cached = planned_type(own.sharding_type), own.compute_kernel == CACHED
     if way not in SHARDING_TYPES or own.compute_kernel not in ("fused", "dense", CACHED):
         raise InputError(
-            f"table {called!r} is sharded by {way} with kernel {own.compute_kernel}, whose cost is unknown; known are "
-            f"{', '.join(SHARDING_TYPES)} with kernels fused, dense and {CACHED}"
+            f"table {called!r} is sharded {way} with kernel {own.compute_kernel}; give one of "
+            f"{', '.join(SHARDING_TYPES)} with kernel fused, dense or {CACHED}"
         )
     share = getattr(own.cache_params, "load_factor", None)  # which JSON leaves out
     step, held = per_host if way in ON_ONE_HOST else 1, []

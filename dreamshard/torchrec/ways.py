@@ -129,9 +129,8 @@ def check_given(
         }
         for field in filter(refused.get, refused):
             raise ValueError(
-                f"table {table.path!r} of features {list(table.features)} has {field}={getattr(own, field)}, which no plan "
-                f"on {device} ranks with {batch} samples and kernels {own.compute_kernels or 'all'} can honour; correct it "
-                "or leave it out"
+                f"table {table.path!r} of features {list(table.features)}, {batch} samples on {device} and kernels "
+                f"{own.compute_kernels or 'all'} cannot have {field}={getattr(own, field)}; correct or omit it"
             )
 
 

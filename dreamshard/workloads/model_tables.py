@@ -6,10 +6,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any
 
-from dreamshard.files.text import shown
+from dreamshard.files.text import did_you_mean, shown
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
     BYTES_PER_ROW_STATE,
@@ -121,9 +120,8 @@ def model_tables(
     given = dict(pooling_factors or {})
     known = {key for detail in details for key in (detail.name, detail.path, *detail.features)}
     if unknown := sorted(given.keys() - known):
-        close = shown(get_close_matches(unknown[0], known) or sorted(known))
         raise ValueError(
-            f"a pooling factor is given for {unknown[0]!r}, which is no table or feature; there are {close}"
+            f"a pooling factor is given for {unknown[0]!r}, no table or feature{did_you_mean(unknown[0], known)}; correct it"
         )
     listed = [
         replace(detail, name=name, pooling_factor=_pooling_factor(detail, given))

@@ -57,7 +57,7 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
     Raises:
         ValueError: the file is truncated, in another format, or inconsistent.
     """
-    name, advice = path.name, "give (indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
+    name, advice = path.name, "give (indices int64 [N], offsets int64 [T*B+1] ascending from 0 to N, lengths [T, B])"
     with NamedTemporaryFile(prefix=f"{name}.", suffix=".tmp") as unpacked:
         file = path
         if path.suffix == ".gz":
@@ -65,7 +65,7 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
                 shutil.copyfileobj(source, unpacked, 2**24)
             unpacked.flush()
             file = Path(unpacked.name)
-        with reading(name, "does not hold three consistent tensors", advice):
+        with reading(name, "holds no consistent tensors", advice):
             content: Any = torch.load(
                 file, map_location="cpu", weights_only=True, mmap=True
             )  # which keeps the file alive
@@ -81,7 +81,7 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
             ):
                 raise InputError(
                     f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}{list(offsets.shape)}, "
-                    f"lengths {list(lengths.shape)}, or offsets that do not ascend from 0 to {len(indices)}; {advice}"
+                    f"lengths {list(lengths.shape)}; {advice}"
                 )
     starts = offsets[::num_samples].tolist()  # [T+1]
 
@@ -128,10 +128,9 @@ def open_criteo(path: Path, batch_size: int) -> RecordedFile:
         ValueError: the file is empty or truncated, or a line is in another format.
     """
     kinds = {**dict.fromkeys(_NUMERIC, pa.int64()), **dict.fromkeys(_CATEGORICAL, pa.string())}
-    advice = "each line has a label, 13 integers and 26 hexadecimal values, separated by tabs: download it again"
     parts, done = [], 0
     with (
-        reading(path, "is not a Criteo log or is truncated", advice),
+        reading(path, "is no complete Criteo log", "download it again"),
         pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream,
         pyarrow.csv.open_csv(
             stream,

@@ -26,6 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dreamshard.files import json_digest
 from dreamshard.files.foreign import reading
+from dreamshard.files.text import did_you_mean
 from dreamshard.workloads.functions import is_function
 from dreamshard.workloads.lookups import Lookups, read_lookups
 from dreamshard.workloads.meta import open_meta
@@ -171,8 +172,8 @@ def _find(source: str) -> _Found:
         return _find(f"{address}/{max(data, key=_natural_order)}")
     if name not in tokens:
         raise ValueError(
-            f"there is no workload or file {source!r}; name a file ({_KINDS}), a folder or bucket of these, "
-            f"model.py:make_model, or one of {', '.join(bundled_workloads())}"
+            f"there is no workload or file {source!r}{did_you_mean(source, bundled_workloads())}; give a file, folder, "
+            "bucket or bundled workload (docs/own-tables.md), or model.py:make_model"
         )
     if not _data_file(name) and not name.endswith((".csv", ".parquet", ".json")):
         raise ValueError(f"{source} is a file whose name says nothing of its content; name it as one of {_KINDS}")

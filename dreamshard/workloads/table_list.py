@@ -139,7 +139,7 @@ def list_tables(path: str | Path) -> list[ModelTable]:
             options = pa.csv.ConvertOptions(column_types=_TEXTS, null_values=[""], strings_can_be_null=True)
             records = pa.csv.read_csv(file, convert_options=options).to_pylist()
         else:
-            records = pq.read_table(file).to_pylist()
+            records = pq.ParquetFile(file).read().to_pylist()
         if not isinstance(records, list) or not records or not all(isinstance(each, dict) for each in records):
             raise InputError(
                 f"{file} lists no tables; give a line or an object per table, with name, rows, dim and pooling_factor "
@@ -163,7 +163,7 @@ def check_records(records: Mapping[str, Mapping[str, Any]]) -> list[ModelTable]:
         if given.keys() & set(_BINS):
             given["bins"] = [given.get(column) for column in _BINS]
         given.setdefault("features", (str(given["name"]),))
-        with reading(where, "is wrong", "correct that value"):
+        with reading(where, "is wrong", "correct it"):
             table = _TABLE.validate_python(given)
         if table.path in tables:
             raise InputError(f"{where}: table {table.name!r} is listed before; rename one of them")

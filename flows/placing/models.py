@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dreamshard.constraints import Constraints
+from dreamshard.files.text import did_you_mean
 from dreamshard.tables import Tables
 from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_tables, model_tables
 from flows.runtime.sources import torchrec_bridge
@@ -32,8 +33,8 @@ def read_model(store: Store, source: Path, note: Callable[[str], None]) -> Model
         model = model_tables(list_tables(lists.get(str(source), source)), defaults=known)
     else:
         raise ValueError(
-            f"there is no bundled list {str(source)!r}; give a .csv, .parquet or .json file, model.py:make_model, or one of "
-            f"{', '.join(lists)}"
+            f"there is no bundled list {str(source)!r}{did_you_mean(str(source), lists)}; give one of docs/own-tables.md, a "
+            ".csv, .parquet or .json file, or model.py:make_model"
         )
     for sentence in (*model.notes, *_origin(store, version, known, model)):
         note(sentence)

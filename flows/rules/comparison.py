@@ -83,7 +83,7 @@ def _tasks(store: Store, dataset: str, versions: Sequence[Version], notes: list[
     if len(unseen) < _FEWEST_TABLES:
         raise ValueError(
             f"only {len(unseen)} tables of dataset {dataset} are new to all of {', '.join(map(str, versions))}; compare "
-            "fewer versions, or all tables as one model with --mode fixed"
+            "fewer versions, or use --mode fixed"
         )
     if len(unseen) < wanted:
         notes.append(f"tasks have {len(unseen)} tables rather than {wanted}, since only those are held out for all")

@@ -156,7 +156,7 @@ def _contestants(
     base = next(iter(predictors.values()), None)
     by_costs = [] if base else [name for name in names if name in _BY_COSTS]
     if by_costs:
-        reason = "a network that predicts what steps cost, but AutoShard predicts compute only"
+        reason = "predicted costs of steps, but AutoShard predicts compute only"
         if not may_leave_out:
             raise ValueError(
                 f"{', '.join(by_costs)} would use {reason}; name a version of another algorithm too, or leave them out"

@@ -69,10 +69,7 @@ def answering(settings: Settings, sql: str) -> Iterator[duckdb.DuckDBPyRelation]
             names = answer.columns
             yield answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
         except duckdb.Error as error:
-            raise ValueError(
-                f"DuckDB cannot answer this: {_reason(error)}; `show tables` lists the views, and `describe "
-                "tables` the columns of one"
-            ) from error
+            raise ValueError(f"DuckDB: {_reason(error)}; `show tables` lists views, `describe VIEW` columns") from error
 
 
 def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
@@ -100,6 +97,4 @@ def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath) -> None:
             connection.execute(f"create view lake.{name} as {rows}")
         connection.execute(_DEFINED)
     except duckdb.Error as error:
-        raise ValueError(
-            f"DuckDB cannot read the lake in {root} ({_reason(error)}); remove that file and run its stage again"
-        ) from error
+        raise ValueError(f"cannot read the lake ({_reason(error)}); remove that file and rerun its stage") from error

@@ -283,8 +283,9 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
                 f"{version.uri}/artifacts/placer", dst_path=scratch, tracking_uri=server, registry_uri=server
             )
         except Exception as error:  # every store has errors of its own
+            reason = str(error).rpartition("\n")[2]  # the lines before it say which files
             raise ValueError(
-                f"the files of {version.uri} cannot be read ({error}); restore {version.model_id}, or use another version"
+                f"the files of {version.uri} cannot be read ({reason}); restore {version.model_id}, or use another version"
             ) from error
         placer = training.load_placer(Path(folder))
     if settings is None and version.provisional:

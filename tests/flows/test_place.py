@@ -1,6 +1,5 @@
 """The deployed flow `place`: constraints from the form hold in the plan on disk, and what cannot be met is refused."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -62,18 +61,18 @@ def test_a_path_is_read_and_a_repeated_request_keeps_its_file(placed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    "options",
     [
-        ({"constraints": "{pin: {t0: 1}, exclude: {t0: 1}}"}, "table 't0' may only be on devices"),
-        ({"constraints": "pin: {tt1: 1}"}, "did you mean 't1'"),
-        ({"constraints": "exclude_devices: 4"}, "devices [4], but there are only devices 0..3"),
-        ({"constraints": "/no/such/rules.yaml"}, "no file of constraints /no/such/rules.yaml"),
-        ({"hardware": ""}, "neither hardware nor memory is given"),
+        {"constraints": "{pin: {t0: 1}, exclude: {t0: 1}}"},
+        {"constraints": "pin: {tt1: 1}"},
+        {"constraints": "exclude_devices: 4"},
+        {"constraints": "/no/such/rules.yaml"},
+        {"hardware": ""},
     ],
 )
-def test_unmeetable_constraints_are_refused_before_placing(placed, monkeypatch, options, reason):
+def test_unmeetable_constraints_are_refused_before_placing(placed, monkeypatch, options, messages):
     monkeypatch.setattr("flows.placing.request.place", lambda *_: pytest.fail("it was placed"))
-    with pytest.raises(ValueError, match=re.escape(reason)) as refused:
+    with messages(ValueError) as refused:
         placed(**options)
     assert "\n" not in str(refused.value)
 

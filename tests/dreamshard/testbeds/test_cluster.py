@@ -49,7 +49,7 @@ def test_exchanges_may_take_more_ranks_but_not_more_memory():
     try:
         assert bed.measure_exchange(Exchange(sent_bytes=torch.tensor([64, 64, 64]))).forward_ms.shape == (3,)
         assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).task.num_devices == 2
-        with pytest.raises(MeasurementError, match="do not fit a device"):  # of whichever rank says so first
+        with pytest.raises(MeasurementError, check=lambda error: error.__cause__.what.startswith("MemoryError")):
             bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**42, 2**42])))
     finally:
         bed.close()

@@ -84,7 +84,7 @@ def test_emulated_without_a_gpu_measures_on_the_cpu_and_says_so(monkeypatch, cap
 
 
 @pytest.mark.parametrize("name", ["cloud", "cluster:tpu", "auto:x", ""])
-def test_an_unknown_name_is_refused_with_the_names_there_are(name, messages):
+def test_an_unknown_name_is_refused_with_the_nearest(name, messages):
     with messages(ValueError):
         open_testbed(name, SETUP)
 
