@@ -39,6 +39,7 @@ _EVENNESS = 0.1  # weight of the devices' mean squared cost, added to the overal
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
 _NEAR_SWAPS, _SWAPS, _QUICK = 0.3, 0.6, 0.8  # cumulative: swaps with like tables, other swaps, moves to faster devices
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
+_STEPS = 8  # at most, from a range of a device to the one changed next
 _SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
 _OPTION_SHARE = 0.25  # of the changes of a table with several options
 
@@ -105,6 +106,7 @@ class State(NamedTuple):
         used: `[D]` bytes.
         own_ms: `[D]` see `device_ms`.
         held: `[G, D]` ranges of each group on each device.
+        ring: `[T K + D, 2]` the next range on the same device, and the one before, in a circle that the device closes.
         totals: `[6]` see below.
     """
 
@@ -114,6 +116,7 @@ class State(NamedTuple):
     used: Ints
     own_ms: Floats
     held: Ints
+    ring: Ints
     totals: Floats
 
 
@@ -134,6 +137,7 @@ class Search(NamedTuple):
         marks: `[D]` whether a device is one of them.
         kept_ms: `[D]` their costs before; `kept_sums` `[D, L]` and `kept_totals` their sums and the state's totals.
         free: `[D]` loads of devices without a table.
+        busiest: `[2]` the slowest device, and the widest.
     """
 
     reference: float
@@ -147,18 +151,20 @@ class Search(NamedTuple):
     kept_sums: Floats
     kept_totals: Floats
     free: Floats
+    busiest: Ints
 
 
 def empty_state(menu: Menu) -> State:
     """All tables nowhere."""
-    num_tables, num_devices = menu.allowed.shape
+    (num_tables, num_devices), most = menu.allowed.shape, int(np.diff(menu.first_range).max())
     return State(
         option=np.full(num_tables, -1),
-        place=np.full((num_tables, int(np.diff(menu.first_range).max())), -1),
+        place=np.full((num_tables, most), -1),
         sums=np.zeros((num_devices, menu.loads.shape[1])),
         used=np.zeros(num_devices, np.int64),
         own_ms=np.zeros(num_devices),
         held=np.zeros((menu.num_groups, num_devices), np.int64),
+        ring=np.repeat(np.arange(num_tables * most + num_devices), 2).reshape(-1, 2),
         totals=np.zeros(6),
     )
 
@@ -180,8 +186,21 @@ def _add_range(menu: Menu, state: State, edit: Ints | tuple[int, ...], sign: int
     state.place[table, r] = place if sign > 0 else -1
     state.option[table] = option
     if spread == ON_DEVICES:
+        own, end = table * state.place.shape[1] + r, len(state.option) * state.place.shape[1] + place
+        if sign < 0:
+            _link(state.ring, state.ring[own, 1], state.ring[own, 0])
+        else:
+            _link(state.ring, state.ring[end, 1], own)
+            _link(state.ring, own, end)
         for g in range(menu.first_group[table], menu.first_group[table + 1]):
             state.held[menu.groups[g], place] += sign
+
+
+@inlined
+def _link(ring: Ints, before: int, after: int) -> None:
+    """Make two ranges neighbours."""
+    ring[before, 0] = after
+    ring[after, 1] = before
 
 
 @jit
@@ -238,25 +257,29 @@ def host_allowed(menu: Menu, table: int, host: int) -> bool:
 
 
 @inlined
-def _range_on(menu: Menu, state: State, device: int, first: int) -> tuple[int, int]:
-    """A range on a device, of the next table that has one; table -1 if the device has none."""
-    t = first
-    for _ in range(len(state.option)):
-        option = state.option[t]
-        if menu.spread[option] == ON_DEVICES:
-            for r in range(menu.first_range[option + 1] - menu.first_range[option]):
-                if state.place[t, r] == device:
-                    return t, r
-        t = t + 1 if t + 1 < len(state.option) else 0
-    return -1, 0
+def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
+    """Table and range on a device, so many after the last one in its circle; table -1 if the device has none."""
+    most = state.place.shape[1]
+    end = len(state.option) * most + device
+    own = end
+    for _ in range(steps + 1):
+        own = state.ring[own, 0]
+    if own == end:
+        own = state.ring[own, 0]
+    if own == end:
+        return -1, 0
+    _link(state.ring, state.ring[end, 1], state.ring[end, 0])
+    _link(state.ring, end, state.ring[own, 0])
+    _link(state.ring, own, end)
+    return own // most, own % most
 
 
-@jit
+@inlined
 def _change(menu: Menu, state: State, search: Search, removed: int, count: int, threshold: float) -> bool:
     """Make the `count` edits of `search`, the first `removed` of which take ranges away, if the energy stays below."""
     num_devices, width, scale = len(state.own_ms), menu.law.width, search.ms_per_width
     edits, marks, touched, n = search.edits, search.marks, search.touched, 0
-    is_spread = False
+    is_spread, slow, wide = False, 0, 0
     for e in range(count):
         is_spread = is_spread or menu.spread[edits[e, 2]] != ON_DEVICES
     search.kept_totals[:] = state.totals
@@ -297,15 +320,18 @@ def _change(menu: Menu, state: State, search: Search, removed: int, count: int, 
                 break
         if pays:
             for d in range(num_devices):
-                if not marks[d]:
-                    slowest, widest = max(slowest, state.own_ms[d]), max(widest, state.sums[d, width])
-            cost = slowest + _waits_ms(menu, state, widest)
+                if state.own_ms[d] > state.own_ms[slow]:
+                    slow = d
+                if state.sums[d, width] > state.sums[wide, width]:
+                    wide = d
+            cost = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, width])
             energy = cost + evenness * squares
             pays = energy < threshold
     for i in range(n):
         marks[touched[i]] = False
     if pays:
         state.totals[_SQUARES], state.totals[_COST], state.totals[_ENERGY] = squares, cost, energy
+        search.busiest[0], search.busiest[1] = slow, wide
         return True
     for e in range(done - 1, -1, -1):
         _add_range(menu, state, edits[e], -1 if e >= removed else 1)
@@ -382,17 +408,15 @@ def _anneal(
     num_tables, num_devices = menu.allowed.shape
     edits, least = search.edits, best.cost_ms
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
-    num_changed, stale, slowest, widest = num_tables, True, 0, 0
+    num_changed = num_tables
     places = np.zeros(state.place.shape[1], np.int64)
     for _ in range(moves):
-        if stale:
-            slowest, widest = int(state.own_ms.argmax()), int(state.sums[:, menu.law.width].argmax())
-            stale = False
         temperature *= decay
         threshold = state.totals[_ENERGY] - temperature * math.log(max(generator.random(), 1e-300))
         t, r, way = -1, 0, generator.random()
         if way < _WIDEST:
-            t, r = _range_on(menu, state, slowest if way < _SLOWEST else widest, int(generator.random() * num_tables))
+            busiest = search.busiest[0 if way < _SLOWEST else 1]
+            t, r = _range_on(state, busiest, int(generator.random() * _STEPS))
         if t < 0:
             t = int(generator.random() * num_tables)
             r = int(generator.random() * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
@@ -426,7 +450,7 @@ def _anneal(
             else:
                 target = int(generator.random() * num_devices)
                 if way < _SWAPS:
-                    other, second = _range_on(menu, state, target, int(generator.random() * num_tables))
+                    other, second = _range_on(state, target, int(generator.random() * _STEPS))
                     if other < 0:
                         continue
                 elif way < _QUICK:  # the faster of two devices
@@ -443,7 +467,6 @@ def _anneal(
                 e += 1
             count = 2 * removed
         if _change(menu, state, search, removed, count, threshold):
-            stale = True
             for each in (t, other):
                 if each >= 0 and not is_changed[each]:
                     is_changed[each], changed[num_changed] = True, each
@@ -520,6 +543,7 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
         kept_sums=np.zeros_like(state.sums),
         kept_totals=np.zeros_like(state.totals),
         free=np.zeros(num_devices),
+        busiest=np.array([state.own_ms.argmax(), width.argmax()]),
     )
     squares = float((state.own_ms**2).sum() + ((scale * width) ** 2).sum())
     energy = state.totals[_COST] + _EVENNESS * squares / (num_devices * start.cost_ms)

@@ -33,7 +33,7 @@ _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on singl
 
 def default_moves(task: PlacementTask) -> int:
     """Changes that a search tries at each level."""
-    return 2_000 + 8 * len(task.tables)
+    return 2_000 + 10 * len(task.tables)
 
 
 def highest_level(task: PlacementTask, *, columns: bool = True) -> int:

@@ -18,6 +18,7 @@ from dreamshard.cost_model.compiled import (
     Ints,
     curve_ms,
     device_ms,
+    inlined,
     jit,
 )
 from dreamshard.search.annealing import (
@@ -59,7 +60,7 @@ def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> f
     return max(own_ms / target.own_ms, width / target.width)
 
 
-@jit
+@inlined
 def _fit_on_devices(
     menu: Menu, state: State, option: int, places: Ints, scale: float, target: Target, before: Floats, most: float
 ) -> float:
