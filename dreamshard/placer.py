@@ -56,7 +56,7 @@ class OrderedPlacer(ABC):
 
     orders_tables: ClassVar[bool] = True
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """See `Placer`."""
         order = table_order(task.tables) if self.orders_tables else torch.arange(len(task.tables))
@@ -80,9 +80,8 @@ class OrderedPlacer(ABC):
 
 def table_order(tables: Tables) -> Int[Tensor, " T"]:
     """Numbers of the tables by rows, then by all other figures; by name only if these are the same."""
-    names = np.unique(np.array(tables.names), return_inverse=True)[1]
     figures = tables.lookups, tables.unique_rows, tables.pooling_factor, tables.dim, tables.rows
-    return torch.from_numpy(np.lexsort((names, *(figure.numpy() for figure in figures))))  # the last counts first
+    return torch.from_numpy(np.lexsort((tables.names, *figures)))  # the last counts first
 
 
 def device_order(task: PlacementTask) -> Int[Tensor, " D"]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -71,18 +72,17 @@ class Tables:
             object.__setattr__(self, "poolings", torch.ones(len(self.names), dtype=torch.float64))
         if repeated := [name for name, count in Counter(self.names).items() if count > 1]:
             raise ValueError(f"table names {shown(repeated)} occur more than once; rename them")
+        rows, dim, pooling = self.rows.numpy(), self.dim.numpy(), self.pooling_factor.numpy()
         problems = {
-            "fewer than 1 row; give the hash size": self.rows < 1,
+            "fewer than 1 row; give the hash size": rows < 1,
             f"dims that are no positive multiples of {DIM_MULTIPLE}, which the fused operator requires; pad them": (
-                (self.dim < 1) | (self.dim % DIM_MULTIPLE != 0)
+                (dim < 1) | (dim % DIM_MULTIPLE != 0)
             ),
-            "pooling factors that are negative or not finite; correct them": (
-                (self.pooling_factor < 0) | ~self.pooling_factor.isfinite()
-            ),
+            "pooling factors that are negative or not finite; correct them": ~((pooling >= 0) & (pooling < np.inf)),
         }
         for problem, is_wrong in problems.items():
             if is_wrong.any():
-                names = [self.names[t] for t in is_wrong.nonzero().flatten().tolist()]
+                names = [self.names[t] for t in is_wrong.nonzero()[0]]
                 raise ValueError(f"tables {shown(names)} have {problem}")
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class Tables:
     @property
     def vectors(self) -> Float[Tensor, " T"]:
         """`[T]` vectors that a sample gets of a table."""
-        return torch.where(self.poolings > 0, self.poolings, self.pooling_factor.double())
+        return self.poolings.where(self.poolings > 0, self.pooling_factor.double())
 
     @property
     def sent_dim(self) -> Int[Tensor, " T"]:

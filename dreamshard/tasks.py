@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Int
@@ -73,21 +74,24 @@ class PlacementTask:
     @property
     def weight_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of one weight."""
-        return torch.tensor([BYTES_PER_WEIGHT[each] for each in self.precisions])
+        return self._by_precision(BYTES_PER_WEIGHT)
 
     @property
     def row_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes per row besides weights and state per weight: quantisation, and the optimizer's state per row."""
-        return torch.tensor(
-            [INT8_ROW_BYTES * (each == "int8") + BYTES_PER_ROW_STATE[self.optimizer] for each in self.precisions]
-        )
+        return self._by_precision({"int8": INT8_ROW_BYTES}) + BYTES_PER_ROW_STATE[self.optimizer]
+
+    def _by_precision(self, figures: Mapping[Precision, int]) -> Int[Tensor, " T"]:
+        if not self.precision_of:
+            return torch.full((len(self.tables),), figures.get(self.precision, 0))
+        return torch.tensor([figures.get(each, 0) for each in self.precisions])
 
     @property
     def element_state_bytes(self) -> int:
         """Bytes of optimizer state per weight."""
         return BYTES_PER_ELEMENT_STATE[self.optimizer]
 
-    @property
+    @cached_property
     def table_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of each table on a device."""
         return self.bytes_of(torch.arange(len(self.tables)), self.tables.rows, self.tables.dim)
@@ -98,7 +102,7 @@ class PlacementTask:
         """Bytes of weights and state of parts of tables: so many rows and columns of each."""
         return rows * (columns * (self.weight_bytes[table] + self.element_state_bytes) + self.row_bytes[table])
 
-    @property
+    @cached_property
     def capacity_bytes(self) -> Int[Tensor, " D"]:
         """`[D]` room for tables on each device, without the reserve."""
         own = self.constraints.memory_bytes_of

@@ -115,12 +115,13 @@ class CostNetwork(nn.Module, ABC):
         """`work_ratios` of a task's tables, or of other ones in its setting; None if the network has that setting too."""
         if self.measured_on is None:
             return None
-        fitted = self.measured_on
-        setting = {"precision": task.precision, "optimizer": task.optimizer}
-        wanted = fitted.model_copy(update={**setting, "batch_size": task.batch_size or fitted.batch_size})
-        tables = tables or task.tables
-        is_own = wanted == fitted and bool((tables.vectors == 1).all())
-        return None if is_own else work_ratios(tables, fitted, wanted)
+        fitted, tables = self.measured_on, tables or task.tables
+        batch_size = task.batch_size or fitted.batch_size
+        wanted = {"precision": task.precision, "optimizer": task.optimizer, "batch_size": batch_size}
+        is_own = all(getattr(fitted, name) == value for name, value in wanted.items())
+        if is_own and bool((tables.vectors == 1).all()):
+            return None
+        return work_ratios(tables, fitted, fitted.model_copy(update=wanted))
 
     @abstractmethod
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:

@@ -7,6 +7,7 @@ and figures of reuse.
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -26,7 +27,7 @@ NormaliserScope = Literal["pool", "task"]
 _RAW = [0, *range(4, len(FEATURES))]  # columns that the authors' program leaves as they are: dim and the bins
 _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
-_MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS, dtype=torch.float64)  # of (2^(j-1), 2^j]
+_MIDPOINTS = 0.75 * 2.0 ** np.arange(NUM_BINS)  # of (2^(j-1), 2^j]
 
 # The cost of a lookup besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
 # take as long. Fitted to the presets' kernels on V100, A100, H100, H200 and B200, dim 16 and mixed dims.
@@ -39,14 +40,15 @@ FORWARD, BACKWARD, DISTINCT_ROWS, BATCH, VECTORS = range(5)
 
 def features(tables: Tables) -> Float[Tensor, "T F"]:
     """Raw features in the order of `FEATURES`; `log_unique` counts distinct rows looked up per sample."""
-    sizes = torch.stack([tables.dim, tables.rows, tables.pooling_factor], dim=1).double()  # [T, 3]
-    dim, rows, pooling = sizes.unbind(1)
-    reuse = (tables.lookups.double() + 1) / (tables.unique_rows.double() + 1)  # [T] mean lookups per distinct row
-    mass = tables.bins.double() * _MIDPOINTS  # [T, 17] lookups per bin, up to a factor
-    hot = mass[:, _HOT_BIN:].sum(1) / mass.sum(1).clamp(min=1e-12)  # [T]
-    logs = torch.stack([dim, rows, pooling + _LEAST_POOLING, reuse, pooling / reuse + _LEAST_POOLING], dim=1).log()
-    size = (rows * dim)[:, None]
-    return torch.cat([sizes, size, tables.bins.double(), logs, hot[:, None]], dim=1).float()  # [T, F]
+    dim, rows, pooling, bins = (
+        each.double().numpy() for each in (tables.dim, tables.rows, tables.pooling_factor, tables.bins)
+    )
+    reuse = (tables.lookups.numpy() + 1.0) / (tables.unique_rows.numpy() + 1.0)  # [T] mean lookups per distinct row
+    mass = bins * _MIDPOINTS  # [T, 17] lookups per bin, up to a factor
+    hot = mass[:, _HOT_BIN:].sum(axis=1) / mass.sum(axis=1).clip(min=1e-12)  # [T]
+    logs = np.log([dim, rows, pooling + _LEAST_POOLING, reuse, pooling / reuse + _LEAST_POOLING])
+    found = np.concatenate([[dim, rows, pooling, rows * dim], bins.T, logs, [hot]])
+    return torch.from_numpy(found.T.astype(np.float32, order="C"))  # [T, F]
 
 
 @dataclass(frozen=True)

@@ -132,10 +132,11 @@ class StructuredCostNetwork(CostNetwork):
         """Logarithms; inputs of the exponent of a table's work; the work before it, in hundreds of pooled weights."""
         z = normalised[..., _COLUMNS]
         logs = z * self.std + self.mean
-        num_bytes = z[..., [4, 1]] + z[..., :1] * self.std[0] / self.std[[4, 1]]  # of distinct rows, of all rows
-        sizes = torch.cat([z[..., [0, 2, 3]], num_bytes], dim=-1)  # [*B, 5]
+        dim, rows, pooling, reuse, unique, hot = z.unbind(-1)
+        per_row, per_unique = (self.std[0] / self.std[1:5:3]).unbind()
+        sizes = torch.stack([dim, pooling, reuse, unique + dim * per_unique, rows + dim * per_row], dim=-1)  # [*B, 5]
         steps = (sizes[..., None] + _PLACES).tanh().flatten(-2)
-        saturating = torch.cat([steps, (-logs[..., 3:4]).exp(), z[..., 5:].tanh()], dim=-1)
+        saturating = torch.cat([steps, (-logs[..., 3:4]).exp(), hot[..., None].tanh()], dim=-1)
         work = (logs[..., :1] + logs[..., 2:3]).exp() / 100
         if ratios is not None:
             work = work * ratios[..., [FORWARD, BACKWARD]]
