@@ -129,7 +129,7 @@ class Search(NamedTuple):
     """Scales, orders of the tables, and room for single changes.
 
     Attributes:
-        reference: cost of the start.
+        evenness: weight of a squared cost: `_EVENNESS` over the devices and the start's cost.
         ms_per_width: of the all-to-all.
         by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
         edits: `[E, 4]` table, range, option and place of ranges that a change removes, then of those that it adds.
@@ -140,7 +140,7 @@ class Search(NamedTuple):
         busiest: `[2]` the slowest device, and the widest.
     """
 
-    reference: float
+    evenness: float
     ms_per_width: float
     by_width: Ints
     rank: Ints
@@ -275,13 +275,13 @@ def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
 
 
 @inlined
-def _change(menu: Menu, state: State, search: Search, removed: int, count: int, threshold: float) -> bool:
+def _change(
+    menu: Menu, state: State, search: Search, removed: int, count: int, is_spread: bool, threshold: float
+) -> bool:
     """Make the `count` edits of `search`, the first `removed` of which take ranges away, if the energy stays below."""
     num_devices, width, scale = len(state.own_ms), menu.law.width, search.ms_per_width
     edits, marks, touched, n = search.edits, search.marks, search.touched, 0
-    is_spread, slow, wide = False, 0, 0
-    for e in range(count):
-        is_spread = is_spread or menu.spread[edits[e, 2]] != ON_DEVICES
+    slow, wide = 0, 0
     search.kept_totals[:] = state.totals
     squares = state.totals[_SQUARES]
     for i in range(num_devices if is_spread else count):
@@ -289,8 +289,7 @@ def _change(menu: Menu, state: State, search: Search, removed: int, count: int, 
         if not marks[d]:
             marks[d], touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
             squares -= state.own_ms[d] ** 2 + (scale * state.sums[d, width]) ** 2
-            for c in range(state.sums.shape[1]):
-                search.kept_sums[n, c] = state.sums[d, c]
+            search.kept_sums[n] = state.sums[d]
             n += 1
     done, pays = 0, True
     while pays and done < count:
@@ -310,12 +309,12 @@ def _change(menu: Menu, state: State, search: Search, removed: int, count: int, 
             widest, squares = max(widest, state.sums[touched[i], width]), squares + wide_ms**2
         if is_spread:
             _settle_traffic(menu, state)
-        evenness, waits = _EVENNESS / (num_devices * search.reference), _waits_ms(menu, state, widest)
+        waits = _waits_ms(menu, state, widest)
         for i in range(n - 1, -1, -1):
             d = touched[i]
             state.own_ms[d] = device_ms(menu.law, state.sums[d])
             slowest, squares = max(slowest, state.own_ms[d]), squares + state.own_ms[d] ** 2
-            if slowest + waits + evenness * squares >= threshold:  # whatever the other devices cost
+            if slowest + waits + search.evenness * squares >= threshold:  # whatever the other devices cost
                 pays = False
                 break
         if pays:
@@ -325,7 +324,7 @@ def _change(menu: Menu, state: State, search: Search, removed: int, count: int, 
                 if state.sums[d, width] > state.sums[wide, width]:
                     wide = d
             cost = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, width])
-            energy = cost + evenness * squares
+            energy = cost + search.evenness * squares
             pays = energy < threshold
     for i in range(n):
         marks[touched[i]] = False
@@ -337,8 +336,7 @@ def _change(menu: Menu, state: State, search: Search, removed: int, count: int, 
         _add_range(menu, state, edits[e], -1 if e >= removed else 1)
     for i in range(n):
         state.own_ms[touched[i]] = search.kept_ms[i]
-        for c in range(state.sums.shape[1]):
-            state.sums[touched[i], c] = search.kept_sums[i, c]
+        state.sums[touched[i]] = search.kept_sums[i]
     state.totals[:] = search.kept_totals
     return False
 
@@ -420,11 +418,12 @@ def _anneal(
         if t < 0:
             t = int(generator.random() * num_tables)
             r = int(generator.random() * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
-        old, other, spread = state.option[t], -1, menu.spread[state.option[t]]
+        old, other, is_spread = state.option[t], -1, menu.spread[state.option[t]] != ON_DEVICES
         options = menu.last_option[t] - menu.first_option[t]
-        if spread != ON_DEVICES or (options > 1 and generator.random() < _OPTION_SHARE):
+        if is_spread or (options > 1 and generator.random() < _OPTION_SHARE):
             new = menu.first_option[t] + int(generator.random() * options)
-            if spread != ON_DEVICES or menu.spread[new] != ON_DEVICES:
+            is_spread = is_spread or menu.spread[new] != ON_DEVICES
+            if is_spread:
                 if generator.random() * num_devices > _SPREAD_CHANGES:
                     continue
             elif new == old:
@@ -434,10 +433,9 @@ def _anneal(
             if not _choose_places(menu, state, search, t, new, places[:added], generator):
                 continue
             for k in range(removed):
-                edits[k, 0], edits[k, 1], edits[k, 2], edits[k, 3] = t, k, old, state.place[t, k]
+                edits[k] = t, k, old, state.place[t, k]
             for k in range(added):
-                e = removed + k
-                edits[e, 0], edits[e, 1], edits[e, 2], edits[e, 3] = t, k, new, places[k]
+                edits[removed + k] = t, k, new, places[k]
             count = removed + added
         else:
             device, second, way = state.place[t, r], 0, generator.random()
@@ -460,13 +458,13 @@ def _anneal(
                 continue
             removed, e = (2 if other >= 0 else 1), 0
             for place, swapped in ((device, target), (target, device)):
-                edits[e, 0], edits[e, 1], edits[e, 2], edits[e, 3] = t, r, old, place
+                edits[e] = t, r, old, place
                 if other >= 0:
                     e += 1
-                    edits[e, 0], edits[e, 1], edits[e, 2], edits[e, 3] = other, second, state.option[other], swapped
+                    edits[e] = other, second, state.option[other], swapped
                 e += 1
             count = 2 * removed
-        if _change(menu, state, search, removed, count, threshold):
+        if _change(menu, state, search, removed, count, is_spread, threshold):
             for each in (t, other):
                 if each >= 0 and not is_changed[each]:
                     is_changed[each], changed[num_changed] = True, each
@@ -532,7 +530,7 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
     by_width = np.lexsort((menu.row_ms[rows], menu.loads[rows, menu.law.width]))
     scale = curve_ms(menu.law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9)
     search = Search(
-        reference=start.cost_ms,
+        evenness=_EVENNESS / (num_devices * start.cost_ms),
         ms_per_width=scale,
         by_width=by_width,
         rank=np.argsort(by_width),
@@ -545,9 +543,8 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
         free=np.zeros(num_devices),
         busiest=np.array([state.own_ms.argmax(), width.argmax()]),
     )
-    squares = float((state.own_ms**2).sum() + ((scale * width) ** 2).sum())
-    energy = state.totals[_COST] + _EVENNESS * squares / (num_devices * start.cost_ms)
-    state.totals[_SQUARES], state.totals[_ENERGY] = squares, energy
+    state.totals[_SQUARES] = (state.own_ms**2).sum() + ((scale * width) ** 2).sum()
+    state.totals[_ENERGY] = state.totals[_COST] + search.evenness * state.totals[_SQUARES]
     return state, search
 
 

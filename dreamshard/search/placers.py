@@ -30,7 +30,7 @@ from dreamshard.shards import violation
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.tasks import PlacementTask
 
-MOVES_PER_MS = 500
+MOVES_PER_MS = 1_000
 """Changes that an idle core tries in a millisecond; a budget of time stands for as many, whatever the machine."""
 
 _MORE_MOVES = 1_000_000  # by a preset, over the number of tables: a kernel's steps make many local optima
