@@ -21,13 +21,7 @@ from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.planners import to_sharding_plan
 from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
-from torchrec.distributed.planner.types import (
-    PlannerError,
-    PlannerErrorType,
-    ShardingOption,
-    Stats,
-    StorageReservation,
-)
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption, Stats, StorageReservation
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from torchrec.distributed.utils import get_device_type

@@ -175,12 +175,7 @@ def measure_and_report(
     if candidate:
         origins[candidate] = {"training": facts["training"], "iteration": facts["iteration"]}
     store.lake.write_evaluation(
-        rows,
-        origins,
-        key,
-        dataset_version=testbed.dataset,
-        testbed=testbed.kind,
-        hardware=testbed.identity,
+        rows, origins, key, dataset_version=testbed.dataset, testbed=testbed.kind, hardware=testbed.identity
     )
     samples = [sample for training in trainings for sample in store.lake.read_cost_samples(run_key=training)]
     report = make_report(

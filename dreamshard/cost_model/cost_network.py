@@ -136,12 +136,7 @@ class CostNetwork(nn.Module, ABC):
         """Costs of devices of whole tables and columns, as arrays for compiled functions."""
 
     def fit(
-        self,
-        data: CostData,
-        optimizer: torch.optim.Optimizer,
-        steps: int,
-        batch: int,
-        generator: torch.Generator,
+        self, data: CostData, optimizer: torch.optim.Optimizer, steps: int, batch: int, generator: torch.Generator
     ) -> float:
         """Learn from samples, for the first time if `measured_on` is None; returns the mean loss.
 
@@ -180,11 +175,7 @@ class CostNetwork(nn.Module, ABC):
 
 
 def gradient_step(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loss: Float[Tensor, ""],
-    what: str,
-    max_norm: float = math.inf,
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss: Float[Tensor, ""], what: str, max_norm: float = math.inf
 ) -> None:
     """Take one optimizer step on the loss of `what`, with the gradient's norm clipped to `max_norm`.
 

@@ -116,10 +116,7 @@ class Rollout(NamedTuple):
 
 @torch.no_grad()
 def rollout(
-    policy: PolicyNetwork,
-    episode: Episode,
-    count: int = 1,
-    generator: torch.Generator | None = None,
+    policy: PolicyNetwork, episode: Episode, count: int = 1, generator: torch.Generator | None = None
 ) -> Rollout:
     """Place every table.
 

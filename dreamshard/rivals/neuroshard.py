@@ -96,13 +96,7 @@ class NeuroShardPlacer(OrderedPlacer):
 
 @jit
 def _fill(
-    law: DeviceLaw,
-    latents: Floats,
-    dims: Ints,
-    sizes: Ints,
-    lists: Ints,
-    order: Ints,
-    capacity: Ints,
+    law: DeviceLaw, latents: Floats, dims: Ints, sizes: Ints, lists: Ints, order: Ints, capacity: Ints
 ) -> tuple[Ints, Floats]:
     """Greedy placements of lists of shards under each limit.
 

@@ -20,12 +20,4 @@ from dreamshard.search.placers import (
     part_of,
 )
 
-__all__ = [
-    "PARTS",
-    "DreamShardPlacer",
-    "GreedyCostPlacer",
-    "Inference",
-    "RooflinePlacer",
-    "SearchingPlacer",
-    "part_of",
-]
+__all__ = ["PARTS", "DreamShardPlacer", "GreedyCostPlacer", "Inference", "RooflinePlacer", "SearchingPlacer", "part_of"]

@@ -57,7 +57,7 @@ class Menu(NamedTuple):
         size: `[R]` bytes of the shard.
         law: of the devices.
         loads: `[N, L]` by `CostModel.loads`.
-        row_ms: `[N]` see `rows_ms`.
+        row_ms: `[N]` cost of a device with each of the loads alone, its collectives included (`first_ms`).
         allowed: `[T, D]`.
         first_group: `[T+1]` groups of tables to be kept apart that a table is in.
         groups: their numbers.
@@ -343,13 +343,7 @@ def _change(
 
 @jit
 def _choose_places(
-    menu: Menu,
-    state: State,
-    search: Search,
-    table: int,
-    option: int,
-    places: Ints,
-    generator: Generator,
+    menu: Menu, state: State, search: Search, table: int, option: int, places: Ints, generator: Generator
 ) -> bool:
     """Choose places of the ranges of an option; whether the table may be there.
 
@@ -413,8 +407,7 @@ def _anneal(
         threshold = state.totals[_ENERGY] - temperature * math.log(max(generator.random(), 1e-300))
         t, r, way = -1, 0, generator.random()
         if way < _WIDEST:
-            busiest = search.busiest[0 if way < _SLOWEST else 1]
-            t, r = _range_on(state, busiest, int(generator.random() * _STEPS))
+            t, r = _range_on(state, search.busiest[int(way >= _SLOWEST)], int(generator.random() * _STEPS))
         if t < 0:
             t = int(generator.random() * num_tables)
             r = int(generator.random() * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
@@ -546,12 +539,3 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
     state.totals[_SQUARES] = (state.own_ms**2).sum() + ((scale * width) ** 2).sum()
     state.totals[_ENERGY] = state.totals[_COST] + search.evenness * state.totals[_SQUARES]
     return state, search
-
-
-@jit
-def rows_ms(law: DeviceLaw, loads: Floats) -> Floats:
-    """`[N]` what a device with each of the loads costs, its all-to-all included."""
-    costs = np.zeros(len(loads))
-    for i in range(len(loads)):
-        costs[i] = device_ms(law, loads[i]) + curve_ms(law.curves, ALL_TO_ALL, loads[i, law.width])
-    return costs

@@ -41,10 +41,7 @@ from dreamshard.cost_model.exchanges import ExchangeShape
 from dreamshard.cost_model.structured import DIMS, StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.links import (
-    VECTOR_BYTES,
-    collectives_s,
-)
+from dreamshard.hardware.links import VECTOR_BYTES, collectives_s
 from dreamshard.hardware.loads import DIM, placed_loads
 from dreamshard.hardware.roofline import figures_of, operators_s, require_host_link
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding

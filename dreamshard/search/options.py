@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, first_ms
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
@@ -23,7 +23,7 @@ from dreamshard.placement import (
     most_ranges,
 )
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, rows_ms
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
 from dreamshard.search.costs import CostModel
 from dreamshard.search.packing import Mask, PlacementLimits
 from dreamshard.shards import Shards
@@ -154,14 +154,7 @@ class ShardingOptions:
 
     @classmethod
     def _made(
-        cls,
-        task: PlacementTask,
-        model: CostModel,
-        law: DeviceLaw,
-        limits: PlacementLimits,
-        ways: _Ways,
-        *,
-        drop: bool,
+        cls, task: PlacementTask, model: CostModel, law: DeviceLaw, limits: PlacementLimits, ways: _Ways, *, drop: bool
     ) -> "ShardingOptions":
         """Options with their menu; `drop` those that no device has room for, if an item has others."""
         per_host, item, table = model.devices_per_host, limits.item, limits.first
@@ -203,7 +196,7 @@ class ShardingOptions:
             size=size[:, 0].copy(),
             law=law,
             loads=np.ascontiguousarray(loads),
-            row_ms=rows_ms(law, np.ascontiguousarray(loads)),
+            row_ms=first_ms(law, np.ascontiguousarray(loads)),
             allowed=limits.allowed,
             first_group=first_group,
             groups=np.array([g for own in limits.groups for g in own], np.int64),

@@ -6,7 +6,7 @@ devices.
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,8 +33,6 @@ from dreamshard.tasks import PlacementTask
 MOVES_PER_MS = 1_000
 """Changes that an idle core tries in a millisecond; a budget of time stands for as many, whatever the machine."""
 
-_MORE_MOVES = 1_000_000  # by a preset, over the number of tables: a kernel's steps make many local optima
-
 Inference = Literal["search", "policy"]
 """How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
 
@@ -49,8 +47,10 @@ class SearchingPlacer(OrderedPlacer):
     Attributes:
         budget_ms: work of the search: as much as an idle core does in this time; None for the task's own.
         columns: whether tables may be split by columns if memory does not require it.
+        more_moves: of a search without a budget, over the number of tables.
     """
 
+    more_moves: ClassVar[int] = 0
     budget_ms: float | None
     columns: bool
 
@@ -69,7 +69,9 @@ class SearchingPlacer(OrderedPlacer):
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
         budget_ms = self.budget_ms if budget_ms is None else budget_ms
-        return default_moves(task) if budget_ms is None else round(MOVES_PER_MS * budget_ms)
+        if budget_ms is not None:
+            return round(MOVES_PER_MS * budget_ms)
+        return default_moves(task) + self.more_moves // len(task.tables)
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """The best placement found by every way to shard that the task allows; errors as for `Placer.place`.
@@ -140,15 +142,11 @@ class RooflinePlacer(SearchingPlacer):
     budget_ms: float | None = None
     columns: bool = True
     name: str = "prior"
+    more_moves: ClassVar[int] = 2_000_000  # a kernel's steps make many local optima
 
     def costs(self, task: PlacementTask) -> CostModel:
         """See `SearchingPlacer`."""
         return RooflineCosts.of(task, self.spec)
-
-    def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
-        """See `SearchingPlacer`."""
-        moves = super().moves(task, budget_ms)
-        return moves + (_MORE_MOVES // len(task.tables) if (budget_ms or self.budget_ms) is None else 0)
 
     def measured_on(self, task: PlacementTask) -> MeasuredOn:
         """The measurements behind the predictions for a task."""

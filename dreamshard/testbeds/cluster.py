@@ -90,12 +90,7 @@ class ClusterTestbed(DeviceTestbed):
     def _timed(self, name: str, part: Layout, measured: Exchange | Shards) -> Floats | Infeasible:
         """`[R, D, P]` milliseconds of each timed pass, rank and phase; ends all ranks on any error, which is one sentence."""
         self.ranks = self.ranks or Ranks(Launcher(self.setup.most_devices, on_gpu=self._on_gpu))
-        job = Job(
-            device_type=self.device_type,
-            setup=self.setup,
-            members=part.numbers,
-            measured=measured,
-        )
+        job = Job(device_type=self.device_type, setup=self.setup, members=part.numbers, measured=measured)
         try:
             answers = self.ranks.do(job)
         except RankFailure as failure:

@@ -51,10 +51,7 @@ TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
 
 _FORMAT = 5
 _WEIGHTS, _CONFIG, _REST = "weights.safetensors", "config.json", "training.pt"
-_UNREADABLE = (
-    "holds no complete model",
-    f"give a folder with {_CONFIG} and {_WEIGHTS}, or train again",
-)
+_UNREADABLE = ("holds no complete model", f"give a folder with {_CONFIG} and {_WEIGHTS}, or train again")
 _DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
 _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration
 

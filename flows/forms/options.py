@@ -15,17 +15,10 @@ from dreamshard.training.config import Algorithm as AlgorithmName
 Mode = Literal["auto", "fixed", "pool"]
 Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper, autoshard: as published.")]
 Current = Annotated[
-    str | None,
-    Field(description="The plan in use (full path): weighed or measured against the new one."),
+    str | None, Field(description="The plan in use (full path): weighed or measured against the new one.")
 ]
-NoPromote = Annotated[
-    bool,
-    Field(description="Register the version, but leave the champion as it is: a try-out."),
-]
-Rivals = Annotated[
-    bool,
-    Field(description="Compare published rivals too."),
-]
+NoPromote = Annotated[bool, Field(description="Register the version, but leave the champion as it is: a try-out.")]
+Rivals = Annotated[bool, Field(description="Compare published rivals too.")]
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
 
 
@@ -185,9 +178,7 @@ class VersionsField(Options):
     """Placers to compare."""
 
     versions: list[str] = Field(
-        min_length=1,
-        kw_only=False,
-        examples=[["champion", "challenger"], ["models:/paper-a100-8@champion", "3"]],
+        min_length=1, kw_only=False, examples=[["champion", "challenger"], ["models:/paper-a100-8@champion", "3"]]
     )
     """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, rivals;
     the table shows what the first saves over each."""

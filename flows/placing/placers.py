@@ -123,12 +123,7 @@ def _prior(spec: AcceleratorSpec, task: PlacementTask, why: str = "") -> Choice:
 
 
 def _rule_or_rival(
-    store: Store,
-    name: str,
-    task: PlacementTask,
-    spec: AcceleratorSpec | None,
-    called: str,
-    note: Callable[[str], None],
+    store: Store, name: str, task: PlacementTask, spec: AcceleratorSpec | None, called: str, note: Callable[[str], None]
 ) -> Choice:
     """A placer whose costs another one predicts: the best for the hardware, or the champion if there is one.
 

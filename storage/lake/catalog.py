@@ -44,10 +44,7 @@ def write_catalog(settings: Settings) -> None:
 
     Call it after every stage: a view written while its dataset had no files stays empty.
     """
-    with (
-        atomic.replacing(settings.catalog_path) as temporary,
-        duckdb.connect(temporary, config=_CONFIG) as connection,
-    ):
+    with atomic.replacing(settings.catalog_path) as temporary, duckdb.connect(temporary, config=_CONFIG) as connection:
         _create_views(connection, settings.lake_root)
 
 

@@ -93,11 +93,7 @@ def experiment_id(settings: Settings) -> str:
 
 @contextmanager
 def chain(
-    settings: Settings,
-    name: str,
-    *,
-    key: str | None = None,
-    tags: Mapping[str, str] | None = None,
+    settings: Settings, name: str, *, key: str | None = None, tags: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Yield the id of a chain's parent run, which ends with the block.
 

@@ -29,11 +29,11 @@ def rows(quick: bool = False) -> Iterator[Row]:
     state = trained("mixed", 0, 30)
     searching = make_placer(state)
     policy = replace(searching, inference="policy")
-    repeats = 3 if quick else 9
+    repeats = 3 if quick else 25
     for size, bar, reference in POLICY:
         yield _placing("policy alone", policy, size, repeats, bar, reference)
     for size, bar in SEARCH:
-        yield _placing("with search", searching, size, 3, bar, None)
+        yield _placing("with search", searching, size, repeats, bar, None)
     if not quick:
         yield from _huge(searching)
 

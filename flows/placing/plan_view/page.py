@@ -128,11 +128,7 @@ def _bar_sources(placed: Placed, sides: list[Side], tables: pd.DataFrame) -> lis
 
 
 def _chart(
-    sides: list[Side],
-    rows: models.FactorRange,
-    sources: list[models.ColumnDataSource],
-    k: int,
-    capacity: list[float],
+    sides: list[Side], rows: models.FactorRange, sources: list[models.ColumnDataSource], k: int, capacity: list[float]
 ) -> figure:
     """Bars of one size of `SIZES`: of each device, and below it of the plan in use."""
     by_cost, num_devices = k != _MEMORY, len(rows.factors)
