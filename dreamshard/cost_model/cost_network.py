@@ -155,7 +155,7 @@ class CostNetwork(nn.Module, ABC):
             loss = self.loss(data, batch, generator)
             gradient_step(self, optimizer, loss, "cost network", self.max_gradient_norm)
             total += float(loss.detach())
-        return total / max(steps, 1)
+        return total / steps
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         """The training loss on `batch` draws."""
@@ -189,8 +189,7 @@ def gradient_step(
         )
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
-    if math.isfinite(max_norm):
-        nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+    nn.utils.clip_grad_norm_(module.parameters(), max_norm)
     optimizer.step()
 
 
@@ -203,7 +202,7 @@ def prediction_error(network: CostNetwork, data: CostData) -> float:
 def mean_relative_error(predicted: ArrayLike, measured: ArrayLike) -> float:
     """Mean absolute error relative to the measured value (MAPE, as a fraction); NaN for no values."""
     expected = np.asarray(measured, np.float64)
-    if expected.size == 0:
+    if not expected.size:
         return math.nan
     return float((np.abs(np.asarray(predicted, np.float64) - expected) / np.maximum(expected, 1e-9)).mean())
 

@@ -41,8 +41,7 @@ class TableNetwork(nn.Module):
 
     def empty(self) -> Float[Tensor, " L2"]:
         """The latent of a device without tables."""
-        latent: Tensor = self.layers(torch.zeros(NUM_PAPER_FEATURES))
-        return latent
+        return self.forward(torch.zeros(NUM_PAPER_FEATURES))
 
 
 def heads_law(heads: Sequence[nn.Module], empty: Float[Tensor, " L"], unit_ms: float = 1.0) -> DeviceLaw:

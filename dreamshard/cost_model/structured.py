@@ -57,6 +57,7 @@ _EXPONENTS = -15, 8  # least and greatest of a table's work
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _HUBER = 0.05  # relative error above which the loss grows linearly
 _LOSS_SCALE = 10.0
+_SPREAD = 0.03  # of `output_weight` before any measurement
 
 
 class StructuredCostNetwork(CostNetwork):
@@ -191,7 +192,11 @@ class StructuredCostNetwork(CostNetwork):
         return network
 
     def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *steps: Any) -> float:
-        """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`."""
+        """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`.
+
+        The objective is the loss's logarithm plus the correction's squared weights: noise raises the loss, and so shrinks
+        the correction, whose errors a search would find.
+        """
         with torch.no_grad():
             self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
             self.exchanges.learn_placements(data, data.sums(self.encode)[..., DIMS])
@@ -202,7 +207,7 @@ class StructuredCostNetwork(CostNetwork):
         def objective(weights: Floats) -> tuple[float, Floats]:
             vector_to_parameters(torch.from_numpy(weights).float(), parameters)
             with torch.enable_grad():
-                value = loss()
+                value = loss().log() + (self.output_weight / _SPREAD).square().sum() / data.holding.sum()
             slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)])
             return value.item(), slopes.double().numpy()
 
@@ -213,13 +218,13 @@ class StructuredCostNetwork(CostNetwork):
             raise TrainingDivergedError(
                 f"the cost network's loss became {found.fun}; the last checkpoint is intact: look for extreme cost samples"
             )
-        vector_to_parameters(torch.from_numpy(found.x).float(), parameters)
-        return float(found.fun)
+        objective(found.x)
+        return loss().item()
 
     def calibrate(self, data: CostData) -> None:
         """Set the scale of each compute phase, so that training starts near the measured costs."""
         predicted, measured = self.phases_ms(data.sums(self.encode))[..., COMPUTE], data.phases_ms[..., COMPUTE]
-        self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1)).clamp(min=1e-9)
+        self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1))
 
     @torch.no_grad()
     def loss_of(self, data: CostData) -> Callable[[], Float[Tensor, ""]]:
@@ -232,7 +237,7 @@ class StructuredCostNetwork(CostNetwork):
         _, inputs, raw_work = self._work_inputs(data.features, None)
         assignment, measured_ms = data.assignment[held], data.phases_ms[held]  # [N, P], [N, 4]
         device_ms = data.phases_ms.sum(-1)  # [S, D]
-        scale_ms = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))[held]
+        scale_ms = torch.maximum(device_ms, 0.2 * data.overall_ms[:, None])[held]
         comm_ms = (comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)[held] - measured_ms[:, 1:3]
         comm_error = comm_ms.sum(dim=1) / scale_ms  # [N]
         idle_error = -measured_ms[:, COMPUTE].T / scale_ms  # [2, N]

@@ -160,12 +160,12 @@ class DreamShard:
         Raises:
             NoPlacementError: too few of eight times as many draws are legal.
         """
-        config, generator = state.config, state.generator
-        count, every = config.placements_per_iteration, round(1 / (config.exploration or 1))
+        count, share = state.config.placements_per_iteration, state.config.exploration
+        generator = state.generator
         proposals = []
         for number in range(_DRAWS_PER_PLACEMENT * count):
             task = _drawn(tasks, generator)
-            if config.exploration and number % every == 0:
+            if number * share % 1 < share:
                 device = _unbalanced(task, generator)
             else:
                 episode = Episode.of(task, state.cost_network, state.normaliser)
@@ -191,8 +191,8 @@ class DreamShard:
         """
         config, network = state.config, state.cost_network
         self._set_rates(state)
-        fitted, fresh = feasible(samples), feasible(samples[-config.placements_per_iteration :])
-        error, data = None, CostData.of(fitted, state.normaliser)
+        fresh = feasible(samples[-config.placements_per_iteration :])
+        error, data = None, CostData.of(feasible(samples), state.normaliser)
         if fresh and network.measured_on is not None:
             error = prediction_error(network, CostData.of(fresh, state.normaliser))
         loss = network.fit(data, state.cost_optimizer, config.cost_steps, config.cost_batch, state.generator)
@@ -333,10 +333,13 @@ def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> Placem
 
 
 def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Tensor:
-    """Devices of a placement with very different numbers of tables per device, not necessarily legal.
+    """Devices of a placement with very different numbers and sizes of tables per device, not necessarily legal.
 
     A policy balances, so its shards are all of one size; a cost network fitted to those alone errs by 4 % on tasks with
-    fewer tables per device. Weights of devices are log-normal, so that shards of 1 to nearly all tables occur.
+    fewer tables per device. Weights of devices are log-normal, so that shards of 1 to nearly all tables occur. Tables of
+    about the same lookups x dim share a device, so that few tables are not always little work.
     """
     weights = (_UNBALANCED_SPREAD * torch.randn(task.num_devices, generator=generator)).exp()
-    return torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)
+    devices = torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)
+    devices[(task.tables.dim * task.tables.pooling_factor).argsort()] = devices.sort().values
+    return devices

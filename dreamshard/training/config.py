@@ -24,8 +24,7 @@ class TrainingConfig:
         policy_updates: optimizer steps of the policy per round, each on `episodes` rollouts; AutoShard takes three times
             as many.
         entropy_weight: of the entropy bonus.
-        exploration: share of the placements that are random instead of drawn from the policy, rounded to one in a whole
-            number of placements. The paper has 0.
+        exploration: share of the placements that are random instead of drawn from the policy. The paper has 0.
         cost_learning_rate: initial; falls linearly over the run, as `policy_learning_rate` does.
         warm_iterations: rounds of a training that starts from an earlier placer.
         warm_rate: initial learning rates of such a training, as a share of those above.
