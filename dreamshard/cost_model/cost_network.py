@@ -187,7 +187,7 @@ def gradient_step(
             f"the {what}'s loss became {float(loss.detach())}; the last checkpoint is intact: look for extreme cost samples, "
             "or lower the learning rate"
         )
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     torch.autograd.backward(loss)
     nn.utils.clip_grad_norm_(module.parameters(), max_norm)
     optimizer.step()

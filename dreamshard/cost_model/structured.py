@@ -50,14 +50,12 @@ _SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a phas
 _COLUMNS = slice(NUM_PAPER_FEATURES, None)  # that it sees: `PHYSICAL_FEATURES`
 _PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in spreads of the training pool from its mean
 _SQUARES, _SATURATING = 3, 17  # inputs of a table's work: five quantities at three places, first lookups, hot lookups
-_LOG_WIDE = torch.tensor(WIDE_DIMS).log()
 _HIDDEN = 16
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
 _EXPONENTS = -15, 8  # least and greatest of a table's work
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _HUBER = 0.05  # relative error above which the loss grows linearly
-_LOSS_SCALE = 10.0
-_SPREAD = 0.03  # of `output_weight` before any measurement
+_SLOPES, _OUTPUTS = 0.3, 0.1  # spreads of `slope` and `output_weight` before any measurement
 
 
 class StructuredCostNetwork(CostNetwork):
@@ -95,12 +93,11 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("scale_ms", torch.ones(2))
         self.register_buffer("narrowest", torch.ones(()))  # columns that were measured: fewer are an extrapolation
         drawn = torch.randn(2, _SHARED, _HIDDEN) / math.sqrt(6)
-        of_wide = torch.zeros(2, len(WIDE_DIMS), _HIDDEN)
         weights = {
             "log_scale": torch.zeros(2),
             "slope": 0.01 * torch.randn(2, len(PHYSICAL_FEATURES) + _SQUARES + _SATURATING),
             "launch": torch.full((2,), -4.0),
-            "hidden_weight": torch.cat([drawn, of_wide], dim=1),
+            "hidden_weight": nn.functional.pad(drawn, (0, 0, 0, len(WIDE_DIMS))),
             "hidden_bias": 0.1 * torch.randn(2, _HIDDEN),
             "output_weight": 0.01 * torch.randn(2, _HIDDEN),
         }
@@ -120,7 +117,7 @@ class StructuredCostNetwork(CostNetwork):
         """Work and squared work of each phase, and `WIDE` to `COUNT`."""
         logs, inputs, raw_work = self._work_inputs(normalised, ratios)
         work = self._work(inputs, raw_work)
-        wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
+        wide = (logs[..., :1] > torch.tensor(WIDE_DIMS).log()).to(work.dtype)  # [*B, 2]
         distinct = logs[..., :1] + logs[..., 4:5]
         shared = torch.cat([distinct, logs[..., 0:3:2]], dim=-1).exp() / _UNITS
         if ratios is not None:
@@ -194,8 +191,8 @@ class StructuredCostNetwork(CostNetwork):
     def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *steps: Any) -> float:
         """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`.
 
-        The objective is the loss's logarithm plus the correction's squared weights: noise raises the loss, and so shrinks
-        the correction, whose errors a search would find.
+        The objective is the loss's logarithm plus squared weights: noise raises the loss, so it shrinks the weights, whose
+        errors a search would find.
         """
         with torch.no_grad():
             self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
@@ -207,13 +204,13 @@ class StructuredCostNetwork(CostNetwork):
         def objective(weights: Floats) -> tuple[float, Floats]:
             vector_to_parameters(torch.from_numpy(weights).float(), parameters)
             with torch.enable_grad():
-                value = loss().log() + (self.output_weight / _SPREAD).square().sum() / data.holding.sum()
+                scaled = torch.cat([self.slope / _SLOPES, self.output_weight / _OUTPUTS], dim=1)
+                value = loss().log() + scaled.square().sum() / data.holding.sum()
             slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)])
             return value.item(), slopes.double().numpy()
 
         start = parameters_to_vector(parameters).detach().double().numpy()
-        options = {"maxiter": _ITERATIONS}
-        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
         if not math.isfinite(found.fun):
             raise TrainingDivergedError(
                 f"the cost network's loss became {found.fun}; the last checkpoint is intact: look for extreme cost samples"
@@ -257,7 +254,7 @@ class StructuredCostNetwork(CostNetwork):
             correction = (BOUND * (output / BOUND).tanh()).exp()
             compute = nn.functional.softplus(self.launch[:, None]) + total * correction
             error = idle_error + compute * per_unit  # [2, N]
-            return _LOSS_SCALE * (_huber(error) / 2 + _huber(error.sum(dim=0) + comm_error))
+            return _huber(error) / 2 + _huber(error.sum(dim=0) + comm_error)
 
         return loss
 

@@ -213,7 +213,7 @@ class DreamShard:
                 self.update(policy, state.policy_optimizer, episode, config.episodes, config.entropy_weight, generator)
             )
         state.iteration += 1
-        return UpdateFigures(*(fmean(values) for values in zip(*figures, strict=True)))
+        return UpdateFigures(*map(fmean, zip(*figures, strict=True)))
 
     def _set_rates(self, state: TrainingState) -> None:
         """The learning rates of the state's round; a state that was loaded has the initial ones."""
