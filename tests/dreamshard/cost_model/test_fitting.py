@@ -22,9 +22,9 @@ TRAIN, TEST = split_tables(POOL, torch.Generator().manual_seed(0))
 NORMALISER = Normaliser.fit(POOL)
 
 
-def measured(pool, num_tasks, num_devices=4, each=1, seed=0):
+def measured(pool, num_tasks, num_devices=4, each=1, seed=0, noise=0.01):
     tasks = sample_tasks(pool, num_tasks, 16, num_devices, 2**33, torch.Generator().manual_seed(seed))
-    return [simulated().measure(task, RandomPlacer(draw).place(task)) for task in tasks for draw in range(each)]
+    return [simulated(noise).measure(task, RandomPlacer(draw).place(task)) for task in tasks for draw in range(each)]
 
 
 def test_a_table_that_changed_between_two_samples_is_two_tables():
@@ -51,6 +51,13 @@ def test_a_hundred_placements_predict_tables_never_seen():
     assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)) < 0.06
 
 
+def test_noise_shrinks_the_weights_of_the_cost_network():
+    quiet, noisy = (start_training(TRAIN, TrainingConfig(), seed=0) for _ in range(2))
+    fit_costs(quiet, measured(TRAIN, 20))
+    fit_costs(noisy, measured(TRAIN, 20, noise=0.3))
+    assert noisy.cost_network.slope.norm() < 0.7 * quiet.cost_network.slope.norm()
+
+
 def test_a_loss_that_is_no_number_ends_training():
     state = start_training(TRAIN, TrainingConfig(), seed=0)
     next(iter(state.cost_network.parameters())).data.fill_(float("nan"))
@@ -60,23 +67,17 @@ def test_a_loss_that_is_no_number_ends_training():
 
 def test_the_loss_is_huber_s_of_the_predictions():
     placement = Placement.whole(torch.arange(8) % 2, 2)
-    data = CostData.of(
-        [
-            simulated(0.0).measure(roomy_task(tables), placement)
-            for tables in (pool_of(8), pool_of(9).select([*range(1, 9)]))
-        ],
-        NORMALISER,
-    )
+    pools = pool_of(8), pool_of(9).select([*range(1, 9)])
+    data = CostData.of([simulated(0.0).measure(roomy_task(each), placement) for each in pools], NORMALISER)
     torch.manual_seed(0)
     network = StructuredCostNetwork(NORMALISER)
     network.exchanges.learn_placements(data, data.sums(network.encode)[..., DIMS].detach())
     network.calibrate(data)
     network.output_weight.data.normal_()
-    measured = data.phases_ms
-    device_ms = measured.sum(-1)
+    device_ms = data.phases_ms.sum(-1)
     scale = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
     with torch.no_grad():
-        error = (network.phases_ms(data.sums(network.encode)) - measured) / scale[..., None]
+        error = (network.phases_ms(data.sums(network.encode)) - data.phases_ms) / scale[..., None]
     terms = error[..., [0, 3]], error.sum(-1)
-    phases, whole = (functional.smooth_l1_loss(each, torch.zeros_like(each), beta=0.05) for each in terms)
+    phases, whole = (functional.smooth_l1_loss(each, 0 * each, beta=0.05) for each in terms)
     assert network.loss_of(data)().item() == pytest.approx(float(phases / 2 + whole), rel=1e-4)

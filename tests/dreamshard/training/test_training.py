@@ -46,12 +46,18 @@ def test_proposals_are_legal_and_as_many_as_asked_for(algorithm):
     assert not any(violation(task, placement) for task, placement in proposals)
 
 
+def test_exploration_keeps_tables_of_like_work_together():
+    state = start_training(pool_of(24), replace(TINY, exploration=1.0), seed=0)
+    for task, placement in propose(state, tiny_tasks()):
+        by_work = (task.tables.dim * task.tables.pooling_factor).argsort()
+        assert (placement.device[by_work].diff() >= 0).all()
+
+
 def test_tasks_too_tight_for_the_policy_are_an_error():
-    size = 1000 * 16
-    full = PlacementTask(tables_of([1000] * 3), 1, 3 * size)
+    full = PlacementTask(tables_of([1000] * 3), 1, 48_000)
     assert len(propose(begin(), [full])) == TINY.placements_per_iteration
     with pytest.raises(NoPlacementError):
-        propose(begin(), [PlacementTask(full.tables, 2, size * 3 // 2)])  # room for the sum, not for any split
+        propose(begin(), [PlacementTask(full.tables, 2, 24_000)])  # room for the sum, not for any split
 
 
 @each_algorithm
@@ -127,11 +133,8 @@ def test_a_short_run_places_unseen_tasks_better_than_chance():
 def test_placements_that_did_not_fit_are_not_learnt_from():
     state, other = begin(), begin()
     samples = measured(state, tiny_tasks())
-    misfit = replace(
-        samples[0],
-        costs=DeviceCosts(torch.zeros(2, 4)),
-        infeasible=Infeasible(device=0, asked_bytes=2, free_bytes=1),
-    )
+    too_large = Infeasible(device=0, asked_bytes=2, free_bytes=1)
+    misfit = replace(samples[0], costs=DeviceCosts(torch.zeros(2, 4)), infeasible=too_large)
     propose(other, tiny_tasks())
     assert fit_costs(state, [*samples, misfit]).loss == fit_costs(other, samples).loss
 
