@@ -55,7 +55,7 @@ _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUP
 _EXPONENTS = -15, 8  # least and greatest of a table's work
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _HUBER = 0.05  # relative error above which the loss grows linearly
-_SLOPES, _OUTPUTS = 0.3, 0.1  # spreads of `slope` and `output_weight` before any measurement
+_SLOPES, _OUTPUTS = 0.1, 0.03  # spreads of `slope` and `output_weight` before any measurement
 
 
 class StructuredCostNetwork(CostNetwork):

@@ -34,7 +34,7 @@ Mask = NDArray[np.bool_]
 ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
-_HOT, _COLD = 2e-3, 1e-4  # first and last temperature, as shares of the start's cost
+_HOT, _COLD = 5e-3, 1e-4  # first and last temperature, as shares of the start's cost
 _EVENNESS = 0.1  # weight of the devices' mean squared cost, added to the overall cost
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
 _NEAR_SWAPS, _SWAPS, _QUICK = 0.3, 0.6, 0.8  # cumulative: swaps with like tables, other swaps, moves to faster devices
