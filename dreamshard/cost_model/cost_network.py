@@ -154,7 +154,7 @@ class CostNetwork(nn.Module, ABC):
         for _ in range(steps):
             loss = self.loss(data, batch, generator)
             gradient_step(self, optimizer, loss, "cost network", self.max_gradient_norm)
-            total += float(loss.detach())
+            total += loss.item()
         return total / steps
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:

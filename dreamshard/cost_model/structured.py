@@ -233,10 +233,9 @@ class StructuredCostNetwork(CostNetwork):
         held, sums = data.holding, data.sums(self.encode)
         _, inputs, raw_work = self._work_inputs(data.features, None)
         assignment, measured_ms = data.assignment[held], data.phases_ms[held]  # [N, P], [N, 4]
-        device_ms = data.phases_ms.sum(-1)  # [S, D]
-        scale_ms = torch.maximum(device_ms, 0.2 * data.overall_ms[:, None])[held]
-        comm_ms = (comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)[held] - measured_ms[:, 1:3]
-        comm_error = comm_ms.sum(dim=1) / scale_ms  # [N]
+        scale_ms = torch.maximum(data.phases_ms.sum(-1), 0.2 * data.overall_ms[:, None])[held]
+        comm_ms = (comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)[held]
+        comm_error = (comm_ms - measured_ms[:, 1:3]).sum(dim=1) / scale_ms  # [N]
         idle_error = -measured_ms[:, COMPUTE].T / scale_ms  # [2, N]
         per_unit = self.scale_ms[:, None] / scale_ms  # [2, N]
         logs = 0.5 * (sums[held][:, _LOGS] + LEAST_SUM).log()  # [N, 4]
