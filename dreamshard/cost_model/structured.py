@@ -55,7 +55,7 @@ _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUP
 _EXPONENTS = -15, 8  # least and greatest of a table's work
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _HUBER = 0.05  # relative error above which the loss grows linearly
-_SLOPES, _OUTPUTS = 0.1, 0.03  # spreads of `slope` and `output_weight` before any measurement
+_SLOPES, _OUTPUTS = 0.06, 0.018  # of `slope` and `output_weight`: the larger, the less noise shrinks them
 
 
 class StructuredCostNetwork(CostNetwork):
@@ -191,8 +191,8 @@ class StructuredCostNetwork(CostNetwork):
     def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *steps: Any) -> float:
         """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`.
 
-        The objective is the loss's logarithm plus squared weights: noise raises the loss, so it shrinks the weights, whose
-        errors a search would find.
+        The objective is squared weights minus the loss to the power of -1/2. Squares weigh as the loss to the power of 3/2, so
+        noise shrinks the weights. Without that, a search finds their errors, most of all with few tables per device.
         """
         with torch.no_grad():
             self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
@@ -205,18 +205,19 @@ class StructuredCostNetwork(CostNetwork):
             vector_to_parameters(torch.from_numpy(weights).float(), parameters)
             with torch.enable_grad():
                 scaled = torch.cat([self.slope / _SLOPES, self.output_weight / _OUTPUTS], dim=1)
-                value = loss().log() + scaled.square().sum() / data.holding.sum()
+                value = scaled.square().sum() / data.holding.sum() - loss() ** -0.5
             slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)])
             return value.item(), slopes.double().numpy()
 
         start = parameters_to_vector(parameters).detach().double().numpy()
         found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
-        if not math.isfinite(found.fun):
-            raise TrainingDivergedError(
-                f"the cost network's loss became {found.fun}; the last checkpoint is intact: look for extreme cost samples"
-            )
         objective(found.x)
-        return loss().item()
+        value = loss().item()
+        if not math.isfinite(value):
+            raise TrainingDivergedError(
+                f"the cost network's loss became {value}; the last checkpoint is intact: look for extreme cost samples"
+            )
+        return value
 
     def calibrate(self, data: CostData) -> None:
         """Set the scale of each compute phase, so that training starts near the measured costs."""
