@@ -191,8 +191,8 @@ class StructuredCostNetwork(CostNetwork):
     def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *steps: Any) -> float:
         """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`.
 
-        The objective is squared weights minus the loss to the power of -1/2. Squares weigh as the loss to the power of 3/2, so
-        noise shrinks the weights. Without that, a search finds their errors, most of all with few tables per device.
+        The objective is squared weights minus the loss to the power of -1/2. Squares weigh as the loss to the power of 3/2,
+        so noise shrinks the weights. Without that, a search finds their errors, most of all with few tables per device.
         """
         with torch.no_grad():
             self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
