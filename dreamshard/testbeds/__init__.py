@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from dreamshard.costs import SIMULATED
-from dreamshard.files.text import did_you_mean
 from dreamshard.hardware.accelerator import (
     DEFAULT_PRESET,
     PRESETS,
@@ -77,7 +76,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
         return SimulatedTestbed(setup, hardware(detail or DEFAULT_PRESET))
     if not detail or kind in ("auto", "cluster"):
         raise ValueError(
-            f"there is no testbed {name!r}{did_you_mean(name, ['auto', *CLUSTERS, 'emulated'])}; choose one of docs/gpus.md"
+            f"there is no testbed {name!r}; choose auto, cluster, emulated, simulated:a100 or another of docs/gpus.md"
         )
     try:
         factory = pkgutil.resolve_name(name)

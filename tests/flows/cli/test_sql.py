@@ -72,7 +72,7 @@ def test_answers_are_written_as_csv_and_parquet(sql, tmp_path):
 
 
 def test_what_cannot_be_asked_is_one_sentence(sql):
-    assert "`show tables` lists the views" in sql("from nowhere").sentence
+    assert "`show tables` lists views" in sql("from nowhere").sentence
     assert "asks for no rows" in sql(" -- no query").sentence
 
 
