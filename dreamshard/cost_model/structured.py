@@ -50,6 +50,7 @@ _SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a phas
 _COLUMNS = slice(NUM_PAPER_FEATURES, None)  # that it sees: `PHYSICAL_FEATURES`
 _PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in spreads of the training pool from its mean
 _SQUARES, _SATURATING = 3, 17  # inputs of a table's work: five quantities at three places, first lookups, hot lookups
+_LOG_WIDE = torch.tensor(WIDE_DIMS).log()
 _HIDDEN = 16
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
 _EXPONENTS = -15, 8  # least and greatest of a table's work
@@ -117,7 +118,7 @@ class StructuredCostNetwork(CostNetwork):
         """Work and squared work of each phase, and `WIDE` to `COUNT`."""
         logs, inputs, raw_work = self._work_inputs(normalised, ratios)
         work = self._work(inputs, raw_work)
-        wide = (logs[..., :1] > torch.tensor(WIDE_DIMS).log()).to(work.dtype)  # [*B, 2]
+        wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., :1] + logs[..., 4:5]
         shared = torch.cat([distinct, logs[..., 0:3:2]], dim=-1).exp() / _UNITS
         if ratios is not None:

@@ -148,7 +148,7 @@ def operators_s(figures: Floats, loads: Floats) -> Floats:
     return found
 
 
-@jit
+@inlined
 def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
     seconds: float = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
@@ -160,7 +160,7 @@ def forward_s(figures: Floats, load: Floats) -> float:
     return seconds
 
 
-@jit
+@inlined
 def backward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the backward operator and its optimizer, dense optimizers and state in host memory included."""
     seconds: float = sort_kernels_s(figures, load) + update_kernels_s(figures, load)
