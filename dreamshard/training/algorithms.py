@@ -166,7 +166,7 @@ class DreamShard:
         for number in range(_DRAWS_PER_PLACEMENT * count):
             task = _drawn(tasks, generator)
             if number * share % 1 < share:
-                device = _unbalanced(task, generator)
+                device = _unbalanced(task, generator, self.name)
             else:
                 episode = Episode.of(task, state.cost_network, state.normaliser)
                 device = self.rollout(state.policy, episode, 1, generator).device[0]
@@ -332,7 +332,7 @@ def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> Placem
     return tasks[int(torch.randint(len(tasks), (), generator=generator))]
 
 
-def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Tensor:
+def _unbalanced(task: PlacementTask, generator: torch.Generator, algorithm: Algorithm) -> Tensor:
     """Devices of a placement with very different numbers and sizes of tables per device, not necessarily legal.
 
     A policy balances, so its shards are all of one size; a cost network fitted to those alone errs by 4 % on tasks with
@@ -341,5 +341,6 @@ def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Tensor:
     """
     weights = (_UNBALANCED_SPREAD * torch.randn(task.num_devices, generator=generator)).exp()
     devices = torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)
-    devices[(task.tables.dim * task.tables.pooling_factor).argsort()] = devices.sort().values
+    if algorithm != "autoshard":  # which is as published
+        devices[(task.tables.dim * task.tables.pooling_factor).argsort()] = devices.sort().values
     return devices
