@@ -64,7 +64,8 @@ class OrderedPlacer(ABC):
         if not torch.equal(order, torch.arange(len(order))):
             ordered = replace(task, tables=task.tables.select(order))
         devices = device_order(ordered)
-        names, is_other = devices.tolist(), not torch.equal(devices, devices.sort().values)
+        names = devices.tolist()
+        is_other = names != sorted(names)
         if is_other:
             ordered = replace(ordered, constraints=ordered.constraints.renumbered(devices.argsort().tolist()))
         placement = self.found(ordered, budget_ms)

@@ -70,7 +70,8 @@ class Tables:
     def __post_init__(self) -> None:
         if self.poolings is None:
             object.__setattr__(self, "poolings", torch.ones(len(self.names), dtype=torch.float64))
-        if repeated := [name for name, count in Counter(self.names).items() if count > 1]:
+        if len(set(self.names)) < len(self):
+            repeated = [name for name, count in Counter(self.names).items() if count > 1]
             raise ValueError(f"table names {shown(repeated)} occur more than once; rename them")
         rows, dim, pooling = self.rows.numpy(), self.dim.numpy(), self.pooling_factor.numpy()
         problems = {

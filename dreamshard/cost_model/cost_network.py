@@ -119,7 +119,7 @@ class CostNetwork(nn.Module, ABC):
         batch_size = task.batch_size or fitted.batch_size
         wanted = {"precision": task.precision, "optimizer": task.optimizer, "batch_size": batch_size}
         is_own = all(getattr(fitted, name) == value for name, value in wanted.items())
-        if is_own and bool((tables.vectors == 1).all()):
+        if is_own and (tables.poolings == 1).all():
             return None
         return work_ratios(tables, fitted, fitted.model_copy(update=wanted))
 
