@@ -6,7 +6,7 @@ devices.
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -47,10 +47,10 @@ class SearchingPlacer(OrderedPlacer):
     Attributes:
         budget_ms: work of the search: as much as an idle core does in this time; None for the task's own.
         columns: whether tables may be split by columns if memory does not require it.
-        more_moves: of a search without a budget, over the number of tables.
+        more_moves: of a search without a budget, over the number of tables and 24.
     """
 
-    more_moves: ClassVar[int] = 0
+    more_moves = 0
     budget_ms: float | None
     columns: bool
 
@@ -69,9 +69,8 @@ class SearchingPlacer(OrderedPlacer):
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
         budget_ms = self.budget_ms if budget_ms is None else budget_ms
-        if budget_ms is not None:
-            return round(MOVES_PER_MS * budget_ms)
-        return default_moves(task) + self.more_moves // len(task.tables)
+        more = self.more_moves // (len(task.tables) + 24)
+        return default_moves(task) + more if budget_ms is None else round(MOVES_PER_MS * budget_ms)
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """The best placement found by every way to shard that the task allows; errors as for `Placer.place`.
@@ -142,7 +141,7 @@ class RooflinePlacer(SearchingPlacer):
     budget_ms: float | None = None
     columns: bool = True
     name: str = "prior"
-    more_moves: ClassVar[int] = 2_000_000  # a kernel's steps make many local optima
+    more_moves = 4_000_000  # a kernel's steps make many local optima
 
     def costs(self, task: PlacementTask) -> CostModel:
         """See `SearchingPlacer`."""
