@@ -124,12 +124,17 @@ def _passes(device: Device, once: Callable[[], Sequence[float]]) -> Floats:
 
 
 def _timed(work: Work, team: Group | None, device: Device) -> float:
-    """Milliseconds after all ranks are there, so that waiting is not timed as communication; 0 without a team."""
+    """Milliseconds after all ranks are there, so that waiting is not timed as communication; 0 without a team.
+
+    None goes on before all are done: on a CPU, one that computes already would hold up another that still receives.
+    """
     if team is None:
         return 0.0
     dist.barrier(group=team)
     device.synchronize()
-    return device.clock.communicate(work)[1]
+    spent_ms = device.clock.communicate(work)[1]
+    dist.barrier(group=team)
+    return spent_ms
 
 
 def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool) -> int:

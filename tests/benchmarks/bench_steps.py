@@ -1,6 +1,6 @@
 """Whole steps without added barriers against their phases, on two CPU ranks: which sum of phases is a step's cost?
 
-The phases are measured as everywhere: each operator alone, each collective once all ranks are there. Then the same step runs
+The phases are measured as everywhere: each operator alone, each collective between two barriers. Then the same step runs
 many times in a row, and ranks wait for each other in its collectives only. Caches are flushed before each operator in both;
 the time of the flushes is taken off the step. All placements are measured in two rounds, whose difference is the noise.
 The machine must be idle otherwise. It takes about five minutes.
