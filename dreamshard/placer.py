@@ -82,9 +82,8 @@ class OrderedPlacer(ABC):
 def table_order(tables: Tables) -> Int[Tensor, " T"]:
     """Numbers of the tables by rows, then by all other figures; by name only if these are the same."""
     figures = tables.lookups, tables.unique_rows, tables.pooling_factor, tables.dim, tables.rows
-    return torch.from_numpy(
-        np.lexsort((np.array(tables.names), *(figure.numpy() for figure in figures)))
-    )  # the last counts first
+    keys = np.array(tables.names), *(figure.numpy() for figure in figures)  # the last counts first
+    return torch.from_numpy(np.lexsort(keys))
 
 
 def device_order(task: PlacementTask) -> Int[Tensor, " D"]:

@@ -5,11 +5,11 @@ blocks on every device of a host. A change moves a range, swaps two, or gives a 
 sums over their shards, so that the exact cost after a change needs the changed devices only.
 
 Most changes take a range off the slowest or the widest device, because only these delay the others. The temperature falls
-geometrically. A small share of the devices' squared costs is added to the overall cost: it guides the search on plateaus,
-where several devices tie. The best state seen is returned, so the result never costs more than the start.
+geometrically. A share of every device that is nearly as slow as the slowest is added to the overall cost: it guides the
+search where several devices tie, and keeps others below a device that one table makes slow, since a cost model errs. The best
+state seen is returned, this share included, among those that cost no more than the start.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
 _HOT, _COLD = 5e-3, 1e-4  # first and last temperature, as shares of the start's cost
-_EVENNESS = 0.1  # weight of the devices' mean squared cost, added to the overall cost
+_EVENNESS = 0.03  # share of a device that is as slow as the slowest at the start; of one 10 % faster a fifth of it
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
 _NEAR_SWAPS, _SWAPS, _QUICK = 0.3, 0.6, 0.8  # cumulative: swaps with like tables, other swaps, moves to faster devices
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
@@ -120,16 +120,16 @@ class State(NamedTuple):
     totals: Floats
 
 
-_WIDTH, _SPREAD_MS, _PRICE, _SQUARES, _COST, _ENERGY = range(6)
-"""All widths, milliseconds of the collectives of spread tables, price, squared costs of the devices and of their all-to-alls
-if they were the widest, the overall cost with the price, and the search's energy."""
+_WIDTH, _SPREAD_MS, _PRICE, _UNEVEN, _COST, _ENERGY = range(6)
+"""All widths, milliseconds of the collectives of spread tables, price, how much the sum of `_uneven_ms` has grown since the
+start, the overall cost with the price, and the search's energy, the sum of the last two."""
 
 
 class Search(NamedTuple):
     """Scales, orders of the tables, and room for single changes.
 
     Attributes:
-        evenness: weight of a squared cost: `_EVENNESS` over the devices and the start's cost.
+        slowest_ms: `own_ms` of the slowest device at the start.
         ms_per_width: of the all-to-all.
         by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
         edits: `[E, 4]` table, range, option and place of ranges that a change removes, then of those that it adds.
@@ -140,7 +140,7 @@ class Search(NamedTuple):
         busiest: `[2]` the slowest device, and the widest.
     """
 
-    evenness: float
+    slowest_ms: float
     ms_per_width: float
     by_width: Ints
     rank: Ints
@@ -275,20 +275,27 @@ def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
 
 
 @inlined
+def _uneven_ms(search: Search, own_ms: float) -> float:
+    """The part of a device in the energy: a share of the 16th power of its cost over the slowest's."""
+    share = (own_ms / search.slowest_ms) ** 4
+    return _EVENNESS * search.slowest_ms * share**4
+
+
+@inlined
 def _change(
     menu: Menu, state: State, search: Search, removed: int, count: int, is_spread: bool, threshold: float
 ) -> bool:
     """Make the `count` edits of `search`, the first `removed` of which take ranges away, if the energy stays below."""
-    num_devices, width, scale = len(state.own_ms), menu.law.width, search.ms_per_width
+    num_devices, width = len(state.own_ms), menu.law.width
     edits, marks, touched, n = search.edits, search.marks, search.touched, 0
     slow, wide = 0, 0
     search.kept_totals[:] = state.totals
-    squares = state.totals[_SQUARES]
+    uneven = state.totals[_UNEVEN]
     for i in range(num_devices if is_spread else count):
         d = i if is_spread else edits[i, 3]
         if not marks[d]:
             marks[d], touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
-            squares -= state.own_ms[d] ** 2 + (scale * state.sums[d, width]) ** 2
+            uneven -= _uneven_ms(search, state.own_ms[d])
             search.kept_sums[n] = state.sums[d]
             n += 1
     done, pays = 0, True
@@ -305,16 +312,16 @@ def _change(
     if pays:
         slowest, widest = 0.0, 0.0
         for i in range(n):
-            wide_ms = scale * state.sums[touched[i], width]
-            widest, squares = max(widest, state.sums[touched[i], width]), squares + wide_ms**2
+            widest = max(widest, state.sums[touched[i], width])
         if is_spread:
             _settle_traffic(menu, state)
         waits = _waits_ms(menu, state, widest)
         for i in range(n - 1, -1, -1):
             d = touched[i]
             state.own_ms[d] = device_ms(menu.law, state.sums[d])
-            slowest, squares = max(slowest, state.own_ms[d]), squares + state.own_ms[d] ** 2
-            if slowest + waits + search.evenness * squares >= threshold:  # whatever the other devices cost
+            slowest = max(slowest, state.own_ms[d])
+            uneven += _uneven_ms(search, state.own_ms[d])
+            if slowest + waits + uneven >= threshold:  # whatever the other devices cost
                 pays = False
                 break
         if pays:
@@ -324,12 +331,12 @@ def _change(
                 if state.sums[d, width] > state.sums[wide, width]:
                     wide = d
             cost = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, width])
-            energy = cost + search.evenness * squares
+            energy = cost + uneven
             pays = energy < threshold
     for i in range(n):
         marks[touched[i]] = False
     if pays:
-        state.totals[_SQUARES], state.totals[_COST], state.totals[_ENERGY] = squares, cost, energy
+        state.totals[_UNEVEN], state.totals[_COST], state.totals[_ENERGY] = uneven, cost, energy
         search.busiest[0], search.busiest[1] = slow, wide
         return True
     for e in range(done - 1, -1, -1):
@@ -398,13 +405,13 @@ def _anneal(
 ) -> float:
     """Take or leave so many changes; returns the lowest cost seen, and writes its state to `best`."""
     num_tables, num_devices = menu.allowed.shape
-    edits, least = search.edits, best.cost_ms
+    edits, cost_ms, least = search.edits, best.cost_ms, state.totals[_ENERGY]
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
     num_changed = num_tables
     places = np.zeros(state.place.shape[1], np.int64)
     for _ in range(moves):
         temperature *= decay
-        threshold = state.totals[_ENERGY] - temperature * math.log(max(generator.random(), 1e-300))
+        threshold = state.totals[_ENERGY] + temperature * generator.exponential()
         t, r, way = -1, 0, generator.random()
         if way < _WIDEST:
             t, r = _range_on(state, search.busiest[int(way >= _SLOWEST)], int(generator.random() * _STEPS))
@@ -462,12 +469,12 @@ def _anneal(
                 if each >= 0 and not is_changed[each]:
                     is_changed[each], changed[num_changed] = True, each
                     num_changed += 1
-            if state.totals[_COST] < least:
-                least = state.totals[_COST]
+            if state.totals[_ENERGY] < least and state.totals[_COST] <= best.cost_ms:
+                cost_ms, least = state.totals[_COST], state.totals[_ENERGY]
                 for each in changed[:num_changed]:
                     best.option[each], best.place[each], is_changed[each] = state.option[each], state.place[each], False
                 num_changed = 0
-    return least
+    return cost_ms
 
 
 def state_of(menu: Menu, option: Ints, place: Ints) -> State:
@@ -523,7 +530,7 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
     by_width = np.lexsort((menu.row_ms[rows], menu.loads[rows, menu.law.width]))
     scale = curve_ms(menu.law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9)
     search = Search(
-        evenness=_EVENNESS / (num_devices * start.cost_ms),
+        slowest_ms=max(state.own_ms.max(), 1e-9),
         ms_per_width=scale,
         by_width=by_width,
         rank=np.argsort(by_width),
@@ -536,6 +543,5 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
         free=np.zeros(num_devices),
         busiest=np.array([state.own_ms.argmax(), width.argmax()]),
     )
-    state.totals[_SQUARES] = (state.own_ms**2).sum() + ((scale * width) ** 2).sum()
-    state.totals[_ENERGY] = state.totals[_COST] + search.evenness * state.totals[_SQUARES]
+    state.totals[_ENERGY] = start.cost_ms
     return state, search

@@ -25,6 +25,7 @@ from dreamshard.tasks import PlacementTask
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
 _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
+_WIDTH = 1.2  # of an even device's, that a greedy start keeps to
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
 _MARGIN = 3  # numbers of devices to which wide tables keep
 _KEPT = 2  # placements with split tables from which the search goes on
@@ -89,12 +90,12 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
     )
 
 
-def _separated(menu: Menu, dim: Ints) -> list[Found]:
+def _separated(menu: Menu, dim: Ints) -> list[Found | None]:
     """Greedy placements in which tables wider than some number of columns keep to some of the devices.
 
     A kernel gives every row of a device as many threads as the widest needs, so narrow tables are cheap among themselves.
     """
-    alone, num_devices, found = menu.alone_ms, menu.allowed.shape[1], []
+    alone, num_devices, found = menu.alone_ms, menu.allowed.shape[1], list[Found | None]()
     for widest in _WIDEST_RANGES:
         wide = dim > widest
         if wide.any() and not wide.all():
@@ -104,7 +105,7 @@ def _separated(menu: Menu, dim: Ints) -> list[Found]:
                 if allowed.any(axis=1).all():
                     order = np.lexsort((-alone, ~wide))
                     found.append(greedy(menu._replace(allowed=allowed), order))
-    return [each for each in found if each is not None]
+    return found
 
 
 def _cost(found: Found) -> float:
@@ -172,9 +173,11 @@ def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, ca
     np.maximum.at(dim, options.item, task.tables.dim.numpy())
     by_origin: list[Sequence[Found | None]] = []
     if not caching:
-        by_origin += [[greedy(menu, by_cost)], _separated(menu, dim)]
-    if options.are_whole and not caching:
-        by_origin.append([priced(menu, *options.whole(device.numpy())) for device in rule_placements(task)])
+        own_ms, width = balanced(menu).even
+        limits = ANYTHING, Target(max(own_ms, alone.max()), _WIDTH * width)
+        by_origin += [[greedy(menu, by_cost, each) for each in limits], _separated(menu, dim)]
+        if options.are_whole:
+            by_origin.append([priced(menu, *options.whole(device.numpy())) for device in rule_placements(task)])
     legal = [[each for each in found if each is not None] for found in by_origin]
     best = [min(found, key=_cost) for found in legal if found]  # of each origin, so that they differ
     for level in range(WHOLE, most + 1):
