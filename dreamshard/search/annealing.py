@@ -403,7 +403,7 @@ def _anneal(
     temperature: float,
     decay: float,
 ) -> float:
-    """Take or leave so many changes; returns the lowest cost seen, and writes its state to `best`."""
+    """Take or leave so many changes; returns the cost of the best state, and writes that to `best`."""
     num_tables, num_devices = menu.allowed.shape
     edits, cost_ms, least = search.edits, best.cost_ms, state.totals[_ENERGY]
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept

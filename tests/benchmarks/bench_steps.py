@@ -3,7 +3,7 @@
 The phases are measured as everywhere: each operator alone, each collective between two barriers. Then the same step runs
 many times in a row, and ranks wait for each other in its collectives only. Caches are flushed before each operator in both;
 the time of the flushes is taken off the step. All placements are measured in two rounds, whose difference is the noise.
-The machine must be idle otherwise. It takes about five minutes.
+The machine must be idle otherwise. It takes about two minutes.
 
 sum on a device    the slowest device's sum of phases, as published
 sum of maxima      each phase of its slowest device, as if all waited for each other after every phase
