@@ -16,14 +16,14 @@ from dreamshard.explain import explain as explained
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision
-from dreamshard.what_if import Cluster, Estimate
-from dreamshard.what_if import what_if as estimates_of
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, command, open_home
 from flows.forms.options import PlaceOptions, PlanOptions
 from flows.placing import models, request
 from flows.placing.placers import choose
 from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
+from flows.placing.what_if import Cluster, Estimate
+from flows.placing.what_if import what_if as estimates_of
 
 OTHER_SETTING = 3
 """Exit code of `place` if the plan's costs are of another setting than the plan."""

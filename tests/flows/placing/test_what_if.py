@@ -2,9 +2,9 @@
 
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.what_if import Cluster, what_if
 from dreamshard.workloads.model_tables import model_tables
 from dreamshard.workloads.table_list import ModelTable
+from flows.placing.what_if import Cluster, what_if
 from tests.helpers.tables import pool_of, tables_of
 
 H100 = PRESETS["h100"]
