@@ -63,7 +63,7 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
 
 
 def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None = None) -> Floats | Infeasible:
-    """`[R, 4]` milliseconds of each timed pass by phase on this rank, or the first shards that did not fit.
+    """`[R, 5]` milliseconds of each timed pass on this rank by phase and of a flush, or the first shards that did not fit.
 
     `shards` are those of all devices. Each operator runs alone; each collective begins when all ranks are there. Without
     `teams` there are no collectives.
@@ -87,6 +87,8 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
     operators, collectives = built
 
     def once() -> tuple[float, ...]:
+        if not operators.operators:
+            device.flush()
         forward_ms = operators.forward()
         forward_comm_ms = sum((_timed(there, everyone, device) for there, _ in collectives), 0.0)
         backward_comm_ms = sum((_timed(back, everyone, device) for _, back in collectives), 0.0)
@@ -101,7 +103,7 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
 
 
 def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
-    """`[R, 2]` milliseconds of each timed all-to-all and of its way back, on this rank.
+    """`[R, 3]` milliseconds of each timed all-to-all, of its way back, and of a flush, on this rank.
 
     Every rank sends each rank an equal share of its bytes, the first ones an element more if need be.
 
@@ -114,13 +116,18 @@ def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
     both = device.within_memory(lambda: all_to_all(sent, received, team, device.device), asked_bytes)
     if both is None:
         raise MemoryError(f"{asked_bytes} bytes do not fit a device that has {device.free_bytes()} free")
-    return _passes(device, lambda: [_timed(work, team, device) for work in both])
+
+    def once() -> list[float]:
+        device.flush()
+        return [_timed(work, team, device) for work in both]
+
+    return _passes(device, once)
 
 
 def _passes(device: Device, once: Callable[[], Sequence[float]]) -> Floats:
-    """`[R, P]` milliseconds of each timed pass."""
+    """`[R, P + 1]` milliseconds of each timed pass, and of its last flush."""
     warmups, repeats = device.setup.warmups, device.setup.repeats
-    return np.array([once() for _ in range(warmups + repeats)][warmups:])
+    return np.array([[*once(), device.flush_ms] for _ in range(warmups + repeats)][warmups:])
 
 
 def _timed(work: Work, team: Group | None, device: Device) -> float:
