@@ -88,7 +88,7 @@ RECIPES = {
         # Meta's 2021 tables that fit a small machine; minutes on two cores
         Recipe(
             name="default",
-            workload=WorkloadConfig(num_tables=160, max_table_bytes=64 * 2**20, batch_size=2048),
+            workload=WorkloadConfig(num_tables=240, max_table_bytes=64 * 2**20, batch_size=2048),
             tasks=TasksConfig(memory_bytes=2**30),
         ),
         # the whole chain on a tiny configuration; the result is too noisy to judge quality

@@ -95,13 +95,20 @@ EMPTY_SPLIT = TableSplit()
 
 
 def split_tables(pool: Tables, generator: torch.Generator, earlier: TableSplit = EMPTY_SPLIT) -> tuple[Tables, Tables]:
-    """Split the pool evenly into training and test tables, each in the pool's order.
+    """Split the pool evenly into training and test tables, each in the pool's order, both with light and heavy ones.
+
+    Few tables have most of the work, and a network that was trained on light ones alone does not know the heavy ones' price.
+    So the pool's new tables are put into strata of similar lookups x dim, and one of each is drawn to train on.
 
     Args:
         generator: draws the split; the number of draws does not depend on `earlier`.
         earlier: tables in it keep their side, so no training table is ever held out. New tables even the sides out.
     """
-    shuffled = [pool.names[t] for t in torch.randperm(len(pool), generator=generator).tolist()]
+    draws = torch.rand(len(pool), generator=generator)
     train, known = [name for name in pool.names if name in earlier.train], earlier.train | earlier.test
-    new = [name for name in shuffled if name not in known]
-    return TableSplit(frozenset(train + new[: max(0, len(pool) // 2 - len(train))])).divide(pool)
+    by_work = (pool.pooling_factor * pool.dim).argsort(stable=True).tolist()
+    new = [t for t in by_work if pool.names[t] not in known]
+    wanted = min(len(new), max(0, len(pool) // 2 - len(train)))
+    strata = [new[k * len(new) // wanted : (k + 1) * len(new) // wanted] for k in range(wanted)]
+    drawn = [pool.names[min(stratum, key=draws.__getitem__)] for stratum in strata]
+    return TableSplit(frozenset(train + drawn)).divide(pool)

@@ -41,11 +41,10 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm
-from dreamshard.workloads.task_sampling import split_tables
 from flows.runtime.identity import source_revision
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.measuring import Row
-from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables, repeated
+from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, halves, meta_tables, repeated
 from tests.benchmarks.rnn import train_rnn
 from tests.helpers.trained import learn, make_placer
 
@@ -200,10 +199,10 @@ def _systems(cell: Cell) -> dict[str, System]:
 
 def pool_of(dims: Dims, split: Split) -> Tables:
     """The tables of one part; no two parts share any."""
-    train, rest = split_tables(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(0))
+    train, rest = halves(meta_tables("meta-dlrm-2021", dims), seed=0)
     if split == "train":
         return train
-    validation, test = split_tables(rest, torch.Generator().manual_seed(1))
+    validation, test = halves(rest, seed=1)
     return validation if split == "validation" else concatenate([test, meta_tables("meta-dlrm-2022", dims)])
 
 

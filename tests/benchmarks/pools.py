@@ -10,7 +10,6 @@ import torch
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.meta import population
-from dreamshard.workloads.task_sampling import split_tables
 from dreamshard.workloads.workload import mixed_dims
 
 Dims = Literal["dim16", "mixed"]
@@ -59,8 +58,14 @@ def meta_tables(source: str, dims: Dims) -> Tables:
 @cache
 def pools(dims: Dims) -> tuple[Tables, Tables]:
     """Training tables (half of the 2021 data set) and unseen tables (its other half and the 2022 data set)."""
-    train, test = split_tables(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(0))
+    train, test = halves(meta_tables("meta-dlrm-2021", dims), seed=0)
     return train, concatenate([test, meta_tables("meta-dlrm-2022", dims)])
+
+
+def halves(pool: Tables, seed: int) -> tuple[Tables, Tables]:
+    """The pool in two at random, as in the paper, each in its order."""
+    drawn = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed)).split(len(pool) // 2)
+    return pool.select(drawn[0].sort().values), pool.select(torch.cat(drawn[1:]).sort().values)
 
 
 def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "generous") -> list[PlacementTask]:

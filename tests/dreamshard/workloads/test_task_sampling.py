@@ -35,6 +35,12 @@ def test_new_tables_fill_both_sides_evenly_by_the_seed():
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+def test_both_sides_have_heavy_tables():
+    pool = tables_of([10] * 40, pooling=[1.0] * 36 + [100.0] * 4)
+    for side in split_tables(pool, torch.Generator().manual_seed(0)):
+        assert int((side.pooling_factor == 100).sum()) == 2
+
+
 def test_a_seed_draws_distinct_tasks_of_distinct_tables(messages):
     pool = pool_of(30)
     names = [[task.tables.names for task in draw(pool, seed)] for seed in (0, 0, 1)]
