@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
+import torch
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -21,6 +22,11 @@ from dreamshard.tasks import PlacementTask
 
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
 """Of a training step on every device, in the order in which they run; the last axis of a stacked cost tensor."""
+
+_REACH, _POINTS = (
+    5.0,
+    101,
+)  # of the grid on which the slowest device's distribution is integrated: standard errors, values
 
 SIMULATED = "simulated"
 """The testbed that computes costs without any device; the hardware that it states starts with this name."""
@@ -47,17 +53,31 @@ def is_named(name: str, hardware: str) -> bool:
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """Milliseconds `[*B, D, 4]` of each device by phase, in the order of `PHASES`, for any batch of placements."""
+    """Milliseconds `[*B, D, 4]` of each device by phase, in the order of `PHASES`, for any batch of placements.
+
+    Attributes:
+        spread: relative standard error of a device's sum, by which the devices differ from a prediction; 0 if measured.
+    """
 
     phases_ms: Float[Tensor, "*B D 4"]
+    spread: float = 0.0
 
     def device_ms(self) -> Float[Tensor, "*B D"]:
         """Sum of the phases per device."""
         return self.phases_ms.sum(dim=-1)
 
     def overall_ms(self) -> Float[Tensor, "*B"]:
-        """Sum of the slowest device, which all others wait for."""
-        return self.device_ms().max(dim=-1).values
+        """Sum of the slowest device, which all others wait for; with a spread, the mean over the devices' errors.
+
+        It is above each device's prediction if several are about as slow: one of them will be slower than predicted.
+        """
+        device_ms = self.device_ms()[..., None]  # [*B, D, 1]
+        slowest = device_ms.max(dim=-2).values  # [*B, 1]
+        if not self.spread:
+            return slowest[..., 0]
+        at_ms = slowest * (1 + self.spread * torch.linspace(-_REACH, _REACH, _POINTS))  # [*B, P]
+        errors = (at_ms[..., None, :] - device_ms) / (self.spread * device_ms).clamp(min=1e-9)
+        return at_ms[..., 0] + torch.trapezoid(1 - torch.special.ndtr(errors).prod(dim=-2), at_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

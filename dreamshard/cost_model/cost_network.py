@@ -93,11 +93,17 @@ class CostNetwork(nn.Module, ABC):
         table: the network of `encode`.
         max_gradient_norm: to which gradients of the fit are clipped.
         measured_on: origin of the samples that it was fitted to; None before the first fit.
+        spread: relative standard error of a device's cost; 0 if that is not known.
     """
 
     table: nn.Module
+    spread: Tensor
     max_gradient_norm: ClassVar[float] = math.inf
     measured_on: MeasuredOn | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("spread", torch.zeros(()))
 
     def encode(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None = None

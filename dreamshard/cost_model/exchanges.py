@@ -25,7 +25,6 @@ from dreamshard.tasks import PlacementTask
 Array = NDArray[np.float64]
 _BYTES, _TIMES = 2, slice(3, 5)  # columns of points, after devices and devices per host: milliseconds both ways
 _COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
-_OUTLIER = 2.5  # medians of the absolute error, above which a placement counts less
 _ALONE_WEIGHT = 0.1  # of the relative error of an all-to-all measured alone, next to a placement's
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
 _HUNDRED = 100  # dims in a unit of comm_inputs
@@ -260,9 +259,8 @@ def _fitted_communication(
 ) -> Float[Tensor, "2 4"]:
     """Weights of `comm_inputs`: non-negative least squares of the error relative to the sample's overall cost.
 
-    Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured with
-    long tails. All-to-alls measured alone, of `alone` `[K]` hundreds of dims from each device in `alone_ms` `[K, 2]`, decide
-    what placements leave open: if all have as many dims, these explain the same as a constant.
+    All-to-alls measured alone, of `alone` `[K]` hundreds of dims from each device in `alone_ms` `[K, 2]`, decide what
+    placements leave open: if all have as many dims, these explain the same as a constant.
     """
     inputs = comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
     overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
@@ -270,14 +268,10 @@ def _fitted_communication(
     equal = np.stack([np.ones_like(alone), alone, alone, alone], axis=1)  # [K, 4]
     fitted = torch.zeros(2, 4)
     for row, phase in enumerate(_COMM):
-        measured, trust = phases_ms[..., phase].flatten().double().numpy(), np.ones_like(weight)
-        by_alone = _ALONE_WEIGHT / alone_ms[:, row].clip(min=1e-6)
-        for _ in range(3):
-            weights = np.concatenate([weight * trust, by_alone])
-            targets = np.concatenate([measured, alone_ms[:, row]]) * weights
-            solution = scipy.optimize.nnls(np.concatenate([inputs, equal]) * weights[:, None], targets)[0]
-            error = np.abs(inputs @ solution - measured) * weight
-            trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
+        measured = phases_ms[..., phase].flatten().double().numpy()
+        weights = np.concatenate([weight, _ALONE_WEIGHT / alone_ms[:, row].clip(min=1e-6)])
+        targets = np.concatenate([measured, alone_ms[:, row]]) * weights
+        solution = scipy.optimize.nnls(np.concatenate([inputs, equal]) * weights[:, None], targets)[0]
         fitted[row] = torch.from_numpy(solution).float()
     return fitted
 

@@ -55,6 +55,7 @@ _HIDDEN = 16
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
 _EXPONENTS = -15, 8  # least and greatest of a table's work
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
+_NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
 _HUBER = 0.05  # relative error above which the loss grows linearly
 _SLOPES, _OUTPUTS = 0.06, 0.018  # of `slope` and `output_weight`: the larger, the less noise shrinks them
 
@@ -213,6 +214,9 @@ class StructuredCostNetwork(CostNetwork):
         start = parameters_to_vector(parameters).detach().double().numpy()
         found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
         objective(found.x)
+        error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(dim=-1)
+        relative = error_ms / torch.maximum(data.phases_ms.sum(dim=-1), 0.2 * data.overall_ms[:, None])
+        self.spread = _NORMAL * relative[data.holding].abs().median()
         value = loss().item()
         if not math.isfinite(value):
             raise TrainingDivergedError(

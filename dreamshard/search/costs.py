@@ -208,6 +208,10 @@ class NetworkCosts(CostModel):
         """See `CostModel`."""
         return int(self.network.narrowest) if isinstance(self.network, StructuredCostNetwork) else 1
 
+    def predict(self, placement: Placement) -> DeviceCosts:
+        """See `CostModel`; with the network's spread."""
+        return replace(super().predict(placement), spread=float(self.network.spread))
+
     @torch.no_grad()
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
         """The network's latents."""

@@ -81,7 +81,7 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
     places = np.sort(best.place, axis=1)
     for joined in (True, False) if ((places[:, 1:] == places[:, :-1]) & (places[:, 1:] >= 0)).any() else (False,):
         plan = options.placement(best, joined=joined)
-        if joined and float(costs.predict(plan).overall_ms()) >= best.cost_ms:
+        if joined and float(costs.predict(plan).device_ms().max()) >= best.cost_ms:
             continue
         if task.constraints.places_freely or not violation(task, plan):
             return plan

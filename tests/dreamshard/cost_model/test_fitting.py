@@ -48,7 +48,8 @@ def test_a_hundred_placements_predict_tables_never_seen():
     state = start_training(TRAIN, TrainingConfig(), seed=0)
     fit_costs(state, measured(TRAIN, 100))
     unseen = measured(TEST, 4, each=3, seed=9)
-    assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)) < 0.06
+    error = prediction_error(state.cost_network, CostData.of(unseen, state.normaliser))
+    assert 0.1 * error < state.cost_network.spread < error < 0.06
 
 
 def test_noise_shrinks_the_weights_of_the_cost_network():
