@@ -11,10 +11,10 @@ from prefect.logging import disable_run_logger
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement
-from dreamshard.recipes import RECIPES, MeasureConfig
+from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
-from flows import evaluate, promote, reference
+from flows import evaluate, promote
 from flows.placing.placers import choose
 from flows.reports import report_pages
 from flows.reports.evaluation_report import make_report
@@ -24,11 +24,9 @@ from flows.rules.warm_start import version_in_use
 from flows.watch import in_use_sentence
 from storage.mlflow_store import registration, registry, runs, versions
 from storage.run_records import report_store, trainings
-from storage.run_records.reference_sets import ReferenceSet
 from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.run_records.trainings import Training
 from storage.store import Settings, open_store
-from storage.version_names import in_words
 from tests.helpers.messages import Messages
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
@@ -242,17 +240,6 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
 def test_a_plan_in_use_cheaper_than_the_new_one_is_reported(team: Team, in_use_ms, is_cheaper):
     note = team.promote(team.version(), in_use_ms=in_use_ms)["note"]
     assert ("the plan in use is cheaper than its placement (-100.0 %" in note) == is_cheaper
-
-
-def test_a_version_without_reference_costs_may_get_them_later(team: Team, monkeypatch: pytest.MonkeyPatch):
-    version = team.version(made_of=MODEL)
-    monkeypatch.setattr(reference.reference_sets, "find", lambda *_: (_ for _ in ()).throw(OSError("rank 3 hung")))
-    sentence = reference.score_version(team.store, version, MODEL)
-    assert sentence == f"{in_words(version)} was not measured on reference tasks (rank 3 hung)"
-    used = ReferenceSet(topology="here", dataset="d", tasks="t", batch_size=2048, measure=MeasureConfig())
-    reference.log_figures(team.store, version, used, "e", {"reference_cost_ms": 2.0})
-    shown = versions.version(team.store, version)
-    assert (shown["reference_cost_ms"], shown["reference_set"], shown["reference_batch_size"]) == (2.0, used.key, 2048)
 
 
 @pytest.mark.parametrize(("iteration", "training", "has_rival"), [(2, "t", False), (3, "t", True), (2, "u", True)])

@@ -20,11 +20,10 @@ from storage import retention
 from storage.filesystem import write_json
 from storage.lake import catalog
 from storage.lake.lake import EVALUATION, Lake
-from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
 from storage.run_records import trainings
 from storage.run_records.trainings import Warm
-from storage.settings import RESULTS, Settings
+from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.helpers.lake import append_samples
 from tests.helpers.messages import Messages
@@ -167,23 +166,6 @@ def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):
     retention.remove_files(removable(store))
     after = facts(store, "fourth")
     assert (after[0][:ITERATIONS], after[2], after[4]) == (before[0][:ITERATIONS], before[2], before[4])
-
-
-def test_leftovers_of_killed_writers_and_results_go_by_age(store: Store):
-    lake, results = store.lake, store.home / RESULTS
-    results.mkdir()
-    old, young = ([lake.root / f"lookups/.{name}.parquet.1.1.tmp", results / name] for name in ("old", "young"))
-    for path in (*old, *young):
-        path.write_bytes(b"half")
-    version = lake.newest_dataset()
-    task = lake.read_tasks(version, "train", key("tasks of last"))[0]
-    with collecting(lake, key("last"), 9, version) as keep:
-        keep(make_sample(task, [1, 1]))
-        buffered = list((lake.root / "sample_buffer").glob("*"))
-        age([*old, *buffered])
-        removals = removable(store)
-    assert [each.info.path for each in removals] == [*buffered, *old]
-    assert [each.kind for each in removals] == ["sample buffer", "unfinished", "results of runs"]
 
 
 def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Path, messages: Messages):
