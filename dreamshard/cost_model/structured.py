@@ -54,6 +54,7 @@ _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
 _HIDDEN = 16
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
 _EXPONENTS = -15, 8  # least and greatest of a table's work
+_LOG_SCALES = -3, 3  # limits of `log_scale`, which is 0 to 2: far below, a phase's gradient is lost, and it stays 0
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
 _HUBER = 0.05  # relative error above which the loss grows linearly
@@ -212,7 +213,10 @@ class StructuredCostNetwork(CostNetwork):
             return value.item(), slopes.double().numpy()
 
         start = parameters_to_vector(parameters).detach().double().numpy()
-        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
+        bounds = [_LOG_SCALES] * 2 + [(None, None)] * (len(start) - 2)  # the first two are `log_scale`
+        found = scipy.optimize.minimize(
+            objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
+        )
         objective(found.x)
         error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(dim=-1)
         relative = error_ms / torch.maximum(data.phases_ms.sum(dim=-1), 0.2 * data.overall_ms[:, None])

@@ -46,10 +46,11 @@ def test_a_table_that_changed_between_two_samples_is_two_tables():
 @pytest.mark.slow
 def test_a_hundred_placements_predict_tables_never_seen():
     state = start_training(TRAIN, TrainingConfig(), seed=0)
+    network, unseen = state.cost_network, CostData.of(measured(TEST, 4, each=3, seed=9), state.normaliser)
+    network.log_scale.data[0] = -20  # as after too long a step: the forward pass seems to do no work
     fit_costs(state, measured(TRAIN, 100))
-    unseen = measured(TEST, 4, each=3, seed=9)
-    error = prediction_error(state.cost_network, CostData.of(unseen, state.normaliser))
-    assert 0.1 * error < state.cost_network.spread < error < 0.06
+    assert 0.9 < network.phases_ms(unseen.sums(network.encode))[..., 0].sum() / unseen.phases_ms[..., 0].sum() < 1.1
+    assert 0.001 < network.spread < prediction_error(network, unseen) < 0.06
 
 
 def test_noise_shrinks_the_weights_of_the_cost_network():
