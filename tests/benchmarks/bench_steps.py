@@ -58,14 +58,17 @@ def rows(quick: bool = False) -> Iterator[Row]:
         found = [np.load(f"{name}/{number}.npz") for number in range(DEVICES)]
         phases_ms = np.stack([each["phases"] for each in found], axis=2)  # [R, S, D, 4]
         step_ms = np.max([each["steps"] for each in found], axis=0)  # [R, S]
-    names, phases = [task.name for task, _ in placed], phases_ms.sum(axis=-1).max(axis=-1)  # [R, S]
+    names, step = [task.name for task, _ in placed], step_ms.mean(axis=0)
     yield row(f"{len(placed)} placements of {len(tasks)} tasks: mean step", float(step_ms.mean()), "ms")
-    for what, (first, second) in {"the step": step_ms, "the sum of phases": phases}.items():
+    for what, (first, second) in {
+        "the step": step_ms,
+        "the sum of phases": phases_ms.sum(axis=-1).max(axis=-1),
+    }.items():
         yield row(f"{what} again: difference", 200 * float((np.abs(first - second) / (first + second)).mean()), "%")
         yield row(f"{what} again: rank correlation within a task", mean_rank_correlation(first, second, names), "")
-    step = step_ms.mean(axis=0)
     for law, law_ms in laws(phases_ms.mean(axis=0)).items():
-        yield row(f"{law}: difference from the step", 100 * float(np.abs(law_ms / step - 1).mean()), "%")
+        over, error = float((law_ms / step).mean()), 100 * float(np.abs(law_ms / step - 1).mean())
+        yield row(f"{law}: {over:.2f} of the step; difference from it", error, "%")
         yield row(f"{law}: rank correlation within a task", mean_rank_correlation(law_ms, step, names), "")
 
 
