@@ -1,8 +1,7 @@
-"""Whole steps without added barriers against their phases, on two CPU ranks: which sum of phases is a step's cost?
+"""Whole steps without added barriers against their phases, on two idle CPU ranks: which sum of phases is a step's cost?
 
 The phases are measured as everywhere: each operator alone, each collective between two barriers. Then the same step runs
 many times in a row, and ranks wait for each other in its collectives only; flushes of the caches are taken off its time.
-Two rounds differ by the noise. The machine must be idle otherwise. It takes about two minutes.
 
 sum on a device    the slowest device's sum of phases, as published
 sum of maxima      each phase of its slowest device, as if all waited for each other after every phase
@@ -60,15 +59,13 @@ def rows(quick: bool = False) -> Iterator[Row]:
         step_ms = np.max([each["steps"] for each in found], axis=0)  # [R, S]
     names, step = [task.name for task, _ in placed], step_ms.mean(axis=0)
     yield row(f"{len(placed)} placements of {len(tasks)} tasks: mean step", float(step_ms.mean()), "ms")
-    for what, (first, second) in {
-        "the step": step_ms,
-        "the sum of phases": phases_ms.sum(axis=-1).max(axis=-1),
-    }.items():
+    again = {"the step": step_ms, "the sum of phases": phases_ms.sum(axis=-1).max(axis=-1)}  # [R, S]
+    for what, (first, second) in again.items():
         yield row(f"{what} again: difference", 200 * float((np.abs(first - second) / (first + second)).mean()), "%")
         yield row(f"{what} again: rank correlation within a task", mean_rank_correlation(first, second, names), "")
     for law, law_ms in laws(phases_ms.mean(axis=0)).items():
-        over, error = float((law_ms / step).mean()), 100 * float(np.abs(law_ms / step - 1).mean())
-        yield row(f"{law}: {over:.2f} of the step; difference from it", error, "%")
+        error = 100 * float(np.abs(law_ms / step - 1).mean())
+        yield row(f"{law}: {np.mean(law_ms / step):.2f} of the step; difference from it", error, "%")
         yield row(f"{law}: rank correlation within a task", mean_rank_correlation(law_ms, step, names), "")
 
 
