@@ -23,10 +23,7 @@ from dreamshard.tasks import PlacementTask
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
 """Of a training step on every device, in the order in which they run; the last axis of a stacked cost tensor."""
 
-_REACH, _POINTS = (
-    5.0,
-    101,
-)  # of the grid on which the slowest device's distribution is integrated: standard errors, values
+_REACH, _POINTS = 5.0, 101  # of the grid of the slowest device's time: standard errors, values
 
 SIMULATED = "simulated"
 """The testbed that computes costs without any device; the hardware that it states starts with this name."""
