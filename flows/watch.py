@@ -11,7 +11,6 @@ from typing import Any
 from prefect.deployments import run_deployment
 from prefect.settings import get_current_settings
 
-from dreamshard.files.text import markdown_table
 from dreamshard.recipes import with_batch_size
 from dreamshard.testbeds.base import Capacity
 from flows.forms.configuration import configure
@@ -20,6 +19,7 @@ from flows.forms.options import WatchOptions
 from flows.ingest import ingest_workload
 from flows.reports.mlflow_tracking import source_label
 from flows.reports.report_pages import publish
+from flows.reports.report_tables import markdown_table
 from flows.rules.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.rules.warm_start import last_trained, version_in_use
 from flows.stages import open_for, settle

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.roofline import Floats as Floats
+from dreamshard.hardware.roofline import copy_into as copy_into
 from dreamshard.hardware.roofline import inlined as inlined
 from dreamshard.hardware.roofline import jit as jit
 
@@ -165,7 +166,7 @@ def _paper_heads_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
     latent = load[: law.tables] if load[law.tables] >= 0.5 else law.figures
     hidden = np.maximum(linear(latent, law.hidden_weight, law.hidden_bias), 0.0)
     found[:] = 0.0
-    found[: len(law.scale_ms)] = linear(hidden, law.output_weight, law.scale_ms)
+    copy_into(found, linear(hidden, law.output_weight, law.scale_ms))
 
 
 @inlined

@@ -1,7 +1,7 @@
 """Text for people: sizes, tables and causes of errors."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,15 +13,6 @@ def gib(num_bytes: int) -> str:
     """`0.25 GiB`, `141 GiB`, `59,605 GiB`."""
     size = num_bytes / 2**30
     return f"{size:,.0f} GiB" if size >= 1000 else f"{size:.3g} GiB"
-
-
-def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with the same columns as a Markdown table; empty if there are no rows."""
-    if not rows:
-        return ""
-    columns = list(rows[0])
-    lines = [columns, ["---"] * len(columns), *([str(row[column]) for column in columns] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def shown(names: Sequence[Any]) -> str:

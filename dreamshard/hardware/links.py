@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
-from dreamshard.shards import Shards
 
 Operation = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce"]
 """NCCL's collectives that training with sharded tables needs."""
 MEASUREMENTS = Path(__file__).parent / "measurements" / "collectives.csv"
 VECTOR_BYTES = 4  # per element of pooled vectors and gradients
-LOOKUP_BYTES = 8  # per index and per length: int64
 NETWORK_SHARE = 0.9  # of the adapters' bandwidth that an all-to-all reaches; an assumption, for headers and uneven use
 PEER_S = 2e-6  # per device of another node; from 64 H800 on 8 nodes, 296-338 us for 8 MiB each (nccl issue 1531)
 _BOTH_WAYS: tuple[Operation, ...] = ("reduce_scatter", "all_gather")
@@ -61,17 +59,6 @@ def collectives_s(
     )
     reduced_s = collective_s(most[..., 2], num_devices, spec, devices_per_host, "all_reduce")
     return torch.stack([there_s, back_s + reduced_s], dim=-1)
-
-
-def index_exchange_s(shards: Shards, batch_size: int, spec: AcceleratorSpec, devices_per_host: int) -> float:
-    """Seconds of the exchange of indices, with which every shard but data-parallel copies gets the lookups of its rows.
-
-    It is none of the paper's four phases: TorchRec's pipeline hides it behind the computation of the batch before. Each
-    device receives one int64 per lookup of its tables and one per sample and table (the lengths).
-    """
-    received = ~shards.is_any("data_parallel") * batch_size * (shards.tables.pooling_factor.double() + 1)
-    most = shards.per_device(received).max()
-    return float(collective_s(LOOKUP_BYTES * most, shards.num_devices, spec, devices_per_host))
 
 
 def collective_s(

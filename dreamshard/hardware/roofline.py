@@ -81,6 +81,13 @@ def inlined(function: Compiled) -> Compiled:
     return jit(function, forceinline=True)
 
 
+@jit
+def copy_into(row: NDArray[Any], values: NDArray[Any] | tuple[int, ...]) -> None:
+    """Copy the values of a row; an assignment to a slice takes seconds to compile, since it may raise an error."""
+    for n in range(len(values)):
+        row[n] = values[n]
+
+
 def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
     """`[8]` figures for the compiled functions below; infinite for an unknown link to host memory."""
     return np.array(

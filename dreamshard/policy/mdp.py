@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, first_ms, jit, linear, phases_ms
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, copy_into, first_ms, jit, linear, phases_ms
 from dreamshard.cost_model.paper import LATENT
 from dreamshard.shards import allowed_devices
 from dreamshard.tasks import PlacementTask
@@ -162,7 +162,10 @@ def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
 
     If none has, those with the most room are legal, so that a softmax stays defined; the episode ends over capacity.
     """
-    room = np.where(allowed, capacity - used, _NO_ROOM)
+    room = capacity - used
+    for d in range(len(room)):
+        if not allowed[d]:
+            room[d] = _NO_ROOM
     legal: Mask = room >= min(size, room.max())
     return legal
 
@@ -215,14 +218,21 @@ def _place(
     phases_ms(law, loads[0, 0], empty_costs)
     empty_score = scorer.tables[-1] + _cost_score(scorer, empty_costs)
     for b in range(count):
-        costs[:], tables[:], scores[:] = empty_costs, 0.0, empty_score
+        tables[:], scores[:] = 0.0, empty_score
+        for d in range(num_devices):
+            copy_into(costs[d], empty_costs)
         for t in range(num_tables):
             legal = legal_devices(used[b], table_bytes[t], capacity, allowed[t])
-            seen_costs[b, t], seen_legal[b, t] = costs, legal
-            device = np.argmax(np.where(legal, scores + noise[b, t], -np.inf))
+            copy_into(seen_legal[b, t], legal)
+            device, best = 0, -np.inf
+            for d in range(num_devices):
+                copy_into(seen_costs[b, t, d], costs[d])
+                score = scores[d] + noise[b, t, d]
+                if legal[d] and score > best:
+                    device, best = d, score
             actions[b, t] = device
             used[b, device] += table_bytes[t]
-            loads[b, device] += latents[t]
+            copy_into(loads[b, device], loads[b, device] + latents[t])
             tables[device] += scorer.tables[t]
             phases_ms(law, loads[b, device], costs[device])
             scores[device] = tables[device] + _cost_score(scorer, costs[device])

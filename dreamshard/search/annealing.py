@@ -23,6 +23,7 @@ from dreamshard.cost_model.compiled import (
     DeviceLaw,
     Floats,
     Ints,
+    copy_into,
     curve_ms,
     device_ms,
     inlined,
@@ -170,7 +171,7 @@ def empty_state(menu: Menu) -> State:
 
 
 @inlined
-def _add_range(menu: Menu, state: State, edit: Ints | tuple[int, ...], sign: int) -> None:
+def _add_range(menu: Menu, state: State, edit: Ints, sign: int) -> None:
     """Put a range of a table on a place, or with `sign` -1 take it away; costs are left to the caller."""
     table, r, option, place = edit[0], edit[1], edit[2], edit[3]
     number, spread = menu.first_range[option] + r, menu.spread[option]
@@ -206,8 +207,10 @@ def _link(ring: Ints, before: int, after: int) -> None:
 @jit
 def put(menu: Menu, state: State, table: int, option: int, places: Ints) -> None:
     """Shard a table that is nowhere yet; costs are left to `settle`."""
+    edit = np.empty(4, np.int64)
     for r in range(menu.first_range[option + 1] - menu.first_range[option]):
-        _add_range(menu, state, (table, r, option, places[r]), 1)
+        copy_into(edit, (table, r, option, places[r]))
+        _add_range(menu, state, edit, 1)
 
 
 @jit
@@ -288,15 +291,15 @@ def _change(
     """Make the `count` edits of `search`, the first `removed` of which take ranges away, if the energy stays below."""
     num_devices, width = len(state.own_ms), menu.law.width
     edits, marks, touched, n = search.edits, search.marks, search.touched, 0
-    slow, wide = 0, 0
-    search.kept_totals[:] = state.totals
+    slow = wide = 0
+    copy_into(search.kept_totals, state.totals)
     uneven = state.totals[_UNEVEN]
     for i in range(num_devices if is_spread else count):
         d = i if is_spread else edits[i, 3]
         if not marks[d]:
             marks[d], touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
             uneven -= _uneven_ms(search, state.own_ms[d])
-            search.kept_sums[n] = state.sums[d]
+            copy_into(search.kept_sums[n], state.sums[d])
             n += 1
     done, pays = 0, True
     while pays and done < count:
@@ -308,9 +311,9 @@ def _change(
             done += 1
     for i in range(n):
         pays = pays and state.used[touched[i]] <= menu.capacity[touched[i]]
-    cost, energy = 0.0, 0.0
+    cost = energy = 0.0
     if pays:
-        slowest, widest = 0.0, 0.0
+        slowest = widest = 0.0
         for i in range(n):
             widest = max(widest, state.sums[touched[i], width])
         if is_spread:
@@ -343,8 +346,8 @@ def _change(
         _add_range(menu, state, edits[e], -1 if e >= removed else 1)
     for i in range(n):
         state.own_ms[touched[i]] = search.kept_ms[i]
-        state.sums[touched[i]] = search.kept_sums[i]
-    state.totals[:] = search.kept_totals
+        copy_into(state.sums[touched[i]], search.kept_sums[i])
+    copy_into(state.totals, search.kept_totals)
     return False
 
 
@@ -433,9 +436,9 @@ def _anneal(
             if not _choose_places(menu, state, search, t, new, places[:added], generator):
                 continue
             for k in range(removed):
-                edits[k] = t, k, old, state.place[t, k]
+                copy_into(edits[k], (t, k, old, state.place[t, k]))
             for k in range(added):
-                edits[removed + k] = t, k, new, places[k]
+                copy_into(edits[removed + k], (t, k, new, places[k]))
             count = removed + added
         else:
             device, second, way = state.place[t, r], 0, generator.random()
@@ -458,10 +461,10 @@ def _anneal(
                 continue
             removed, e = (2 if other >= 0 else 1), 0
             for place, swapped in ((device, target), (target, device)):
-                edits[e] = t, r, old, place
+                copy_into(edits[e], (t, r, old, place))
                 if other >= 0:
                     e += 1
-                    edits[e] = other, second, state.option[other], swapped
+                    copy_into(edits[e], (other, second, state.option[other], swapped))
                 e += 1
             count = 2 * removed
         if _change(menu, state, search, removed, count, is_spread, threshold):
@@ -472,7 +475,8 @@ def _anneal(
             if state.totals[_ENERGY] < least and state.totals[_COST] <= best.cost_ms:
                 cost_ms, least = state.totals[_COST], state.totals[_ENERGY]
                 for each in changed[:num_changed]:
-                    best.option[each], best.place[each], is_changed[each] = state.option[each], state.place[each], False
+                    best.option[each], is_changed[each] = state.option[each], False
+                    copy_into(best.place[each], state.place[each])
                 num_changed = 0
     return cost_ms
 

@@ -16,6 +16,7 @@ from dreamshard.cost_model.compiled import (
     TRAFFIC,
     Floats,
     Ints,
+    copy_into,
     curve_ms,
     device_ms,
     inlined,
@@ -81,8 +82,8 @@ def _fit_on_devices(
             if before[d] >= bar:
                 continue
             room = menu.capacity[d] - state.used[d] - size
-            if before[d] >= _APART:
-                room -= size * (places[:k] == d).sum()
+            for j in range(k):
+                room -= size * (places[j] == d)
             if room < 0:
                 continue
             at, count = min(count, _TRIED - 1), min(count + 1, _TRIED)
@@ -148,21 +149,22 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
     places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
     loads, most = np.zeros(len(state.own_ms)), np.inf if target.own_ms == np.inf else 1.0
     for t in order:
-        chosen, least = -1, np.inf
+        chosen, least = menu.first_option[t], np.inf
         for d in range(len(loads)):
             load = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
             loads[d] = load if may_hold(menu, state, t, d) else np.inf
         for option in range(menu.first_option[t], menu.last_option[t]):
             is_spread = menu.spread[option] != ON_DEVICES
-            if chosen >= 0 and (least <= most or (is_spread and menu.spread[chosen] == ON_DEVICES)):
+            if least < np.inf and (least <= most or (is_spread and menu.spread[chosen] == ON_DEVICES)):
                 break
             if is_spread:
                 worst = _fit_on_hosts(menu, state, t, option, places, scale, target)
             else:
                 worst = _fit_on_devices(menu, state, option, places, scale, target, loads, least)
             if worst < least:
-                chosen, least, kept[:] = option, worst, places
-        if chosen < 0:
+                chosen, least = option, worst
+                copy_into(kept, places)
+        if least == np.inf:
             return False
         put(menu, state, t, chosen, kept)
         if menu.spread[chosen] != ON_DEVICES:
@@ -213,7 +215,7 @@ def spread_evenly(menu: Menu, option: Ints, limit: Target = ANYTHING, sweeps: in
 def _even_ms(menu: Menu, total: Floats, share: Floats) -> tuple[float, float, float]:
     """A device's own cost, its width and the overall cost, if all devices have the same share of `total` `[L]`."""
     law, num_devices = menu.law, len(menu.capacity)
-    share[:] = total / num_devices
+    copy_into(share, total / num_devices)
     share[law.tables] = max(share[law.tables], 1.0)
     own, width = device_ms(law, share), share[law.width]
     cost = own + law.fixed_ms + law.total_ms * width * num_devices + curve_ms(law.curves, ALL_TO_ALL, width)
@@ -231,7 +233,7 @@ def _spread_evenly(menu: Menu, option: Ints, limit: Target, sweeps: int) -> tupl
         for o in range(menu.first_option[t], menu.last_option[t]) if sweeps else range(option[t], option[t] + 1):
             for r in range(menu.first_range[o], menu.first_range[o + 1]):
                 load = menu.loads[menu.load[r]]
-                loads[o] += menu.blocks[r] * load
+                copy_into(loads[o], loads[o] + menu.blocks[r] * load)
                 num_bytes[o] += menu.blocks[r] * menu.size[r]
                 if limit.own_ms < np.inf and menu.spread[o] == ON_DEVICES:
                     beyond[o] = beyond[o] or _load(limit, device_ms(menu.law, load), load[menu.law.width], 0.0) > 1

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dreamshard.files.text import gib, markdown_table, shown
+from dreamshard.files.text import gib, shown
 from dreamshard.moving import Point
 from dreamshard.plan import Plan
 from flows.placing.request import Placed
+from flows.reports.report_tables import markdown_table
 
 
 def prediction_sentence(plan: Plan) -> str:

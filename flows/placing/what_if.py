@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.links import index_exchange_s
+from dreamshard.hardware.links import collective_s
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
@@ -13,6 +13,8 @@ from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables
+
+_LOOKUP_BYTES = 8  # per index and per length: int64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,18 @@ def _estimate(task: PlacementTask, spec: AcceleratorSpec) -> Estimate:
         overall_ms=float(device_ms.max()),
         phases_ms=tuple(costs.phases_ms[int(device_ms.argmax())].tolist()),
         balance=float(device_ms.mean() / device_ms.max()),
-        index_ms=1e3 * index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, spec, per_host),
+        index_ms=1e3 * _index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, spec, per_host),
         largest_bytes=int(shards.memory_bytes().max()),
         num_shards=len(shards.device),
     )
+
+
+def _index_exchange_s(shards: Shards, batch_size: int, spec: AcceleratorSpec, devices_per_host: int) -> float:
+    """Seconds of the exchange of indices, with which every shard but data-parallel copies gets the lookups of its rows.
+
+    It is none of the paper's four phases: TorchRec's pipeline hides it behind the computation of the batch before. Each
+    device receives one int64 per lookup of its tables and one per sample and table (the lengths).
+    """
+    received = ~shards.is_any("data_parallel") * batch_size * (shards.tables.pooling_factor.double() + 1)
+    most = shards.per_device(received).max()
+    return float(collective_s(_LOOKUP_BYTES * most, shards.num_devices, spec, devices_per_host))

@@ -9,10 +9,10 @@ import pandas as pd  # type: ignore[import-untyped]
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
-from dreamshard.files.text import markdown_table
 from dreamshard.recipes import Recipe
 from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.reports import plots, report_pages, report_tables
+from flows.reports.report_tables import markdown_table
 from flows.rules.dataset_diff import diff_datasets
 from flows.runtime.identity import source_revision
 from storage.lake import catalog

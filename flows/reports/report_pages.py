@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 
-from dreamshard.files.text import markdown_table
 from flows.reports import report_tables
 from flows.reports.plots import plots
+from flows.reports.report_tables import markdown_table
 from storage.run_records.report_store import EvaluationReport
 
 _STYLE = """

@@ -1,7 +1,7 @@
 """Tables and MLflow metrics of evaluation reports."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamshard.evaluation import PairedComparison
@@ -9,6 +9,15 @@ from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
 
 Table = list[dict[str, Any]]
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows with the same columns as a Markdown table; empty if there are no rows."""
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([str(row[column]) for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def title(report: EvaluationReport) -> str:

@@ -28,7 +28,6 @@ import pandas as pd
 import torch
 
 from dreamshard.cost_model.exchanges import exchanges_for
-from dreamshard.files.text import markdown_table
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival
@@ -41,6 +40,7 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm
+from flows.reports.report_tables import markdown_table
 from flows.runtime.identity import source_revision
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.measuring import Row
