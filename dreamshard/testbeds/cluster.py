@@ -16,8 +16,6 @@ from dreamshard.testbeds.layout import Layout
 from dreamshard.testbeds.operators import require_fbgemm, require_operators
 from dreamshard.testbeds.ranks import Job, Launcher, RankFailure, Ranks, describe_rank
 
-_MEMORY_SHARE = 0.45  # of a step's time that is slow when memory is: repeated measurements differ least with it
-
 
 class ClusterTestbed(DeviceTestbed):
     """Measures placements and exchanges on ranks that start with the first measurement and stay up until `close`.
@@ -52,7 +50,6 @@ class ClusterTestbed(DeviceTestbed):
         self.layout = Layout.of(list(map(describe_rank, range(most), gpus))) if ranks is None else ranks.layout
         own = self.layout.part(setup.num_devices)
         self.hardware, self.links = own.hardware(self.device_type), own.model(self.device_type)
-        self._flushes_ms: list[float] = []  # of each measurement so far
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`; the sample's task has the devices per host that were measured."""
@@ -91,11 +88,7 @@ class ClusterTestbed(DeviceTestbed):
             self.ranks.end()
 
     def _timed(self, name: str, part: Layout, measured: Exchange | Shards) -> Floats | Infeasible:
-        """`[R, D, P]` milliseconds of each timed pass, rank and phase; ends all ranks on any error, which is one sentence.
-
-        Neighbours slow the memory of a shared machine for seconds to minutes. So on CPUs a pass counts at the usual speed of
-        memory, by the time that emptying the caches took in it.
-        """
+        """`[R, D, P]` milliseconds of each timed pass, rank and phase; ends all ranks on any error, which is one sentence."""
         self.ranks = self.ranks or Ranks(Launcher(self.setup.most_devices, on_gpu=self._on_gpu))
         job = Job(device_type=self.device_type, setup=self.setup, members=part.numbers, measured=measured)
         try:
@@ -112,9 +105,4 @@ class ClusterTestbed(DeviceTestbed):
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
         if infeasible:
             return infeasible
-        phases_ms, flushes_ms = np.split(np.stack(answers, axis=1), [-1], axis=2)
-        if self._on_gpu:
-            return phases_ms
-        self._flushes_ms.append(float(np.median(flushes_ms)))
-        slowness: Floats = (flushes_ms / np.median(self._flushes_ms)) ** _MEMORY_SHARE
-        return phases_ms / slowness
+        return np.stack(answers, axis=1)

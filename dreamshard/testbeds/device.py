@@ -99,7 +99,6 @@ class Device:
         self._weights = torch.empty(0, dtype=torch.uint8, device=device)
         self.device = self._weights.device  # with the number of a GPU
         self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
-        self.flush_ms = 0.0  # CPU time of the last flush
         self._lookups: dict[str, Lookups] = {}
 
     def read(self, name: str, rows: int) -> Lookups:
@@ -154,10 +153,8 @@ class Device:
 
     def flush(self) -> None:
         """Empty the caches."""
-        began = time.thread_time_ns()
         for _ in range(FLUSHES[self.device.type]):
             self._flush.add_(1)
-        self.flush_ms = (time.thread_time_ns() - began) / 1e6
 
     def cold(self, work: Callable[[], Any]) -> tuple[Any, float]:
         """The result and milliseconds of computing with cold caches."""

@@ -63,7 +63,7 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
 
 
 def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None = None) -> Floats | Infeasible:
-    """`[R, 5]` milliseconds of each timed pass on this rank by phase and of a flush, or the first shards that did not fit.
+    """`[R, 4]` milliseconds of each timed pass on this rank by phase, or the first shards that did not fit.
 
     `shards` are those of all devices. Each operator runs alone; each collective begins when all ranks are there. Without
     `teams` there are no collectives.
@@ -103,7 +103,7 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
 
 
 def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
-    """`[R, 3]` milliseconds of each timed all-to-all, of its way back, and of a flush, on this rank.
+    """`[R, 2]` milliseconds of each timed all-to-all and its way back on this rank.
 
     Every rank sends each rank an equal share of its bytes, the first ones an element more if need be.
 
@@ -125,9 +125,9 @@ def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
 
 
 def _passes(device: Device, once: Callable[[], Sequence[float]]) -> Floats:
-    """`[R, P + 1]` milliseconds of each timed pass, and of its last flush."""
+    """`[R, P]` milliseconds of each timed pass."""
     warmups, repeats = device.setup.warmups, device.setup.repeats
-    return np.array([[*once(), device.flush_ms] for _ in range(warmups + repeats)][warmups:])
+    return np.array([once() for _ in range(warmups + repeats)][warmups:])
 
 
 def _timed(work: Work, team: Group | None, device: Device) -> float:

@@ -86,7 +86,7 @@ def _rank(number: int, folder: str, setup: TestbedSetup, placed: Placed, count: 
         shards = Shards.of(*placed[i])
         timed = measure_step(shards, device, number, teams)
         assert isinstance(timed, np.ndarray), "a placement does not fit"
-        phases[again, i] = np.median(timed[:, :4], axis=0)
+        phases[again, i] = np.median(timed, axis=0)
         steps[again, i] = _step_ms(shards, device, teams, count)
     np.savez(f"{folder}/{number}.npz", phases=phases, steps=steps)
     dist.barrier()
