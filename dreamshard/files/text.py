@@ -1,4 +1,4 @@
-"""Text for people: sizes, tables and causes of errors."""
+"""Text for people: sizes, lists of names and causes of errors."""
 
 import re
 from collections.abc import Iterable, Sequence
