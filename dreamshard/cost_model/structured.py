@@ -58,7 +58,8 @@ _LOG_SCALES = -3, 3  # limits of `log_scale`, which is 0 to 2: far below, a phas
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
 _HUBER = 0.05  # relative error above which the loss grows linearly
-_SLOPES, _OUTPUTS = 0.06, 0.018  # of `slope` and `output_weight`: the larger, the less noise shrinks them
+_WEIGHTS = {"slope": 0.06, "output_weight": 0.018}  # units of these: the larger, the less noise shrinks them
+_GAIN = 8.5  # of a fit with a small loss over small weights
 
 
 class StructuredCostNetwork(CostNetwork):
@@ -194,8 +195,9 @@ class StructuredCostNetwork(CostNetwork):
     def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *steps: Any) -> float:
         """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`.
 
-        The objective is squared weights minus the loss to the power of -1/2. Squares weigh as the loss to the power of 3/2,
+        The objective is squared weights minus the loss to the power of -1/4. Squares weigh as the loss to the power of 5/4,
         so noise shrinks the weights. Without that, a search finds their errors, most of all with few tables per device.
+        Weights are in units in which all are about 1: else the first steps leave some far off, whose gradient is lost.
         """
         with torch.no_grad():
             self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
@@ -203,16 +205,18 @@ class StructuredCostNetwork(CostNetwork):
             if self.measured_on is None:
                 self.calibrate(data)
         loss, parameters = self.loss_of(data), list(self.parameters())
+        units = np.concatenate([np.full(each.numel(), _WEIGHTS.get(name, 1.0)) for name, each in self.named_parameters()])
+        shrunk, devices = units < 1, int(data.holding.sum())
 
-        def objective(weights: Floats) -> tuple[float, Floats]:
-            vector_to_parameters(torch.from_numpy(weights).float(), parameters)
+        def objective(scaled: Floats) -> tuple[float, Floats]:
+            vector_to_parameters(torch.from_numpy(scaled * units).float(), parameters)
             with torch.enable_grad():
-                scaled = torch.cat([self.slope / _SLOPES, self.output_weight / _OUTPUTS], dim=1)
-                value = scaled.square().sum() / data.holding.sum() - loss() ** -0.5
-            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)])
-            return value.item(), slopes.double().numpy()
+                gain = _GAIN * loss() ** -0.25
+            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(gain, parameters)]).double().numpy()
+            kept = scaled * shrunk / devices
+            return float(kept @ scaled) - gain.item(), 2 * kept - slopes * units
 
-        start = parameters_to_vector(parameters).detach().double().numpy()
+        start = parameters_to_vector(parameters).detach().double().numpy() / units
         bounds = [_LOG_SCALES] * 2 + [(None, None)] * (len(start) - 2)  # the first two are `log_scale`
         found = scipy.optimize.minimize(
             objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
