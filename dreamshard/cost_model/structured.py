@@ -205,7 +205,9 @@ class StructuredCostNetwork(CostNetwork):
             if self.measured_on is None:
                 self.calibrate(data)
         loss, parameters = self.loss_of(data), list(self.parameters())
-        units = np.concatenate([np.full(each.numel(), _WEIGHTS.get(name, 1.0)) for name, each in self.named_parameters()])
+        units = np.concatenate(
+            [np.full(each.numel(), _WEIGHTS.get(name, 1.0)) for name, each in self.named_parameters()]
+        )
         shrunk, devices = units < 1, int(data.holding.sum())
 
         def objective(scaled: Floats) -> tuple[float, Floats]:
