@@ -76,6 +76,11 @@ class CostModel(ABC):
         """Fewest columns of a shard whose cost is known; narrower shards are for tables that fit no device."""
         return 1
 
+    @property
+    def spread(self) -> float:
+        """Relative standard error of a device's predicted cost."""
+        return 0.0
+
     def loads(self, shards: Shards) -> Floats:
         """`[S, L]` additive loads; the last columns are `TRAFFIC`.
 
@@ -115,7 +120,7 @@ class CostModel(ABC):
 
     def predict(self, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase; raises as `loads`."""
-        return DeviceCosts(self.phases_ms(self.sums(Shards.of(self.task, placement))[None])[0])
+        return DeviceCosts(self.phases_ms(self.sums(Shards.of(self.task, placement))[None])[0], self.spread)
 
 
 @runtime_checkable
@@ -208,9 +213,10 @@ class NetworkCosts(CostModel):
         """See `CostModel`."""
         return int(self.network.narrowest) if isinstance(self.network, StructuredCostNetwork) else 1
 
-    def predict(self, placement: Placement) -> DeviceCosts:
-        """See `CostModel`; with the network's spread."""
-        return replace(super().predict(placement), spread=float(self.network.spread))
+    @property
+    def spread(self) -> float:
+        """See `CostModel`."""
+        return float(self.network.spread)
 
     @torch.no_grad()
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:

@@ -2,18 +2,21 @@
 
 First tables are whole, or in as few ranges of columns as memory allows; then in ranges of columns; then sharded in every way
 that is allowed. A higher level is taken only if it saves more than the cost model errs about shards, so a search that may do
-more never costs more. The result is never predicted to cost more than a start.
+more never costs more. The result is never predicted to cost more than a start. Annealing lowers the slowest device's cost;
+whether its result or a start is taken depends on the mean over the cost model's errors, which annealing makes more of.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
+import torch
 
 from dreamshard.cost_model.compiled import Ints
+from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, anneal, priced
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, anneal, priced, state_of
 from dreamshard.search.baselines import rule_placements
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ALL, COLUMNS, WHOLE, ShardingOptions
@@ -67,7 +70,8 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
         raise no_room(task)
     if not found:  # only an exact search may
         return Placement.whole(packed(task), task.num_devices) if most == WHOLE else packed_columns(task)
-    best = _improved(options.up_to(WHOLE), found, moves)
+    menu = options.up_to(WHOLE)
+    best = _least_expected(menu, [*found, _improved(menu, found, moves)], costs.spread)
     for level, gain in ((COLUMNS, costs.column_gain), (ALL, costs.spread_gain)):
         if level > most or (options.levels[:, level] == options.levels[:, level - 1]).all():
             continue
@@ -110,6 +114,13 @@ def _separated(menu: Menu, dim: Ints) -> list[Found | None]:
 
 def _cost(found: Found) -> float:
     return found.cost_ms
+
+
+def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> Found:
+    """The one of the least mean cost over the cost model's errors: several devices about as slow cost more than one."""
+    own_ms = np.stack([state_of(menu, each.option, each.place).own_ms for each in found])
+    device_ms = own_ms - own_ms.max(axis=1, keepdims=True) + np.array([[each.cost_ms] for each in found])
+    return found[int(DeviceCosts(torch.from_numpy(device_ms)[..., None], spread).overall_ms().argmin())]
 
 
 def _improved(menu: Menu, starts: Sequence[Found], moves: int, searches: int = 1) -> Found:
@@ -174,8 +185,8 @@ def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, ca
     by_origin: list[Sequence[Found | None]] = []
     if not caching:
         own_ms, width = balanced(menu).even
-        limits = ANYTHING, Target(max(own_ms, alone.max()), _WIDTH * width)
-        by_origin += [[greedy(menu, by_cost, each) for each in limits], _separated(menu, dim)]
+        narrow = greedy(menu, by_cost, Target(max(own_ms, alone.max()), _WIDTH * width))
+        by_origin += [[greedy(menu, by_cost)], [narrow, *_separated(menu, dim)]]
         if options.are_whole:
             by_origin.append([priced(menu, *options.whole(device.numpy())) for device in rule_placements(task)])
     legal = [[each for each in found if each is not None] for found in by_origin]
