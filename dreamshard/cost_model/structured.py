@@ -54,7 +54,6 @@ _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
 _HIDDEN = 16
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
 _EXPONENTS = -15, 8  # least and greatest of a table's work
-_LOG_SCALES = -3, 3  # limits of `log_scale`, which is 0 to 2: far below, a phase's gradient is lost, and it stays 0
 _ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
 _NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
 _HUBER = 0.05  # relative error above which the loss grows linearly
@@ -123,10 +122,10 @@ class StructuredCostNetwork(CostNetwork):
         work = self._work(inputs, raw_work)
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., :1] + logs[..., 4:5]
-        shared = torch.cat([distinct, logs[..., 0:3:2]], dim=-1).exp() / _UNITS
+        shared = torch.cat([distinct, logs[..., 0:3:2]], -1).exp() / _UNITS
         if ratios is not None:
             shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]
-        return torch.cat([work, work.square(), wide, shared, torch.ones_like(wide[..., :1])], dim=-1)
+        return torch.cat([work, work.square(), wide, shared, torch.ones_like(wide[..., :1])], -1)
 
     def _work_inputs(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None
@@ -136,13 +135,13 @@ class StructuredCostNetwork(CostNetwork):
         logs = z * self.std + self.mean
         dim, rows, pooling, reuse, unique, hot = z.unbind(-1)
         per_row, per_unique = (self.std[0] / self.std[1:5:3]).unbind()
-        sizes = torch.stack([dim, pooling, reuse, unique + dim * per_unique, rows + dim * per_row], dim=-1)  # [*B, 5]
+        sizes = torch.stack([dim, pooling, reuse, unique + dim * per_unique, rows + dim * per_row], -1)  # [*B, 5]
         steps = (sizes[..., None] + _PLACES).tanh().flatten(-2)
-        saturating = torch.cat([steps, (-logs[..., 3:4]).exp(), hot[..., None].tanh()], dim=-1)
+        saturating = torch.cat([steps, (-logs[..., 3:4]).exp(), hot[..., None].tanh()], -1)
         work = (logs[..., :1] + logs[..., 2:3]).exp() / 100
         if ratios is not None:
             work = work * ratios[..., [FORWARD, BACKWARD]]
-        return logs, torch.cat([z, 0.3 * z[..., :3].square(), saturating], dim=-1), work
+        return logs, torch.cat([z, 0.3 * z[..., :3].square(), saturating], -1), work
 
     def _work(self, inputs: Float[Tensor, "*B Z"], raw_work: Float[Tensor, "*B _"]) -> Float[Tensor, "*B 2"]:
         return raw_work * (inputs @ self.slope.T + self.log_scale).clamp(*_EXPONENTS).exp()
@@ -180,7 +179,7 @@ class StructuredCostNetwork(CostNetwork):
         comm_ms = comm_inputs(sums[..., DIMS]) @ self.comm_ms.T
         loads = sums.flatten(0, -2).double().numpy()
         compute = torch.from_numpy(computes_ms(self.law(1), loads)).to(sums.dtype).view(comm_ms.shape)
-        return torch.cat([compute[..., :1], comm_ms, compute[..., 1:]], dim=-1)
+        return torch.cat([compute[..., :1], comm_ms, compute[..., 1:]], -1)
 
     def knows_topology(self, task: PlacementTask) -> bool:
         return self.exchanges.knows(self.exchanges.topology(task)) or super().knows_topology(task)
@@ -197,7 +196,7 @@ class StructuredCostNetwork(CostNetwork):
 
         The objective is squared weights minus the loss to the power of -1/4. Squares weigh as the loss to the power of 5/4,
         so noise shrinks the weights. Without that, a search finds their errors, most of all with few tables per device.
-        Weights are in units in which all are about 1: else the first steps leave some far off, whose gradient is lost.
+        Weights are in units of their usual size: else 50 steps do not converge, and may lose a phase's gradient.
         """
         with torch.no_grad():
             self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
@@ -205,28 +204,22 @@ class StructuredCostNetwork(CostNetwork):
             if self.measured_on is None:
                 self.calibrate(data)
         loss, parameters = self.loss_of(data), list(self.parameters())
-        units = np.concatenate(
-            [np.full(each.numel(), _WEIGHTS.get(name, 1.0)) for name, each in self.named_parameters()]
-        )
-        shrunk, devices = units < 1, int(data.holding.sum())
+        units = np.concatenate([np.full(each.numel(), _WEIGHTS.get(name, 1)) for name, each in self.named_parameters()])
 
         def objective(scaled: Floats) -> tuple[float, Floats]:
             vector_to_parameters(torch.from_numpy(scaled * units).float(), parameters)
             with torch.enable_grad():
                 gain = _GAIN * loss() ** -0.25
             slopes = torch.cat([each.flatten() for each in torch.autograd.grad(gain, parameters)]).double().numpy()
-            kept = scaled * shrunk / devices
+            kept = scaled * (units < 1) / data.holding.sum().item()
             return float(kept @ scaled) - gain.item(), 2 * kept - slopes * units
 
         start = parameters_to_vector(parameters).detach().double().numpy() / units
-        bounds = [_LOG_SCALES] * 2 + [(None, None)] * (len(start) - 2)  # the first two are `log_scale`
-        found = scipy.optimize.minimize(
-            objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
-        )
+        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
         objective(found.x)
-        error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(dim=-1)
-        relative = error_ms / torch.maximum(data.phases_ms.sum(dim=-1), 0.2 * data.overall_ms[:, None])
-        self.spread = _NORMAL * relative[data.holding].abs().median()
+        error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(-1)
+        error_ms /= torch.maximum(data.phases_ms.sum(-1), 0.2 * data.overall_ms[:, None])
+        self.spread = _NORMAL * error_ms[data.holding].abs().median()
         value = loss().item()
         if not math.isfinite(value):
             raise TrainingDivergedError(
@@ -251,25 +244,25 @@ class StructuredCostNetwork(CostNetwork):
         assignment, measured_ms = data.assignment[held], data.phases_ms[held]  # [N, P], [N, 4]
         scale_ms = torch.maximum(data.phases_ms.sum(-1), 0.2 * data.overall_ms[:, None])[held]
         comm_ms = (comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)[held]
-        comm_error = (comm_ms - measured_ms[:, 1:3]).sum(dim=1) / scale_ms  # [N]
+        comm_error = (comm_ms - measured_ms[:, 1:3]).sum(1) / scale_ms  # [N]
         idle_error = -measured_ms[:, COMPUTE].T / scale_ms  # [2, N]
         per_unit = self.scale_ms[:, None] / scale_ms  # [2, N]
         logs = 0.5 * (sums[held][:, _LOGS] + LEAST_SUM).log()  # [N, 4]
         logs[:, 0] -= COUNT_SHIFT
-        shared = torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], dim=1).T.expand(2, -1, -1)
+        shared = torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], 1).T.expand(2, -1, -1)
 
         def loss() -> Float[Tensor, ""]:
             work = self._work(inputs, raw_work)  # [P, 2]
-            total, square = (assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2, N]
+            total, square = (assignment @ torch.cat([work, work.square()], 1)).T.chunk(2)  # [2, N]
             concentration = 2 * (square + LEAST_SQUARE).sqrt() / (total + LEAST_WORK)
-            own = torch.stack([0.5 * (total + LEAST_WORK).log(), concentration], dim=1)
+            own = torch.stack([0.5 * (total + LEAST_WORK).log(), concentration], 1)
             bias, weight = self.hidden_bias[..., None], self.hidden_weight.mT
-            hidden = torch.baddbmm(bias, weight, torch.cat([own, shared], dim=1)).relu()  # [2, H, N]
+            hidden = torch.baddbmm(bias, weight, torch.cat([own, shared], 1)).relu()  # [2, H, N]
             output = torch.bmm(self.output_weight[:, None], hidden)[:, 0]  # [2, N]
             correction = (BOUND * (output / BOUND).tanh()).exp()
             compute = nn.functional.softplus(self.launch[:, None]) + total * correction
             error = idle_error + compute * per_unit  # [2, N]
-            return _huber(error) / 2 + _huber(error.sum(dim=0) + comm_error)
+            return _huber(error) / 2 + _huber(error.sum(0) + comm_error)
 
         return loss
 

@@ -110,7 +110,7 @@ class CostModel(ABC):
         curves = np.zeros((NUM_CURVES, len(curve_points())))
         for kind in range(NUM_CURVES if spread else 1):
             alone = torch.from_numpy(curve_points())[:, None] * torch.eye(NUM_CURVES)[kind]
-            curves[kind] = self.collectives_ms(alone).sum(dim=1).numpy()
+            curves[kind] = self.collectives_ms(alone).sum(1).numpy()
         return curves
 
     def sums(self, shards: Shards) -> Floats:
@@ -179,7 +179,7 @@ def changed_ms(
             where = number, shards.device.numpy()[own]
             np.add.at(changed, where, sign * own_loads[own])
             np.add.at(used, where, sign * shards.device_bytes.numpy()[own])
-        costs_ms.append(model.phases_ms(changed).sum(dim=-1).double())
+        costs_ms.append(model.phases_ms(changed).sum(-1).double())
         fits.append(torch.from_numpy((used <= task.capacity_bytes.numpy()).all(axis=1)))
     return torch.cat(costs_ms), torch.cat(fits)
 
@@ -252,7 +252,7 @@ class NetworkCosts(CostModel):
     @torch.no_grad()
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """See `CostModel`."""
-        own, most = torch.from_numpy(sums).float()[..., : -len(TRAFFIC)], torch.from_numpy(sums.max(axis=1))
+        own, most = torch.from_numpy(sums).float()[..., : -len(TRAFFIC)], torch.from_numpy(sums.max(1))
         phases_ms = self.network.phases_ms(own).clamp(min=0)
         phases_ms[..., 1:3] += self.collectives_ms(most[:, -NUM_CURVES:])[:, None].float()
         return phases_ms
@@ -312,7 +312,7 @@ class RooflineCosts(CostModel):
         """See `CostModel`."""
         figures, devices = figures_of(self.spec, self.batch_size), sums.shape[:2]
         compute_s = operators_s(figures, sums.reshape(-1, sums.shape[-1])).reshape(*devices, 2)
-        most = torch.from_numpy(sums.max(axis=1)[:, [DIM, -3, -2, -1]])
+        most = torch.from_numpy(sums.max(1)[:, [DIM, -3, -2, -1]])
         compute_ms, comm_ms = 1e3 * torch.from_numpy(compute_s), self.collectives_ms(most)[:, None].expand(*devices, 2)
         return torch.cat([compute_ms[..., :1], comm_ms, compute_ms[..., 1:]], dim=-1)
 

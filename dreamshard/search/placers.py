@@ -78,8 +78,7 @@ class SearchingPlacer(OrderedPlacer):
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
-        most = highest_level(task, columns=self.columns)
-        return search(task, self.costs(task), self.moves(task, budget_ms), most)
+        return search(task, self.costs(task), self.moves(task, budget_ms), highest_level(task, self.columns))
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,6 @@ class RooflinePlacer(SearchingPlacer):
 
     def measured_on(self, task: PlacementTask) -> MeasuredOn:
         """The measurements behind the predictions for a task."""
-        batch = task.batch_size or DEFAULT_BATCH
         return MeasuredOn(
             testbed="preset",
             hardware=f"simulated {self.spec.name}",
@@ -157,7 +155,7 @@ class RooflinePlacer(SearchingPlacer):
             devices_per_host=task.devices_per_host,
             precision=task.precision,
             optimizer=task.optimizer,
-            batch_size=batch,
+            batch_size=task.batch_size or DEFAULT_BATCH,
         )
 
 

@@ -3,11 +3,12 @@
 First tables are whole, or in as few ranges of columns as memory allows; then in ranges of columns; then sharded in every way
 that is allowed. A higher level is taken only if it saves more than the cost model errs about shards, so a search that may do
 more never costs more. The result is never predicted to cost more than a start. Annealing lowers the slowest device's cost;
-whether its result or a start is taken depends on the mean over the cost model's errors, which annealing makes more of.
+whether its result or a start is taken is decided by the mean over the cost model's errors, which annealing makes more of.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ _WIDEST_RANGES = (2**30, 64, 32)  # columns
 _MARGIN = 3  # numbers of devices to which wide tables keep
 _KEPT = 2  # placements with split tables from which the search goes on
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
+_cost = attrgetter("cost_ms")
 
 
 def default_moves(task: PlacementTask) -> int:
@@ -40,10 +42,9 @@ def default_moves(task: PlacementTask) -> int:
     return 2_000 + 10 * len(task.tables)
 
 
-def highest_level(task: PlacementTask, *, columns: bool = True) -> int:
-    """The highest level that the task's constraints allow."""
-    constraints = task.constraints
-    types = constraints.all_sharding_types
+def highest_level(task: PlacementTask, columns: bool) -> int:
+    """The highest level that the task's constraints allow; `columns` if memory need not require them."""
+    types = task.constraints.all_sharding_types
     if types - set(ON_ONE_DEVICE):
         return ALL
     return COLUMNS if columns and "column_wise" in types else WHOLE
@@ -112,15 +113,12 @@ def _separated(menu: Menu, dim: Ints) -> list[Found | None]:
     return found
 
 
-def _cost(found: Found) -> float:
-    return found.cost_ms
-
-
 def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> Found:
     """The one of the least mean cost over the cost model's errors: several devices about as slow cost more than one."""
-    own_ms = np.stack([state_of(menu, each.option, each.place).own_ms for each in found])
-    device_ms = own_ms - own_ms.max(axis=1, keepdims=True) + np.array([[each.cost_ms] for each in found])
-    return found[int(DeviceCosts(torch.from_numpy(device_ms)[..., None], spread).overall_ms().argmin())]
+    own_ms = torch.tensor(np.array([state_of(menu, each.option, each.place).own_ms for each in found]))  # [N, D]
+    waits_ms = torch.tensor([each.cost_ms for each in found]) - own_ms.amax(1)
+    costs = DeviceCosts((own_ms + waits_ms[:, None])[..., None] * torch.eye(4)[0], spread)
+    return found[int(costs.overall_ms().argmin())]
 
 
 def _improved(menu: Menu, starts: Sequence[Found], moves: int, searches: int = 1) -> Found:
