@@ -9,13 +9,14 @@ from torch.nn import functional
 from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork, TrainingDivergedError, prediction_error
 from dreamshard.cost_model.structured import DIMS
 from dreamshard.placement import Placement
+from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import RandomPlacer
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.task_sampling import split_tables
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import pool_of, roomy_task, sample_tasks, task_of
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import fit_costs, start_training
+from tests.helpers.trained import fit_costs, make_placer, start_training
 
 POOL = pool_of(80)
 TRAIN, TEST = split_tables(POOL, torch.Generator().manual_seed(0))
@@ -57,6 +58,15 @@ def test_noise_shrinks_the_weights_of_the_cost_network():
     fit_costs(quiet, measured(TRAIN, 20))
     fit_costs(noisy, measured(TRAIN, 20, noise=0.3))
     assert noisy.cost_network.slope.norm() < 0.7 * quiet.cost_network.slope.norm()
+
+
+def test_the_search_expects_no_higher_cost_than_cost_greedy():
+    state, samples = start_training(TRAIN, TrainingConfig(), seed=0), measured(TRAIN, 40, 8, noise=0.1)
+    fit_costs(state, samples)
+    placer, greedy = make_placer(state), GreedyCostPlacer(state.cost_network, state.normaliser)
+    for task in [sample.task for sample in samples]:
+        searched, found = (placer.predict(task, each.place(task)).overall_ms() for each in (placer, greedy))
+        assert searched <= found * (1 + 1e-5)
 
 
 def test_a_loss_that_is_no_number_ends_training():
