@@ -34,7 +34,7 @@ class TasksConfig:
     memory_bytes: int = 2 * 2**30
     reserve_bytes: int = 0
     num_train: int = 50
-    num_test: int = 24
+    num_test: int = 30
     precision: Precision = "fp32"
     optimizer: Optimizer = "sgd"
 
