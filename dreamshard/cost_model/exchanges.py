@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dreamshard.cost_model.cost_network import CostData
-from dreamshard.costs import PHASES, Exchange, ExchangeSample, MeasuredOn
+from dreamshard.costs import Exchange, ExchangeSample, MeasuredOn
 from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.tasks import PlacementTask
 
 Array = NDArray[np.float64]
 _BYTES, _TIMES = 2, slice(3, 5)  # columns of points, after devices and devices per host: milliseconds both ways
-_COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
+_COMM = 1, 2  # of `PHASES`
 _ALONE_WEIGHT = 0.1  # of the relative error of an all-to-all measured alone, next to a placement's
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
 _HUNDRED = 100  # dims in a unit of comm_inputs

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from dreamshard.costs import PHASES
@@ -79,7 +80,7 @@ def _figures(
         placer=name,
         overall_ms=_finite(mean_overall_ms(rows, name)),
         predicted_ms=_finite(sum(row.predicted_ms for row in own) / len(own)),
-        place_ms=sum(row.place_ms for row in own) / len(own),
+        place_ms=median(row.place_ms for row in own),
         predicted_mape=mape,
         predicted_spearman=spearman,
     )

@@ -54,7 +54,7 @@ class PlacerFigures:
     Attributes:
         overall_ms: mean measured cost; None where a placement did not fit.
         predicted_ms: mean predicted cost; None if nothing predicts costs of steps.
-        place_ms: mean time to find a placement.
+        place_ms: median time to find a placement; the first run compiles.
         predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
         predicted_spearman: its mean rank correlation within a task; None without one.
     """
