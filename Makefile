@@ -22,7 +22,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20 --durations-min=5
 QUICK := tests/dreamshard tests/storage/lake
 
-.PHONY: help run up check lint test test-all baseline bench messages pictures format lock audit install install-test clean
+.PHONY: help run up check lint test test-all baseline bench pictures format lock audit install install-test clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -37,12 +37,11 @@ up: install ## start Prefect, MLflow, a worker and all deployments; Ctrl-C stops
 check: lint ## check a change in a minute and a half: lint, and the tests of the library and the lake
 	$(PYTEST) $(PARALLEL) -m quick $(QUICK) $(ARGS)
 
-lint: install-test ## check format, lint, types, import contracts and English
+lint: install-test ## check format, lint, types, and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m tests.english
 
 test: lint ## run lint and all tests but those that take minutes each: about 9 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not (long or browser)" $(ARGS)
@@ -55,10 +54,6 @@ baseline: install-test ## compare costs of plans and errors with the frozen ones
 
 bench: install-test ## measure quality and speed; figures go to tests/benchmarks/data
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks $(ARGS)
-
-messages: install-test ## renew the snapshots of error messages in tests/messages
-	rm -f tests/messages/*.json
-	RENEW_MESSAGES=1 $(PYTEST) -q -p no:xdist $(ARGS)
 
 pictures: install-test ## take the pictures of Prefect's and MLflow's pages in docs/pictures; needs chromium
 	DREAMSHARD_PICTURES=docs/pictures $(PYTEST) tests/flows/test_browser.py $(ARGS)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from jaxtyping import install_import_hook
 
-from tests.helpers.messages import IS_RENEWED, Messages
 from tests.helpers.quiet import CALLERS, QUIET
 from tests.helpers.s3_server import s3_server
 
@@ -46,16 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("processes")
         if item.nodeid.startswith(QUICK_FOLDERS) and NOT_QUICK.isdisjoint(mark.name for mark in item.iter_markers()):
             item.add_marker("quick")
-    if IS_RENEWED:
-        items[:] = [item for item in items if "messages" in getattr(item, "fixturenames", ())]
-
-
-@pytest.fixture
-def messages(request: pytest.FixtureRequest) -> Iterator[Messages]:
-    """Compare the messages of expected errors with the snapshot."""
-    found = Messages()
-    yield found
-    found.compare(request.node.nodeid)
 
 
 def pytest_unconfigure() -> None:

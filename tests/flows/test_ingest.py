@@ -14,7 +14,6 @@ from flows.ingest import read_source_state
 from flows.runtime import sources
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, files
-from tests.helpers.messages import Messages
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +128,7 @@ def test_a_torchrec_model_is_ingested_with_its_batches(dreamshard: Dreamshard, t
     assert run()["samples"] > 8  # by a Zipf law
 
 
-def test_a_model_is_made_once_until_its_source_is_closed(tmp_path: Path, messages: Messages):
+def test_a_model_is_made_once_until_its_source_is_closed(tmp_path: Path):
     pytest.importorskip("torchrec")
     (tmp_path / "sourced_model.py").write_text(MODEL)
     config = WorkloadConfig(source=f"{tmp_path}/sourced_model.py:make_model", batch_size=8, dim=None)
@@ -140,7 +139,7 @@ def test_a_model_is_made_once_until_its_source_is_closed(tmp_path: Path, message
     import sourced_model
 
     assert sourced_model.calls == 1
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         sources.opened_source(config, "another")
     sources.close()
     assert sources.token_of(config) == token

@@ -26,7 +26,6 @@ from storage.run_records.trainings import Warm
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.helpers.lake import append_samples
-from tests.helpers.messages import Messages
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.versions import training_of
 
@@ -115,7 +114,7 @@ def removable(store: Store) -> list[retention.StoredFile]:
     return retention.find_removable(store, datetime.now(UTC) - timedelta(days=90))
 
 
-def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store, messages: Messages):
+def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     comparisons = [store.evaluations / f"{key(name)}.json" for name in ("named", "forgotten")]
     for path in comparisons:
         write_json(path, {"key": path.stem})
@@ -130,7 +129,7 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store, messages:
     assert {path.name for path in store.checkpoints.iterdir()} == {key("second"), key("third")}
     assert store.lake.read_cost_samples(key("first")) == []
     assert [path.exists() for path in comparisons] == [True, False]
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         facts(store, "first")
     assert removable(store) == []
     for view in catalog.VIEWS:
@@ -168,11 +167,11 @@ def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):
     assert (after[0][:ITERATIONS], after[2], after[4]) == (before[0][:ITERATIONS], before[2], before[4])
 
 
-def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Path, messages: Messages):
+def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Path):
     age(list(shared_files(store)))
     shared = str(store.home)
     visitor = Store.from_environment({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": shared})
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         removable(open_store(visitor))
     member = replace(visitor, tracking_uri=store.tracking_uri)
     assert {each.run for each in removable(member)} == {each.run for each in removable(store)}

@@ -5,7 +5,6 @@ import pytest
 
 from storage.settings import Settings
 from storage.store import Store, open_store
-from tests.helpers.messages import Messages
 from tests.helpers.read_only import read_only
 
 
@@ -23,17 +22,17 @@ def test_a_shared_store_holds_all_but_the_homes_own(tmp_path: Path):
 
 
 @pytest.mark.parametrize("below", ["", "home"])
-def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path: Path, below: str, messages: Messages):
+def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path: Path, below: str):
     (tmp_path / "file").write_text("")
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         opened(DREAMSHARD_HOME=str(tmp_path / "file" / below))
 
 
-def test_a_read_only_home_opens_for_readers(tmp_path: Path, messages: Messages):
+def test_a_read_only_home_opens_for_readers(tmp_path: Path):
     settings = opened(DREAMSHARD_HOME=str(tmp_path))
     with read_only(tmp_path):
         assert open_store(settings, reads_only=True) == settings
-        with messages(ValueError):
+        with pytest.raises(ValueError):
             open_store(settings)
 
 
@@ -43,9 +42,8 @@ def test_a_store_that_cannot_be_written_is_one_clear_error(
     s3_environment: Mapping[str, str],
     monkeypatch: pytest.MonkeyPatch,
     address: str,
-    messages: Messages,
 ):
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         opened(DREAMSHARD_HOME=str(tmp_path), DREAMSHARD_STORE=address)

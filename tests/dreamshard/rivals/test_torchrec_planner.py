@@ -48,8 +48,8 @@ def test_it_knows_which_devices_share_a_host():
     assert place(2) != place(8)
 
 
-def test_where_the_planner_finds_no_plan_it_says_so(messages):
-    with messages(NoPlacementError):
+def test_where_the_planner_finds_no_plan_it_says_so():
+    with pytest.raises(NoPlacementError):
         TorchRecPlanner().place(task_of([3, 3, 2, 2, 2], 2, 6))  # only 3 + 3 | 2 + 2 + 2, which it does not try
 
 

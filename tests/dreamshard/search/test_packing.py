@@ -7,6 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pytest
+
 from dreamshard.constraints import Constraints
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
@@ -74,13 +76,13 @@ def test_with_constraints_too(rows, room, together, apart, pinned):
     assert is_proved(task) != exists(task)
 
 
-def test_columns_are_packed_where_whole_tables_are_not(messages):
+def test_columns_are_packed_where_whole_tables_are_not():
     tables = tables_of([100, 100, 100], dim=20)  # five units of 100 rows each: fifteen on two devices of eight
     task = PlacementTask(tables, 2, 800 * ROW_BYTES)
     assert packed_by_size(task) is None, "the premise"
     placement = packed_columns(task)
     assert not violation(task, placement)
-    with messages(NoPlacementError):
+    with pytest.raises(NoPlacementError):
         packed_columns(PlacementTask(tables, 2, 750 * ROW_BYTES))
 
 

@@ -80,8 +80,8 @@ def test_every_way_to_shard_is_measured_at_once(cluster):
         ({}, {"cached_share": 0.5}),
     ],
 )
-def test_ways_that_the_cpu_lacks_are_refused_by_name(cluster, options, first, messages):
-    with messages(ValueError):
+def test_ways_that_the_cpu_lacks_are_refused_by_name(cluster, options, first):
+    with pytest.raises(ValueError):
         cluster.measure(any_sharding_task(**{"tables": SIX, **options}), each_way(**first))
 
 

@@ -33,6 +33,6 @@ def test_weights_of_operators_used_together_are_adjacent():
     assert (place.weights([40])[0] == 1).all()
 
 
-def test_lookups_of_too_few_samples_are_refused(messages):
-    with messages(ValueError):
+def test_lookups_of_too_few_samples_are_refused():
+    with pytest.raises(ValueError):
         device(batch=65).read("a", 50)

@@ -26,28 +26,28 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill", "hang", "outside"])
-def test_a_failing_rank_is_one_error_and_leaves_no_process(fault, messages):
+def test_a_failing_rank_is_one_error_and_leaves_no_process(fault):
     bed = open_cluster(FaultyLookups(BATCH), timeout_s=10.0)
     bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     pids, begun = pids_of(bed), time.monotonic()
     others = children() - set(pids)  # such as multiprocessing's tracker of resources
-    with messages(MeasurementError) as caught:
+    with pytest.raises(MeasurementError) as caught:
         bed.measure(with_fault(fault), placement(0, 1))
     assert time.monotonic() - begun < 30
     assert fault == "kill" or "lookups.py" in caught.value.__notes__[0]
     assert have_ended(pids)
-    with messages(MeasurementError):
+    with pytest.raises(MeasurementError):
         bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     bed.close()
     assert children() <= others
 
 
-def test_a_rank_that_dies_between_measurements_fails_the_next(messages):
+def test_a_rank_that_dies_between_measurements_fails_the_next():
     bed = open_cluster()
     bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     os.kill(pids_of(bed)[1], signal.SIGKILL)
     assert have_ended(pids_of(bed)[1:])
-    with messages(MeasurementError):
+    with pytest.raises(MeasurementError):
         bed.measure(roomy_task(TABLES), placement(0, 0, 1))
 
 

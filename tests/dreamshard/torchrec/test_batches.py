@@ -80,6 +80,6 @@ def test_batches_that_hold_keyed_jagged_tensors_are_read(batch):
         [(keyed(u=[[1]]), keyed(i=[[1], [2]], j=[[], []]))],
     ],
 )
-def test_batches_that_do_not_tell_are_refused(batches, messages):
-    with messages(ValueError):
+def test_batches_that_do_not_tell_are_refused(batches):
+    with pytest.raises(ValueError):
         record(model_tables([USER, ITEM]), batches)

@@ -74,17 +74,17 @@ CORRUPTIONS = {
 
 @pytest.mark.parametrize("corruption", sorted(CORRUPTIONS))
 @pytest.mark.parametrize("kind", ["placer", "state"])
-def test_a_corrupt_model_is_one_error_that_names_the_folder(kind, corruption, folder, messages):
+def test_a_corrupt_model_is_one_error_that_names_the_folder(kind, corruption, folder):
     if kind == "state":
         save_state(learnt(), folder)
     CORRUPTIONS[corruption](folder)
-    with messages(ValueError) as error:
+    with pytest.raises(ValueError) as error:
         {"placer": load_placer, "state": load_state}[kind](folder)
     assert str(folder) in str(error.value)
 
 
-def test_a_missing_folder_is_named_and_a_placer_is_no_state(folder, tmp_path, messages):
-    with messages(ValueError):
+def test_a_missing_folder_is_named_and_a_placer_is_no_state(folder, tmp_path):
+    with pytest.raises(ValueError):
         load_placer(tmp_path / "absent")
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         load_state(folder)

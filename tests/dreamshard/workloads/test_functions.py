@@ -26,12 +26,12 @@ def test_functions_of_modules_and_of_files_are_called(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["def other(): pass\n", "def make(): raise KeyError('rows')\n"])
-def test_what_is_wrong_with_a_function_is_one_sentence(tmp_path, text, messages):
-    with messages(ValueError) as caught:
+def test_what_is_wrong_with_a_function_is_one_sentence(tmp_path, text):
+    with pytest.raises(ValueError) as caught:
         call(f"{written(tmp_path, text)}:make", "there is no model")
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_or_module_is_named(tmp_path, messages):
-    with messages(ValueError):
+def test_a_missing_file_or_module_is_named(tmp_path):
+    with pytest.raises(ValueError):
         call(f"{tmp_path}/absent.py:make", "there is no model")

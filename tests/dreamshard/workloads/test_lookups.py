@@ -30,9 +30,9 @@ def test_lookups_come_back_from_parquet_as_they_were_written(tmp_path, dtype):
 @pytest.mark.parametrize(
     "column", [pa.array([[0.5]]), pa.array([[1, None]], pa.list_(pa.int32())), pa.array([[-1]], pa.list_(pa.int32()))]
 )
-def test_a_parquet_file_of_something_else_is_refused(tmp_path, column, messages):
+def test_a_parquet_file_of_something_else_is_refused(tmp_path, column):
     pq.write_table(pa.table({"indices": column}), tmp_path / "t.parquet")
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         read_lookups(tmp_path / "t.parquet")
 
 

@@ -63,6 +63,6 @@ def test_the_first_samples_are_like_the_full_batch():
 
 
 @pytest.mark.parametrize("config", [{"num_tables": 400, "max_table_bytes": 2**20}, {"batch_size": 65537}])
-def test_more_than_the_data_set_has_is_one_clear_sentence(config, messages):
-    with messages(ValueError):
+def test_more_than_the_data_set_has_is_one_clear_sentence(config):
+    with pytest.raises(ValueError):
         open_workload(WorkloadConfig(**config))

@@ -20,8 +20,8 @@ def test_pooling_factors_are_by_table_or_feature():
     ("details", "factors"),
     [([USER], {"usr": 1.0}), ([USER, USER], {}), ([replace(USER, name="user[0:8]")], {}), ([], {})],
 )
-def test_what_cannot_be_meant_is_refused(details, factors, messages):
-    with messages(ValueError):
+def test_what_cannot_be_meant_is_refused(details, factors):
+    with pytest.raises(ValueError):
         model_tables(details, pooling_factors=factors)
 
 

@@ -82,8 +82,8 @@ def test_vectors_follow_from_poolings_features_or_lengths(tmp_path):
         "name,rows,dim\nt," + "9" * 400 + ",4",
     ],
 )
-def test_a_wrong_csv_names_the_line_and_the_value(tmp_path, text, messages):
-    with messages(ValueError) as raised:
+def test_a_wrong_csv_names_the_line_and_the_value(tmp_path, text):
+    with pytest.raises(ValueError) as raised:
         read_tables(written(tmp_path / "t.csv", text))
     assert len(str(raised.value)) < 600
 
@@ -102,7 +102,7 @@ CONFIG = b'[{"name": "x", "num_embeddings": 1, "embedding_dim": 4, %s}]'
         ("t.json", CONFIG % b'"optimizer": "adamw"'),
     ],
 )
-def test_a_file_of_another_kind_is_one_clear_sentence(tmp_path, name, content, messages):
+def test_a_file_of_another_kind_is_one_clear_sentence(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         read_tables(tmp_path / name)

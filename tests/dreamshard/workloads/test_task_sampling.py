@@ -4,6 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pytest
+
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from tests.helpers.tables import pool_of, sample_tasks, tables_of
 
@@ -41,7 +43,7 @@ def test_both_sides_have_heavy_tables():
         assert int((side.pooling_factor == 100).sum()) == 2
 
 
-def test_a_seed_draws_distinct_tasks_of_distinct_tables(messages):
+def test_a_seed_draws_distinct_tasks_of_distinct_tables():
     pool = pool_of(30)
     names = [[task.tables.names for task in draw(pool, seed)] for seed in (0, 0, 1)]
     assert names[0] == names[1] != names[2]
@@ -50,5 +52,5 @@ def test_a_seed_draws_distinct_tasks_of_distinct_tables(messages):
     assert all(len(set(task.tables.names)) == 5 for task in tasks)
     few = draw(pool_of(4), seed=0, size=2, count=50)
     assert len(few) == len({task.whole_tables for task in few}) == 6  # all pairs of four
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         draw(pool_of(5), seed=0, size=6)

@@ -63,11 +63,11 @@ def test_a_fixed_models_version_makes_all_compare_on_it(compared):
     assert "one fixed model, since no table is held out for m version 2" in sentence
 
 
-def test_tasks_are_no_larger_than_the_held_out_tables(compared, messages):
+def test_tasks_are_no_larger_than_the_held_out_tables(compared):
     filled, sentence = compared(MODEL, MODEL, heldout=3)
     assert filled.tables_per_task == 3
     assert "tasks have 3 tables rather than 5" in sentence
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         compared(MODEL, MODEL, heldout=1)
     filled, _ = compared(MODEL, MODEL, tables_per_task=8)
     assert (filled.mode, filled.tables_per_task) == ("pool", 8)

@@ -61,8 +61,8 @@ def test_rivals_without_predictions_meet_autoshard():
 
 
 @pytest.mark.parametrize("name", ["neuroshard_columns", "cost_greedy", "dreamshard_policy"])
-def test_a_rival_without_predicted_costs_is_refused(monkeypatch, name, messages):
-    with messages(ValueError):
+def test_a_rival_without_predicted_costs_is_refused(monkeypatch, name):
+    with pytest.raises(ValueError):
         compared(monkeypatch, autoshard_placer(), name, "lookup_greedy")
 
 

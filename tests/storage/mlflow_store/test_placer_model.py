@@ -48,7 +48,7 @@ def test_a_version_of_autoshard_predicts_no_cost_of_a_step(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"memory_gb": 1e-5}, {"tables": [TABLES[0], TABLES[0]]}])
-def test_what_no_type_tells_is_an_error_of_the_request(model, wrong, messages):
-    with messages(MlflowException) as refused:
+def test_what_no_type_tells_is_an_error_of_the_request(model, wrong):
+    with pytest.raises(MlflowException) as refused:
         answer(model, **wrong)
     assert refused.value.get_http_status_code() == 400

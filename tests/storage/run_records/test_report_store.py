@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from dreamshard.evaluation import PairedComparison
 from storage.run_records import report_store
 from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
 from storage.store import Store
-from tests.helpers.messages import Messages
 
 NEVER = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=1)
 FIGURES = {"placer": "dreamshard", "overall_ms": None, "predicted_ms": 1 / 3, "place_ms": 0.1}
@@ -32,7 +33,7 @@ def test_a_report_is_read_as_written_without_infinities(store: Store):
     assert "NaN" not in text
 
 
-def test_a_report_that_is_requested_again_is_the_newest(store: Store, messages: Messages):
+def test_a_report_that_is_requested_again_is_the_newest(store: Store):
     for key in ("a", "b"):
         report_store.save(store, replace(REPORT, key=key))
         report_store.mark_newest(store, "training", key)
@@ -40,7 +41,7 @@ def test_a_report_that_is_requested_again_is_the_newest(store: Store, messages: 
     report_store.mark_newest(store, "training", "a")
     assert report_store.newest(store, "training").key == "a"
     report_store.path(store, "a").unlink()
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         report_store.newest(store, "training")
-    with messages(ValueError):
+    with pytest.raises(ValueError):
         report_store.newest(store, "u")
