@@ -79,11 +79,22 @@ class DeviceCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Infeasible:
-    """A shard that did not fit on its device; `asked_bytes` are of weights, state, pooled vectors and their gradients."""
+    """A shard that did not fit on its device.
+
+    Attributes:
+        asked_bytes: of weights, state, pooled vectors and their gradients.
+        foreign_bytes: held by other processes at the time.
+    """
 
     device: int
     asked_bytes: int
     free_bytes: int
+    foreign_bytes: int = 0
+
+    @property
+    def is_crowded_out(self) -> bool:
+        """Whether it would have fitted without other processes."""
+        return self.foreign_bytes > 0 and self.asked_bytes <= self.free_bytes + self.foreign_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,24 +102,24 @@ class Measurement:
     """How something was measured.
 
     Attributes:
-        spread_ms: interquartile range of the slowest device's sum over the repeats; 0 if the testbed is deterministic.
-        repeats: timed passes behind each median.
+        repeats: timed passes of a round behind each median.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
         hardware: e.g. `Intel Xeon x2`; starts with `simulated` if computed.
         versions: of libraries, by name.
+        round: number of this round among those of the same placement or all-to-all, from 0 (`testbeds.rounds`).
     """
 
-    spread_ms: float
     repeats: int
     clock: str
     testbed: str
     hardware: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    round: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostSample(Measurement):
-    """The cost of one placement on a testbed.
+    """The cost of one placement on a testbed, measured in one round.
 
     If a shard did not fit, `infeasible` is set and the costs are 0; training skips such samples.
 
@@ -117,6 +128,8 @@ class CostSample(Measurement):
         costs: `[D]` per phase, medians over the repeats. Communication includes every collective that waits for pooled
             vectors or gradients; the exchange of indices is hidden behind the batch before, as in TorchRec's pipeline.
         batch_size: training samples per pass.
+        repeat: number of the independent measurement of the placement that the round belongs to, from 0.
+        is_reference: whether it is of the placement that shows how steady the machine is; nothing learns from it.
     """
 
     task: PlacementTask
@@ -124,6 +137,8 @@ class CostSample(Measurement):
     costs: DeviceCosts
     batch_size: int
     infeasible: Infeasible | None = None
+    repeat: int = 0
+    is_reference: bool = False
 
     def __post_init__(self) -> None:
         phases_ms = self.costs.phases_ms
@@ -175,7 +190,7 @@ class ExchangeSample(Measurement):
     """The cost of one all-to-all on a testbed.
 
     Attributes:
-        forward_ms: `[D]` until each device had sent its own and received all others' bytes; median over the repeats.
+        forward_ms: `[D]` until each device had sent its own and received all others' bytes; median over the round's repeats.
         backward_ms: `[D]` of the way back, in which each device returns the bytes that it received.
         host_devices: devices on a host of the hardware, which `devices_per_host=None` stands for; None if all devices of any
             exchange share a host.
@@ -185,6 +200,11 @@ class ExchangeSample(Measurement):
     forward_ms: Float[Tensor, " D"]
     backward_ms: Float[Tensor, " D"]
     host_devices: int | None = None
+
+    @property
+    def overall_ms(self) -> float:
+        """Both ways, each until the slowest device has finished."""
+        return float(self.forward_ms.max() + self.backward_ms.max())
 
 
 class MeasuredOn(BaseModel):

@@ -1,12 +1,14 @@
-"""Compare placers on the same tasks on a testbed: interleaved measurements, paired differences."""
+"""Compare placers on the same tasks on a testbed: measurements next to each other, paired differences."""
 
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, count, product
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -15,18 +17,41 @@ import torch
 from numpy.typing import ArrayLike
 
 from dreamshard.cost_model import mean_relative_error
-from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.costs import PHASES, CostSample, DeviceCosts
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search.baselines import RULES_OF_THUMB
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.rounds import RoundLimits, least, measure_in_rounds
 
-Measure = Callable[[PlacementTask, Placement, int], CostSample]
-"""Measures a placement in a round, counted from 0: a testbed that draws its noise draws it again in each."""
+
+@runtime_checkable
+class Measure(Protocol):
+    """Measures one round of a placement."""
+
+    def __call__(
+        self, task: PlacementTask, placement: Placement, number: int, *, repeat: int, is_reference: bool
+    ) -> CostSample:
+        """Measure round `number` of a repeat, both from 0; computed costs have other noise in each repeat."""
+        ...
+
+
+Part = tuple[Mapping[str, Placer], Sequence[PlacementTask], int]
+"""Placers, the tasks that they place, and how often each placement is measured."""
+
+REFERENCE_EVERY = 5
+"""The reference placement is measured with each fifth group of placements."""
 
 Over = Literal["tasks", "variants", "repeats"]
 """An interval is over held-out tasks, drifted variants of one model, or repeated measurements of one task."""
+
+TABLES_SHARE = 0.15
+"""Assumed share of the gains' variance between tasks that the tables explain. The intervals of 30 tasks of 20 from 120 tables
+covered 84 to 93 % over tasks of other tables without it, which a share of 0.03 to 0.15 explains; one evaluation cannot tell
+which."""
+
+_LEVEL, _POWER = 0.95, 0.8
 
 
 @dataclass(frozen=True)
@@ -35,8 +60,9 @@ class EvaluationRow:
 
     Attributes:
         task: whatever its constraints, with every way to shard.
-        repeats_ms: slowest device's sum in each repeat, infinite if a shard did not fit; repeat `r` of all placers was
-            measured in the same round.
+        placement: None if the placer found no room for the task, which counts as a placement that did not fit.
+        repeats_ms: slowest device's sum in the least disturbed round of each repeat, infinite if a shard did not fit; repeat
+            `r` of all placers was measured in the same rounds.
         predicted_ms: by the candidate's cost network; NaN if nothing predicts it.
         place_ms: time to find the placement.
         costs: `[D]` of the first repeat.
@@ -44,7 +70,7 @@ class EvaluationRow:
 
     placer: str
     task: PlacementTask
-    placement: Placement
+    placement: Placement | None
     repeats_ms: tuple[float, ...]
     predicted_ms: float
     place_ms: float
@@ -63,18 +89,23 @@ class EvaluationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison:
-    """Relative gain of one placer over another, task by task or round by round.
+    """Relative gain of one placer over another, task by task or repeat by repeat.
+
+    A gain is `1 - exp(-m)`, where `m` is the mean of `log(reference's cost / cost)`: the share of the cost that is saved, and
+    the same however the two are named. Intervals of tasks are over tasks of other tables (`mean_error`).
 
     Attributes:
         fits: whether every placement of the placer fitted its devices when measured.
-        mean_gain: mean of `1 - cost / reference's cost`, above zero if cheaper; None if a placement of either did not fit.
-        low: lower end of the 95 % interval of that mean (Student's t, paired); None without a mean, for a single task or
-            round, or if every repeat measured the same.
+        mean_gain: above zero if cheaper; None if a placement of either did not fit.
+        low: lower end of the gain's 95 % interval (Student's t, paired); None without a mean, for a single task or repeat, or
+            if every repeat measured the same.
         high: upper end.
         num_tasks: distinct tasks compared: tasks of the same tables count once.
+        error: standard error of `m`; None without an interval.
+        tables_error: the part of it that more tasks of the same tables would not lower.
         over: kind of the values behind the interval.
-        num_repeats: rounds compared if it is over repeats.
-        is_same_placement: whether both placed the one task alike, so that differences are noise and there is no interval.
+        num_repeats: repeats compared if it is over repeats.
+        is_same_placement: whether both placed the one task alike, so there is no interval.
     """
 
     fits: bool
@@ -82,9 +113,18 @@ class PairedComparison:
     mean_gain: float | None = None
     low: float | None = None
     high: float | None = None
+    error: float | None = None
+    tables_error: float = 0.0
     over: Over = "tasks"
     num_repeats: int | None = None
     is_same_placement: bool = False
+
+    @classmethod
+    def of(cls, mean: float, error: float, **others: Any) -> "PairedComparison":
+        """The comparison with this mean log ratio of costs and its standard error."""
+        made = cls(fits=True, mean_gain=_saved(mean), error=error, **others)
+        margin = made.quantile(1 - (1 - _LEVEL) / 2) * error
+        return replace(made, low=_saved(mean - margin), high=_saved(mean + margin))
 
     @property
     def is_positive(self) -> bool:
@@ -92,77 +132,133 @@ class PairedComparison:
         return self.fits if self.mean_gain is None else self.mean_gain >= 0
 
     @property
-    def more_tasks(self) -> int:
-        """Further tasks that would exclude zero from the interval of a gain like this; 0 if it is shown, or is a loss."""
-        if self.over != "tasks" or not self.mean_gain or self.low is None or not self.low <= 0 < self.mean_gain:
-            return 0
-        return math.ceil(self.num_tasks * (1 - self.low / self.mean_gain) ** 2) - self.num_tasks
+    def is_worse(self) -> bool:
+        """Whether the whole interval is below zero, or the placer does not fit."""
+        return not self.fits if self.mean_gain is None else self.high is not None and self.high < 0
 
     @property
-    def is_significant(self) -> bool:
-        """Whether the whole interval is above zero, or the placer fits and the reference does not."""
-        return self.fits if self.mean_gain is None else self.low is not None and self.low > 0
+    def more_tasks(self) -> int | None:
+        """Further tasks that would show a gain like this with a probability of 80 %; None if only other tables would.
+
+        0 if it is shown, or is a loss.
+        """
+        if (
+            self.over != "tasks"
+            or not self.mean_gain
+            or self.error is None
+            or self.mean_gain < 0
+            or self.is_significant()
+        ):
+            return 0
+        count: float = math.inf
+        for _ in range(3):  # Student's quantiles depend on the count
+            wanted = -math.log1p(-self.mean_gain) / sum(scipy.stats.t.ppf([1 - (1 - _LEVEL) / 2, _POWER], count - 1))
+            if wanted <= self.tables_error:
+                return None
+            of_tasks = (self.error**2 - self.tables_error**2) / (wanted**2 - self.tables_error**2)
+            count = max(self.num_tasks + 1, math.ceil(self.num_tasks * of_tasks))
+        return int(count) - self.num_tasks
+
+    def is_significant(self, false_alarms: float = (1 - _LEVEL) / 2) -> bool:
+        """Whether an equal placer would seem this much cheaper with at most this probability; fitting alone is enough."""
+        if self.mean_gain is None:
+            return self.fits
+        if self.error is None:
+            return False
+        return -math.log1p(-self.mean_gain) > self.quantile(1 - false_alarms) * self.error
+
+    def quantile(self, level: float) -> float:
+        """Of Student's t."""
+        count = self.num_tasks if self.num_repeats is None else self.num_repeats
+        return float(scipy.stats.t.ppf(level, count - 1))
 
 
 def evaluate(
-    placers: Mapping[str, Placer],
-    tasks: Sequence[PlacementTask],
+    parts: Sequence[Part],
     measure: Measure,
     *,
     predict: Callable[[str, PlacementTask, Placement], DeviceCosts] | None,
-    repeats: int,
+    limits: RoundLimits,
     seed: int,
     optional: Collection[str] = (),
+    reference: tuple[PlacementTask, Placement] | None = None,
 ) -> list[EvaluationRow]:
-    """Place every task with every placer, then measure all placements, interleaved, `repeats` times.
+    """Place every task of each part with its placers, then measure task by task.
 
-    Each repeat has a new random order, so that a drift of the machine's speed favours no placer. A placement that several
-    placers agree on is measured for each of them. A placement may shard tables in any way that the testbed measures, as a
-    plan in use may, though constraints keep searches from it.
+    The placements of a task are measured next to each other, in rounds, each in a new random order, so that neither a drift
+    of the machine's speed nor a burst favours a placer. Placers that agree on a placement share its measurement. A placement
+    may shard tables in any way that the testbed measures, as a plan in use may, though constraints keep searches from it.
 
     Args:
         predict: costs of a placement by a placer, which is named first; None if nothing predicts them.
+        limits: of the rounds.
         seed: of the order of measuring.
-        optional: placers that are left out if they find no room for a task.
+        optional: placers that are left out if they find no room for a task; another placer fails on this task.
+        reference: measured every so often, to show how steady the machine is.
 
     Raises:
-        NoPlacementError: another placer finds no room for a task; before anything is measured.
+        NoPlacementError: no placer finds room for a task; before anything is measured.
         ValueError: a placer returned an illegal placement; before anything is measured.
     """
-    taking_part, placed = dict(placers), list[tuple[str, PlacementTask, Placement, float]]()
+    placed = [_place(*part, optional) for part in parts]
+    generator, groups = torch.Generator().manual_seed(seed), count()
+    measured: dict[tuple[str, Placement], list[CostSample]] = defaultdict(list)
+    for (_, tasks, repeats), of_part in zip(parts, placed, strict=True):
+        for task, repeat in product(tasks, range(repeats)):
+            distinct = dict.fromkeys(each.placement for each in of_part if each.task is task and each.placement)
+            any_type = _with_all_types(task)
+            group = [partial(measure, any_type, placement, repeat=repeat, is_reference=False) for placement in distinct]
+            number = next(groups)
+            if reference is not None and number % REFERENCE_EVERY == 0:
+                group.append(partial(measure, *reference, repeat=number, is_reference=True))
+            rounds = measure_in_rounds(group, [[] for _ in group], limits, generator)
+            for same, samples in zip(distinct, rounds, strict=False):
+                measured[task.name, same].append(least(samples))
+    rows = []
+    for name, task, placement, place_ms in chain.from_iterable(placed):
+        kept = [] if placement is None else measured[task.name, placement]
+        rows.append(
+            EvaluationRow(
+                placer=name,
+                task=task,
+                placement=placement,
+                repeats_ms=tuple(sample.overall_ms for sample in kept) or (math.inf,),
+                predicted_ms=float(predict(name, task, placement).overall_ms()) if predict and placement else math.nan,
+                place_ms=place_ms,
+                costs=kept[0].costs if kept else DeviceCosts(torch.zeros(task.num_devices, len(PHASES))),
+            )
+        )
+    return rows
+
+
+class _Placed(NamedTuple):
+    """A task as a placer placed it; without a placement if it found no room."""
+
+    placer: str
+    task: PlacementTask
+    placement: Placement | None
+    place_ms: float
+
+
+def _place(
+    placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], _: int, optional: Collection[str]
+) -> list[_Placed]:
+    placed: list[_Placed] = []
     for task in tasks:
-        measured = replace(task, constraints=replace(task.constraints, sharding_types=SHARDING_TYPES, caching=True))
-        for name, placer in [*taking_part.items()]:
-            began = time.perf_counter()
+        refusals: list[NoPlacementError] = []
+        for name, placer in placers.items():
+            began, placement = time.perf_counter(), None
             try:
                 placement = placer.place(task)
-            except NoPlacementError:
-                if name not in optional:
-                    raise
-                del taking_part[name]
-                continue
-            placed.append((name, measured, placement, 1000 * (time.perf_counter() - began)))
-            if broken := violation(measured, placement):
+            except NoPlacementError as error:
+                refusals.append(error)
+            placed.append(_Placed(name, task, placement, 1000 * (time.perf_counter() - began)))
+            if placement and (broken := violation(_with_all_types(task), placement)):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
-    placed = [each for each in placed if each[0] in taking_part]
-    samples: list[list[CostSample]] = [[] for _ in placed]
-    generator = torch.Generator().manual_seed(seed)
-    for round_number in range(repeats):
-        for k in torch.randperm(len(placed), generator=generator).tolist():
-            _, measured, placement, _ = placed[k]
-            samples[k].append(measure(measured, placement, round_number))
-    return [
-        EvaluationRow(
-            placer=name,
-            task=task,
-            placement=placement,
-            repeats_ms=tuple(sample.overall_ms for sample in own),
-            predicted_ms=float(predict(name, task, placement).overall_ms()) if predict else math.nan,
-            place_ms=place_ms,
-            costs=own[0].costs,
-        )
-        for (name, task, placement, place_ms), own in zip(placed, samples, strict=True)
-    ]
+        if len(refusals) == len(placers):
+            raise refusals[0]
+    left_out = {each.placer for each in placed if each.placement is None}.intersection(optional)
+    return [each for each in placed if each.placer not in left_out]
 
 
 def paired_comparison(
@@ -173,7 +269,7 @@ def paired_comparison(
     Tasks of the same tables are one task, whose gain is the mean of theirs.
 
     Args:
-        over: tasks or variants to pair by task; repeats to pair by round, which takes rows of one task.
+        over: tasks or variants to pair by task; repeats to pair by repeat, which takes rows of one task.
 
     Raises:
         ValueError: they have no task in common, or repeats of several tasks are to be paired.
@@ -182,32 +278,59 @@ def paired_comparison(
     pairs = [(row, other[task]) for task, row in own.items() if task in other]
     if not pairs:
         raise ValueError(f"{placer!r} and {reference!r} have no task in common; evaluate both on the same tasks")
-    found = PairedComparison(
-        fits=all(row.fits for row, _ in pairs),
-        num_tasks=len({row.task.whole_tables for row, _ in pairs}),
-        over=over,
-        num_repeats=len(pairs[0][0].repeats_ms) if over == "repeats" else None,
-    )
+    facts: dict[str, Any] = {"num_tasks": len({row.task.whole_tables for row, _ in pairs}), "over": over}
+    if over == "repeats":
+        facts["num_repeats"] = len(pairs[0][0].repeats_ms)
     if not all(row.fits for pair in pairs for row in pair):
-        return found
+        return PairedComparison(fits=all(row.fits for row, _ in pairs), **facts)
     if over == "repeats":
         [pair] = pairs
-        if len({placement_identity(row.task, row.placement) for row in pair}) == 1:
-            return replace(found, mean_gain=0.0, is_same_placement=True)
-        rounds = [*zip(*(row.repeats_ms for row in pair), strict=True)]
-        if len(set(rounds)) == 1:  # repeating showed nothing
-            rounds = rounds[:1]
-        gains = [1 - a / b for a, b in rounds]
+        if len({placement_identity(row.task, row.placement) for row in pair if row.placement}) == 1:
+            return PairedComparison(fits=True, mean_gain=0.0, is_same_placement=True, **facts)
+        repeats = [*zip(*(row.repeats_ms for row in pair), strict=True)]
+        if len(set(repeats)) == 1:  # repeating showed nothing
+            repeats = repeats[:1]
+        gains, tables = [math.log(b / a) for a, b in repeats], None
     else:
         of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
         for row, reference_row in pairs:
-            of_tables[row.task.whole_tables].append(1 - row.overall_ms / reference_row.overall_ms)
-        gains = [fmean(same) for same in of_tables.values()]
-    mean = fmean(gains)
+            of_tables[row.task.whole_tables].append(math.log(reference_row.overall_ms / row.overall_ms))
+        gains, tables = [fmean(same) for same in of_tables.values()], list(of_tables) if over == "tasks" else None
     if len(gains) == 1:
-        return replace(found, mean_gain=mean)
-    margin = float(scipy.stats.t.ppf(0.975, len(gains) - 1) * scipy.stats.sem(gains))
-    return replace(found, mean_gain=mean, low=mean - margin, high=mean + margin)
+        return PairedComparison(fits=True, mean_gain=_saved(gains[0]), **facts)
+    error, tables_error = mean_error(gains, tables)
+    return PairedComparison.of(fmean(gains), error, tables_error=tables_error, **facts)
+
+
+def mean_error(gains: Sequence[float], tables: Sequence[frozenset[str]] | None = None) -> tuple[float, float]:
+    """Standard error of the mean of gains, and the part of it that more of them would not lower.
+
+    Args:
+        gains: of one task each.
+        tables: names of the tables of each task; the mean is then over tasks of other tables. Tasks that share tables are
+            alike: their gains correlate by `TABLES_SHARE` times the share of tables in common. So their spread shows less
+            than the whole variance, and their mean varies more than that of independent tasks.
+    """
+    variance = float(np.var(gains, ddof=1))
+    if tables is None:
+        return math.sqrt(variance / len(gains)), 0.0
+    names = {name: t for t, name in enumerate(frozenset().union(*tables))}
+    has = np.zeros((len(tables), len(names)))
+    for row, own in zip(has, tables, strict=True):
+        row[[names[name] for name in own]] = 1
+    sizes = has.sum(axis=1)
+    shared = (has @ has.T / np.sqrt(np.outer(sizes, sizes)))[~np.eye(len(has), dtype=bool)].mean()
+    variance /= 1 - TABLES_SHARE * shared
+    of_tables = variance * TABLES_SHARE * shared
+    return math.sqrt(of_tables + (variance - of_tables) / len(gains)), math.sqrt(of_tables)
+
+
+def _saved(log_ratio: float) -> float:
+    return -math.expm1(-log_ratio)
+
+
+def _with_all_types(task: PlacementTask) -> PlacementTask:
+    return replace(task, constraints=replace(task.constraints, sharding_types=SHARDING_TYPES, caching=True))
 
 
 def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:

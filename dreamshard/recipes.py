@@ -11,6 +11,7 @@ from dreamshard.costs import SIMULATED
 from dreamshard.files.text import gib
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.testbeds.base import TABLES_SHARE, Capacity
+from dreamshard.testbeds.rounds import RoundLimits
 from dreamshard.training.config import TrainingConfig, with_algorithm
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, list_file, list_tables
 from dreamshard.workloads.task_sampling import TasksConfig
@@ -27,15 +28,20 @@ _EIGHTH_OF_GIB = 2**27  # machines of one kind differ by less, and should draw t
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureConfig:
-    """How a testbed measures one placement, or one all-to-all alone.
+    """How a testbed measures placements, and all-to-alls alone (`testbeds.rounds`).
 
     Attributes:
+        warmups: passes of a round before the timed ones.
+        repeats: timed passes of a round.
+        rounds: when to stop measuring.
+        timeout_s: time limit of a round.
         exchange_devices: further numbers of devices whose all-to-alls are measured alone, besides those up to the tasks'
             own, so that the placer serves as many devices.
     """
 
-    warmups: int = 3
-    repeats: int = 15
+    warmups: int = 1
+    repeats: int = 2
+    rounds: RoundLimits = field(default_factory=RoundLimits)
     timeout_s: float = 300.0
     exchange_devices: tuple[int, ...] = ()
 
@@ -45,7 +51,7 @@ class EvaluationConfig:
     """How placers are compared on the test tasks.
 
     Attributes:
-        repeats: measurements of each placement, interleaved with the others; a variant of a fixed model has one.
+        repeats: independent measurements of each placement; a variant of a fixed model has one.
         model_repeats: of a fixed model; its interval is over them.
         budget_ms: work of the search, as in `Placer.place`.
         rivals: whether to include the published rivals.
@@ -90,14 +96,12 @@ RECIPES = {
             name="default",
             workload=WorkloadConfig(num_tables=240, max_table_bytes=64 * 2**20, batch_size=2048),
             tasks=TasksConfig(memory_bytes=2**30),
-            measure=MeasureConfig(warmups=2, repeats=6),  # on shared cores 15 are no more exact
         ),
         # the whole chain on a tiny configuration; the result is too noisy to judge quality
         Recipe(
             name="smoke",
             workload=WorkloadConfig(num_tables=48, max_table_bytes=16 * 2**20, batch_size=512),
             tasks=TasksConfig(tables_per_task=8, memory_bytes=2**29, num_train=8, num_test=4),
-            measure=MeasureConfig(repeats=5),
             training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
             evaluation=EvaluationConfig(model_repeats=4),
             sized_by_source=("tables_per_task", "memory_bytes"),

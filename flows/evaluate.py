@@ -1,22 +1,26 @@
 """The newest placer of a training against every rule of thumb and the champion, on held-out tasks."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn
-from dreamshard.evaluation import EvaluationRow, best_baseline, placement_identity
+from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn, is_simulated
+from dreamshard.evaluation import EvaluationRow, Part, best_baseline, placement_identity
 from dreamshard.evaluation import evaluate as place_and_measure
 from dreamshard.placement import Placement
-from dreamshard.placer import Placer
+from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
+from flows.profile import reference_placement
 from flows.reports import mlflow_tracking, report_tables
 from flows.reports.evaluation_report import make_report
+from flows.reports.report_tables import steadiness_words
 from flows.rules import heldout
 from flows.rules.contestants import Contestants, of_training
 from flows.rules.fixed_model import is_fixed_model
@@ -24,7 +28,7 @@ from flows.runtime.identity import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
-from flows.runtime.testbed_pool import capacity, in_round, measure
+from flows.runtime.testbed_pool import capacity, freeing_gpus, in_repeat, measure
 from flows.stages import last_iteration, open_for, stage
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
@@ -37,9 +41,6 @@ from storage.store import Store
 
 FEW_TASKS = 5
 """Below so many distinct held-out tasks of a pool the report warns."""
-
-Part = tuple[Mapping[str, Placer], Sequence[PlacementTask], int]
-"""Placers, the tasks that they place, and how often each placement is measured."""
 
 
 @deployed
@@ -94,10 +95,10 @@ def evaluate_placers(
     """
     made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
     testbed, config = made_of.testbed, replace(made_of.recipe.evaluation, rivals=rivals_too)
-    plan = None if current is None else read_plan(current)
+    plan = current_plan(store, training, current)
     uri = None if rival is None else rival.uri
     key = content_key(training, iteration, config, uri, *([] if plan is None else [plan.to_json()]))
-    with training_lock(store, training):
+    with training_lock(store, training), freeing_gpus():
         if not report_store.path(store, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
             drawn = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
@@ -118,6 +119,23 @@ def evaluate_placers(
             )
     report_store.mark_newest(store, training, key)
     return key
+
+
+def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
+    """The plan in use, if one is named.
+
+    Raises:
+        ValueError: there is no such plan, it is not one of the training's model, or the training has no fixed model.
+    """
+    if path is None:
+        return None
+    plan, made_of = read_plan(path), trainings.read(store, training)
+    if not made_of.is_fixed:
+        raise ValueError(
+            "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
+        )
+    CurrentPlan(plan).place(store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)[0])
+    return plan
 
 
 def measure_and_report(
@@ -153,21 +171,30 @@ def measure_and_report(
         ValueError: the plan in use is not one of these tasks' model.
     """
     placers, candidate = contestants.placers, contestants.candidate
-    drawn = store.lake.read_tasks(testbed.dataset, "test", tasks)
+    drawn = [  # a version of another batch size predicts for this one
+        replace(task, batch_size=testbed.batch_size) for task in store.lake.read_tasks(testbed.dataset, "test", tasks)
+    ]
     notes, parts, model = [caveat], [(placers, drawn, config.repeats)], None
     if is_fixed_model(drawn):
         model = drawn[0].name
         in_use = {} if current is None else {IN_USE: CurrentPlan(current)}
         parts = [({**in_use, **placers}, drawn[:1], config.model_repeats), (placers, drawn[1:], 1)]
-    elif current is not None:
-        raise ValueError(
-            "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
-        )
     elif len(drawn) < FEW_TASKS:
         notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
     versions = {name: version.uri for name, version in contestants.versions.items()}
     optional = placers.keys() - contestants.predictors.keys() - versions.keys() - {candidate, reference}
-    rows, measured_on = measured_rows(store, key, parts, contestants.predictors, testbed, optional)
+    training = facts.get("training")
+    steady_by = None
+    if not is_simulated(testbed.identity):
+        steady_by = reference_placement(store, training) if training else _placed_first(placers, drawn[0])
+    rows, measured_on = measured_rows(store, key, parts, contestants.predictors, testbed, optional, steady_by)
+    now = Steadiness.of(store.lake.read_rounds(key))
+    then = Steadiness.of(store.lake.read_rounds(training) if training else [])
+    level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
+    words = steadiness_words(now, level)
+    words = steadiness_words(now, level)
+    if not now.is_steady or (level is not None and abs(level - 1) > UNSTEADY):
+        notes.append(f"the machine was not steady, so differences of a few per cent prove little: {words}")
     measured = {(row.placer, row.task.name) for row in rows}
     if absent := {name for placers, own, _ in parts for name in placers for t in own if (name, t.name) not in measured}:
         notes.append(f"{', '.join(sorted(absent))} found no room for every task and were left out")
@@ -192,10 +219,20 @@ def measure_and_report(
         versions=versions,
         caveat="; ".join(filter(None, [*notes, *contestants.notes])),
         measured_on=measured_on,
+        steadiness=now,
+        level=level,
         **({"candidate": candidate} if candidate else {}),
         **facts,
     )
     report_store.save(store, report)
+
+
+def _placed_first(placers: Mapping[str, Placer], task: PlacementTask) -> tuple[PlacementTask, Placement] | None:
+    """The task as the first placer that finds room places it."""
+    for placer in placers.values():
+        with suppress(NoPlacementError):
+            return task, placer.place(task)
+    return None
 
 
 def measured_rows(
@@ -205,38 +242,43 @@ def measured_rows(
     predictors: Mapping[str, DreamShardPlacer],
     testbed: TestbedReference,
     optional: Collection[str] = (),
+    reference: tuple[PlacementTask, Placement] | None = None,
     progress: str = "evaluate",
 ) -> tuple[list[EvaluationRow], MeasuredOn]:
-    """Every placer's placements, measured one by one and kept at once; and the setting of the measurements.
+    """Every placer's placements, measured in rounds that are kept at once; and the setting of the measurements.
 
     Args:
         key: names the samples in the lake.
         predictors: predict the costs of their own placements, the first of all other placements too.
         optional: placers that are left out of a part if they find no room for one of its tasks.
+        reference: placement that shows how steady the machine is.
         progress: stage that is shown.
     """
     total = sum(len(placers) * len(tasks) * repeats for placers, tasks, repeats in parts)
     conditions: list[MeasuredOn] = []
 
-    def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
-        sample = measure(store, in_round(testbed, number), task, placement)
+    def measured(
+        task: PlacementTask, placement: Placement, number: int, *, repeat: int, is_reference: bool
+    ) -> CostSample:
+        sample = measure(store, in_repeat(testbed, repeat), task, placement)
+        sample = replace(sample, round=number, repeat=repeat, is_reference=is_reference)
         keep(sample)
         conditions.append(MeasuredOn.of(sample))
-        report_progress(progress, len(conditions), total, f"placements, {task.name}")
+        report_progress(progress, min(len(conditions), total - 1), total, f"placements, {task.name}")
         return sample
 
     def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
         return predictors.get(name, next(iter(predictors.values()))).predict(task, placement)
 
-    predict = predicted if predictors else None
     with collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
-        rows = [
-            row
-            for placers, tasks, repeats in parts
-            for row in place_and_measure(
-                placers, tasks, measured, predict=predict, repeats=repeats, seed=testbed.seed, optional=optional
-            )
-        ]
-    if len(conditions) < total:  # some were left out
-        report_progress(progress, total, total, "placements")
+        rows = place_and_measure(
+            parts,
+            measured,
+            predict=predicted if predictors else None,
+            limits=testbed.measure.rounds,
+            seed=testbed.seed,
+            optional=optional,
+            reference=reference,
+        )
+    report_progress(progress, total, total, "placements")
     return rows, conditions[0]

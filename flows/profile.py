@@ -1,21 +1,28 @@
 """One measuring step of Algorithm 1: the costs that the next training iteration learns from."""
 
+from dataclasses import replace
+from functools import partial
+from itertools import chain, starmap
 from math import isfinite
 from statistics import fmean
 from typing import Any
 
+import torch
 from prefect import get_run_logger
 
 from dreamshard.cost_model.exchanges import ExchangeShape, exchanges_for
-from dreamshard.costs import CostSample, Exchange, ExchangeSample
+from dreamshard.costs import CostSample, Exchange, ExchangeSample, is_simulated
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.device import library_versions
+from dreamshard.testbeds.rounds import measure_in_rounds
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
-from flows.runtime.testbed_pool import answering, measure, shared_testbed
+from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
 from flows.stages import open_for, stage
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry, runs
@@ -29,7 +36,7 @@ from storage.store import Store
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
     store = open_for(options)
-    with stage(store, "profile", options) as (run, _, training), training_lock(store, training):
+    with stage(store, "profile", options) as (run, _, training), training_lock(store, training), freeing_gpus():
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)
@@ -63,17 +70,22 @@ def measure_exchanges(store: Store, key: str) -> int:
         shape = ExchangeShape.of(exchange.num_devices, exchange.devices_per_host, hosts)
         return shape, tuple(exchange.sent_bytes.tolist())
 
-    measured = {identity(sample.exchange) for sample in known}
+    have = {identity(sample.exchange) for sample in known}
     designed = exchanges_for(drawn, testbed.batch_size, testbed.measure.exchange_devices)
-    missing = [exchange for exchange in designed if identity(exchange) not in measured]
-    samples: list[ExchangeSample] = []
+    missing = [exchange for exchange in designed if identity(exchange) not in have]
+    rounds: list[list[ExchangeSample]] = [[] for _ in missing]
+
+    def measured(exchange: Exchange, number: int) -> ExchangeSample:
+        with answering(store, testbed, f"an all-to-all of {exchange.num_devices} devices") as opened:
+            sample = replace(opened.measure_exchange(exchange), round=number)
+        report_progress("exchange", number, testbed.measure.rounds.most, f"rounds, {exchange.num_devices} devices")
+        return sample
+
     try:
-        for exchange in missing:
-            with answering(store, testbed, f"an all-to-all of {exchange.num_devices} devices") as opened:
-                samples.append(opened.measure_exchange(exchange))
-            report_progress("exchange", len(samples), len(missing), f"{exchange.num_devices} devices")
+        order = torch.Generator().manual_seed(testbed.seed)
+        measure_in_rounds([partial(measured, each) for each in missing], rounds, testbed.measure.rounds, order)
     finally:
-        store.lake.write_exchanges(testbed.links, samples)
+        store.lake.write_exchanges(testbed.links, list(chain.from_iterable(rounds)))
     get_run_logger().info("measured %d exchanges; %d were in the lake", len(missing), len(known))
     return len(missing)
 
@@ -115,27 +127,60 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     state = checkpoints.load(store, key, iteration_name(iteration - 1))
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
     proposals = TRAINING_ALGORITHMS[state.config.algorithm].propose(state, drawn)
-    costs: list[float] = []
+    placements = [(placed.name, placement.device.tolist()) for placed, placement in proposals]
+    before = {sample_identity(*named) for i in range(1, iteration) for named in checkpoints.proposals(store, key, i)}
+    distinct = dict(zip(starmap(sample_identity, placements), proposals, strict=True))
+    group = [(*each, 0) for identity, each in distinct.items() if identity not in before]
+    if not is_simulated(training.testbed.identity):
+        group.append((*reference_placement(store, key, proposals[0]), iteration))
     with collecting(store.lake, key, iteration, training.dataset) as keep:
-        known = measured_samples(store, key)
-        for placed, placement in proposals:
-            identity = sample_identity(placed.name, placement.device.tolist())
-            if identity not in known:
-                known[identity] = measure(store, training.testbed, placed, placement)
-                keep(known[identity])
-            costs.append(known[identity].overall_ms)
-            report_progress("measure", len(costs), len(proposals), placed.name)
-    fitting = [cost for cost in costs if isfinite(cost)]
+        kept = store.lake.read_rounds(key)
+
+        def measured(placed: PlacementTask, placement: Placement, repeat: int, number: int) -> CostSample:
+            sample = measure(store, training.testbed, placed, placement)
+            sample = replace(sample, round=number, repeat=repeat, is_reference=repeat > 0)
+            keep(sample)
+            report_progress("measure", number * len(group), len(group) * limits.most, f"placements, {placed.name}")
+            return sample
+
+        def rounds_of(placed: PlacementTask, placement: Placement, repeat: int) -> list[CostSample]:
+            named = (placed.name, placement, repeat)
+            return [sample for sample in kept if (sample.task.name, sample.placement, sample.repeat) == named]
+
+        limits, order = (
+            training.testbed.measure.rounds,
+            torch.Generator().manual_seed(training.testbed.seed + iteration),
+        )
+        measures = [partial(measured, *each) for each in group]
+        measure_in_rounds(measures, [rounds_of(*each) for each in group], limits, order)
+    report_progress("measure", 1, 1, "placements")
+    known = measured_samples(store, key)
+    fitting = [cost for named in placements if isfinite(cost := known[sample_identity(*named)].overall_ms)]
     if not fitting:
         raise ValueError(
-            f"none of the {len(costs)} placements of iteration {iteration} fit the memory of {training.testbed.identity}, so "
-            "there is nothing to learn from; ask for more devices or less memory per device"
+            f"none of the {len(placements)} placements of iteration {iteration} fit the memory of "
+            f"{training.testbed.identity}, so there is nothing to learn from; ask for more devices or less memory per device"
         )
-    placements = [(placed.name, placement.device.tolist()) for placed, placement in proposals]
     checkpoints.save_proposals(store, key, iteration, placements)
     figures = {"measured_cost_ms": fmean(fitting)}
     checkpoints.save(store, key, "measured", state, figures)
     return figures
+
+
+def reference_placement(
+    store: Store, key: str, first: tuple[PlacementTask, Placement] | None = None
+) -> tuple[PlacementTask, Placement]:
+    """The first placement of a training, which shows in each iteration and evaluation how steady the machine is.
+
+    Args:
+        first: of an iteration that is being measured, which is the training's if it is the first one.
+    """
+    if first is not None and checkpoints.last_iteration(store, key) == 0:
+        return first
+    training, (name, device) = trainings.read(store, key), checkpoints.proposals(store, key, 1)[0]
+    drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+    placed = next(each for each in drawn if each.name == name)
+    return placed, Placement.whole(device, placed.num_devices)
 
 
 def measured_samples(store: Store, key: str) -> dict[str, CostSample]:

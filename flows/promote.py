@@ -149,13 +149,16 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
     is_in_use = in_use is not None and in_use.uri == version.uri
     before = rival if rival and is_in_use else in_use
 
-    def gain(other: str, named: str) -> Gain:
-        return Gain(over=named, measured=report.gains[candidate][other], variants=report.variant_gain(candidate, other))
+    def gain(other: str, named: str, attempt: int = 0) -> Gain:
+        variants = report.variant_gain(candidate, other)
+        return Gain(over=named, measured=report.gains[candidate][other], variants=variants, attempt=attempt)
 
     split = ", which keeps whole the tables that this version splits" if report.splits(candidate) else ""
     decision = decide(
         gain(rule, f"{rule}, the best rule of thumb{split}"),
-        gain(champion_name(rival), f"champion version {rival.number}") if rival else None,
+        gain(champion_name(rival), f"champion version {rival.number}", max(1, version.number - rival.number))
+        if rival
+        else None,
         rival=rival.number if rival else None,
         in_use=before.number if before else None,
         is_rival_provisional=rival is not None and PROVISIONAL in rival.tags,

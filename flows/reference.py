@@ -45,7 +45,7 @@ SET = "reference_set"
 VERSION = "dreamshard"
 """The name of the version's placer among the rows in the lake."""
 
-_ROUNDS = 2
+_REPEATS = 2
 _SPLIT = "reference"
 
 
@@ -90,7 +90,7 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
     )  # a simulated testbed then draws the same noise for every version
     key = f"reference-{used.key}-{registry.find(store, version).model_id}"
     predictors = {VERSION: placer} if isinstance(placer, DreamShardPlacer) else {}
-    parts = [({VERSION: placer, RULE: GreedyPlacer(RULE)}, tasks, _ROUNDS)]
+    parts = [({VERSION: placer, RULE: GreedyPlacer(RULE)}, tasks, _REPEATS)]
     rows, _ = measured_rows(store, key, parts, predictors, bench, progress="reference")
     store.lake.write_evaluation(
         rows,

@@ -7,8 +7,9 @@ warm start.
 
 from typing import Any
 
+from dreamshard.plan import read_plan
 from dreamshard.recipes import with_batch_size
-from flows.evaluate import evaluate_placers, log_evaluation
+from flows.evaluate import current_plan, evaluate_placers, log_evaluation
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
@@ -24,6 +25,8 @@ from flows.train import train_placer
 def retrain(options: RetrainOptions) -> dict[str, Any]:
     """Tables -> cost samples -> placer -> evaluation -> champion; from the champion on where only tables changed."""
     config, store = with_batch_size(configure(options)), open_for(options)
+    if options.current is not None:
+        read_plan(options.current)
     capacity = check_testbed(store, config)
     with running(store, "retrain", config, options.seed) as chain:
         with chain.stage("ingest") as run:
@@ -31,6 +34,7 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
             config = settle(store, config, ingested.dataset, capacity)
             training = prepare(store, config, ingested.dataset, options.seed, full=options.full)
+            current_plan(store, training, options.current)
         with chain.stage("train") as run:
             last = train_placer(store, run, training)
         with chain.stage("evaluate") as run:

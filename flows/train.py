@@ -15,6 +15,7 @@ from flows.profile import measure_exchanges, measure_placements, measured_sample
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
+from flows.runtime.testbed_pool import freeing_gpus
 from flows.stages import open_for, stage
 from storage.mlflow_store import runs
 from storage.run_records import checkpoints, trainings
@@ -42,7 +43,7 @@ def train_placer(store: Store, run: str, key: str) -> int:
     The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
     """
     iterations = trainings.read(store, key).config.iterations
-    with training_lock(store, key):
+    with training_lock(store, key), freeing_gpus():
         measure_exchanges(store, key)
         start_training(store, key)
         for iteration in range(1, iterations + 1):

@@ -45,9 +45,9 @@ class TestbedSetup:
         batch_size: training samples per pass.
         lookups: a batch of each table, by its name.
         seed: of measurement noise.
-        warmups: passes before the timed ones.
-        repeats: timed passes per measurement.
-        timeout_s: time limit of a measurement.
+        warmups: passes of a round before the timed ones.
+        repeats: timed passes of a round.
+        timeout_s: time limit of a round.
         max_exchange_devices: most devices of an exchange measured alone, if more than of a task.
     """
 
@@ -55,8 +55,8 @@ class TestbedSetup:
     batch_size: int
     lookups: LookupSource
     seed: int = 0
-    warmups: int = 3
-    repeats: int = 15
+    warmups: int = 1
+    repeats: int = 2
     timeout_s: float = 300.0
     max_exchange_devices: int = 0
 
@@ -83,7 +83,7 @@ class Testbed(Protocol):
 
     @abstractmethod
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """Measure one legal placement; the sample is `infeasible` if a shard does not fit its device.
+        """Measure one legal placement in one short round; the sample is `infeasible` if a shard does not fit its device.
 
         Raises:
             MeasurementError: a rank died or hung.

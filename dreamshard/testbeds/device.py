@@ -8,6 +8,7 @@ share cores; communication is wall time. On CUDA both are timed by events on the
 """
 
 import gc
+import os
 import platform
 import re
 import time
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import psutil
-import scipy
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -35,8 +35,11 @@ from dreamshard.workloads import Lookups
 from dreamshard.workloads.lookups import check_indices
 
 FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
+"""Written to empty the caches; on a CPU at least, as its last-level cache may be larger."""
 FLUSHES = {"cpu": 1, "cuda": 3}
 """Writes before each compute phase; on CUDA enough to hide the time that Python takes to launch the kernels."""
+CONTEXT_BYTES = 2**30
+"""Memory of a GPU that this process needs besides torch's: the driver's context, kernels, NCCL; at most."""
 KEPT_LOOKUP_BYTES = {"cpu": 2**30, "cuda": 2**33}
 INT32_LIMIT = 2**31 - 1
 _ALIGNMENT = 64  # bytes, a cache line
@@ -82,23 +85,23 @@ CLOCKS = {
 """By type of device."""
 
 
-def slowest_spread(timed_ms: Floats) -> float:
-    """Interquartile range, over the repeats, of the summed phases of the device whose sum of medians is the largest.
-
-    `timed_ms` are `[R, D, P]`.
-    """
-    slowest = np.median(timed_ms, axis=0).sum(axis=1).argmax()
-    return float(scipy.stats.iqr(timed_ms[:, slowest].sum(axis=1)))
-
-
 class Device:
-    """Runs operators with cold caches, within the device's memory."""
+    """Runs operators with cold caches, within the device's memory.
 
-    def __init__(self, setup: TestbedSetup, device: torch.device) -> None:
-        self.setup, self.clock = setup, CLOCKS[device.type]
+    Args:
+        setup: how to measure.
+        device: a GPU, or the CPU.
+        num_ranks: ranks of this host, which share its memory and last-level cache.
+    """
+
+    def __init__(self, setup: TestbedSetup, device: torch.device, num_ranks: int = 1) -> None:
+        self.setup, self.clock, self._num_ranks = setup, CLOCKS[device.type], num_ranks
         self._weights = torch.empty(0, dtype=torch.uint8, device=device)
         self.device = self._weights.device  # with the number of a GPU
-        self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
+        flush_bytes = FLUSH_BYTES[device.type]
+        if device.type == "cpu":
+            flush_bytes = max(flush_bytes, last_level_cache_bytes(num_ranks))
+        self._flush = torch.zeros(flush_bytes // 4, device=device)
         self._lookups: dict[str, Lookups] = {}
 
     def read(self, name: str, rows: int) -> Lookups:
@@ -145,11 +148,20 @@ class Device:
         return None
 
     def free_bytes(self) -> int:
-        """Memory for shards: free, and holding weights."""
+        """Memory for shards: free, and holding weights; on a CPU a rank's share of the host's or the container's."""
         if self.device.type == "cuda":
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             return torch.cuda.mem_get_info(self.device)[0] + unused
-        return int(psutil.virtual_memory().available) + len(self._weights)
+        own, available = psutil.Process().memory_info().rss, int(psutil.virtual_memory().available)
+        share = machine_memory_bytes() // self._num_ranks - own
+        return int(max(0, min(share, available // self._num_ranks))) + len(self._weights)
+
+    def foreign_bytes(self) -> int:
+        """Memory of a GPU that other processes hold; 0 on a CPU."""
+        if self.device.type == "cpu":
+            return 0
+        free, total = torch.cuda.mem_get_info(self.device)
+        return int(max(0, total - free - torch.cuda.memory_reserved(self.device) - CONTEXT_BYTES))
 
     def flush(self) -> None:
         """Empty the caches."""
@@ -185,7 +197,7 @@ class DeviceTestbed(Testbed):
     def summarised(self, timed: Floats, clock: str) -> tuple[Float[Tensor, "D P"], dict[str, Any]]:
         """Medians of timed passes `[R, D, P]`, zeros without any, and the fields of a `Measurement`."""
         shown = timed if len(timed) else np.zeros((1, *timed.shape[1:]))
-        origin: dict[str, Any] = {"spread_ms": slowest_spread(shown), "repeats": len(timed), "clock": clock}
+        origin: dict[str, Any] = {"repeats": len(timed), "clock": clock}
         origin |= {"testbed": self.name, "hardware": self.hardware, "versions": library_versions()}
         return torch.from_numpy(np.median(shown, axis=0)).float(), origin
 
@@ -207,9 +219,40 @@ def library_versions() -> dict[str, str]:
     return {name: number for name, number in versions.items() if number}
 
 
-def machine_memory_bytes() -> int:
-    """Memory of this machine, or of the container that this process is in."""
+def machine_memory_bytes(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Memory of this machine, or of the container that this process is in.
+
+    Args:
+        cgroups: root of the control groups' files, of version 1 or 2.
+        own: file that names the groups of this process: `0::/path`, or `9:memory:/path` in version 1.
+    """
     total = int(psutil.virtual_memory().total)
-    with suppress(OSError, ValueError):  # there is no such file, or it says `max`
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with suppress(OSError):  # there are no control groups
+        for line in own.read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            is_first = "memory" in controllers.split(",")
+            if controllers and not is_first:
+                continue
+            root, file = (cgroups / "memory", "memory.limit_in_bytes") if is_first else (cgroups, "memory.max")
+            group = root / name.lstrip("/")
+            for folder in (group, *group.parents):  # the least limit of the group and those above it counts
+                if folder.is_relative_to(root):
+                    with suppress(OSError, ValueError):  # there is no such file, or it says `max`
+                        total = min(total, int((folder / file).read_text()))
     return total
+
+
+def last_level_cache_bytes(num_ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
+    """A rank's part of the last-level cache that the core it runs on shares with other cores; 0 if that is unknown.
+
+    All ranks empty it at the same time, so each needs to write its part only.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        last = max(
+            (cpus / f"cpu{cores[0]}" / "cache").glob("index*"), key=lambda index: int((index / "level").read_text())
+        )
+        shared_by = int((last / "shared_cpu_map").read_text().strip().replace(",", ""), 16).bit_count()
+        ranks_there = max(1, min(num_ranks, shared_by, -(-num_ranks * shared_by // (os.cpu_count() or 1))))
+        return int((last / "size").read_text().strip().removesuffix("K")) * 1024 // ranks_there
+    return 0

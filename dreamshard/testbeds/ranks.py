@@ -251,8 +251,14 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> 
     threading.Thread(target=_listen, args=(store.clone(), number), daemon=True).start()
     signal.signal(signal.SIGALRM, _give_up)
     try:
-        worker = _Worker(number, _gpu_of(local_rank))
-        _put(store, f"rank/{number}", describe_rank(number, worker.gpu))
+        gpu, machine = _gpu_of(local_rank), socket.gethostname()
+        store.set(f"machine/{number}", machine)
+        _put(store, f"rank/{number}", describe_rank(number, gpu))
+        machines = store.multi_get([f"machine/{other}" for other in range(num_ranks)])
+        here = [other for other, name in enumerate(machines) if name.decode() == machine]
+        if gpu is None:
+            _pin(here.index(number), len(here))
+        worker = _Worker(number, gpu, len(here))
         groups = PrefixStore("group", store.clone())
         timeout = timedelta(seconds=JOIN_S)
         dist.init_process_group("gloo", timeout=timeout, world_size=num_ranks, rank=number, store=groups)
@@ -274,8 +280,8 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> 
 class _Worker:
     """Does one rank's jobs."""
 
-    def __init__(self, number: int, gpu: int | None) -> None:
-        self._number, self.gpu = number, gpu
+    def __init__(self, number: int, gpu: int | None, ranks_here: int) -> None:
+        self._number, self.gpu, self._ranks_here = number, gpu, ranks_here
         self._device: Device | None = None
 
     def do(self, job: Job) -> object:
@@ -292,7 +298,7 @@ class _Worker:
             return None
         if self._device is None or (self._device.setup, self._device.device) != (job.setup, place):
             self._device = None  # its memory is free before the next one takes some
-            self._device = Device(job.setup, place)
+            self._device = Device(job.setup, place, self._ranks_here)
         if isinstance(measured, Exchange):
             return measure_exchange(measured, self._device, teams.everyone)
         return measure_step(measured, self._device, teams.everyone.rank(), teams)
@@ -324,6 +330,13 @@ def describe_rank(number: int, gpu: int | None) -> Rank:
         return Rank(number, host, processor)
     properties = torch.cuda.get_device_properties(gpu)
     return Rank(number, host, processor, str(properties.name), int(properties.total_memory))
+
+
+def _pin(position: int, count: int) -> None:
+    """Run on a core that no other rank of this host runs on, if there are enough: `count` ranks, of which this is one."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= count:
+        os.sched_setaffinity(0, {cores[position * len(cores) // count]})
 
 
 def _gpu_of(local_rank: int | None) -> int | None:

@@ -32,8 +32,7 @@ class SimulatedTestbed(Testbed):
     def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = 0.01) -> None:
         self.setup, self.spec, self.noise = setup, spec, noise
         self.hardware = self.links = f"{SIMULATED} {spec.name}"
-        self._origin: dict[str, Any] = {"testbed": self.name, "hardware": self.hardware, "clock": "model"}
-        self._origin |= {"repeats": 1, "spread_ms": 0.0}
+        self._origin: dict[str, Any] = {"testbed": self.name, "hardware": self.hardware, "clock": "model", "repeats": 1}
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""

@@ -77,10 +77,14 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
         lambda: (RankOperators(shards, device, rank), collectives_of(shards, teams, device) if teams else []),
         asked_bytes,
     )
-    misfits = [None if built else Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=device.free_bytes())]
+    misfit = None
+    if built is None:
+        sizes = {"free_bytes": device.free_bytes(), "foreign_bytes": device.foreign_bytes()}
+        misfit = Infeasible(device=rank, asked_bytes=asked_bytes, **sizes)
+    misfits = [misfit]
     if everyone is not None:
-        own, misfits = misfits[0], misfits * everyone.size()
-        dist.all_gather_object(misfits, own, group=everyone)
+        misfits *= everyone.size()
+        dist.all_gather_object(misfits, misfit, group=everyone)
     if infeasible := next(filter(None, misfits), None):
         return infeasible
     assert built is not None

@@ -343,4 +343,5 @@ def _unbalanced(task: PlacementTask, generator: torch.Generator, algorithm: Algo
     devices = torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)
     if algorithm != "autoshard":  # which is as published
         devices[(task.tables.dim * task.tables.pooling_factor).argsort()] = devices.sort().values
+        devices = torch.randperm(task.num_devices, generator=generator)[devices]  # or the last one had the heaviest
     return devices

@@ -42,7 +42,7 @@ def make_report(
     """
     main = [row for row in rows if model in (None, row.task.name)]
     variants = [row for row in rows if model is not None and row.task.name != model]
-    heldout = [row for row in rows if placement_identity(row.task, row.placement) not in known]
+    heldout = [row for row in rows if row.placement and placement_identity(row.task, row.placement) not in known]
     figures = [_figures(name, main, heldout, predictors.get(name)) for name in _names(main)]
     return EvaluationReport(
         key=key,
@@ -52,7 +52,9 @@ def make_report(
         rows=tuple(_measured(row) for row in rows),
         model=model,
         variant_gains=_gains(variants, "variants"),
-        heldout_placements=len({(row.task.name, placement_identity(row.task, row.placement)) for row in heldout}),
+        heldout_placements=len(
+            {(row.task.name, placement_identity(row.task, row.placement)) for row in heldout if row.placement}
+        ),
         **facts,
     )
 
@@ -73,7 +75,9 @@ def _figures(
     mape, spearman = None, None
     if predictor is not None:
         predicted = [
-            replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms())) for row in heldout
+            replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms()))
+            for row in heldout
+            if row.placement
         ]
         mape, spearman = map(_finite, prediction_figures(predicted))
     return PlacerFigures(
@@ -95,7 +99,8 @@ def _measured(row: EvaluationRow) -> MeasuredRow:
         predicted_ms=_finite(row.predicted_ms),
         place_ms=row.place_ms,
         devices=tuple(dict(zip(PHASES, device, strict=True)) for device in phases),
-        is_split=not row.task.whole_tables.issuperset(Shards.of(row.task, row.placement).tables.names),
+        is_split=row.placement is not None
+        and not row.task.whole_tables.issuperset(Shards.of(row.task, row.placement).tables.names),
     )
 
 

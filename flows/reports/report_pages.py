@@ -78,11 +78,14 @@ def heldout_sentence(report: EvaluationReport) -> str:
 def prediction_sentence(report: EvaluationReport) -> str:
     """How well the candidate predicts placements that it was not trained on."""
     error = report.placer(report.candidate).predicted_mape
+    machine = report_tables.steadiness_words(report.steadiness, report.level)
     if not report.is_predicted:
         return f"No cost of a step is predicted: {report.candidate} predicts compute only."
     if error is None:
         return "No placement measured here was held out, so the prediction error is not known."
-    return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on."
+    return (
+        f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on. {machine}"
+    )
 
 
 def html_page(markdown: str, title: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamshard.evaluation import PairedComparison
+from dreamshard.testbeds.rounds import Steadiness
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
 
@@ -93,6 +94,9 @@ def evaluation_metrics(report: EvaluationReport) -> Metrics:
         **_gain_metrics("eval_gain_on_variants", report.variant_gain(report.candidate, report.reference)),
         "eval_predicted_mape": candidate.predicted_mape,
         "eval_place_ms": candidate.place_ms,
+        "machine_level": report.level,
+        **({} if report.steadiness is None else {"machine_spread": report.steadiness.spread}),
+        **({} if report.steadiness is None else {"disturbed_rounds": report.steadiness.disturbed}),
     }
     return _known(figures)
 
@@ -128,6 +132,15 @@ def gain_text(gain: PairedComparison | None) -> str:
     if gain.low is None or gain.high is None:
         return f"{100 * gain.mean_gain:+.1f} %"
     return f"{100 * gain.mean_gain:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+
+
+def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
+    """How steady the machine was while it measured; empty if costs were computed."""
+    if steadiness is None or steadiness.level_ms is None:
+        return ""
+    since = "" if level is None else f", at {level:.2f} times its cost in the training"
+    spread = "" if steadiness.spread is None else f" varied by {steadiness.spread:.1%}"
+    return f"a reference placement{spread or ' was measured'}{since}, and {steadiness.disturbed:.0%} of rounds were disturbed"
 
 
 def _milliseconds(value: float | None) -> str:

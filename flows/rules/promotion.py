@@ -10,6 +10,11 @@ from storage.mlflow_store.registry import PROVISIONAL, REPLACED, TRYOUT, Version
 from storage.run_records.trainings import Training
 from storage.store import Store
 
+FALSE_ALARMS = 0.025
+"""Largest probability that a candidate as good as a champion ever replaces it, however many nights it is compared.
+
+Attempt `k` may use `1 / (k (k + 1))` of it, which sums up to 1. Otherwise, one of 40 nights would promote by chance."""
+
 HIGHEST_ERROR = 0.2
 """Prediction error on held-out placements above which a version is not promoted: its search may be led astray anywhere."""
 
@@ -32,18 +37,25 @@ class Gain:
         over: the champion's version or the rule of thumb.
         measured: on held-out tasks, or on the model of a fixed one.
         variants: of a fixed model, the same on drifted variants of it.
+        attempt: number of this comparison among those with the same champion, from 1; 0 over a rule of thumb.
     """
 
     over: str
     measured: PairedComparison
     variants: PairedComparison | None = None
+    attempt: int = 0
+
+    @property
+    def false_alarms(self) -> float:
+        """Probability with which an equal candidate may be promoted now: of all attempts together at most `FALSE_ALARMS`."""
+        return FALSE_ALARMS / max(1, self.attempt * (self.attempt + 1))
 
     @property
     def is_shown(self) -> bool:
         """Whether it is significant; if every repeat measured the same, whether it is on the variants."""
-        gain, variants = self.measured, self.variants
+        gain, variants, level = self.measured, self.variants, self.false_alarms
         exact = gain.over == "repeats" and gain.low is None and gain.is_positive
-        return gain.is_significant or (exact and variants is not None and variants.is_significant)
+        return gain.is_significant(level) or (exact and variants is not None and variants.is_significant(level))
 
     def __str__(self) -> str:
         gain, variants = self.measured, self.variants
@@ -58,8 +70,12 @@ class Gain:
                 repeats = f"over {gain.num_repeats} interleaved repeats of this model"
                 counted = repeats if gain.over == "repeats" else f"{gain.num_tasks} held-out tasks"
                 interval = f"{_interval(gain)}, {counted}"
-            if gain.more_tasks:
+            if gain.more_tasks is None:
+                interval += "; only other tables would show it"
+            elif gain.more_tasks:
                 interval += f"; about {gain.more_tasks} more would show it"
+            elif gain.is_significant() and not self.is_shown:
+                interval += f"; attempt {self.attempt} needs {1 - 2 * self.false_alarms:.2%}"
             figures = f"{gain.mean_gain:+.1%} measured cost saved ({interval}) against {self.over}"
         if variants is None:
             return figures
@@ -105,7 +121,9 @@ class Decision:
         words: dict[Code, str] = {
             "beats_champion": "beats the champion",
             "replaces_provisional": f"replaces version {self.rival}, a provisional champion, without costing more",
-            "not_significant": "does not beat the champion significantly",
+            "not_significant": "costs more than the champion"
+            if self.gain and self.gain.measured.is_worse
+            else "does not beat the champion significantly",
             "champion_changed": f"not compared with version {self.in_use}, which has replaced {self.rival} since",
             "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
             "better_than_baseline": f"first champion{until}",

@@ -53,6 +53,8 @@ def store_lock(store: Store, name: str) -> AbstractContextManager[None]:
 def measuring() -> AbstractContextManager[None]:
     """Keep all other processes of this host, of any home or user, from measuring: they would slow each other down.
 
+    A process that holds it may take it again.
+
     Raises:
         ValueError: the file that `DREAMSHARD_MEASURING_LOCK` names cannot be made.
     """
@@ -70,7 +72,7 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         ValueError: the file cannot be made.
     """
-    lock = FileLock(path, mode=0o666)
+    lock = FileLock(path, mode=0o666, thread_local=False, is_singleton=True)
     try:
         try:
             lock.acquire(blocking=False)

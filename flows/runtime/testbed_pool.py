@@ -5,13 +5,14 @@ Ranks take seconds to start: they start with the first measurement and end with 
 """
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 
 from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import SIMULATED, CostSample
+from dreamshard.files.text import gib
 from dreamshard.placement import Placement
 from dreamshard.recipes import Recipe, batch_size_of
 from dreamshard.tasks import PlacementTask
@@ -25,7 +26,10 @@ from storage.store import Store
 START_S = 120.0
 """The longest time that a testbed may take to start before its first measurement."""
 
-_open: ContextVar[dict[TestbedReference, Testbed] | None] = ContextVar("_open", default=None)
+Shared = dict[TestbedReference, tuple[Testbed, ExitStack]]
+"""The open testbed, and what ends with it."""
+
+_open: ContextVar[Shared | None] = ContextVar("_open", default=None)
 
 
 def check_testbed(store: Store, config: Recipe) -> Capacity:
@@ -49,12 +53,21 @@ def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> 
 @contextmanager
 def shared_testbeds() -> Iterator[None]:
     """Keep the testbed open between measurements in this block, and close it when the block ends."""
-    shared: dict[TestbedReference, Testbed] = {}
+    shared: Shared = {}
     token = _open.set(shared)
     try:
         yield
     finally:
         _open.reset(token)
+        _close(shared)
+
+
+@contextmanager
+def freeing_gpus() -> Iterator[None]:
+    """Close a testbed on GPUs after the block, so that others have their memory while this process does other things."""
+    yield
+    shared = _open.get() or {}
+    if any(testbed.capacity(reference.num_devices).kind == "gpu" for reference, (testbed, _) in shared.items()):
         _close(shared)
 
 
@@ -71,9 +84,9 @@ def shared_testbed(store: Store, reference: TestbedReference) -> Iterator[Testbe
         return
     if reference not in shared:
         _close(shared)
-        shared[reference] = open_reference(store, reference)
+        shared[reference] = _opened(store, reference)
     try:
-        yield shared[reference]
+        yield shared[reference][0]
     except BaseException:
         _close(shared)
         raise
@@ -101,16 +114,27 @@ def capacity(store: Store, reference: TestbedReference) -> Capacity:
         return testbed.capacity(reference.num_devices)
 
 
-def in_round(reference: TestbedReference, number: int) -> TestbedReference:
-    """The testbed for one round of repeated measurements: one that computes costs draws another error in each."""
+def in_repeat(reference: TestbedReference, number: int) -> TestbedReference:
+    """The testbed for one repeat of measurements: one that computes costs draws another error in each."""
     return replace(reference, seed=reference.seed + number) if reference.kind == SIMULATED else reference
 
 
 def measure(store: Store, reference: TestbedReference, task: PlacementTask, placement: Placement) -> CostSample:
-    """Measure one placement; raises like `answering`."""
+    """Measure one round of a placement.
+
+    Raises:
+        MeasurementError: as `answering`; or other processes hold so much of a GPU that a shard does not fit.
+    """
     what = f"{task.name} ({len(task.tables)} tables on {task.num_devices} devices)"
     with answering(store, reference, what) as testbed:
-        return testbed.measure(task, placement)
+        sample = testbed.measure(task, placement)
+    misfit = sample.infeasible
+    if misfit is not None and misfit.is_crowded_out:
+        raise MeasurementError(
+            f"{what} does not fit device {misfit.device}, because other processes hold {gib(misfit.foreign_bytes)} of it; "
+            "end them, then start again"
+        )
+    return sample
 
 
 @contextmanager
@@ -145,6 +169,15 @@ def _wanted(config: Recipe, dataset: str, batch_size: int, seed: int) -> Testbed
     )
 
 
-def _close(shared: dict[TestbedReference, Testbed]) -> None:
+def _opened(store: Store, reference: TestbedReference) -> tuple[Testbed, ExitStack]:
+    """The testbed, which keeps all other processes from measuring while it holds memory of GPUs."""
+    testbed, ending = open_reference(store, reference), ExitStack()
+    if testbed.capacity(reference.num_devices).kind == "gpu":
+        ending.enter_context(run_locks.measuring())
+    ending.callback(testbed.close)
+    return testbed, ending
+
+
+def _close(shared: Shared) -> None:
     while shared:
-        shared.popitem()[1].close()
+        shared.popitem()[1][1].close()

@@ -54,10 +54,14 @@ create table empty.tasks (
     precision varchar, optimizer varchar, seed bigint, created_at timestamp
 );
 
--- One row per device of a measured placement, so that a sample and its devices appear in one atomic rename. The views
--- `cost_samples` and `device_costs` show both.
+-- One row per device and round of a measured placement, so that a round and its devices appear in one atomic rename. The
+-- views `cost_samples` and `device_costs` show the least disturbed round of each measurement, `rounds` all.
 create table empty.cost_samples (
     sample_id varchar,
+    measurement_id varchar,              -- of the rounds of one measurement
+    round integer,                       -- from 0
+    repeat integer,                      -- of the same placement, from 0
+    is_reference boolean,                -- of the placement that shows how steady the machine is
     run_key varchar,                     -- a training or an evaluation
     iteration integer,                   -- of the training, from 1; 0 if an evaluation measured it
     dataset_version varchar, testbed varchar, hardware varchar, task varchar,
@@ -72,7 +76,8 @@ create table empty.cost_samples (
     clock varchar, batch_size bigint, precision varchar, optimizer varchar, num_devices integer,
     devices_per_host integer,            -- null for as many as the hardware has
     capacity_bytes bigint,               -- room on each device
-    overall_ms double, spread_ms double, repeats integer,
+    overall_ms double,
+    repeats integer,                     -- timed passes of the round
     infeasible_device integer,           -- device whose shard did not fit; null if all did
     asked_bytes bigint,                  -- size of that shard
     free_bytes bigint,                   -- room left on its device
@@ -82,7 +87,7 @@ create table empty.cost_samples (
     created_at timestamp
 );
 
--- One row per all-to-all measured alone.
+-- One row per round of an all-to-all measured alone.
 create table empty.exchange_samples (
     links varchar, testbed varchar, hardware varchar,
     versions varchar,                    -- JSON object: library to version
@@ -90,7 +95,7 @@ create table empty.exchange_samples (
     devices_per_host integer,            -- null for as many as the hardware has
     host_devices integer,                -- of the hardware; null if all devices share a host
     largest_bytes bigint,                -- the most that a device sends
-    slowest_forward_ms double, slowest_backward_ms double, spread_ms double, repeats integer, clock varchar,
+    slowest_forward_ms double, slowest_backward_ms double, repeats integer, round integer, clock varchar,
     sent_bytes bigint[], forward_ms float[], backward_ms float[],  -- of each device
     created_at timestamp
 );
@@ -103,7 +108,7 @@ create table empty.evaluations (
     iteration integer,                   -- of that training
     split varchar,                       -- heldout, or reference: the fixed tasks of a topology
     task varchar, num_devices integer,
-    overall_ms double,                   -- mean over the repeats; null if the placement did not fit
+    overall_ms double,                   -- least disturbed round, mean over the repeats; null if the placement did not fit
     predicted_ms double, legal boolean, place_ms double, table_names varchar[], placement integer[], created_at timestamp
 );
 

@@ -27,16 +27,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from dreamshard.costs import CostSample, ExchangeSample
 from dreamshard.evaluation import EvaluationRow
+from dreamshard.placement import Placement
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.rounds import least
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
 from dreamshard.workloads.task_sampling import TableSplit
 from storage.filesystem import AnyPath, list_files, read_json, write_json
@@ -220,7 +223,15 @@ class Lake:
         return [rows.task_from_row(row, pool) for row in read_parquet(path).to_pylist()]
 
     def read_cost_samples(self, run_key: str) -> list[CostSample]:
-        """Measurements of a training or evaluation by iteration and time; costs are float32 as testbeds return them.
+        """The least disturbed round of each measurement, without the reference placement; raises like `read_rounds`."""
+        rounds: dict[tuple[str, Placement, int], list[CostSample]] = {}
+        for sample in self.read_rounds(run_key):
+            if not sample.is_reference:
+                rounds.setdefault((sample.task.name, sample.placement, sample.repeat), []).append(sample)
+        return [least(each) for each in rounds.values()]
+
+    def read_rounds(self, run_key: str) -> list[CostSample]:
+        """All rounds of a training or evaluation by iteration and time; costs are float32 as testbeds return them.
 
         Raises:
             ValueError: a file cannot be read, or the samples' dataset is not in the lake.
@@ -242,11 +253,17 @@ class Lake:
             write_rows(path, "exchange_samples", [row | {"created_at": rows.now()} for row in content])
 
     def read_exchanges(self, links: str, versions: Mapping[str, str]) -> list[ExchangeSample]:
-        """The all-to-alls of these links, oldest first, without those of other library versions than `versions`."""
+        """The all-to-alls of these links, oldest first, by their least disturbed rounds, without other library versions."""
         files = list_files(hive_folder(self.root / "exchange_samples", links=links), "*.parquet")
         found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
         samples = [rows.exchange_from_row(row) for row in sorted(found, key=lambda row: row["created_at"])]
-        return [sample for sample in samples if sample.versions.items() <= versions.items()]
+        rounds: dict[Any, list[ExchangeSample]] = {}
+        for sample in samples:
+            exchange = sample.exchange
+            if sample.versions.items() <= versions.items():
+                key = exchange.devices_per_host, tuple(exchange.sent_bytes.tolist())
+                rounds.setdefault(key, []).append(sample)
+        return [least(each) for each in rounds.values()]
 
     def write_evaluation(
         self,
@@ -270,7 +287,7 @@ class Lake:
         same = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
         content = []
         for each in measured:
-            shards = Shards.of(each.task, each.placement)
+            shards = Shards.of(each.task, each.placement) if each.placement else None
             row = {
                 **same,
                 "split": split,
@@ -282,8 +299,8 @@ class Lake:
                 "predicted_ms": each.predicted_ms if math.isfinite(each.predicted_ms) else None,
                 "legal": each.fits,
                 "place_ms": each.place_ms,
-                "table_names": list(shards.tables.names),
-                "placement": shards.device.tolist(),
+                "table_names": list(shards.tables.names) if shards else None,
+                "placement": shards.device.tolist() if shards else None,
             }
             content.append(row | {"evaluation_id": content_id(row), "created_at": rows.now()})
         folder = hive_folder(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)

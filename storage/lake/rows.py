@@ -24,8 +24,8 @@ _BINS = [f"bin_{j}" for j in range(NUM_BINS)]
 _PHASES = [f"{phase}_ms" for phase in PHASES]
 _OF_TABLES = ("rows", "dim", "pooling_factor", "lookups", "unique_rows", "poolings")
 _OF_TASK = ("num_devices", "devices_per_host", "precision", "optimizer")
-_OF_SAMPLE = ("testbed", "hardware", "clock", "batch_size", "repeats")
-_OF_EXCHANGE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")
+_OF_SAMPLE = ("testbed", "hardware", "clock", "batch_size", "repeats", "repeat", "is_reference", "round")
+_OF_EXCHANGE = ("testbed", "hardware", "host_devices", "clock", "repeats", "round")
 _OF_DEVICES = ("forward_ms", "backward_ms")
 
 
@@ -82,7 +82,10 @@ def task_from_row(row: Row, pool: Tables) -> PlacementTask:
 
 
 def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_version: str) -> list[Row]:
-    """One row per device; device 0 carries the placement. `sample_id` is the hash of everything measured."""
+    """One row per device; device 0 carries the placement. `sample_id` is the hash of everything measured.
+
+    Rounds of one measurement of a placement share `measurement_id`.
+    """
     task, shards = sample.task, Shards.of(sample.task, sample.placement)
     tables, device = shards.tables, shards.device
     phases = sample.costs.phases_ms.to(torch.float32).tolist()  # [D, 4]
@@ -96,14 +99,15 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
         "capacity_bytes": task.memory_bytes,
         **{name: getattr(task, name) for name in _OF_TASK},
         "overall_ms": None if misfit else sample.overall_ms,
-        "spread_ms": None if misfit else sample.spread_ms,
         "versions": json.dumps(dict(sample.versions), sort_keys=True),
         "infeasible_device": misfit and misfit.device,
         "asked_bytes": misfit and misfit.asked_bytes,
         "free_bytes": misfit and misfit.free_bytes,
     }
     placed = {"table_names": list(tables.names), "placement": device.tolist()}
-    whole |= {"sample_id": content_id([whole, placed, phases]), "created_at": now()}
+    measured = [run_key, iteration, task.name, placed, sample.repeat, sample.is_reference]
+    whole |= {"measurement_id": content_id(measured), "sample_id": content_id([whole, placed, phases])}
+    whole["created_at"] = now()
     held_bytes = shards.memory_bytes().tolist()
     rows = []
     for d in range(task.num_devices):
@@ -166,7 +170,6 @@ def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
         task=task_from_row(first | {"memory_bytes": first["capacity_bytes"]}, pool),
         placement=Placement.whole(first["placement"], first["num_devices"]),
         costs=DeviceCosts(phases),
-        spread_ms=first["spread_ms"] or 0.0,
         versions=json.loads(first["versions"]),
         infeasible=infeasible,
         **{name: first[name] for name in _OF_SAMPLE},

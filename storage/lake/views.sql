@@ -7,22 +7,28 @@ create view tables as from lake.tables where created_at is not null;
 
 create view tasks as from lake.tasks;
 
--- The row of device 0 carries the whole sample.
-create view cost_samples as
+-- The row of device 0 carries the whole sample. Others slow a machine, never speed it up, so the least round counts.
+create view rounds as
 select * exclude (
     device, forward_compute_ms, forward_comm_ms, backward_comm_ms, backward_compute_ms, device_ms, memory_bytes, num_tables,
     sum_dim, single_table, shard_tables
-)
+), row_number() over (partition by measurement_id order by overall_ms nulls last, round) = 1 as is_least
 from lake.cost_samples where device = 0;
+
+create view cost_samples as select * exclude (is_least, is_reference) from rounds where is_least and not is_reference;
 
 create view device_costs as
 select * exclude (
-    clock, batch_size, precision, optimizer, num_devices, devices_per_host, capacity_bytes, overall_ms, spread_ms, repeats,
-    infeasible_device, asked_bytes, free_bytes, table_names, placement, versions, created_at
+    clock, batch_size, precision, optimizer, num_devices, devices_per_host, capacity_bytes, overall_ms, repeats, round, repeat,
+    is_reference, infeasible_device, asked_bytes, free_bytes, table_names, placement, versions, created_at
 )
-from lake.cost_samples;
+from lake.cost_samples where (sample_id, run_key) in (select (sample_id, run_key) from cost_samples);
 
-create view exchange_samples as from lake.exchange_samples;
+create view exchange_samples as
+from lake.exchange_samples
+qualify row_number() over (
+    partition by links, versions, num_devices, devices_per_host, sent_bytes order by slowest_forward_ms + slowest_backward_ms
+) = 1;
 
 -- A version that was registered after its evaluation was written is found here: `versions` names training and evaluation.
 create view evaluations as

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dreamshard.costs import MeasuredOn
 from dreamshard.evaluation import PairedComparison
+from dreamshard.testbeds.rounds import Steadiness
 from storage.filesystem import AnyPath, read_json, write_json
 from storage.store import Store
 
@@ -97,6 +98,8 @@ class EvaluationReport:
         measured_on: devices, setting and library versions of the measurements.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
         candidate: the placer of the training, by its algorithm.
+        steadiness: how steady the machine was.
+        level: cost of the reference placement over its cost in the training; None in a comparison.
     """
 
     key: str
@@ -119,6 +122,8 @@ class EvaluationReport:
     measured_on: MeasuredOn | None = None
     unseen_tables: int | None = None
     candidate: str = CANDIDATE
+    steadiness: Steadiness | None = None
+    level: float | None = None
 
     @property
     def is_predicted(self) -> bool:

@@ -151,7 +151,7 @@ class Training:
         tasks, measure = self.recipe.tasks, self.testbed.measure
         size = None if self.is_fixed else tasks.tables_per_task
         step = (tasks.precision, tasks.optimizer, self.testbed.batch_size)
-        return (self.topology, size, *step, measure.warmups, measure.repeats)
+        return (self.topology, size, *step, measure.warmups, measure.repeats, measure.rounds)
 
     def to_json(self) -> str:
         """As JSON."""

@@ -1,17 +1,21 @@
-"""Placers compared: interleaved, paired, by hand."""
+"""Placers compared: next to each other, paired, by hand."""
 
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.evaluation import (
+    TABLES_SHARE,
     EvaluationRow,
+    PairedComparison,
     best_baseline,
     evaluate,
+    mean_error,
     mean_overall_ms,
     paired_comparison,
     prediction_figures,
@@ -19,6 +23,7 @@ from dreamshard.evaluation import (
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.rounds import RoundLimits
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
@@ -37,14 +42,16 @@ class Fixed:
 
 
 class Recorder:
-    """Measures nothing: the n-th measurement costs n milliseconds."""
+    """Measures nothing: the n-th measurement costs n milliseconds, the first round of each placement the least."""
 
     def __init__(self):
         self.order = []
+        self.references = 0
 
-    def __call__(self, task, placement, number=0):
+    def __call__(self, task, placement, number, *, repeat, is_reference):
+        self.references += is_reference
         self.order.append((task.name, tuple(placement.device.tolist())))
-        return sample_of(task, placement, [float(len(self.order)), 0.0])
+        return sample_of(task, placement, [float(len(self.order)), 0.0], hardware="Xeon")
 
 
 TASKS = [task_of([1, 1], 2, 1, name="one"), task_of([1, 1], 2, 1, name="two")]
@@ -54,7 +61,8 @@ PLACERS = {"left": Fixed("left", (0, 1)), "right": Fixed("right", (1, 0))}
 def run(measure, placers=PLACERS, tasks=TASKS, repeats=3, seed=0, **options):
     """An evaluation in which 7 ms are predicted of every placement."""
     costs = DeviceCosts(torch.tensor([[7.0, 0.0, 0.0, 0.0]]))
-    return evaluate(placers, tasks, measure, predict=lambda *_: costs, repeats=repeats, seed=seed, **options)
+    parts, limits = [(placers, tasks, repeats)], RoundLimits(most=2, tolerance=0.0)
+    return evaluate(parts, measure, predict=lambda *_: costs, limits=limits, seed=seed, **options)
 
 
 def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None):
@@ -64,37 +72,60 @@ def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None)
     return EvaluationRow(placer, of, Placement.whole(device, 2), repeats_ms, predicted_ms, 1.0, costs)
 
 
-def test_each_repeat_measures_all_in_its_own_seeded_order():
+def test_the_placements_of_a_task_are_measured_next_to_each_other():
     first, again, other = Recorder(), Recorder(), Recorder()
     for measure, seed in ((first, 0), (again, 0), (other, 1)):
         run(measure, repeats=6, seed=seed)
-    everything = {(task, device) for task in ("one", "two") for device in ((0, 1), (1, 0))}
-    repeats = [tuple(first.order[i : i + 4]) for i in range(0, 24, 4)]
-    assert all(set(each) == everything for each in repeats)
-    assert len(set(repeats)) > 1
+    rounds = [tuple(first.order[i : i + 2]) for i in range(0, 48, 2)]
+    assert [{task for task, _ in each} for each in rounds] == [{"one"}] * 12 + [{"two"}] * 12
+    assert all({device for _, device in each} == {(0, 1), (1, 0)} for each in rounds)
+    assert len(set(rounds[:12])) > 1
     assert first.order == again.order != other.order
 
 
-def test_a_row_holds_its_repeats_their_mean_and_the_prediction():
+def test_a_row_holds_the_least_round_of_each_repeat_and_the_prediction():
     measure = Recorder()
     rows = run(measure)
     assert [(row.placer, row.task.name) for row in rows] == [(p, t) for t in ("one", "two") for p in PLACERS]
     for each in rows:
         key = (each.task.name, tuple(each.placement.device.tolist()))
-        measured = tuple(n + 1 for n, seen in enumerate(measure.order) if seen == key)
-        assert (each.repeats_ms, each.overall_ms) == (measured, pytest.approx(sum(measured) / 3))
+        measured = [n + 1 for n, seen in enumerate(measure.order) if seen == key]
+        assert each.repeats_ms == tuple(measured[::2]), "the first of two rounds"
         assert float(each.costs.phases_ms[0, 0]) == measured[0]
         assert (each.predicted_ms, each.fits) == (7.0, True)
 
 
+def test_placers_that_agree_share_a_measurement():
+    measure = Recorder()
+    rows = run(measure, placers={**PLACERS, "same": Fixed("same", (0, 1))}, repeats=1)
+    assert len(measure.order) == 8
+    by_name = {row.placer: row.repeats_ms for row in rows if row.task.name == "one"}
+    assert by_name["same"] == by_name["left"]
+
+
+def test_a_reference_placement_is_measured_with_each_fifth_group():
+    measure = Recorder()
+    run(measure, repeats=6, reference=(TASKS[0], Placement.whole((0, 0), 2)))
+    assert measure.references == 3 * 2, "of groups 0, 5 and 10, two rounds each"
+
+
 @pytest.mark.parametrize(
-    ("other", "error"), [(Fixed("no room"), NoPlacementError), (Fixed("both on one", (0, 0)), ValueError)]
+    ("placers", "error"),
+    [({"other": Fixed("no room")}, NoPlacementError), ({**PLACERS, "other": Fixed("both on one", (0, 0))}, ValueError)],
 )
-def test_measuring_starts_after_every_placer_placed_every_task(other, error):
+def test_measuring_starts_after_every_placer_placed_every_task(placers, error):
     measure = Recorder()
     with pytest.raises(error):
-        run(measure, placers={**PLACERS, "other": other})
+        run(measure, placers=placers)
     assert measure.order == []
+
+
+def test_a_placer_without_room_fails_on_that_task_alone():
+    rows = run(Recorder(), placers={**PLACERS, "other": Fixed("no room")})
+    fits = {row.task.name: (row.fits, row.placement is None) for row in rows if row.placer == "other"}
+    assert fits == {"one": (True, False), "two": (False, True)}
+    assert not paired_comparison(rows, "other", "left").fits
+    assert prediction_figures(rows)[0] > 0
 
 
 def test_an_optional_placer_without_room_is_left_out():
@@ -102,33 +133,61 @@ def test_an_optional_placer_without_room_is_left_out():
     assert {row.placer for row in rows} == PLACERS.keys()
 
 
-def test_the_paired_interval_is_scipys():
+def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
     generator = torch.Generator().manual_seed(0)
     new, old = torch.rand(2, 12, generator=generator).add(1).tolist()
     rows = [row("new", str(i), ms) for i, ms in enumerate(new)] + [row("old", str(i), ms) for i, ms in enumerate(old)]
-    interval = stats.ttest_1samp([1 - a / b for a, b in zip(new, old, strict=True)], 0.0).confidence_interval(0.95)
-    found = paired_comparison(rows, "new", "old")
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    ratios = [math.log(b / a) for a, b in zip(new, old, strict=True)]
+    interval = stats.ttest_1samp(ratios, 0.0).confidence_interval(0.95)
+    found, reverse = paired_comparison(rows, "new", "old"), paired_comparison(rows, "old", "new")
+    assert [found.low, found.high] == pytest.approx([1 - math.exp(-interval.low), 1 - math.exp(-interval.high)])
+    assert (1 - found.mean_gain) * (1 - reverse.mean_gain) == pytest.approx(1), "the same however the two are named"
     assert paired_comparison([*rows, row("new", "alone", 1.0)], "new", "old") == found, "tasks that both have"
     with pytest.raises(ValueError):
         paired_comparison(rows, "new", "other")
+
+
+def test_tasks_that_share_tables_have_a_larger_error():
+    gains = [0.1, 0.3, 0.2, 0.4]
+    apart, error = [frozenset("ab"), frozenset("cd"), frozenset("ef"), frozenset("gh")], stats.sem(gains)
+    assert mean_error(gains) == mean_error(gains, apart) == pytest.approx((error, 0.0))
+    alike = [frozenset("ab"), frozenset("bc"), frozenset("cd"), frozenset("da")]
+    shared = TABLES_SHARE * (8 * 0.5) / 12  # 8 of 12 ordered pairs share half of their tables
+    variance = 4 * error**2 / (1 - shared)
+    expected = math.sqrt(variance * shared + variance * (1 - shared) / 4), math.sqrt(variance * shared)
+    assert mean_error(gains, alike) == pytest.approx(expected)
+
+
+def test_more_tasks_show_a_gain_with_a_power_of_80_percent():
+    def shown(count, mean, error=0.03):  # of independent tasks with this error of ten
+        drawn = mean + error * (10 / count) ** 0.5 * np.random.default_rng(0).standard_normal(4000)
+        found = [PairedComparison.of(each, error * (10 / count) ** 0.5, num_tasks=count) for each in drawn]
+        return np.mean([each.is_significant() for each in found])
+
+    gain = PairedComparison.of(0.04, 0.03, num_tasks=10)
+    assert shown(10 + gain.more_tasks, 0.04) == pytest.approx(0.8, abs=0.03)
+    others = {"shown": (0.1, 0.03), "loss": (-0.04, 0.03)}
+    assert [PairedComparison.of(*each, num_tasks=10).more_tasks for each in others.values()] == [0, 0]
+    assert PairedComparison.of(0.04, 0.03, tables_error=0.02, num_tasks=10).more_tasks is None, "only other tables"
 
 
 def test_tasks_of_the_same_tables_count_as_one():
     same = [row(placer, task, ms, tables=("t", "u")) for placer, ms in (("new", 9.0), ("old", 10.0)) for task in "abc"]
     found = paired_comparison(same, "new", "old")
     assert (found.num_tasks, found.mean_gain, found.low, found.high) == (1, pytest.approx(0.1), None, None)
-    assert not found.is_significant
+    assert not found.is_significant()
     other = paired_comparison([*same, row("new", "d", 8.0), row("old", "d", 10.0)], "new", "old")
-    assert (other.num_tasks, other.mean_gain) == (2, pytest.approx(0.15)), "three equal tasks weigh as one"
+    assert (other.num_tasks, other.mean_gain) == (2, pytest.approx(1 - 0.72**0.5)), "three equal tasks weigh as one"
     assert other.low is not None
 
 
-def test_repeats_of_one_task_are_paired_by_round():
+def test_repeats_of_one_task_are_paired_by_repeat():
     rows = [row("new", "model", 9.0, 16.0), row("old", "model", 10.0, 20.0, device=(0, 0))]
     found = paired_comparison(rows, "new", "old", "repeats")
-    assert found.mean_gain == pytest.approx(0.15), "gains 0.1 and 0.2, however much the rounds themselves differ"
-    assert (found.low, found.high) == pytest.approx((0.15 - 0.6353, 0.15 + 0.6353), abs=1e-4)
+    assert found.mean_gain == pytest.approx(1 - 0.72**0.5), (
+        "ratios 0.9 and 0.8, however much the repeats themselves differ"
+    )
+    assert found.low < -0.5 < 0.5 < found.high
     assert (found.num_tasks, found.num_repeats, found.over) == (1, 2, "repeats")
     exact = [row("new", "model", 9.0, 9.0), row("old", "model", 10.0, 10.0, device=(0, 0))]
     assert paired_comparison(exact, "new", "old", "repeats").low is None
@@ -167,7 +226,7 @@ def test_prediction_error_counts_a_shared_placement_once():
 
 
 def test_a_placement_that_did_not_fit_loses_to_any_that_did():
-    def measure(task, placement, number):
+    def measure(task, placement, number, **_):
         sample = sample_of(task, placement, [6.0, 1.0])
         misfit = Infeasible(device=0, asked_bytes=6, free_bytes=5)
         return replace(sample, infeasible=misfit) if not placement.device.any() else sample
@@ -177,8 +236,8 @@ def test_a_placement_that_did_not_fit_loses_to_any_that_did():
     rows = run(measure, placers, [task_of([1, 2, 3], 2, 10)], repeats=2)
     assert [row.fits for row in rows] == [True, True, False]
     lost, won = paired_comparison(rows, "dreamshard", "random"), paired_comparison(rows, "random", "dreamshard")
-    assert (lost.mean_gain, lost.is_positive, lost.is_significant) == (None, False, False)
-    assert (won.mean_gain, won.is_positive, won.is_significant) == (None, True, True)
+    assert (lost.mean_gain, lost.is_positive, lost.is_significant(), lost.is_worse) == (None, False, False, True)
+    assert (won.mean_gain, won.is_positive, won.is_significant()) == (None, True, True)
     assert best_baseline(rows) == "size_greedy"
     assert prediction_figures(rows)[0] == pytest.approx(1 / 6)
     assert mean_overall_ms(rows, "dreamshard") == math.inf

@@ -98,7 +98,6 @@ class LawTestbed(Testbed):
             exchange=exchange,
             forward_ms=ways[:, 0],
             backward_ms=ways[:, 1],
-            spread_ms=0.0,
             repeats=1,
             clock="model",
             testbed=self.name,

@@ -16,16 +16,16 @@ from tests.helpers.tables import BATCH, tables_of
 
 def sample_of_phases(task: PlacementTask, placement: Placement, phases_ms: Tensor, **fields: Any) -> CostSample:
     """A sample with these `[D, 4]` milliseconds; `fields` override those of the sample."""
-    made: dict[str, Any] = {"spread_ms": 0.0, "repeats": 1, "clock": "model", "testbed": "by hand"}
+    made: dict[str, Any] = {"repeats": 1, "clock": "model", "testbed": "by hand"}
     made |= {"hardware": "simulated", "batch_size": BATCH, **fields}
     return CostSample(task=task, placement=placement, costs=DeviceCosts(phases_ms), **made)
 
 
-def sample_of(task: PlacementTask, placement: Placement, device_ms: Sequence[float]) -> CostSample:
-    """A sample with these forward-compute milliseconds per device and nothing else."""
+def sample_of(task: PlacementTask, placement: Placement, device_ms: Sequence[float], **fields: Any) -> CostSample:
+    """A sample with these forward-compute milliseconds per device and nothing else; `fields` as in `sample_of_phases`."""
     phases = torch.zeros(len(device_ms), 4)
     phases[:, 0] = torch.tensor(list(device_ms), dtype=torch.float32)
-    return sample_of_phases(task, placement, phases)
+    return sample_of_phases(task, placement, phases, **fields)
 
 
 def four_tables() -> Tables:
@@ -38,7 +38,7 @@ def four_tables() -> Tables:
 def make_sample(task: PlacementTask, device: list[int], testbed: str = "simulated:h100", ms: float = 0.1) -> CostSample:
     """Device d takes (1, 2, 3, 4) x ms x (d + 1)."""
     phases_ms = torch.tensor([[(d + 1) * ms * phase for phase in (1, 2, 3, 4)] for d in range(task.num_devices)])
-    how: dict[str, Any] = {"spread_ms": 0.01, "repeats": 15, "testbed": testbed, "hardware": "simulated H100"}
+    how: dict[str, Any] = {"repeats": 2, "testbed": testbed, "hardware": "simulated H100"}
     how |= {"batch_size": 512, "versions": {"torch": "2.13.0"}}
     return sample_of_phases(task, Placement.whole(device, task.num_devices), phases_ms, **how)
 

@@ -3,11 +3,10 @@
 from itertools import product
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import pytest
 
 from dreamshard.constraints import Constraints
 from dreamshard.placement import Placement

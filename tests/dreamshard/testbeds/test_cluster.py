@@ -30,7 +30,6 @@ def test_two_ranks_measure_a_placement(cluster):
     assert (sample.costs.phases_ms > 0).all()
     assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
     assert (sample.testbed, sample.clock, sample.repeats, sample.batch_size) == ("cluster", "thread_cpu", 5, BATCH)
-    assert sample.spread_ms > 0
     assert sample.versions["torch"] == str(torch.__version__)
     first, second = cluster.measure(roomy_task(TABLES), placement(1, 1, 1)).costs.phases_ms
     assert first[0] == first[3] == 0  # without tables it only takes part in the exchange

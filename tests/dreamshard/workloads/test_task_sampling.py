@@ -1,10 +1,9 @@
 """How tables are split, and how tasks are drawn from them."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-import pytest
 
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from tests.helpers.tables import pool_of, sample_tasks, tables_of

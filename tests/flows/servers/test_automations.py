@@ -66,7 +66,7 @@ def test_silent_runs_are_crashed_and_late_ones_are_told(client):
         client.create_deployment(flow_id=client.create_flow_from_name(name), name=name, tags=["dreamshard"])
         for name in ("retrain", "watch")
     )
-    with receiving(HTTPServer(("127.0.0.1", 0), Webhook)) as (port):
+    with receiving(HTTPServer(("127.0.0.1", 0), Webhook)) as (port, messages):
         content = {"subject": "{{subject}}", "body": "{{body}}"}
         block = CustomWebhookNotificationBlock(name="team", url=f"http://127.0.0.1:{port}", json_data=content)
         for automation in deployment.automations(block.save("team"), silence=SHORT, late=SHORT):

@@ -149,7 +149,7 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
         "from prefect.blocks.notifications import CustomWebhookNotificationBlock as Webhook\n"
         "Webhook(name='team', url=sys.argv[1], json_data={'subject': '{{subject}}', 'body': '{{body}}'}).save('team')\n"
     )
-    with receiving(HTTPServer(("127.0.0.1", 0), Webhook)) as (port):
+    with receiving(HTTPServer(("127.0.0.1", 0), Webhook)) as (port, messages):
         hook = f"http://127.0.0.1:{port}/hook"
         subprocess.run([sys.executable, "-c", code, hook], env=environment_of(servers), check=True)
         deployed(servers, tmp_path, "--memory-gb", "2", "--notify", "custom-webhook/team")

@@ -4,9 +4,8 @@ import threading
 from dataclasses import replace
 from datetime import datetime
 
-import torch
-
 import pytest
+import torch
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.tables import Tables, concatenate
@@ -70,9 +69,7 @@ def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
     assert len(list_file_infos(lake.root / "lookups")) == 3
 
 
-def test_tasks_come_back_as_they_were_drawn(
-    lake: Lake, task: PlacementTask, version: str, tables: Tables
-):
+def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, version: str, tables: Tables):
     drawn = [task, PlacementTask(tables.select([3, 1]), 4, 2**40, name="train-001", devices_per_host=2)]
     key = lake.write_tasks(drawn, version, "train", seed=3)
     assert lake.write_tasks(drawn, version, "train", seed=3) == key
@@ -93,7 +90,7 @@ def test_samples_come_back_bit_for_bit_in_order(lake: Lake, sample: CostSample, 
         assert torch.equal(back.costs.phases_ms, own.costs.phases_ms)
         assert back.task.tables.names == ("d", "a", "e")
         assert back.task.tables.pooling_factor.tolist() == own.task.tables.pooling_factor.tolist()
-        for name in ("overall_ms", "spread_ms", "repeats", "clock", "testbed", "hardware", "batch_size", "versions"):
+        for name in ("overall_ms", "repeats", "clock", "testbed", "hardware", "batch_size", "versions"):
             assert getattr(back, name) == getattr(own, name), name
         for name in ("name", "num_devices", "devices_per_host", "memory_bytes", "precision", "optimizer"):
             assert getattr(back.task, name) == getattr(own.task, name), name
@@ -158,7 +155,7 @@ def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
     lake: Lake, settings: Settings, sample: CostSample, version: str
 ):
     nothing, why = DeviceCosts(torch.zeros(2, 4)), Infeasible(device=1, asked_bytes=3000, free_bytes=2000)
-    misfit = replace(sample, costs=nothing, spread_ms=0.0, repeats=0, infeasible=why)
+    misfit = replace(sample, costs=nothing, repeats=0, infeasible=why)
     append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
     found = lake.read_cost_samples("run")
     assert [sample.infeasible for sample in found] == [misfit.infeasible, None]

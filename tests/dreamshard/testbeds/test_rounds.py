@@ -1,0 +1,104 @@
+"""Rounds: their order and end, the estimate on a recorded series with bursts, and how steady a machine was."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dreamshard.costs import Infeasible
+from dreamshard.placement import Placement
+from dreamshard.testbeds.rounds import RoundLimits, Steadiness, least, measure_in_rounds
+from tests.helpers.samples import sample_of
+from tests.helpers.tables import task_of
+
+TASK = task_of([1, 1], 2, 2, name="one")
+LIMITS = RoundLimits(most=5, tolerance=0.02)
+MISFIT = Infeasible(device=0, asked_bytes=6, free_bytes=5)
+
+
+def sample(ms, device=(0, 1), **facts):
+    return sample_of(TASK, Placement.whole(device, 2), [ms, 0.0], **{"hardware": "Xeon", **facts})
+
+
+def measured(*series, limits=LIMITS, seed=0, known=()):
+    """Rounds of placements that cost these milliseconds in turn, and the order in which they were measured."""
+    order = []
+
+    def measure(k):
+        def in_round(number):
+            order.append((number, k))
+            return sample(series[k][number])
+
+        return in_round
+
+    samples = [list(known), *([] for _ in series[1:])]
+    generator = torch.Generator().manual_seed(seed)
+    rounds = measure_in_rounds([measure(k) for k in range(len(series))], samples, limits, generator)
+    return rounds, order
+
+
+def test_each_round_has_its_own_order_of_all_placements():
+    _, order = measured(*[range(10, 1, -1)] * 6)
+    rounds = [[k for number, k in order if number == r] for r in range(5)]
+    assert [number for number, _ in order] == sorted(number for number, _ in order)
+    assert all(sorted(each) == list(range(6)) for each in rounds)
+    assert len({tuple(each) for each in rounds}) > 1
+    assert order == measured(*[range(10, 1, -1)] * 6)[1] != measured(*[range(10, 1, -1)] * 6, seed=1)[1]
+
+
+@pytest.mark.parametrize(
+    ("series", "count"),
+    [
+        ([(10, 10.1)], 2),
+        ([(10, 10.1, 12, 12), (14, 10, 12, 10.1)], 4),
+        ([(14, 13, 12, 11, 10)], 5),
+        ([(10, np.inf, 11, 10.2)], 4),
+        ([(np.inf, np.inf)], 2),
+    ],
+)
+def test_rounds_end_for_all_when_the_two_lowest_of_all_agree(series, count):
+    def cost(ms):
+        return sample(ms) if np.isfinite(ms) else sample(1.0, infeasible=MISFIT)
+
+    measures = [lambda number, own=own: cost(own[number]) for own in series]
+    rounds = measure_in_rounds(measures, [[] for _ in series], LIMITS, torch.Generator())
+    assert [len(each) for each in rounds] == [count] * len(series)
+    assert [least(each).overall_ms for each in rounds] == [min(own[:count]) for own in series]
+
+
+def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
+    one = measure_in_rounds([lambda _: sample(1.0, hardware="simulated a100")], [[]], LIMITS, torch.Generator())
+    assert len(one[0]) == 1
+    rounds, order = measured((0, 10.0), (10.0, 10.0), known=[sample(10.1)])
+    assert order == [(0, 1), *[each for each in order[1:] if each[0] == 1]]
+    assert [len(each) for each in rounds] == [2, 2]
+
+
+def test_the_least_of_rounds_at_different_times_withstands_bursts():
+    series = np.array(
+        json.loads(Path(__file__).with_name("bursts.json").read_text())
+    )  # one placement, 463 times in a row
+    generator = np.random.default_rng(0)
+
+    def variation(estimate, count):
+        drawn = np.stack([generator.permutation(series)[:count] for _ in range(2000)])
+        estimates = estimate(drawn, axis=1)
+        return estimates.std() / estimates.mean()
+
+    assert series.std() / series.mean() == pytest.approx(0.078, abs=0.002)
+    assert variation(np.min, 3) == pytest.approx(0.020, abs=0.004)
+    assert variation(np.min, 5) < 0.016
+    assert variation(np.median, 3) > 0.035
+    assert variation(np.mean, 3) > 0.035
+
+
+def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_was():
+    reference = [sample(ms, is_reference=True, repeat=repeat) for repeat, ms in enumerate([10.0, 11.0, 12.0])]
+    rounds = [*reference, sample(20.0), sample(30.0), sample(21.0), sample(5.0, device=(1, 1), infeasible=MISFIT)]
+    found = Steadiness.of(rounds)
+    assert (found.rounds, found.disturbed, found.level_ms) == (6, pytest.approx(1 / 6), 11.0)
+    assert found.spread == pytest.approx(np.std([10, 11, 12]) / 11)
+    assert not found.is_steady
+    assert Steadiness.of(rounds[3:]).is_steady
