@@ -95,7 +95,7 @@ RECIPES = {
         Recipe(
             name="default",
             workload=WorkloadConfig(num_tables=240, max_table_bytes=256 * 2**20, batch_size=2048),
-            tasks=TasksConfig(memory_bytes=2**30),
+            tasks=TasksConfig(memory_bytes=2 * 2**30),
         ),
         # the whole chain on a tiny configuration; the result is too noisy to judge quality
         Recipe(
