@@ -39,8 +39,8 @@ def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_
     [
         (A100, MINE.derived, 0, 70 * GIB, "derived"),
         (CPU, MINE.derived, 0, 5 * GIB, "derived"),
-        (Capacity(kind="unknown"), MINE.derived, 0, GIB, "the recipe's, since the testbed states no memory_bytes"),
-        (A100, ("tables_per_task",), 0, GIB, "as given"),
+        (Capacity(kind="unknown"), MINE.derived, 0, 2 * GIB, "the recipe's, since the testbed states no memory_bytes"),
+        (A100, ("tables_per_task",), 0, 2 * GIB, "as given"),
         (A100, MINE.derived, 6 * GIB, 64 * GIB, "derived"),
     ],
 )

@@ -96,6 +96,32 @@ def test_samples_come_back_bit_for_bit_in_order(lake: Lake, sample: CostSample, 
             assert getattr(back.task, name) == getattr(own.task, name), name
 
 
+def test_every_round_is_kept_and_the_least_disturbed_counts(
+    lake: Lake, settings: Settings, sample: CostSample, version: str
+):
+    slow = replace(sample, costs=DeviceCosts(2 * sample.costs.phases_ms))
+    rounds = [replace(slow, round=0), replace(sample, round=1), replace(slow, round=2)]
+    again = [replace(slow, repeat=1), replace(slow, repeat=9, is_reference=True)]
+    append_samples(lake, [*rounds, *again], "run", 1, version)
+    assert [each.round for each in lake.read_cost_samples("run")] == [1, 0]
+    assert [(each.round, each.repeat, each.is_reference) for each in lake.read_rounds("run")] == [
+        *((number, 0, False) for number in range(3)),
+        (0, 1, False),
+        (0, 9, True),
+    ]
+    queries = {
+        "select round, repeat, overall_ms from cost_samples order by repeat": [1, 0, sample.overall_ms],
+        "select count(*), count_if(is_least), count_if(is_reference) from rounds": [5, 3, 1],
+        "select count(*), max(device_ms), min(round) from device_costs join cost_samples using (sample_id)": [
+            4,
+            pytest.approx(slow.overall_ms),
+            0,
+        ],
+    }
+    for query, expected in queries.items():
+        assert list(catalog.query(settings, query)[0].values()) == expected
+
+
 def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, sample: CostSample, version: str):
     other = make_sample(sample.task, [0, 0, 0])
     first = append_samples(lake, [sample], "run", 1, version)
@@ -128,7 +154,7 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
         writer.start()
     for writer in writers:
         writer.join()
-    assert len(lake.read_cost_samples("run")) == 30
+    assert len(lake.read_rounds("run")) == 30
 
 
 def test_drifted_tables_belong_to_a_datasets_pool_only(tmp_path):
