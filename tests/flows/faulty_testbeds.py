@@ -3,9 +3,12 @@
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from dreamshard.testbeds import MeasurementError, Testbed, open_testbed
+from dreamshard.costs import DeviceCosts, Infeasible
+from dreamshard.testbeds import Capacity, MeasurementError, Testbed, open_testbed
+from tests.helpers.testbeds import ByCount
 
 
 class Faulty(Testbed):
@@ -73,3 +76,31 @@ def hanging(setup):
                 file.write("x" if self._count else "")
 
     return Hanging(setup)
+
+
+class Slowing(ByCount):
+    """Each measurement takes a hundredth longer than the one before."""
+
+    factor = 1.0
+
+    def measure(self, task, placement):
+        Slowing.factor *= 1.01  # of all in this process
+        sample = super().measure(task, placement)
+        return replace(sample, costs=DeviceCosts(self.factor * sample.costs.phases_ms))
+
+
+slowing = Slowing
+
+
+class OnGpu(ByCount):
+    """A GPU of which another process holds a part, so that no shard fits."""
+
+    def capacity(self, num_devices):
+        return Capacity(kind="gpu")
+
+    def measure(self, task, placement):
+        misfit = Infeasible(device=1, asked_bytes=2**30, free_bytes=2**20, foreign_bytes=2**31)
+        return replace(super().measure(task, placement), infeasible=misfit)
+
+
+on_gpu = OnGpu
