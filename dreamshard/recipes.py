@@ -31,7 +31,7 @@ class MeasureConfig:
     """How a testbed measures placements, and all-to-alls alone (`testbeds.rounds`).
 
     Attributes:
-        warmups: passes of a round before the timed ones.
+        warmups: passes of a round before the timed ones, besides the step that proves that memory suffices.
         repeats: timed passes of a round.
         rounds: when to stop measuring.
         timeout_s: time limit of a round.
@@ -39,7 +39,7 @@ class MeasureConfig:
             own, so that the placer serves as many devices.
     """
 
-    warmups: int = 1
+    warmups: int = 0
     repeats: int = 2
     rounds: RoundLimits = field(default_factory=RoundLimits)
     timeout_s: float = 300.0
@@ -94,7 +94,7 @@ RECIPES = {
         # Meta's 2021 tables that fit a small machine; minutes on two cores
         Recipe(
             name="default",
-            workload=WorkloadConfig(num_tables=240, max_table_bytes=256 * 2**20, batch_size=2048),
+            workload=WorkloadConfig(num_tables=240, max_table_bytes=256 * 2**20, batch_size=1024),
             tasks=TasksConfig(memory_bytes=2 * 2**30),
         ),
         # the whole chain on a tiny configuration; the result is too noisy to judge quality

@@ -188,8 +188,8 @@ def measure_and_report(
     if not is_simulated(testbed.identity):
         steady_by = reference_placement(store, training) if training else _placed_first(placers, drawn[0])
     rows, measured_on = measured_rows(store, key, parts, contestants.predictors, testbed, optional, steady_by)
-    now = Steadiness.of(store.lake.read_rounds(key))
-    then = Steadiness.of(store.lake.read_rounds(training) if training else [])
+    now = Steadiness.of(store.lake.round_costs(key))
+    then = Steadiness.of(store.lake.round_costs(training) if training else [])
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
     words = steadiness_words(now, level)
     words = steadiness_words(now, level)

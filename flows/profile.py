@@ -83,7 +83,8 @@ def measure_exchanges(store: Store, key: str) -> int:
 
     try:
         order = torch.Generator().manual_seed(testbed.seed)
-        measure_in_rounds([partial(measured, each) for each in missing], rounds, testbed.measure.rounds, order)
+        each_measured = [partial(measured, each) for each in missing]
+        measure_in_rounds(each_measured, rounds, testbed.measure.rounds, order, are_compared=False)
     finally:
         store.lake.write_exchanges(testbed.links, list(chain.from_iterable(rounds)))
     get_run_logger().info("measured %d exchanges; %d were in the lake", len(missing), len(known))
@@ -152,10 +153,11 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
             torch.Generator().manual_seed(training.testbed.seed + iteration),
         )
         measures = [partial(measured, *each) for each in group]
-        measure_in_rounds(measures, [rounds_of(*each) for each in group], limits, order)
+        known = [rounds_of(*each) for each in group]
+        measure_in_rounds(measures, known, limits, order, are_compared=False)
     report_progress("measure", 1, 1, "placements")
-    known = measured_samples(store, key)
-    fitting = [cost for named in placements if isfinite(cost := known[sample_identity(*named)].overall_ms)]
+    samples = measured_samples(store, key)
+    fitting = [cost for named in placements if isfinite(cost := samples[sample_identity(*named)].overall_ms)]
     if not fitting:
         raise ValueError(
             f"none of the {len(placements)} placements of iteration {iteration} fit the memory of "

@@ -9,15 +9,14 @@ A round counts as a whole, by its slowest device: all its times occurred togethe
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from dreamshard.costs import CostSample, ExchangeSample, is_simulated
-from dreamshard.placement import Placement
 
 Sample = TypeVar("Sample", CostSample, ExchangeSample)
 
@@ -37,7 +36,7 @@ class RoundLimits:
     """
 
     most: int = 5
-    tolerance: float = 0.02
+    tolerance: float = 0.04
 
 
 def measure_in_rounds(
@@ -45,23 +44,26 @@ def measure_in_rounds(
     samples: list[list[Sample]],
     limits: RoundLimits,
     generator: torch.Generator,
+    *,
+    are_compared: bool = True,
 ) -> list[list[Sample]]:
-    """Measure placements next to each other, in a new random order each round, until the two lowest rounds of all agree.
+    """Measure placements next to each other, in a new random order each round, until the two lowest rounds agree.
 
-    All get the same number of rounds, since a further one can only lower a cost. Computed costs need a single round.
+    Computed costs need a single round.
 
     Args:
         measures: measures a placement in the round of this number.
         samples: of each placement, those of its rounds so far, which a resumed run has; new ones are appended.
         limits: when to stop.
         generator: draws the orders.
+        are_compared: all get the same number of rounds, until those of all agree, since a further one can only lower a cost.
 
     Returns:
         The samples.
     """
     for number in range(limits.most if samples else 0):
         for k in torch.randperm(len(samples), generator=generator).tolist():
-            if len(samples[k]) <= number:
+            if len(samples[k]) <= number and (are_compared or not _agree(samples[k], limits.tolerance)):
                 samples[k].append(measures[k](number))
         if all(_agree(rounds, limits.tolerance) for rounds in samples):
             break
@@ -74,10 +76,18 @@ def least(rounds: Iterable[Sample]) -> Sample:
 
 
 def _agree(rounds: Sequence[Sample], tolerance: float) -> bool:
-    if is_simulated(rounds[0].hardware):
-        return True
+    if len(rounds) < 2:
+        return bool(rounds) and is_simulated(rounds[0].hardware)
     lowest, *others = sorted(sample.overall_ms for sample in rounds)
-    return bool(others) and (others[0] == lowest or others[0] <= (1 + tolerance) * lowest)
+    return others[0] == lowest or others[0] <= (1 + tolerance) * lowest
+
+
+class RoundCost(NamedTuple):
+    """Cost of one round: of which measurement, whether that is of the reference placement, and the slowest device's sum."""
+
+    measurement: Hashable
+    is_reference: bool
+    overall_ms: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +107,14 @@ class Steadiness:
     spread: float | None = None
 
     @classmethod
-    def of(cls, rounds: Iterable[CostSample]) -> "Steadiness":
+    def of(cls, rounds: Iterable[RoundCost]) -> "Steadiness":
         """Steadiness over all rounds of a training or evaluation."""
-        measured: dict[tuple[bool, int, str, Placement], list[float]] = {}
-        for sample in rounds:
-            key = sample.is_reference, sample.repeat, sample.task.name, sample.placement
-            if math.isfinite(sample.overall_ms):
-                measured.setdefault(key, []).append(sample.overall_ms)
+        measured: dict[tuple[bool, Hashable], list[float]] = {}
+        for measurement, is_reference, overall_ms in rounds:
+            if math.isfinite(overall_ms):
+                measured.setdefault((is_reference, measurement), []).append(overall_ms)
         excess = [cost / min(costs) - 1 for costs in measured.values() for cost in costs]
-        levels = [min(costs) for (is_reference, *_), costs in measured.items() if is_reference]
+        levels = [min(costs) for (is_reference, _), costs in measured.items() if is_reference]
         return cls(
             rounds=len(excess),
             disturbed=fmean(share > BURST for share in excess) if excess else 0.0,

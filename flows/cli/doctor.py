@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from dreamshard.placement import Placement
 from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
-from dreamshard.testbeds.rounds import Steadiness
+from dreamshard.testbeds.rounds import RoundCost, Steadiness
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from flows.cli import terminal
 from flows.cli.command import Json, command
@@ -105,7 +104,7 @@ def _machine() -> Check:
     except (ValueError, MeasurementError, ConnectionError) as error:
         return "machine", "missing", f"nothing can be measured: {error}", "see docs/gpus.md"
     repeats = len(samples) // _ROUNDS
-    found = Steadiness.of(replace(each, is_reference=True, repeat=i % repeats) for i, each in enumerate(samples))
+    found = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
     advice = "" if found.is_steady else "gains of a few per cent prove little here while others use the machine"
     return (
         "machine",

@@ -23,7 +23,7 @@ def sql(
     """Ask DuckDB over everything that was measured and registered.
 
     Args:
-        query: Over versions, tables, table_costs, tasks, cost_samples, device_costs, placements, evaluations,
+        query: Over versions, tables, table_costs, tasks, cost_samples, rounds, device_costs, placements, evaluations,
             evaluated_devices, exchange_samples; `describe VIEW` lists the columns of one.
         csv: Write CSV to this file instead.
         parquet: Write Parquet to this file instead.

@@ -62,17 +62,20 @@ def measuring() -> AbstractContextManager[None]:
     with suppress(OSError):  # it is there, perhaps made by another user; `locked` says if it cannot be made
         path.parent.mkdir()
         path.parent.chmod(0o1777)
-    return locked(path)
+    return locked(path, is_singleton=True)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, is_singleton: bool = False) -> Iterator[None]:
     """Hold the host-wide lock on `path`, a file in an existing folder; made if missing, writable by every user.
+
+    Args:
+        is_singleton: this process may take it again while it holds it.
 
     Raises:
         ValueError: the file cannot be made.
     """
-    lock = FileLock(path, mode=0o666, thread_local=False, is_singleton=True)
+    lock = FileLock(path, mode=0o666, thread_local=not is_singleton, is_singleton=is_singleton)
     try:
         try:
             lock.acquire(blocking=False)

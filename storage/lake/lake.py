@@ -39,7 +39,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.rounds import least
+from dreamshard.testbeds.rounds import RoundCost, least
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
 from dreamshard.workloads.task_sampling import TableSplit
 from storage.filesystem import AnyPath, list_files, read_json, write_json
@@ -236,10 +236,13 @@ class Lake:
         Raises:
             ValueError: a file cannot be read, or the samples' dataset is not in the lake.
         """
-        files = list_files(self.root / "cost_samples", f"*/*/{quote(run_key, safe='')}.*.parquet")
-        found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
-        found.sort(key=lambda row: (row["iteration"], row["created_at"]))
+        found = self._round_rows(run_key)
         return rows.samples_from_rows(found, self.read_pool(found[0]["dataset_version"])) if found else []
+
+    def round_costs(self, run_key: str) -> list[RoundCost]:
+        """Costs of all rounds of a training or evaluation; infinite if a shard did not fit."""
+        rounds = {row["sample_id"]: row for row in self._round_rows(run_key)}.values()
+        return [RoundCost(row["measurement_id"], row["is_reference"], row["overall_ms"] or math.inf) for row in rounds]
 
     def write_exchanges(self, links: str, samples: Sequence[ExchangeSample]) -> None:
         """Write all-to-alls measured alone, which serve every training on these links.
@@ -329,6 +332,11 @@ class Lake:
             for t, (forward, backward) in enumerate(placer.alone_ms(tables).double().tolist())
         ]
         write_rows(path, "table_estimates", content)
+
+    def _round_rows(self, run_key: str) -> list[rows.Row]:
+        files = list_files(self.root / "cost_samples", f"*/*/{quote(run_key, safe='')}.*.parquet")
+        found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
+        return sorted(found, key=lambda row: (row["iteration"], row["created_at"]))
 
     def _dataset_path(self, version: str) -> AnyPath:
         return hive_folder(self.root / "tables", dataset_version=version) / "tables.parquet"

@@ -9,7 +9,7 @@ import torch
 
 from dreamshard.costs import Infeasible
 from dreamshard.placement import Placement
-from dreamshard.testbeds.rounds import RoundLimits, Steadiness, least, measure_in_rounds
+from dreamshard.testbeds.rounds import RoundCost, RoundLimits, Steadiness, least, measure_in_rounds
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import task_of
 
@@ -76,6 +76,13 @@ def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
     assert [len(each) for each in rounds] == [2, 2]
 
 
+def test_placements_that_are_not_compared_end_each_when_its_own_rounds_agree():
+    series = ((10.0, 10.1), (14.0, 12.0, 10.0, 10.1))
+    measures = [lambda number, own=own: sample(own[number]) for own in series]
+    rounds = measure_in_rounds(measures, [[], []], LIMITS, torch.Generator(), are_compared=False)
+    assert [len(each) for each in rounds] == [2, 4]
+
+
 def test_the_least_of_rounds_at_different_times_withstands_bursts():
     series = np.array(
         json.loads(Path(__file__).with_name("bursts.json").read_text())
@@ -95,8 +102,8 @@ def test_the_least_of_rounds_at_different_times_withstands_bursts():
 
 
 def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_was():
-    reference = [sample(ms, is_reference=True, repeat=repeat) for repeat, ms in enumerate([10.0, 11.0, 12.0])]
-    rounds = [*reference, sample(20.0), sample(30.0), sample(21.0), sample(5.0, device=(1, 1), infeasible=MISFIT)]
+    reference = [RoundCost(repeat, True, ms) for repeat, ms in enumerate([10.0, 11.0, 12.0])]
+    rounds = [*reference, *(RoundCost("one", False, ms) for ms in (20.0, 30.0, 21.0)), RoundCost("two", False, np.inf)]
     found = Steadiness.of(rounds)
     assert (found.rounds, found.disturbed, found.level_ms) == (6, pytest.approx(1 / 6), 11.0)
     assert found.spread == pytest.approx(np.std([10, 11, 12]) / 11)

@@ -10,6 +10,7 @@ import pytest
 
 from dreamshard.recipes import MeasureConfig
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds import Capacity
 from flows import promote
 from flows.runtime import run_locks, testbed_pool
 from flows.runtime.launched_ranks import for_testbed
@@ -59,6 +60,9 @@ def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path,
         def measure(self, task, placement):
             assert other(tmp_path / "lock") == seen
             raise ZeroDivisionError
+
+        def capacity(self, num_devices):
+            return Capacity(kind="cpu")
 
         def close(self):
             pass
