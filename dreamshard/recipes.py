@@ -40,7 +40,7 @@ class MeasureConfig:
     """
 
     warmups: int = 0
-    repeats: int = 2
+    repeats: int = 1
     rounds: RoundLimits = field(default_factory=RoundLimits)
     timeout_s: float = 300.0
     exchange_devices: tuple[int, ...] = ()

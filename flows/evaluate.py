@@ -254,7 +254,7 @@ def measured_rows(
         reference: placement that shows how steady the machine is.
         progress: stage that is shown.
     """
-    total = sum(len(placers) * len(tasks) * repeats for placers, tasks, repeats in parts)
+    names = [task.name for _, tasks, repeats in parts for task in tasks for _ in range(repeats)]
     conditions: list[MeasuredOn] = []
 
     def measured(
@@ -264,7 +264,9 @@ def measured_rows(
         sample = replace(sample, round=number, repeat=repeat, is_reference=is_reference)
         keep(sample)
         conditions.append(MeasuredOn.of(sample))
-        report_progress(progress, min(len(conditions), total - 1), total, f"placements, {task.name}")
+        if task.name in names:
+            at = names.index(task.name) + repeat
+            report_progress(progress, at, len(names), f"tasks, {task.name}, round {number + 1}")
         return sample
 
     def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -280,5 +282,5 @@ def measured_rows(
             optional=optional,
             reference=reference,
         )
-    report_progress(progress, total, total, "placements")
+    report_progress(progress, len(names), len(names), "tasks")
     return rows, conditions[0]

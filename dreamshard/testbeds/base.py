@@ -56,7 +56,7 @@ class TestbedSetup:
     lookups: LookupSource
     seed: int = 0
     warmups: int = 0
-    repeats: int = 2
+    repeats: int = 1
     timeout_s: float = 300.0
     max_exchange_devices: int = 0
 

@@ -12,8 +12,9 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
@@ -210,7 +211,8 @@ def device_model(device_type: str) -> str:
     return found[1].strip() if found else platform.machine()
 
 
-def library_versions() -> dict[str, str]:
+@cache
+def library_versions() -> Mapping[str, str]:
     """Versions of torch, of CUDA if torch is built for it, and of the installed build of fbgemm."""
     versions = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or "")}
     for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):

@@ -193,7 +193,7 @@ class Ranks:
         """
         keys, deadline = self._keys(what), time.monotonic() + timeout_s
         while not self._store.check(keys) and not is_over() and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.01)
         return [number for number, key in enumerate(keys) if not self._store.check([key])]
 
 
@@ -333,9 +333,9 @@ def describe_rank(number: int, gpu: int | None) -> Rank:
 
 
 def _pin(position: int, count: int) -> None:
-    """Run on a core that no other rank of this host runs on, if there are enough: `count` ranks, of which this is one."""
+    """Run on a core of its own, if there are enough for the `count` ranks of this host and their driver."""
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) >= count:
+    if len(cores) > count:
         os.sched_setaffinity(0, {cores[position * len(cores) // count]})
 
 
