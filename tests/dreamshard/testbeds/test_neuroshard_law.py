@@ -1,6 +1,7 @@
 """The law of NeuroShard's networks, on tiny random networks in the format of the authors' files."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ PLACED = Placement.whole([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3], 4)
 
 
 def network(name: str, sizes: list[int]) -> dict[str, torch.Tensor]:
-    layers = [nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False)]
+    layers = [nn.Linear(*pair) for pair in pairwise(sizes)]
     return {f"{name}.{k}.{part}": value for k, layer in enumerate(layers) for part, value in layer.state_dict().items()}
 
 
