@@ -8,8 +8,8 @@ interval over tasks and seeds. Names that end in `_columns` may split tables by 
 Half of Meta's 2021 tables are for training. A quarter of them, and all 2022 tables, are the test, to be looked at once. The
 last quarter is for choices; `--quick`, which takes about two minutes, places tasks of these.
 
-The same command continues after an interruption: `paper_table.csv` has the cells that ended, and `paper_table.md` the tables of
-RESULTS. Both are in `tests/benchmarks/data`, or in `.benchmarks` with `--quick`.
+The same command continues after an interruption: `paper_table.csv` has the cells that ended, and `paper_table.md` the
+tables of RESULTS. Both are in `tests/benchmarks/data`, or in `.benchmarks` with `--quick`.
 """
 
 from collections.abc import Iterator

@@ -26,8 +26,8 @@ class Gain:
 def gain_over(costs: Costs, reference: Costs, *, nested: bool = False) -> Gain:
     """Savings of `costs` `[S, T]` of seeds and tasks over `reference` `[S, T]`; infinite if nothing fitted.
 
-    If all seeds place the same tasks, seeds and tasks are resampled independently (a two-way bootstrap). If they are `nested`,
-    so that each seed has tasks of its own, seeds are resampled, and the tasks of each.
+    If all seeds place the same tasks, seeds and tasks are resampled independently (a two-way bootstrap). If tasks are
+    `nested`, so that each seed has tasks of its own, seeds are resampled, and the tasks of each.
     """
     if not (np.isfinite(costs).all() and np.isfinite(reference).all()):
         return Gain(mean=None, low=None, high=None)
