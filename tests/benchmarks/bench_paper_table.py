@@ -54,7 +54,7 @@ class Cell:
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure the cells that the CSV lacks; then a row for each setting and placer."""
     folder = QUICK if quick else DATA
-    *_, found = measured(folder / "paper_table.csv", ("dims", "trained", "seed"), cells(quick), run)
+    found = measured(folder / "paper_table.csv", ("dims", "trained", "seed"), cells(quick), run)
     figures = summarised(found, ("dims", "size"))
     (folder / "paper_table.md").write_text(tables(figures, "dims"), encoding="utf-8")
     for each in figures.itertuples():
@@ -74,21 +74,26 @@ def cells(quick: bool) -> list[Cell]:
     ]
 
 
-def run(cell: Cell) -> list[dict[str, Any]]:
-    """Train every placer of a cell, and place all of its tasks."""
+def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Train every placer of a cell, and place all of its tasks, except the sizes and placers that are `known`."""
     pool, testbed = pool_of(cell.dims, "train"), LawTestbed(SIMULATED, cell.seed)
     drawn = draw_tasks(pool, f"{cell.dims}-train", cell.trained, 50, _TRAINING_SEED)
     designed = exchanges_for(drawn, BATCH, [size.devices for size in cell.placed])
     exchanges = [testbed.measure_exchange(each) for each in designed]
-    systems = Contest(pool, drawn, testbed, exchanges, cell.seed, cell.measurements).systems()
-    found = []
-    for size in cell.placed:
-        count, unseen = cell.num_tasks or (30 if size.tables <= 100 else 10), pool_of(cell.dims, cell.split)
-        placed = draw_tasks(unseen, f"{cell.dims}-{cell.split}", size, count, _PLACED_SEED)
-        text = str(size) if size == cell.trained else f"{size}, trained at {cell.trained}"
-        about = {"dims": cell.dims, "trained": str(cell.trained), "size": text, "seed": cell.seed}
-        names = [name for name in systems if size == cell.trained or name not in AS_TRAINED]
-        found += [about | {"placer": name} | result(systems[name], placed, SIMULATED.true_ms) for name in names]
+    makers = Contest(pool, drawn, testbed, exchanges, cell.seed, cell.measurements).makers()
+    found, texts = (
+        [],
+        {size: str(size) + f", trained at {cell.trained}" * (size != cell.trained) for size in cell.placed},
+    )
+    for name, make in makers.items():
+        sizes = [size for size in cell.placed if size == cell.trained or name not in AS_TRAINED]
+        sizes = [size for size in sizes if (texts[size], name) not in known]
+        system = make() if sizes else None
+        for size in sizes:
+            count, unseen = cell.num_tasks or (30 if size.tables <= 100 else 10), pool_of(cell.dims, cell.split)
+            placed = draw_tasks(unseen, f"{cell.dims}-{cell.split}", size, count, _PLACED_SEED)
+            about = {"dims": cell.dims, "trained": str(cell.trained), "size": texts[size], "seed": cell.seed}
+            found.append(about | {"placer": name} | result(system, placed, SIMULATED.true_ms))
     return found
 
 

@@ -17,6 +17,7 @@ so more tables and dims between. `outside` counts placements to which that appli
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from torch import Tensor
 from dreamshard.cost_model.compiled import CURVE_POINTS, NUM_CURVES, PAPER, DeviceLaw
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.placer import NoPlacementError
-from dreamshard.rivals import ON_NETWORK
 from dreamshard.rivals.hugectr import HugeCtrPlanner
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.search.packing import packed
@@ -75,7 +75,7 @@ class Cell:
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure the seeds that the CSV lacks; then a row for each size and placer."""
     folder, seeds = (QUICK, 1) if quick else (DATA, _SEEDS)
-    *_, found = measured(folder / "real_gpu.csv", ("seed",), [Cell(seed, quick) for seed in range(seeds)], run)
+    found = measured(folder / "real_gpu.csv", ("seed",), [Cell(seed, quick) for seed in range(seeds)], run)
     figures = summarised(found, ("dims", "size"), nested=True)
     (folder / "real_gpu.md").write_text(tables(figures, "dims"), encoding="utf-8")
     least = figures[figures.placer == "annealing"].set_index("size").costs
@@ -87,8 +87,8 @@ def rows(quick: bool = False) -> Iterator[Row]:
         yield {"name": text, "value": 100 * each.gain.mean, "unit": "%"}
 
 
-def run(cell: Cell) -> list[dict[str, Any]]:
-    """Train every placer with a seed, and place all of its tasks."""
+def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Train every placer with a seed, and place all of its tasks, except the sizes and placers that are `known`."""
     law = neuroshard_law(neuroshard_folder(), wider=True)
     train, unseen = cell.pools()
     testbed, widest = LawTestbed(law, cell.seed, NOISE), 4 * BATCH * MOST_WIDTH // DEVICES
@@ -99,21 +99,25 @@ def run(cell: Cell) -> list[dict[str, Any]]:
     ]
     drawn = draw_tasks(train, TRAINED, _TRAINING_TASKS, cell.seed)
     contest = Contest(train, drawn, testbed, exchanges, cell.seed)
-    systems = contest.systems() | {"hugectr": System(HugeCtrPlanner(RTX2080TI))}
-    systems |= {f"{name}_1000": contest.trained(name, times=10) for name in ("paper", "autoshard")}
+    makers = contest.makers() | {"hugectr": partial(System, HugeCtrPlanner(RTX2080TI))}
+    makers |= {f"{name}_1000": partial(contest.trained, name, times=10) for name in ("paper", "autoshard")}
     on_law: Any = LawSearch(law)
-    for name in ON_NETWORK:
-        columns = name.endswith("_columns")
-        systems[name.replace("shard", "shard_on_law")] = System(NeuroShardPlacer(on_law, on_law, columns, name))
-    found = []
-    for size in SIZES[::2] if cell.quick else SIZES:
-        placed = draw_tasks(unseen, size, 4 if cell.quick else _COUNT, 100 + cell.seed)
-        about = {"dims": "4 to 128", "size": str(size), "seed": cell.seed}
-        for name, system in systems.items():
-            found.append(about | {"placer": name} | result(system, placed, law.true_ms, law.outside))
-        least = " ".join(f"{annealed_ms(law, task, _MOVES):.7g}" for task in placed)
-        zero = dict.fromkeys(("measurements", "exchanges", "learning_s", "place_ms", "packed", "outside"), 0)
-        found.append(about | {"placer": "annealing", "costs_ms": least} | zero)
+    for columns in (False, True):
+        name = "neuroshard_on_law" + "_columns" * columns
+        makers[name] = partial(System, NeuroShardPlacer(on_law, on_law, columns, name))
+    sizes, count = (SIZES[::2], 4) if cell.quick else (SIZES, _COUNT)
+    placed = {size: draw_tasks(unseen, size, count, 100 + cell.seed) for size in sizes}
+    found, about = [], {"dims": "4 to 128", "seed": cell.seed}
+    for name, make in makers.items():
+        left = [size for size in sizes if (str(size), name) not in known]
+        system = make() if left else None
+        for size in left:
+            shown = about | {"size": str(size), "placer": name}
+            found.append(shown | result(system, placed[size], law.true_ms, law.outside))
+    for size in sizes:
+        if (str(size), "annealing") not in known:
+            costs = " ".join(f"{annealed_ms(law, task, _MOVES):.7g}" for task in placed[size])
+            found.append(about | {"size": str(size), "placer": "annealing", "costs_ms": costs})
     return found
 
 

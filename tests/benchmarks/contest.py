@@ -1,15 +1,17 @@
-"""A contest of placers: all trained on equal budgets, all placing the same tasks; cells that are known are not run again.
+"""A contest of placers: all trained on equal budgets, all placing the same tasks; rows that are known are not measured again.
 
-A cell is one training of all placers with one seed. Its rows are in a CSV as soon as it ends.
+A cell is one training of all placers with one seed. Its rows are in a CSV as soon as it ends. If a placer changes, remove its
+rows: only these are then measured.
 """
 
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from dreamshard.cost_model import Normaliser
 from dreamshard.costs import ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
@@ -68,22 +71,27 @@ class Contest(NamedTuple):
         alone = len(self.exchanges) * (algorithm == "dreamshard")
         return System(make_placer(learned.state), learned.cpu_s, len(learned.samples), alone)
 
-    def systems(self) -> dict[str, System]:
-        """Every placer by name; `rnn` is missing if too few of its samples fit the devices."""
-        found = {name: System(rule) for name, rule in baselines(self.seed).items()}
-        ours = self.trained("dreamshard")
-        placer: Any = ours.placer
-        found["cost_greedy"] = ours._replace(placer=GreedyCostPlacer(placer.cost_network, placer.normaliser))
-        found["dreamshard"] = ours._replace(placer=replace(placer, columns=False))
-        found["dreamshard_columns"] = ours
-        found |= {"paper": self.trained("paper"), "autoshard": self.trained("autoshard")}
-        with suppress(NoPlacementError):
+    def makers(self) -> dict[str, Callable[[], System]]:
+        """Trains every placer, by name."""
+        ours = cache(lambda: self.trained("dreamshard"))
+
+        def rnn() -> System:
             began = time.process_time()
-            rnn = train_rnn(placer.normaliser, self.tasks, self.testbed.measure, self.seed, self.measurements)
-            found["rnn"] = System(rnn, time.process_time() - began, self.measurements)
-        found |= {name: ours._replace(placer=rival(name, placer)) for name in ON_NETWORK}
+            normaliser = Normaliser.fit(self.pool)
+            placer = train_rnn(normaliser, self.tasks, self.testbed.measure, self.seed, self.measurements)
+            return System(placer, time.process_time() - began, self.measurements)
+
+        def on_ours(place: Callable[[Any], Placer]) -> Callable[[], System]:
+            return lambda: ours()._replace(placer=place(ours().placer))
+
+        found = {name: partial(System, rule) for name, rule in baselines(self.seed).items()}
+        found["cost_greedy"] = on_ours(lambda placer: GreedyCostPlacer(placer.cost_network, placer.normaliser))
+        found["dreamshard"] = on_ours(lambda placer: replace(placer, columns=False))
+        found |= {"dreamshard_columns": ours, "rnn": rnn}
+        found |= {name: partial(self.trained, name) for name in ("paper", "autoshard")}
+        found |= {name: on_ours(partial(rival, name)) for name in ON_NETWORK}
         planners = [name for name in OF_TORCHREC if name in installed_rivals()]
-        return found | {name: System(rival(name, None, spec=RTX2080TI)) for name in planners}
+        return found | {name: partial(System, rival(name, None, spec=RTX2080TI)) for name in planners}
 
 
 def result(
@@ -112,24 +120,23 @@ def result(
     return figures | {"commit": source_revision()}
 
 
-def measured(
-    file: Path, keys: Sequence[str], cells: Sequence[Any], run: Callable[[Any], Any]
-) -> Iterator[pd.DataFrame]:
-    """All rows so far: those of the file, then those with the rows of each cell that it lacked, as it ends.
+def measured(file: Path, keys: Sequence[str], cells: Sequence[Any], run: Callable[..., Any]) -> pd.DataFrame:
+    """All rows: those of the file, and those that `run` makes of each cell, given the `(size, placer)` that are known of it.
 
-    A cell is known by its attributes `keys`; `run` makes its rows. As many run at once as there are cores.
+    A cell's rows have its attributes `keys`. As many cells run at once as there are cores.
     """
-    found = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=list(keys))
-    known = {tuple(map(str, each)) for each in found[list(keys)].itertuples(index=False)}
-    left = [cell for cell in cells if tuple(str(getattr(cell, key)) for key in keys) not in known]
-    yield found
+    found = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=[*keys, "size", "placer"])
     spawned, workers = multiprocessing.get_context("spawn"), len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(workers, mp_context=spawned, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for ended in as_completed([pool.submit(run, cell) for cell in left]):
+        submitted = []
+        for cell in cells:
+            own = found[(found[list(keys)].astype(str) == [str(getattr(cell, key)) for key in keys]).all(axis=1)]
+            submitted.append(pool.submit(run, cell, {*zip(own["size"], own.placer, strict=True)}))
+        for ended in as_completed(submitted):
             rows = pd.DataFrame(ended.result())
             found = pd.concat([found, rows]) if len(found) else rows
             found.to_csv(file, index=False)
-            yield found
+    return found
 
 
 def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False) -> pd.DataFrame:
@@ -141,7 +148,7 @@ def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False
         nested: whether each seed has tasks of its own.
     """
     lines = []
-    for setting, own in found.groupby(list(keys), sort=False):
+    for setting, own in found.fillna(0).groupby(list(keys), sort=False):
         costs = {
             name: np.array([list(map(float, text.split())) for text in each.sort_values("seed").costs_ms])  # [S, T]
             for name, each in own.groupby("placer", sort=False)
