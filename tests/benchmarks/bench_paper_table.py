@@ -22,7 +22,7 @@ import torch
 from dreamshard.cost_model.exchanges import exchanges_for
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
-from tests.benchmarks.contest import DATA, QUICK, Contest, measured, result, summarised, tables
+from tests.benchmarks.contest import DATA, QUICK, Contest, measured, results, summarised, tables
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, halves, meta_tables, repeated
 from tests.helpers.laws import SIMULATED, LawTestbed
@@ -81,19 +81,13 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     designed = exchanges_for(drawn, BATCH, [size.devices for size in cell.placed])
     exchanges = [testbed.measure_exchange(each) for each in designed]
     makers = Contest(pool, drawn, testbed, exchanges, cell.seed, cell.measurements).makers()
-    found, texts = (
-        [],
-        {size: str(size) + f", trained at {cell.trained}" * (size != cell.trained) for size in cell.placed},
-    )
-    for name, make in makers.items():
-        sizes = [size for size in cell.placed if size == cell.trained or name not in AS_TRAINED]
-        sizes = [size for size in sizes if (texts[size], name) not in known]
-        system = make() if sizes else None
-        for size in sizes:
-            count, unseen = cell.num_tasks or (30 if size.tables <= 100 else 10), pool_of(cell.dims, cell.split)
-            placed = draw_tasks(unseen, f"{cell.dims}-{cell.split}", size, count, _PLACED_SEED)
-            about = {"dims": cell.dims, "trained": str(cell.trained), "size": texts[size], "seed": cell.seed}
-            found.append(about | {"placer": name} | result(system, placed, SIMULATED.true_ms))
+    found, about = [], {"dims": cell.dims, "trained": str(cell.trained), "seed": cell.seed}
+    for size in cell.placed:
+        count, unseen = cell.num_tasks or (30 if size.tables <= 100 else 10), pool_of(cell.dims, cell.split)
+        placed = draw_tasks(unseen, f"{cell.dims}-{cell.split}", size, count, _PLACED_SEED)
+        text = str(size) if size == cell.trained else f"{size}, trained at {cell.trained}"
+        able = {name: make for name, make in makers.items() if size == cell.trained or name not in AS_TRAINED}
+        found += [about | row for row in results(able, {text: placed}, known, SIMULATED.true_ms)]
     return found
 
 

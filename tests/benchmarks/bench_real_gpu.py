@@ -33,19 +33,11 @@ from dreamshard.search.packing import packed
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
-from tests.benchmarks.contest import DATA, QUICK, Contest, System, measured, result, summarised, tables
+from tests.benchmarks.contest import DATA, QUICK, Contest, System, measured, results, summarised, tables
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.pools import BATCH, Size, halves, meta_tables
 from tests.helpers.laws import LawTestbed
-from tests.helpers.neuroshard_law import (
-    DEVICES,
-    DIMS,
-    MOST_BYTES,
-    MOST_WIDTH,
-    NeuroShardLaw,
-    neuroshard_folder,
-    neuroshard_law,
-)
+from tests.helpers.neuroshard_law import DEVICES, DIMS, MOST_BYTES, NeuroShardLaw, neuroshard_law
 from tests.helpers.testbeds import RTX2080TI
 
 SIZES, TRAINED, NOISE = tuple(Size(count, DEVICES) for count in range(10, 61, 10)), Size(30, DEVICES), 0.02
@@ -89,14 +81,10 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     """Train every placer with a seed, and place all of its tasks, except the sizes and placers that are `known`."""
-    law = neuroshard_law(neuroshard_folder(), wider=True)
+    law = replace(neuroshard_law(), wider=True)
     train, unseen = cell.pools()
-    testbed, widest = LawTestbed(law, cell.seed, NOISE), 4 * BATCH * MOST_WIDTH // DEVICES
-    exchanges = [
-        testbed.measure_exchange(each)
-        for each in designed_exchanges([DEVICES], None, _WIDEST * 4 * BATCH)
-        if 4 * BATCH * _NARROWEST <= int(each.sent_bytes[0]) <= widest
-    ]
+    testbed, designed = LawTestbed(law, cell.seed, NOISE), designed_exchanges([DEVICES], None, 4 * BATCH * _WIDEST)
+    exchanges = [testbed.measure_exchange(each) for each in designed if each.sent_bytes[0] >= 4 * BATCH * _NARROWEST]
     drawn = draw_tasks(train, TRAINED, _TRAINING_TASKS, cell.seed)
     contest = Contest(train, drawn, testbed, exchanges, cell.seed)
     makers = contest.makers() | {"hugectr": partial(System, HugeCtrPlanner(RTX2080TI))}
@@ -106,19 +94,12 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
         name = "neuroshard_on_law" + "_columns" * columns
         makers[name] = partial(System, NeuroShardPlacer(on_law, on_law, columns, name))
     sizes, count = (SIZES[::2], 4) if cell.quick else (SIZES, _COUNT)
-    placed = {size: draw_tasks(unseen, size, count, 100 + cell.seed) for size in sizes}
-    found, about = [], {"dims": "4 to 128", "seed": cell.seed}
-    for name, make in makers.items():
-        left = [size for size in sizes if (str(size), name) not in known]
-        system = make() if left else None
-        for size in left:
-            shown = about | {"size": str(size), "placer": name}
-            found.append(shown | result(system, placed[size], law.true_ms, law.outside))
-    for size in sizes:
-        if (str(size), "annealing") not in known:
-            costs = " ".join(f"{annealed_ms(law, task, _MOVES):.7g}" for task in placed[size])
-            found.append(about | {"size": str(size), "placer": "annealing", "costs_ms": costs})
-    return found
+    placed = {str(size): draw_tasks(unseen, size, count, 100 + cell.seed) for size in sizes}
+    found = [*results(makers, placed, known, law.true_ms, law.outside)]
+    for size in [each for each in placed if (each, "annealing") not in known]:
+        costs = " ".join(f"{annealed_ms(law, task, _MOVES):.7g}" for task in placed[size])
+        found.append({"size": size, "placer": "annealing", "costs_ms": costs})
+    return [{"dims": "4 to 128", "seed": cell.seed} | row for row in found]
 
 
 def draw_tasks(pool: Tables, size: Size, count: int, seed: int) -> list[PlacementTask]:
@@ -152,17 +133,16 @@ class LawSearch:
 
     of: NeuroShardLaw
 
-    def of_task(self, tables: Tables) -> "LawSearch":
+    def for_task(self, task: PlacementTask | Tables) -> "LawSearch":
         return self
 
-    def for_task(self, task: PlacementTask) -> "LawSearch":
-        return self
-
-    def ratios(self, task: PlacementTask, tables: Tables) -> None:
-        return None
+    of_task = for_task
 
     def __call__(self, tables: Tables) -> Tensor:
         return torch.from_numpy(self.of.loads(tables)).roll(-2, dims=1)
+
+    def ratios(self, task: PlacementTask, tables: Tables) -> None:
+        return None
 
     def encode(self, loads: Tensor, ratios: None) -> Tensor:
         return loads
@@ -172,12 +152,12 @@ class LawSearch:
         (hidden, bias), (output, constant) = self.of.head
         latents, curves = hidden.shape[1], np.zeros((NUM_CURVES, CURVE_POINTS))
         layers = np.ascontiguousarray(hidden.T), bias, np.ascontiguousarray(output.T), constant
-        named = dict(zip(("hidden_weight", "hidden_bias", "output_weight", "scale_ms"), layers, strict=True))
-        return DeviceLaw(PAPER, latents, latents, curves, **named, figures=np.zeros(latents))
+        names = "hidden_weight", "hidden_bias", "output_weight", "scale_ms"
+        return DeviceLaw(PAPER, latents, latents, curves, **dict(zip(names, layers, strict=True)))
 
     def phases_ms(self, sums: Tensor) -> Tensor:
         """All compute as forward compute, of each of `[S, 1, L]`."""
-        compute = [sum(self.of.compute_ms(load)) for load in sums.roll(2, dims=-1).double().numpy()[:, 0]]
+        compute = [sum(self.of.compute_ms(load)) for load in sums.roll(2, dims=-1).numpy()[:, 0]]
         return torch.nn.functional.pad(torch.tensor(compute)[:, None, None], (0, 3))
 
     def overall_ms(self, sums: Tensor) -> Tensor:
@@ -185,5 +165,5 @@ class LawSearch:
         loads, steps = sums.roll(2, dims=-1).double().numpy(), np.full(sums.shape[:2], np.inf)
         counts = loads[..., 0].sum(axis=2)
         for at in np.argwhere(counts > counts.max() - 0.5):
-            steps[tuple(at)] = self.of.devices_ms(loads[tuple(at)], True).sum(axis=1).max()
+            steps[tuple(at)] = self.of.devices_ms(loads[tuple(at)], waits=True).sum(axis=1).max()
         return torch.from_numpy(steps)

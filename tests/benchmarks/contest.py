@@ -7,7 +7,7 @@ rows: only these are then measured.
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import replace
@@ -72,7 +72,7 @@ class Contest(NamedTuple):
         return System(make_placer(learned.state), learned.cpu_s, len(learned.samples), alone)
 
     def makers(self) -> dict[str, Callable[[], System]]:
-        """Trains every placer, by name."""
+        """Every placer by name, trained when it is first called."""
         ours = cache(lambda: self.trained("dreamshard"))
 
         def rnn() -> System:
@@ -91,33 +91,39 @@ class Contest(NamedTuple):
         found |= {name: partial(self.trained, name) for name in ("paper", "autoshard")}
         found |= {name: on_ours(partial(rival, name)) for name in ON_NETWORK}
         planners = [name for name in OF_TORCHREC if name in installed_rivals()]
-        return found | {name: partial(System, rival(name, None, spec=RTX2080TI)) for name in planners}
+        found |= {name: partial(System, rival(name, None, spec=RTX2080TI)) for name in planners}
+        return {name: cache(make) for name, make in found.items()}
 
 
-def result(
-    system: System,
-    tasks: Sequence[PlacementTask],
+def results(
+    makers: Mapping[str, Callable[[], System]],
+    placed: Mapping[str, Sequence[PlacementTask]],
+    known: Collection[tuple[str, str]],
     true_ms: Callable[[PlacementTask, Placement], float],
     outside: Callable[[PlacementTask, Placement], object] = lambda *_: False,
-) -> dict[str, Any]:
-    """True costs and times of a system; tables are packed by size if its placement is not legal.
+) -> Iterator[dict[str, Any]]:
+    """True costs and times of every placer at each size, without `known` sizes and names.
 
-    `outside` tells whether a placement is beyond the range of what was measured.
+    Tables are packed by size if a placement is not legal. `outside` tells whether it is beyond what the law was measured on.
     """
-    costs, times, num_packed, num_outside = [], [], 0, 0
-    for task in tasks:
-        began, placement = time.process_time(), None
-        with suppress(NoPlacementError):
-            placement = system.placer.place(task)
-        times.append(1e3 * (time.process_time() - began))
-        if placement is None or violation(task, placement):
-            placement, num_packed = Placement.whole(packed(task), task.num_devices), num_packed + 1
-        costs.append(true_ms(task, placement))
-        num_outside += bool(outside(task, placement))
-    figures = {"measurements": system.measurements, "exchanges": system.exchanges}
-    figures |= {"learning_s": round(system.learning_s, 3), "place_ms": round(float(np.median(times)), 4)}
-    figures |= {"packed": num_packed, "outside": num_outside, "costs_ms": " ".join(f"{cost:.7g}" for cost in costs)}
-    return figures | {"commit": source_revision()}
+    for name, make in makers.items():
+        left = [size for size in placed if (size, name) not in known]
+        system = make() if left else None
+        for size in left:
+            costs, times, num_packed, num_outside = [], [], 0, 0
+            for task in placed[size]:
+                began, placement = time.process_time(), None
+                with suppress(NoPlacementError):
+                    placement = system.placer.place(task)
+                times.append(1e3 * (time.process_time() - began))
+                if placement is None or violation(task, placement):
+                    placement, num_packed = Placement.whole(packed(task), task.num_devices), num_packed + 1
+                costs.append(true_ms(task, placement))
+                num_outside += bool(outside(task, placement))
+            row = {"size": size, "placer": name, "measurements": system.measurements, "exchanges": system.exchanges}
+            row |= {"learning_s": round(system.learning_s, 3), "place_ms": round(float(np.median(times)), 4)}
+            row |= {"packed": num_packed, "outside": num_outside, "commit": source_revision()}
+            yield row | {"costs_ms": " ".join(f"{cost:.7g}" for cost in costs)}
 
 
 def measured(file: Path, keys: Sequence[str], cells: Sequence[Any], run: Callable[..., Any]) -> pd.DataFrame:

@@ -30,6 +30,7 @@ from tests.helpers.laws import Law
 
 FOLDER = "DREAMSHARD_NEUROSHARD"
 DEVICES, MOST_TABLES, MOST_BYTES, DIMS = 4, 15, 4 * 2**30, (4, 8, 16, 32, 64, 128)
+SETTING = DEVICES, "fp32", "sgd"
 LEAST_WIDTH, MOST_WIDTH = 40, 7680
 """Of an all-to-all, all devices together: 10 tables of dim 4, 60 of dim 128."""
 FORWARD_SHARE = 0.25
@@ -56,24 +57,22 @@ class NeuroShardLaw(Law):
 
     def phases_ms(self, task: PlacementTask, placement: Placement, waits: bool = False) -> torch.Tensor:
         """See `Law`."""
-        if problem := self.outside(task, placement, wider=self.wider):
+        if problem := self.outside(task, placement, self.wider):
             raise ValueError(f"{problem}, which NeuroShard's authors did not measure; place other tables")
         return super().phases_ms(task, placement, waits)
 
-    def outside(self, task: PlacementTask, placement: Placement, *, wider: bool = False) -> str:
+    def outside(self, task: PlacementTask, placement: Placement, wider: bool = False) -> str:
         """Why a placement is outside the range; empty if it is not."""
-        shards = Shards.of(task, placement)
-        setting = task.num_devices, task.precision, task.optimizer
-        if setting != (DEVICES, "fp32", "sgd") or not bool(shards.is_any(*ON_ONE_DEVICE).all()):
-            return f"{setting}, or rows of tables"
-        dims = {*range(4, 129, 4)} if wider else {*DIMS}
-        if others := {*shards.num_columns.tolist()} - dims:
-            return f"dims {sorted(others)}"
-        count = int(shards.per_device(torch.ones_like(shards.table)).max())
-        if count > (WIDER_TABLES if wider else MOST_TABLES):
-            return f"{count} tables on a device"
-        num_bytes = int(shards.memory_bytes().max())
-        return f"{num_bytes} bytes on a device" if num_bytes > MOST_BYTES else ""
+        shards, setting = Shards.of(task, placement), (task.num_devices, task.precision, task.optimizer)
+        dims = {*shards.num_columns.tolist()} - {*(range(4, 129, 4) if wider else DIMS)}
+        count, size = int(shards.device.bincount().max()), int(shards.memory_bytes().max())
+        problems = {
+            f"{setting}, or rows of tables": setting != SETTING or not bool(shards.is_any(*ON_ONE_DEVICE).all()),
+            f"dims {sorted(dims)}": bool(dims),
+            f"{count} tables on a device": count > (WIDER_TABLES if wider else MOST_TABLES),
+            f"{size} bytes on a device": size > MOST_BYTES,
+        }
+        return next((problem for problem, is_there in problems.items() if is_there), "")
 
     def exchange_ms(self, dims: Floats, own_ms: Floats | None = None) -> Floats:
         """See `Law`."""
@@ -82,16 +81,12 @@ class NeuroShardLaw(Law):
         return super().exchange_ms(dims, own_ms)
 
 
-def neuroshard_folder() -> Path:
-    """The folder of the law's files, from the environment."""
-    if FOLDER not in os.environ:
-        raise ValueError(f"{FOLDER} is not set; set it to the folder with {', '.join(_FILES)}")
-    return Path(os.environ[FOLDER])
-
-
 @cache
-def neuroshard_law(folder: Path, *, wider: bool = False) -> NeuroShardLaw:
-    """The law of the three files in a folder."""
+def neuroshard_law(folder: Path | None = None) -> NeuroShardLaw:
+    """The law of the three files in a folder, by default that of the environment."""
+    if folder is None and FOLDER not in os.environ:
+        raise ValueError(f"{FOLDER} is not set; set it to the folder with {', '.join(_FILES)}")
+    folder = folder or Path(os.environ[FOLDER])
     compute, backward, forward = (torch.load(folder / name, weights_only=True) for name in _FILES)
     table, head = _layers(compute, "t_hidden"), _layers(compute, "c_hidden", normalises=False)
     fused_ms = _compiled(head)
@@ -115,7 +110,7 @@ def neuroshard_law(folder: Path, *, wider: bool = False) -> NeuroShardLaw:
         start = own_ms + found[:, 1] if own_ms.any() else own_ms
         found[:, 0] = np.maximum(forward_ms(np.concatenate((dims, start - start.min()))), 0.0)
 
-    return NeuroShardLaw(name="neuroshard", loads=loads, compute_ms=compute_ms, comm_ms=comm_ms, head=head, wider=wider)
+    return NeuroShardLaw(name="neuroshard", loads=loads, compute_ms=compute_ms, comm_ms=comm_ms, head=head)
 
 
 def _layers(saved: dict[str, Any], name: str, *, normalises: bool = True) -> Layers:

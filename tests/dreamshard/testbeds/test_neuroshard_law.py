@@ -23,6 +23,12 @@ TASK = PlacementTask(TABLES, 4, 2**40)
 PLACED = Placement.whole([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3], 4)
 
 
+def on_one(count: int, dim: int) -> tuple[PlacementTask, Placement]:
+    """Tables of 1,000 rows, all on one of four devices."""
+    tables = replace(pool_of(count), dim=torch.full((count,), dim), rows=torch.full((count,), 1000))
+    return PlacementTask(tables, 4, 2**40), Placement.whole([0] * count, 4)
+
+
 def network(name: str, sizes: list[int]) -> dict[str, torch.Tensor]:
     layers = [nn.Linear(*pair) for pair in pairwise(sizes)]
     return {f"{name}.{k}.{part}": value for k, layer in enumerate(layers) for part, value in layer.state_dict().items()}
@@ -117,34 +123,30 @@ def test_annealing_finds_the_cheapest_placement_with_waits(folder):
     assert annealed_ms(law, few, moves=3000) == pytest.approx(cheapest)
 
 
-@pytest.mark.parametrize(
-    ("task", "placement"),
-    [
-        (replace(TASK, num_devices=2), Placement.whole([0] * 6 + [1] * 6, 2)),
-        (replace(TASK, precision="fp16"), PLACED),
-        (replace(TASK, tables=replace(TABLES, dim=torch.full((12,), 24))), PLACED),
-        (replace(TASK, tables=replace(TABLES, dim=torch.full((12,), 256))), PLACED),
-        (replace(TASK, tables=replace(TABLES, rows=torch.full((12,), 2**23))), PLACED),
-        (PlacementTask(pool_of(16), 4, 2**40), Placement.whole([0] * 16, 4)),
-        (TASK, replace(PLACED, tables=(TableSharding("row_wise"), *PLACED.tables[1:]))),
-    ],
-    ids=["2 devices", "fp16", "dim 24", "dim 256", "over 4 GiB", "16 tables", "rows"],
-)
-def test_the_law_refuses_what_was_not_measured(folder, task, placement):
-    if len(task.tables) == 16:
-        task = replace(task, tables=replace(task.tables, dim=torch.full((16,), 16), rows=torch.full((16,), 1000)))
+REFUSED = {
+    "2 devices": (replace(TASK, num_devices=2), Placement.whole([0] * 6 + [1] * 6, 2)),
+    "fp16": (replace(TASK, precision="fp16"), PLACED),
+    "dim 24": (replace(TASK, tables=replace(TABLES, dim=torch.full((12,), 24))), PLACED),
+    "dim 256": (replace(TASK, tables=replace(TABLES, dim=torch.full((12,), 256))), PLACED),
+    "over 4 GiB": (replace(TASK, tables=replace(TABLES, rows=torch.full((12,), 2**23))), PLACED),
+    "16 tables": on_one(16, dim=16),
+    "rows": (TASK, replace(PLACED, tables=(TableSharding("row_wise"), *PLACED.tables[1:]))),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_law_refuses_what_was_not_measured(folder, name):
     with pytest.raises(ValueError, match="did not measure"):
-        neuroshard_law(folder).true_ms(task, placement)
+        neuroshard_law(folder).true_ms(*REFUSED[name])
 
 
 def test_the_wider_law_predicts_more_tables_and_dims_between(folder):
-    tables = replace(pool_of(61), dim=torch.full((61,), 24), rows=torch.full((61,), 1000))
-    law = neuroshard_law(folder, wider=True)
-    on_one = PlacementTask(tables.select([*range(60)]), 4, 2**40), Placement.whole([0] * 60, 4)
-    assert law.true_ms(*on_one) > 0
-    assert law.outside(*on_one)
+    law = replace(neuroshard_law(folder), wider=True)
+    assert law.true_ms(*on_one(60, dim=24)) > 0
+    assert law.outside(*on_one(16, dim=16))
+    assert not law.outside(*on_one(15, dim=16))
     with pytest.raises(ValueError, match="61 tables"):
-        law.true_ms(PlacementTask(tables, 4, 2**40), Placement.whole([0] * 61, 4))
+        law.true_ms(*on_one(61, dim=24))
 
 
 def test_exchanges_outside_the_measured_widths_are_refused(folder):
