@@ -15,7 +15,7 @@ from dreamshard.search.baselines import rule_placements
 from dreamshard.tasks import PlacementTask
 from tests.helpers.laws import Law, links
 
-Compute, Exchange = Callable[[Floats], tuple[float, float]], Callable[[Floats, Floats, Floats], None]
+Compute, Exchange = Callable[[Floats], tuple[float, float]], Callable[[Floats, Floats, Floats, Floats], None]
 CHAINS, HOT, COLD = 6, 4e-2, 1e-4
 """First and last temperature, relative to the cost of the start."""
 
@@ -31,7 +31,7 @@ def annealed_ms(law: Law, task: PlacementTask, moves: int = 300_000) -> float:
         raise NoPlacementError(f"no rule of thumb finds room for {task.name}, so annealing has nowhere to start")
     start = min(starts, key=lambda each: law.true_ms(task, each)).device.numpy()
     sizes, capacity = task.table_bytes.numpy(), task.capacity_bytes.numpy()
-    arguments = law.loads(task.tables), links(task.num_devices), sizes, capacity, moves
+    arguments = law.loads(task.tables), links(task.num_devices), sizes, capacity, law.waits, moves
     return min(_anneal(law.compute_ms, law.comm_ms, start.copy(), *arguments, seed) for seed in range(CHAINS))
 
 
@@ -60,6 +60,7 @@ def _anneal(
     curves: Floats,
     sizes: Ints,
     capacity: Ints,
+    waits: bool,
     moves: int,
     seed: int,
 ) -> float:
@@ -72,7 +73,7 @@ def _anneal(
     for d in range(num_devices):
         own_ms[d] = _own_ms(compute_ms, sums[d])
     dims, ways = sums[:, 1].copy(), np.empty((num_devices, 2))
-    comm_ms(curves, dims, ways)
+    comm_ms(curves, dims, own_ms, ways)
     current = best = _slowest_ms(own_ms, ways)
     hot, kept = HOT * current, np.empty((2, loads.shape[1]))
     for i in range(moves):
@@ -96,10 +97,10 @@ def _anneal(
             sums[source, c] -= change
             sums[target, c] += change
         own_ms[source], own_ms[target] = _own_ms(compute_ms, sums[source]), _own_ms(compute_ms, sums[target])
-        moved = sums[source, 1] != dims[source]
+        moved = waits or sums[source, 1] != dims[source]
         if moved:
             dims[source], dims[target] = sums[source, 1], sums[target, 1]
-            comm_ms(curves, dims, ways)
+            comm_ms(curves, dims, own_ms, ways)
         new = _slowest_ms(own_ms, ways)
         if new < current or np.random.random() < np.exp((current - new) / (hot * (COLD / HOT) ** (i / moves))):
             current, best = new, min(best, new)
@@ -112,5 +113,5 @@ def _anneal(
             sums[source], sums[target], own_ms[source], own_ms[target] = kept[0], kept[1], before, after
             if moved:
                 dims[source], dims[target] = sums[source, 1], sums[target, 1]
-                comm_ms(curves, dims, ways)
+                comm_ms(curves, dims, own_ms, ways)
     return best

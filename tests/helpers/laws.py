@@ -44,32 +44,39 @@ class Law:
     Attributes:
         loads: `[T, K]` of tables, the first two columns 1 and the dim.
         compute_ms: compiled; forward and backward of a device's summed loads.
-        comm_ms: compiled; writes forward and backward of an all-to-all of dims `[D]` to its last argument, `[D, 2]`.
+        comm_ms: compiled; writes forward and backward of an all-to-all of dims `[D]` to its last argument, `[D, 2]`; forward
+            may wait for devices whose compute takes longer.
+        waits: whether it does.
     """
 
     name: str
     loads: Callable[[Tables], Floats]
     compute_ms: Callable[[Floats], tuple[float, float]]
-    comm_ms: Callable[[Floats, Floats, Floats], None]
+    comm_ms: Callable[[Floats, Floats, Floats, Floats], None]
+    waits: bool = False
 
-    def phases_ms(self, task: PlacementTask, placement: Placement) -> torch.Tensor:
-        """`[D, 4]` without noise."""
+    def phases_ms(self, task: PlacementTask, placement: Placement, waits: bool = False) -> torch.Tensor:
+        """`[D, 4]` without noise, and without waits, as samples are, or with them."""
         shards = Shards.of(task, placement)
         loads = torch.from_numpy(self.loads(shards.tables))
         sums = loads.new_zeros(task.num_devices, loads.shape[1]).index_add_(0, shards.device, loads).numpy()
-        compute = np.array([self.compute_ms(own) if own[_COUNT] else (0.0, 0.0) for own in sums])
-        comm = self.exchange_ms(sums[:, _DIM].copy())
-        return torch.from_numpy(np.column_stack([compute[:, 0], comm, compute[:, 1]]))
+        return torch.from_numpy(self.devices_ms(sums, waits))
 
-    def exchange_ms(self, dims: Floats) -> Floats:
-        """`[D, 2]` forward and backward of an all-to-all."""
+    def devices_ms(self, sums: Floats, waits: bool) -> Floats:
+        """`[D, 4]` of the sums of each device's loads."""
+        compute = np.array([self.compute_ms(own) if own[_COUNT] else (0.0, 0.0) for own in sums])
+        comm = self.exchange_ms(sums[:, _DIM].copy(), waits * compute.sum(axis=1))
+        return np.column_stack([compute[:, 0], comm, compute[:, 1]])
+
+    def exchange_ms(self, dims: Floats, own_ms: Floats | None = None) -> Floats:
+        """`[D, 2]` forward and backward of an all-to-all, which waits for compute of `own_ms`."""
         found = np.empty((len(dims), 2))
-        self.comm_ms(links(len(dims)), dims, found)
+        self.comm_ms(links(len(dims)), dims, np.zeros(len(dims)) if own_ms is None else own_ms, found)
         return found
 
     def true_ms(self, task: PlacementTask, placement: Placement) -> float:
-        """Overall cost of a placement, without noise."""
-        return float(self.phases_ms(task, placement).sum(dim=1).amax())
+        """Overall cost of a placement, without noise, with waits."""
+        return float(self.phases_ms(task, placement, waits=True).sum(dim=1).amax())
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ def _simulated_compute_ms(load: Floats) -> tuple[float, float]:
 
 
 @numba.njit
-def _simulated_comm_ms(curves: Floats, dims: Floats, found: Floats) -> None:
+def _simulated_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
     found[:] = 0.5 * curve_ms(curves, ALL_TO_ALL, dims.max())
 
 
@@ -162,7 +169,7 @@ def _unseen_compute_ms(load: Floats) -> tuple[float, float]:
 
 
 @numba.njit
-def _unseen_comm_ms(curves: Floats, dims: Floats, found: Floats) -> None:
+def _unseen_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
     share = 1 - 1 / len(dims)
     shared = 0.03 + 0.003 * share * dims.mean() + 0.0012 * (share * dims.max()) ** 1.15
     for d in range(len(dims)):
@@ -222,7 +229,7 @@ def _lru_compute_ms(load: Floats) -> tuple[float, float]:
 
 
 @numba.njit
-def _lru_comm_ms(curves: Floats, dims: Floats, found: Floats) -> None:
+def _lru_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
     found[:, 0] = 0.02 + 0.004 * len(dims) + dims.max() * (1 - 1 / len(dims)) * 4 * BATCH / 4e7
     found[:, 1] = 1.05 * found[0, 0]
 
@@ -252,7 +259,7 @@ def _pages_compute_ms(load: Floats) -> tuple[float, float]:
 
 
 @numba.njit
-def _pages_comm_ms(curves: Floats, dims: Floats, found: Floats) -> None:
+def _pages_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
     rate, latency, most = 3e7 / (4 * BATCH * (1 - 1 / len(dims))), 0.02 * np.log2(len(dims)), dims.max()
     for d in range(len(dims)):
         found[d, 0] = latency + (0.4 * dims[d] + 0.6 * most) / rate

@@ -1,0 +1,153 @@
+"""The law of NeuroShard's networks, on tiny random networks in the format of the authors' files."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dreamshard.costs import Exchange
+from dreamshard.placement import Placement, TableSharding
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from tests.benchmarks.annealing import annealed_ms
+from tests.helpers.laws import BATCH, LawTestbed
+from tests.helpers.neuroshard_law import neuroshard_law
+from tests.helpers.tables import pool_of
+
+KEYS = [f"bin_{j}" for j in (0, 1, 10, 11, 12, 13, 14, 15, 16, 2, 3, 4, 5, 6, 7, 8, 9)]
+TABLES = replace(pool_of(12), dim=torch.tensor([4, 8, 16, 32, 64, 128] * 2), rows=torch.full((12,), 1000))
+TASK = PlacementTask(TABLES, 4, 2**40)
+PLACED = Placement.whole([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3], 4)
+
+
+def network(name: str, sizes: list[int]) -> dict[str, torch.Tensor]:
+    layers = [nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False)]
+    return {f"{name}.{k}.{part}": value for k, layer in enumerate(layers) for part, value in layer.state_dict().items()}
+
+
+def mlp(saved, name, x, last_relu=False):
+    weights = [key for key in saved["state_dict"] if key.startswith(name) and key.endswith("weight")]
+    for k, key in enumerate(weights):
+        x = x @ saved["state_dict"][key].T + saved["state_dict"][key.replace("weight", "bias")]
+        x = torch.relu(x) if last_relu or k + 1 < len(weights) else x
+    return x
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("networks")
+    torch.manual_seed(1)
+    compute = network("t_hidden", [20, 6, 3]) | network("c_hidden", [3, 5, 1])
+    compute["c_hidden.1.bias"] += 3  # costs above zero
+    stds = torch.tensor([1.0] * 17 + [40, 10, 1000])  # bins, dim, pooling factor, rows
+    saved = {"state_dict": compute, "feature_means": torch.rand(20), "feature_stds": stds}
+    torch.save(saved, made / "compute.pt")
+    for file, inputs in (("comm_4_bw.pt", 4), ("comm_4_fw.pt", 8)):
+        layers = network("hidden", [inputs, 7, 4])
+        layers["hidden.1.bias"] += 2
+        torch.save(
+            {"state_dict": layers, "feature_means": 9 * torch.rand(inputs), "feature_stds": 50 + torch.rand(inputs)},
+            made / file,
+        )
+    return made
+
+
+def by_hand(folder, waits: bool) -> torch.Tensor:
+    """`[D, 3]` compute, backward and forward all-to-all of `PLACED`."""
+    compute, backward, forward = (torch.load(folder / f"{name}.pt") for name in ("compute", "comm_4_bw", "comm_4_fw"))
+
+    def normalised(saved, x):
+        return (torch.tensor(x) - saved["feature_means"]) / saved["feature_stds"]
+
+    latents = []
+    for t in range(12):
+        features = {f"bin_{j}": float(TABLES.bins[t, j]) for j in range(17)}
+        features |= {"dim": float(TABLES.dim[t]), "row": 1000.0, "pooling_factor": float(TABLES.pooling_factor[t])}
+        assert sorted(features) == [*KEYS, "dim", "pooling_factor", "row"]
+        inputs = normalised(compute, [features[key] for key in sorted(features)])
+        latents.append(mlp(compute, "t_hidden", inputs, last_relu=True))
+    held = [(PLACED.device == d).nonzero()[:, 0].tolist() for d in range(4)]
+    costs = torch.cat([mlp(compute, "c_hidden", torch.stack([latents[t] for t in own]).sum(0)) for own in held])
+    dims = [float(TABLES.dim[own].sum()) for own in held]
+    back = mlp(backward, "hidden", normalised(backward, dims))
+    delays = (costs + back - (costs + back).min()) * waits
+    fore = mlp(forward, "hidden", normalised(forward, [*dims, *delays.tolist()]))
+    return torch.stack([costs, back, fore], dim=1)
+
+
+def test_phases_are_those_of_the_networks_by_hand(folder):
+    law = neuroshard_law(folder)
+    for waits in (False, True):
+        expected, found = by_hand(folder, waits), law.phases_ms(TASK, PLACED, waits).float()
+        assert expected.min() > 0
+        assert torch.allclose(found[:, 0] + found[:, 3], expected[:, 0], rtol=1e-4)
+        assert torch.allclose(found[:, 2], expected[:, 1], rtol=1e-4)
+        assert torch.allclose(found[:, 1], expected[:, 2], rtol=1e-4)
+        assert torch.allclose(found[:, 0], 0.25 * expected[:, 0], rtol=1e-4)
+    assert law.true_ms(TASK, PLACED) == pytest.approx(float(by_hand(folder, True).sum(1).max()), rel=1e-4)
+    assert not torch.allclose(by_hand(folder, True), by_hand(folder, False))
+
+
+def test_halves_of_a_table_cost_as_two_tables(folder):
+    law, shardings = neuroshard_law(folder), list(PLACED.tables)
+    shardings[5] = TableSharding("column_wise", ((0, 64), (64, 128)), (1, 3))
+    split = Tables(tuple("abcdefghijklm"), **TABLES.columns(torch.tensor([*range(12), 5])))
+    split.dim[5] = split.dim[12] = 64
+    whole = Placement.whole([*PLACED.device.tolist(), 3], 4)
+    halves = Placement(tuple(shardings), 4, 4)
+    assert law.true_ms(TASK, halves) == pytest.approx(law.true_ms(replace(TASK, tables=split), whole))
+
+
+def test_a_testbed_measures_placements_and_exchanges_alike(folder):
+    testbed = LawTestbed(neuroshard_law(folder), seed=0, noise=0.0)
+    phases = testbed.measure(TASK, PLACED).costs.phases_ms
+    dims = torch.tensor([28, 224, 28 + 32, 192])
+    alone = testbed.measure_exchange(Exchange(sent_bytes=dims * 4 * BATCH))
+    assert torch.allclose(alone.forward_ms, phases[:, 1])
+    assert torch.allclose(alone.backward_ms, phases[:, 2])
+
+
+def test_annealing_finds_the_cheapest_placement_with_waits(folder):
+    law, few = neuroshard_law(folder), replace(TASK, tables=TABLES.select([*range(5)]))
+    places = np.stack(np.meshgrid(*[range(4)] * 5), axis=-1).reshape(-1, 5)
+    cheapest = min(law.true_ms(few, Placement.whole(place, 4)) for place in places.tolist())
+    assert annealed_ms(law, few, moves=3000) == pytest.approx(cheapest)
+
+
+@pytest.mark.parametrize(
+    ("task", "placement"),
+    [
+        (replace(TASK, num_devices=2), Placement.whole([0] * 6 + [1] * 6, 2)),
+        (replace(TASK, precision="fp16"), PLACED),
+        (replace(TASK, tables=replace(TABLES, dim=torch.full((12,), 24))), PLACED),
+        (replace(TASK, tables=replace(TABLES, dim=torch.full((12,), 256))), PLACED),
+        (replace(TASK, tables=replace(TABLES, rows=torch.full((12,), 2**23))), PLACED),
+        (PlacementTask(pool_of(16), 4, 2**40), Placement.whole([0] * 16, 4)),
+        (TASK, replace(PLACED, tables=(TableSharding("row_wise"), *PLACED.tables[1:]))),
+    ],
+    ids=["2 devices", "fp16", "dim 24", "dim 256", "over 4 GiB", "16 tables", "rows"],
+)
+def test_the_law_refuses_what_was_not_measured(folder, task, placement):
+    if len(task.tables) == 16:
+        task = replace(task, tables=replace(task.tables, dim=torch.full((16,), 16), rows=torch.full((16,), 1000)))
+    with pytest.raises(ValueError, match="did not measure"):
+        neuroshard_law(folder).true_ms(task, placement)
+
+
+def test_the_wider_law_predicts_more_tables_and_dims_between(folder):
+    tables = replace(pool_of(31), dim=torch.full((31,), 24), rows=torch.full((31,), 1000))
+    law = neuroshard_law(folder, wider=True)
+    on_one = PlacementTask(tables.select([*range(30)]), 4, 2**40), Placement.whole([0] * 30, 4)
+    assert law.true_ms(*on_one) > 0
+    assert law.outside(*on_one)
+    with pytest.raises(ValueError, match="31 tables"):
+        law.true_ms(PlacementTask(tables, 4, 2**40), Placement.whole([0] * 31, 4))
+
+
+def test_exchanges_outside_the_measured_widths_are_refused(folder):
+    law = neuroshard_law(folder)
+    for dims in ([100.0, 100.0], [1.0] * 4, [2000.0] * 4):
+        with pytest.raises(ValueError, match="all-to-all"):
+            law.exchange_ms(np.array(dims))
