@@ -111,7 +111,8 @@ def within_node_s(
     if spec.link_curve in PRESETS:
         faster = spec.link_bytes_per_s / PRESETS[spec.link_curve].link_bytes_per_s
         return curve_s(link_curve(spec.link_curve, near, operation), num_bytes / faster)
-    share = _datasheet_share(spec.link_curve, near, operation) if spec.link_curve else 1.0
+    by_itself = not spec.link_curve or spec.shared_bytes_per_s  # measured shares include what devices share
+    share = 1.0 if by_itself else _datasheet_share(str(spec.link_curve), near, operation)
     return num_bytes * sent_share(near, operation) / (share * spec.link_bytes_per_s) + spec.link_latency_s
 
 
