@@ -88,14 +88,14 @@ RECIPES = {
         # Meta's 2021 tables that fit a small machine; minutes on two cores
         Recipe(
             name="default",
-            workload=WorkloadConfig(num_tables=240, max_table_bytes=64 * 2**20, batch_size=2048),
+            workload=WorkloadConfig(num_tables=240, max_table_bytes=256 * 2**20, batch_size=2048),
             tasks=TasksConfig(memory_bytes=2**30),
             measure=MeasureConfig(warmups=2, repeats=6),  # on shared cores 15 are no more exact
         ),
         # the whole chain on a tiny configuration; the result is too noisy to judge quality
         Recipe(
             name="smoke",
-            workload=WorkloadConfig(num_tables=48, max_table_bytes=16 * 2**20, batch_size=512),
+            workload=WorkloadConfig(num_tables=48, max_table_bytes=64 * 2**20, batch_size=512),
             tasks=TasksConfig(tables_per_task=8, memory_bytes=2**29, num_train=8, num_test=4),
             measure=MeasureConfig(repeats=5),
             training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),

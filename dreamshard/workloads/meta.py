@@ -1,7 +1,7 @@
 """`meta-dlrm-2021` and `meta-dlrm-2022`: lookups generated to fit the statistics that Meta published of its data sets.
 
 `recorded.py` reads the data sets themselves. Here, `data/<name>.parquet` gives each table's rows, and how many of them a
-batch looks up once, twice, 3-4 times and so on. These numbers were fitted once to the published totals (`data/SOURCES.md`).
+batch looks up once, twice, 3-4 times and so on. These numbers were fitted once (`data/SOURCES.md`).
 Each table's rows are scattered over the table, and their lookups over the samples of one batch in random order.
 """
 

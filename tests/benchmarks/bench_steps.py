@@ -35,7 +35,7 @@ from tests.benchmarks.measuring import Row, row
 STEPS, ROUNDS = 30, 2
 DEVICES, BATCH = 2, 2048
 TASKS = TasksConfig(tables_per_task=20, num_devices=DEVICES, memory_bytes=2**31)
-WORKLOAD = WorkloadConfig(num_tables=200, max_table_bytes=64 * 2**20, batch_size=BATCH)
+WORKLOAD = WorkloadConfig(num_tables=200, max_table_bytes=256 * 2**20, batch_size=BATCH)
 PLACERS = (baselines()["lookup_greedy"], baselines()["size_greedy"], *map(RandomPlacer, range(3)))
 Placed = list[tuple[PlacementTask, Placement]]
 

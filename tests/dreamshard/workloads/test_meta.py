@@ -1,3 +1,4 @@
+import csv
 import re
 from functools import cache
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from dreamshard.tables import NUM_BINS
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, open_workload
-from dreamshard.workloads.lookups import bin_counts
+from dreamshard.workloads.lookups import bin_counts, statistics
 from dreamshard.workloads.meta import draw_counts, meta_lookups, population
 
 PUBLISHED = Path(__file__).parents[2] / "benchmarks/data"
@@ -52,8 +53,30 @@ def test_planned_tables_have_the_published_totals_and_histograms(name):
     assert lookups / lookups.sum() == pytest.approx(stats.lookup_share, abs=0.01)
 
 
+def test_tables_have_the_true_means_and_deviations():
+    """`feature_means` and `feature_stds` of NeuroShard's models/compute.pt, for which a table has at least 100 rows."""
+    tables = population("meta-dlrm-2021")
+    lookups = tables.rows_by_bin @ [mean_of(j, law) for j, law in enumerate(tables.laws)]
+    bins = tables.rows_by_bin / np.maximum(tables.rows_by_bin.sum(axis=1), 1)[:, None]
+    ours = np.column_stack([bins, lookups / tables.batch_size, np.maximum(tables.rows, 100)])  # [T, 19]
+    with (Path(__file__).parent / "meta_dlrm_2021_moments.csv").open() as file:
+        true = np.array([[float(row["mean"]), float(row["std"])] for row in csv.DictReader(file)])  # [19, 2]
+    assert ours.mean(axis=0) == pytest.approx(true[:, 0], rel=0.02)
+    assert ours.std(axis=0) == pytest.approx(true[:, 1], rel=0.02)
+
+
+def test_unused_tables_have_no_lookups():
+    workload = open_workload(WorkloadConfig(batch_size=2048))
+    unused = np.flatnonzero(population("meta-dlrm-2021").rows_by_bin.sum(axis=1) == 0)
+    assert len(unused) == 36
+    for t in unused.tolist():
+        table = statistics(workload.table(t))
+        assert (table.lookups.item(), table.unique_rows.item(), table.pooling_factor.item()) == (0, 0, 0)
+        assert not table.bins.any()
+
+
 def test_the_first_samples_are_like_the_full_batch():
-    t = 3
+    t = int(population("meta-dlrm-2021").rows_by_bin.sum(axis=1).argmax())
     full, first = meta_lookups("meta-dlrm-2021", t, 65_536, 0), meta_lookups("meta-dlrm-2021", t, 4096, 0)
     assert first.offsets.tolist() == full.offsets[:4097].tolist()
     cut, thinned = counts_of(full.first(4096)), counts_of(first)
