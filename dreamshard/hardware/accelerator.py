@@ -89,8 +89,8 @@ class AcceleratorSpec:
         link_curve: how the link is modelled, one of `LINKS`. The name of a GPU: as measured on it, and a link of another
             bandwidth takes as long for proportionally more bytes. A kind of link: `link_latency_s`, and the share of the
             bandwidth that measured links of this kind reach. None: latency, and the whole bandwidth.
-        shared_bytes_per_s: each device's part of a path through the host's memory that all bytes between devices take, one
-            direction; None for links between devices, or if `link_curve` names a GPU.
+        shared_bytes_per_s: of the path through a host's memory that all bytes between its devices take, together; None for
+            links that reach from device to device, or if `link_curve` names a GPU.
         host_bytes_per_s: to the host's memory, one direction; None if unknown, so that tables in host memory have no cost.
 
     Raises:

@@ -1,8 +1,8 @@
 """How long collectives take over the links of an accelerator's node and the network between nodes.
 
 Within a node NCCL's collectives follow monotone curves through public measurements, in logarithms. Devices without access to
-each other's memory pass all bytes through the host's, so an all-to-all takes its largest sender's link and the mean sender's
-part of that path (fitted to NeuroShard's networks of four GPUs, which explains them to 5 %). What leaves the node shares its adapters evenly; no public time between hosts checks this, except those at `PEER_S`.
+each other's memory pass all bytes through the host's, so an all-to-all takes its largest sender's link and the that
+path for all bytes (fitted to NeuroShard's networks of four GPUs, which it explains to 4 %). What leaves the node shares its adapters evenly; no public time between hosts checks this, except those at `PEER_S`.
 """
 
 import math
@@ -98,7 +98,7 @@ def collective_s(
         seconds = torch.maximum(seconds, network_s + peers * PEER_S)
     if spec.shared_bytes_per_s and spec.link_curve not in PRESETS:
         shared_bytes = (num_bytes if mean_bytes is None else mean_bytes) * within * sent_share(near, operation)
-        seconds = seconds + shared_bytes / spec.shared_bytes_per_s
+        seconds = seconds + near * shared_bytes / spec.shared_bytes_per_s
     return seconds * (num_bytes > 0)
 
 

@@ -202,7 +202,9 @@ def forward_kernel_s(figures: Floats, load: Floats) -> float:
     memory_bytes = load[at.STREAM_BYTES] + load[at.FIRST_BYTES] + again - served
     memory_s = memory_bytes / (BANDWIDTH_SHARE * figures[_MEMORY])
     group = 2 if load[at.ABOVE_64] > 0.5 else (1 if load[at.ABOVE_32] > 0.5 else 0)
-    steps_s = load[at.STEPS + group] * STEP_CYCLES / figures[_CYCLES] + load[at.BAGS] * BAG_LATENCY / figures[_WARP_CYCLES]
+    steps_s = (
+        load[at.STEPS + group] * STEP_CYCLES / figures[_CYCLES] + load[at.BAGS] * BAG_LATENCY / figures[_WARP_CYCLES]
+    )
     cache_s = (load[at.STREAM_BYTES] + load[at.READ_BYTES]) / (CACHE_SHARE * figures[_L2_RATE])
     seconds: float = max(memory_s, math.hypot(steps_s, cache_s)) / _filled(figures, load[at.BAGS])
     return seconds

@@ -307,7 +307,9 @@ class RooflineCosts(CostModel):
     def law(self, *, spread: bool = True) -> DeviceLaw:
         """See `CostModel`."""
         one = torch.eye(NUM_CURVES)[:1].double()
-        shared_ms = self.collectives_ms(one, torch.ones(1)) - self.collectives_ms(one)  # [1, 2], of a dim on each device
+        shared_ms = self.collectives_ms(one, torch.ones(1)) - self.collectives_ms(
+            one
+        )  # [1, 2], of a dim on each device
         total_ms = float(shared_ms.sum()) / self.task.num_devices
         return roofline_law(self.spec, self.batch_size, self.curves(spread=spread), total_ms)
 
@@ -316,7 +318,10 @@ class RooflineCosts(CostModel):
         figures, devices = figures_of(self.spec, self.batch_size), sums.shape[:2]
         compute_s = operators_s(figures, sums.reshape(-1, sums.shape[-1])).reshape(*devices, 2)
         most, mean = torch.from_numpy(sums.max(1)[:, [DIM, -3, -2, -1]]), torch.from_numpy(sums[..., DIM].mean(1))
-        compute_ms, comm_ms = 1e3 * torch.from_numpy(compute_s), self.collectives_ms(most, mean)[:, None].expand(*devices, 2)
+        compute_ms, comm_ms = (
+            1e3 * torch.from_numpy(compute_s),
+            self.collectives_ms(most, mean)[:, None].expand(*devices, 2),
+        )
         return torch.cat([compute_ms[..., :1], comm_ms, compute_ms[..., 1:]], dim=-1)
 
     def collectives_ms(

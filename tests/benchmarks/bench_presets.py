@@ -62,8 +62,8 @@ SIZES, MOVES = (20, 30, 40), 25_000
 
 def rows(quick: bool = False) -> Iterator[Row]:
     """Kernels by GPU and kind, collectives by GPU and operation; then of the folder, the trace and the law."""
-    for (gpu, kind), ratios in kernel_ratios().items():
-        yield agreement(f"{gpu}, {kind}", *zip(*ratios, strict=True))
+    for (gpu, kind), times in kernel_times().items():
+        yield agreement(f"{gpu}, {kind}", *zip(*times, strict=True))
     for operation in get_args(Operation):
         for gpu in sorted(chain.from_iterable(MEASURED_LINKS.values())):
             measured = collective_times(gpu, operation)
@@ -96,7 +96,7 @@ def agreement(name: str, predicted: Sequence[float], measured: Sequence[float]) 
     return row(f"{text})", float(np.median(ratios)), "")
 
 
-def kernel_ratios() -> dict[tuple[str, str], list[tuple[float, float]]]:
+def kernel_times() -> dict[tuple[str, str], list[tuple[float, float]]]:
     """Predicted and measured microseconds of every time that is modelled, by GPU and kind."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     with TIMES.open(newline="") as file:
@@ -113,7 +113,9 @@ def trace_rows(path: Path) -> Iterator[Row]:
     spec, tables, batch_size = PRESETS["a100-40gb"], tables_of(TRACED), int(TRACED["B"])
     sums = table_loads(tables, batch_size, "fp32", "rowwise_adagrad").sum(dim=0).numpy()
     with gzip.open(path) as file:
-        kernels = [(each["name"], each["dur"]) for each in json.load(file)["traceEvents"] if each.get("cat") == "kernel"]
+        kernels = [
+            (each["name"], each["dur"]) for each in json.load(file)["traceEvents"] if each.get("cat") == "kernel"
+        ]
     steps = sum("codegen_forward_unweighted" in name for name, _ in kernels)
     for kind, (predict, pattern) in KERNELS.items():
         measured_us = sum(duration for name, duration in kernels if re.search(pattern, name)) / steps

@@ -44,9 +44,7 @@ def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_
         (A100, MINE.derived, 6 * GIB, 64 * GIB, "derived"),
     ],
 )
-def test_memory_is_the_devices_less_a_reserve_unless_given(
-    capacity, derived, reserve_bytes, expected, origin
-):
+def test_memory_is_the_devices_less_a_reserve_unless_given(capacity, derived, reserve_bytes, expected, origin):
     asked = replace(MINE, tasks=replace(MINE.tasks, reserve_bytes=reserve_bytes), derived=derived)
     found, sentence = sized(asked, pool_of(5), capacity)
     assert found.tasks.memory_bytes == expected

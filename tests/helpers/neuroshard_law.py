@@ -114,9 +114,7 @@ def neuroshard_law(folder: Path, *, wider: bool = False) -> NeuroShardLaw:
         start = own_ms + found[:, 1] if own_ms.any() else own_ms
         found[:, 0] = np.maximum(forward_ms(np.concatenate((dims, start - start.min()))), 0.0)
 
-    return NeuroShardLaw(
-        name="neuroshard", loads=loads, compute_ms=compute_ms, comm_ms=comm_ms, head=head, wider=wider
-    )
+    return NeuroShardLaw(name="neuroshard", loads=loads, compute_ms=compute_ms, comm_ms=comm_ms, head=head, wider=wider)
 
 
 def _layers(saved: dict[str, Any], name: str, *, normalises: bool = True) -> Layers:

@@ -125,9 +125,7 @@ def test_the_catalog_is_replaced_under_an_open_reader(
 @pytest.mark.parametrize(
     "use", [lambda s: catalog.query(s, "from tables"), catalog.write_catalog], ids=["sql", "catalog"]
 )
-def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(
-    settings: Settings, filled: None, damage, use
-):
+def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(settings: Settings, filled: None, damage, use):
     [valid, *_] = list_files(settings.lake_root / "cost_samples", "**/*.parquet")
     with writing(valid.parent / "damaged.parquet") as file:
         file.write(damage(valid.read_bytes()))

@@ -70,9 +70,7 @@ def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
     assert len(list_file_infos(lake.root / "lookups")) == 3
 
 
-def test_tasks_come_back_as_they_were_drawn(
-    lake: Lake, task: PlacementTask, version: str, tables: Tables
-):
+def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, version: str, tables: Tables):
     drawn = [task, PlacementTask(tables.select([3, 1]), 4, 2**40, name="train-001", devices_per_host=2)]
     key = lake.write_tasks(drawn, version, "train", seed=3)
     assert lake.write_tasks(drawn, version, "train", seed=3) == key

@@ -45,9 +45,7 @@ def aliases_of(settings: Settings, name: str = FIRST) -> dict[str, str]:
     return {alias: v.uri for v in registry.versions(settings) if v.model == model for alias in v.aliases}
 
 
-def test_a_version_places_as_registered_and_holds_no_pickle(
-    registered: Settings, placer, tables: Tables
-):
+def test_a_version_places_as_registered_and_holds_no_pickle(registered: Settings, placer, tables: Tables):
     task = PlacementTask(tables, 2, 10**6)
     loaded, placement = registry.load_placer(FIRST, registered), placer.place(task)
     assert torch.equal(loaded.place(task).device, placement.device)
