@@ -44,20 +44,20 @@ from dreamshard.hardware.links import collectives_s
 from dreamshard.hardware.loads import placed_loads
 from dreamshard.shards import Shards
 
-BANDWIDTH_SHARE = 0.7  # of the peak bandwidth that reads of random rows reach; fitted
-UPDATE_SHARE = 0.51  # of the peak bandwidth where random rows are read, changed and written back; fitted
-CACHE_SHARE = 0.69  # of the cache's bandwidth that gathers reach; fitted
-STEP_CYCLES = 25.0  # of a multiprocessor for 4 elements in each thread of a warp; fitted
+BANDWIDTH_SHARE = 0.71  # of the peak bandwidth that reads of random rows reach; fitted
+UPDATE_SHARE = 0.49  # of the peak bandwidth where random rows are read, changed and written back; fitted
+CACHE_SHARE = 0.75  # of the cache's bandwidth that gathers reach; fitted
+STEP_CYCLES = 22.5  # of a multiprocessor for 4 elements in each thread of a warp; fitted
 CHECK_CYCLES = 5.6  # of a multiprocessor to check the bounds of an index; the A100's trace
-LOOKUP_CYCLES = 19.0  # of a multiprocessor for each lookup in the update: the warp started for it, its gradient; fitted
-BLOCK_CYCLES = 9_000.0  # of a multiprocessor for a block that sums the gradients of a row; fitted
-BAG_LATENCY, ROW_LATENCY = 1_100.0, 7_500.0  # cycles of a warp for a bag of the lookup, and a row of the update; fitted
+LOOKUP_CYCLES = 41.0  # of a multiprocessor for each lookup in the update: the warp started for it, its gradient; fitted
+BLOCK_CYCLES = 4_200.0  # of a multiprocessor for a block that sums the gradients of a row; fitted
+BAG_LATENCY, ROW_LATENCY = 1_300.0, 6_700.0  # cycles of a warp for a bag of the lookup, and a row of the update; fitted
 WAVES_TO_FILL = 0.25  # share of the resident warps that keeps most of the device busy; an estimate
 FORWARD_KERNELS = 2  # bounds check, lookup
 BACKWARD_KERNELS = 14  # linearise; sort 2; run lengths 2, their sum 2; clear 4 buffers; find long rows; two updates
 SORT_PAIR_BYTES = 2 * (8 + 4)  # read and write one 64-bit key and its 32-bit value
 KEY_BYTES = 8  # read for the histogram of keys
-PREPARE_BYTES = 61  # per lookup: write the linear index and its sample; run lengths and scan; the A100's trace
+PREPARE_BYTES = 62  # per lookup: write the linear index and its sample; run lengths and scan; the A100's trace
 RADIX_BITS = 8.0  # of the key per sorting pass (CUB's onesweep)
 HOST_FORWARD_LAUNCHES = 6.0  # host time of a call, in launches: 22 us on the B200 host with its 3.5 us
 HOST_BACKWARD_LAUNCHES = 31.0  # 108 us there
