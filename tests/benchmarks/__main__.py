@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks [names...] [--quick]
 
-A name is a file name without `bench_`, such as `training`, `placing` or `quality`; without names all benchmarks run.
+A name is a file name without `bench_`, such as `training`, `placing` or `quality`; without names all benchmarks run, except
+`real_gpu`, which needs files that this project does not contain.
 `--quick` writes to `.benchmarks` instead. An error in a benchmark ends the command.
 """
 
@@ -21,6 +22,7 @@ import torch
 from flows.runtime.identity import source_revision
 
 DATA, QUICK = Path(__file__).parent / "data" / "figures", Path(__file__).parents[2] / ".benchmarks"
+ONLY_BY_NAME = ("real_gpu",)
 COLUMNS = ("what", "measured", "unit", "bar", "reference", "ratio")
 
 
@@ -56,7 +58,7 @@ def main() -> int:
     torch.set_num_threads(1)
     folder = QUICK / "figures" if arguments.quick else DATA
     folder.mkdir(parents=True, exist_ok=True)
-    for name in arguments.names or names():
+    for name in arguments.names or [name for name in names() if name not in ONLY_BY_NAME]:
         print(f"### {name}\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
         lines, began = [], time.perf_counter()
         for row in measured(name, arguments.quick):

@@ -23,16 +23,19 @@ class Gain:
         return f"{100 * self.mean:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
 
 
-def gain_over(costs: Costs, reference: Costs) -> Gain:
+def gain_over(costs: Costs, reference: Costs, *, nested: bool = False) -> Gain:
     """Savings of `costs` `[S, T]` of seeds and tasks over `reference` `[S, T]`; infinite if nothing fitted.
 
-    All seeds place the same tasks, so seeds and tasks are resampled independently (a two-way bootstrap).
+    If all seeds place the same tasks, seeds and tasks are resampled independently (a two-way bootstrap). If tasks are
+    `nested`, so that each seed has tasks of its own, seeds are resampled, and the tasks of each.
     """
     if not (np.isfinite(costs).all() and np.isfinite(reference).all()):
         return Gain(mean=None, low=None, high=None)
     generator, (seeds, tasks) = np.random.default_rng(0), costs.shape
-    of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _DRAWS)  # [N, S]
-    of_tasks = generator.multinomial(tasks, np.full(tasks, 1 / tasks), _DRAWS)  # [N, T]
-    drawn, against = (((of_seeds @ each) * of_tasks).sum(axis=1) for each in (costs, reference))  # [N]
+    of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _DRAWS)[:, :, None]  # [N, S, 1]
+    of_tasks = generator.multinomial(
+        tasks, np.full(tasks, 1 / tasks), (_DRAWS, seeds if nested else 1)
+    )  # [N, S or 1, T]
+    drawn, against = ((of_seeds * of_tasks * each).sum(axis=(1, 2)) for each in (costs, reference))  # [N]
     low, high = np.quantile(1 - drawn / against, (0.025, 0.975))
     return Gain(mean=float(1 - costs.mean() / reference.mean()), low=float(low), high=float(high))

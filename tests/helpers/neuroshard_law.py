@@ -4,10 +4,10 @@ The files `compute.pt`, `comm_4_bw.pt` and `comm_4_fw.pt` are in `models/` of gi
 e363480f8332; the same code, without them, is github.com/daochenzha/neuroshard (MIT). This project does not contain them:
 `DREAMSHARD_NEUROSHARD` names their folder.
 
-The compute network predicts milliseconds of one fused call, forward and backward, fp32 with SGD and 65,536 samples; a quarter
-counts as forward, as on a published A100 trace. The authors' step is the slowest device's compute, backward and forward
-all-to-all, and the latter includes waiting for devices that start it later. `true_ms` has these waits; samples of a testbed do
-not, as on this project's own.
+The compute network predicts milliseconds of one fused call, forward and backward, fp32 with SGD and 65,536 samples; a
+quarter counts as forward, as on a published A100 trace. The authors' step is the slowest device's compute, backward and
+forward all-to-all, and the latter includes waiting for devices that start it later. `true_ms` has these waits; samples of a
+testbed do not, as on this project's own.
 """
 
 import os
@@ -33,7 +33,7 @@ DEVICES, MOST_TABLES, MOST_BYTES, DIMS = 4, 15, 4 * 2**30, (4, 8, 16, 32, 64, 12
 LEAST_WIDTH, MOST_WIDTH = 40, 7680
 """Of an all-to-all, all devices together: 10 tables of dim 4, 60 of dim 128."""
 FORWARD_SHARE = 0.25
-WIDER_TABLES = 30
+WIDER_TABLES = 60
 
 _BIN_ORDER = sorted(range(NUM_BINS), key=str)  # features are in the order of their names
 _FILES = ("compute.pt", "comm_4_bw.pt", "comm_4_fw.pt")
@@ -46,7 +46,8 @@ class NeuroShardLaw(Law):
 
     Attributes:
         head: weights and biases from a device's summed latents to its compute.
-        wider: whether the networks may also predict 16 to 30 tables on a device, and dims between the measured ones.
+        wider: whether the networks may also predict up to 60 tables on a device, as in NeuroShard's own
+            tasks, and dims between the measured ones.
     """
 
     head: Layers

@@ -1,6 +1,7 @@
 """The law of NeuroShard's networks, on tiny random networks in the format of the authors' files."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ PLACED = Placement.whole([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3], 4)
 
 
 def network(name: str, sizes: list[int]) -> dict[str, torch.Tensor]:
-    layers = [nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False)]
+    layers = [nn.Linear(*pair) for pair in pairwise(sizes)]
     return {f"{name}.{k}.{part}": value for k, layer in enumerate(layers) for part, value in layer.state_dict().items()}
 
 
@@ -137,13 +138,13 @@ def test_the_law_refuses_what_was_not_measured(folder, task, placement):
 
 
 def test_the_wider_law_predicts_more_tables_and_dims_between(folder):
-    tables = replace(pool_of(31), dim=torch.full((31,), 24), rows=torch.full((31,), 1000))
+    tables = replace(pool_of(61), dim=torch.full((61,), 24), rows=torch.full((61,), 1000))
     law = neuroshard_law(folder, wider=True)
-    on_one = PlacementTask(tables.select([*range(30)]), 4, 2**40), Placement.whole([0] * 30, 4)
+    on_one = PlacementTask(tables.select([*range(60)]), 4, 2**40), Placement.whole([0] * 60, 4)
     assert law.true_ms(*on_one) > 0
     assert law.outside(*on_one)
-    with pytest.raises(ValueError, match="31 tables"):
-        law.true_ms(PlacementTask(tables, 4, 2**40), Placement.whole([0] * 31, 4))
+    with pytest.raises(ValueError, match="61 tables"):
+        law.true_ms(PlacementTask(tables, 4, 2**40), Placement.whole([0] * 61, 4))
 
 
 def test_exchanges_outside_the_measured_widths_are_refused(folder):

@@ -1,0 +1,171 @@
+"""A contest of placers: all trained on equal budgets, all placing the same tasks; rows that are known are not measured again.
+
+A cell is one training of all placers with one seed. Its rows are in a CSV as soon as it ends. If a placer changes, remove its
+rows: only these are then measured.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from dreamshard.cost_model import Normaliser
+from dreamshard.costs import ExchangeSample
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival
+from dreamshard.search import GreedyCostPlacer
+from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.search.packing import packed
+from dreamshard.shards import violation
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import Testbed
+from dreamshard.training import TrainingConfig, with_algorithm
+from dreamshard.training.config import Algorithm
+from flows.reports.report_tables import markdown_table
+from flows.runtime.identity import source_revision
+from tests.benchmarks.gains import gain_over
+from tests.benchmarks.rnn import train_rnn
+from tests.helpers.testbeds import RTX2080TI
+from tests.helpers.trained import learn, make_placer
+
+DATA, QUICK = Path(__file__).parent / "data", Path(__file__).parents[2] / ".benchmarks"
+ROUNDS = 10  # as in the paper
+
+
+class System(NamedTuple):
+    """A placer, CPU seconds of its learning without measuring, and the placements and all-to-alls measured for it."""
+
+    placer: Placer
+    learning_s: float = 0.0
+    measurements: int = 0
+    exchanges: int = 0
+
+
+class Contest(NamedTuple):
+    """One training of every placer on tasks of a pool."""
+
+    pool: Tables
+    tasks: Sequence[PlacementTask]
+    testbed: Testbed
+    exchanges: Sequence[ExchangeSample]
+    seed: int
+    measurements: int = 100
+
+    def trained(self, algorithm: Algorithm, times: int = 1) -> System:
+        """A placer after `times` as many measurements as all others have."""
+        per_round = times * self.measurements // ROUNDS
+        config = with_algorithm(TrainingConfig(iterations=ROUNDS, placements_per_iteration=per_round), algorithm)
+        learned = learn(self.pool, self.tasks, config, self.seed, self.testbed, exchanges=self.exchanges)
+        alone = len(self.exchanges) * (algorithm == "dreamshard")
+        return System(make_placer(learned.state), learned.cpu_s, len(learned.samples), alone)
+
+    def makers(self) -> dict[str, Callable[[], System]]:
+        """Trains every placer, by name."""
+        ours = cache(lambda: self.trained("dreamshard"))
+
+        def rnn() -> System:
+            began = time.process_time()
+            normaliser = Normaliser.fit(self.pool)
+            placer = train_rnn(normaliser, self.tasks, self.testbed.measure, self.seed, self.measurements)
+            return System(placer, time.process_time() - began, self.measurements)
+
+        def on_ours(place: Callable[[Any], Placer]) -> Callable[[], System]:
+            return lambda: ours()._replace(placer=place(ours().placer))
+
+        found = {name: partial(System, rule) for name, rule in baselines(self.seed).items()}
+        found["cost_greedy"] = on_ours(lambda placer: GreedyCostPlacer(placer.cost_network, placer.normaliser))
+        found["dreamshard"] = on_ours(lambda placer: replace(placer, columns=False))
+        found |= {"dreamshard_columns": ours, "rnn": rnn}
+        found |= {name: partial(self.trained, name) for name in ("paper", "autoshard")}
+        found |= {name: on_ours(partial(rival, name)) for name in ON_NETWORK}
+        planners = [name for name in OF_TORCHREC if name in installed_rivals()]
+        return found | {name: partial(System, rival(name, None, spec=RTX2080TI)) for name in planners}
+
+
+def result(
+    system: System,
+    tasks: Sequence[PlacementTask],
+    true_ms: Callable[[PlacementTask, Placement], float],
+    outside: Callable[[PlacementTask, Placement], object] = lambda *_: False,
+) -> dict[str, Any]:
+    """True costs and times of a system; tables are packed by size if its placement is not legal.
+
+    `outside` tells whether a placement is beyond the range of what was measured.
+    """
+    costs, times, num_packed, num_outside = [], [], 0, 0
+    for task in tasks:
+        began, placement = time.process_time(), None
+        with suppress(NoPlacementError):
+            placement = system.placer.place(task)
+        times.append(1e3 * (time.process_time() - began))
+        if placement is None or violation(task, placement):
+            placement, num_packed = Placement.whole(packed(task), task.num_devices), num_packed + 1
+        costs.append(true_ms(task, placement))
+        num_outside += bool(outside(task, placement))
+    figures = {"measurements": system.measurements, "exchanges": system.exchanges}
+    figures |= {"learning_s": round(system.learning_s, 3), "place_ms": round(float(np.median(times)), 4)}
+    figures |= {"packed": num_packed, "outside": num_outside, "costs_ms": " ".join(f"{cost:.7g}" for cost in costs)}
+    return figures | {"commit": source_revision()}
+
+
+def measured(file: Path, keys: Sequence[str], cells: Sequence[Any], run: Callable[..., Any]) -> pd.DataFrame:
+    """All rows: those of the file, and those that `run` makes of each cell, given the `(size, placer)` that are known of it.
+
+    A cell's rows have its attributes `keys`. As many cells run at once as there are cores.
+    """
+    found = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=[*keys, "size", "placer"])
+    spawned, workers = multiprocessing.get_context("spawn"), len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(workers, mp_context=spawned, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        submitted = []
+        for cell in cells:
+            own = found[(found[list(keys)].astype(str) == [str(getattr(cell, key)) for key in keys]).all(axis=1)]
+            submitted.append(pool.submit(run, cell, {*zip(own["size"], own.placer, strict=True)}))
+        for ended in as_completed(submitted):
+            rows = pd.DataFrame(ended.result())
+            found = pd.concat([found, rows]) if len(found) else rows
+            found.to_csv(file, index=False)
+    return found
+
+
+def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False) -> pd.DataFrame:
+    """A line per setting and placer: its gain over the best rule of thumb there, and medians of its times.
+
+    Args:
+        found: rows of a contest.
+        keys: columns that tell settings apart; `size` is the last, such as `20x4`.
+        nested: whether each seed has tasks of its own.
+    """
+    lines = []
+    for setting, own in found.fillna(0).groupby(list(keys), sort=False):
+        costs = {
+            name: np.array([list(map(float, text.split())) for text in each.sort_values("seed").costs_ms])  # [S, T]
+            for name, each in own.groupby("placer", sort=False)
+        }
+        best = min(RULES_OF_THUMB, key=lambda rule: float(costs[rule].mean()))
+        for name, each in own.groupby("placer", sort=False):
+            line = dict(zip(keys, setting, strict=True)) | {"placer": name, "best_rule": best, "costs": costs[name]}
+            line |= {"gain": gain_over(costs[name], costs[best], nested=nested), "place_ms": each.place_ms.median()}
+            lines.append(line | each[["learning_s", "measurements", "exchanges", "packed", "outside"]].mean().to_dict())
+    return pd.DataFrame(sorted(lines, key=lambda line: int(line["size"].split("x")[0])))
+
+
+def tables(figures: pd.DataFrame, heading: str) -> str:
+    """Savings of each placer by size, a table for each value of the column `heading`."""
+    texts = []
+    for name, own in figures.groupby(heading):
+        wide = own.assign(text=own.gain.map(str)).pivot(index="placer", columns="size", values="text").fillna("-")
+        lines = wide.loc[own.placer.unique(), own["size"].unique()].reset_index()
+        texts.append(f"## {name}\n\n{markdown_table(lines.to_dict('records'))}\n")
+    return "\n".join(texts)
