@@ -1,8 +1,9 @@
 """How long collectives take over the links of an accelerator's node and the network between nodes.
 
 Within a node NCCL's collectives follow monotone curves through public measurements, in logarithms. Devices without access to
-each other's memory pass all bytes through the host's, so an all-to-all takes its largest sender's link and the that
-path for all bytes (fitted to NeuroShard's networks of four GPUs, which it explains to 4 %). What leaves the node shares its adapters evenly; no public time between hosts checks this, except those at `PEER_S`.
+each other's memory pass all bytes through the host's. An all-to-all then takes the link of its largest sender and that path
+for the bytes of all, which explains NeuroShard's networks of four GPUs to 4 %. What leaves the node shares its adapters
+evenly; no public time between hosts checks this, except those at `PEER_S`.
 """
 
 import math

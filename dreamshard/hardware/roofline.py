@@ -18,10 +18,10 @@ Tables in host memory: fbgemm's prefetch sorts the cached lookups, fetches missi
 the rows that they drive out, both ways at once; the backward pass reads and writes the optimizer's state there. Data-parallel
 copies: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
 
-Fitted together by least squares on logarithms, to the forward sweep of torchrec PR 2365 (taken for an A100), times of V100 and
-H100, the kernels of one trace of an A100, and NeuroShard's cost network of four GPUs like an RTX 2080 Ti: all constants marked
-so. The host's launches are of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is fitted to an H100 (NVIDIA/recsys-examples),
-whose backward pass moves rows at 39 to 44 GB/s in each direction at once, of 63.
+Constants marked as fitted are so together, by least squares on logarithms: to the forward sweep of torchrec PR 2365 (taken
+for an A100), times of V100 and H100, kernels of one trace of an A100 (HolisticTraceAnalysis), and NeuroShard's cost network
+of four GPUs like an RTX 2080 Ti. The host's launches are of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is fitted to an
+H100 (NVIDIA/recsys-examples), whose backward pass moves rows at 39 to 44 GB/s in each direction at once, of 63.
 `python -m tests.benchmarks presets` compares all public times.
 """
 

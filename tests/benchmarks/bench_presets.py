@@ -5,9 +5,8 @@ through the other sizes; the bar is an error of 15 %. `DREAMSHARD_GPU_MEASUREMEN
 project: `neuroshard/`, the networks of `neuroshard_law.py`, and `traces/`, a trace of HolisticTraceAnalysis. Without a source
 its rows are left out.
 
-The last rows place tasks of the law by the preset alone, whole tables, and compare with the best heuristic and with annealing on
-the law. Tables are split at random into a half, for training, and two quarters: `--quick` places tables of the first quarter,
-by which constants were chosen, otherwise of the second.
+The last rows place whole tables of the law's tasks by the preset alone, and compare with the best heuristic and with
+annealing on the law. Tasks are drawn as in `bench_real_gpu.py`: `--quick` places the quarter of the tables for choices.
 """
 
 import csv
@@ -17,6 +16,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -31,14 +31,14 @@ from torch import Tensor
 from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, Operation, collective_s, collective_times, curve_s, fit_link_curve
-from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
-from dreamshard.search.baselines import rule_placements
+from dreamshard.search.baselines import baselines
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
+from tests.benchmarks.bench_real_gpu import Cell, draw_tasks
 from tests.benchmarks.measuring import Row, row
-from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, meta_tables
+from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables
 from tests.helpers.neuroshard_law import DEVICES, MOST_BYTES, NeuroShardLaw, neuroshard_law
 from tests.helpers.testbeds import RTX2080TI, table_loads
 
@@ -57,7 +57,7 @@ KERNELS = {
     "update": (roofline.update_kernels_s, "unweighted_kernel_(cta|warp)_per_row"),
     "sort": (roofline.sort_kernels_s, "RadixSort"),
 }
-SIZES, MOVES = (20, 30, 40), 25_000
+SIZES, MOVES = tuple(Size(count, DEVICES) for count in (20, 30, 40)), 25_000
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
@@ -79,11 +79,10 @@ def rows(quick: bool = False) -> Iterator[Row]:
     if not (folder / "neuroshard" / "compute.pt").exists():
         yield row(f"left out: {FOLDER} names no folder with neuroshard/compute.pt", 0, "")
         return
-    law = neuroshard_law(folder / "neuroshard")
-    yield from law_rows(law)
+    yield from law_rows(neuroshard_law(folder / "neuroshard"))
     for dims in ALL_DIMS:
-        for count in SIZES[:1] if quick else SIZES:
-            yield from placing_rows(law, dims, count, quick)
+        for size in SIZES[:1] if quick else SIZES:
+            yield from placing_rows(neuroshard_law(folder / "neuroshard", wider=True), dims, size, quick)
 
 
 def agreement(name: str, predicted: Sequence[float], measured: Sequence[float]) -> Row:
@@ -151,35 +150,19 @@ def law_rows(law: NeuroShardLaw) -> Iterator[Row]:
     yield agreement("law of four GPUs, all-to-alls there and back", 2e3 * exchange_s.numpy(), exchanged_ms)
 
 
-def placing_rows(law: NeuroShardLaw, dims: Dims, count: int, quick: bool) -> Iterator[Row]:
-    """Mean savings over the best heuristic on the law: the search by the preset alone, and annealing on the law."""
-    saved, annealed = [], []
-    for task in law_tasks(law, dims, count, 4 if quick else 8, quick):
-        best_ms = min(law.true_ms(task, each) for each in heuristics(law, task))
-        placed_ms = law.true_ms(task, RooflinePlacer(RTX2080TI, columns=False).place(task))
-        saved.append(100 * (1 - placed_ms / best_ms))
-        annealed.append(100 * (1 - annealed_ms(law, task, MOVES) / best_ms))
-    text = f"law of four GPUs, {dims}, {count}x{DEVICES}, {len(saved)} tasks: saved over the best heuristic without training"
-    yield row(f"{text}; reference: annealing on the law", fmean(saved), "%", None, fmean(annealed), more_is_better=True)
-
-
-def law_tasks(law: NeuroShardLaw, dims: Dims, count: int, num_tasks: int, quick: bool) -> Iterator[PlacementTask]:
-    """Tasks of a quarter of the tables that heuristics can place within the law's range."""
-    pool, generator = meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(0)
-    order = torch.randperm(len(pool), generator=generator)[len(pool) // 2 :]
-    quarter = pool.select((order[: len(order) // 2] if quick else order[len(order) // 2 :]).sort().values)
-    while num_tasks:
-        tables = quarter.select(torch.randperm(len(quarter), generator=generator)[:count])
-        task = PlacementTask(tables, DEVICES, MOST_BYTES)
-        if heuristics(law, task):
-            num_tasks -= 1
-            yield task
-
-
-def heuristics(law: NeuroShardLaw, task: PlacementTask) -> list[Placement]:
-    """Placements of heuristics within the law's range."""
-    placements = [Placement.whole(device, task.num_devices) for device in rule_placements(task)]
-    return [each for each in placements if not law.outside(task, each)]
+def placing_rows(law: NeuroShardLaw, dims: Dims, size: Size, quick: bool) -> Iterator[Row]:
+    """Savings over the heuristic that is best on these tasks, by the preset alone and by annealing on the law."""
+    tasks = draw_tasks(Cell(0, quick).pools()[1], size, 4 if quick else 8, seed=200)
+    if dims == "dim16":
+        narrow = [replace(each.tables, dim=torch.full_like(each.tables.dim, 16)) for each in tasks]
+        tasks = [replace(each, tables=tables) for each, tables in zip(tasks, narrow, strict=True)]
+    placers = baselines() | {"prior": RooflinePlacer(RTX2080TI, columns=False)}
+    costs = {name: fmean(law.true_ms(each, placer.place(each)) for each in tasks) for name, placer in placers.items()}
+    least_ms, placed_ms = fmean(annealed_ms(law, each, MOVES) for each in tasks), costs.pop("prior")
+    best = min(costs, key=lambda name: costs[name])
+    saved, annealed = (100 * (1 - each / costs[best]) for each in (placed_ms, least_ms))
+    text = f"law of four GPUs, {dims}, {size}, {len(tasks)} tasks: saved over {best} without training"
+    yield row(f"{text} (reference: annealing on the law)", saved, "%", None, annealed, more_is_better=True)
 
 
 def kind_of(given: Mapping[str, str]) -> str | None:

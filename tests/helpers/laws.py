@@ -121,7 +121,7 @@ class LawTestbed(Testbed):
 
 @cache
 def links(num_devices: int) -> Floats:
-    """The first argument of `Law.comm_ms`: curves of the simulated hardware's all-to-all, of the largest and of the mean sender."""
+    """The first argument of `Law.comm_ms`: the simulated all-to-all by its largest sender, and its part by the mean one."""
     sent_bytes = torch.from_numpy(curve_points()) * (VECTOR_BYTES * BATCH)
     of_largest, of_both = (
         2e3 * collective_s(sent_bytes, num_devices, RTX2080TI, RTX2080TI.devices_per_node, mean_bytes=mean).numpy()
