@@ -82,9 +82,10 @@ def curve_points() -> Floats:
     return _CURVE_VALUES.copy()
 
 
-def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats) -> DeviceLaw:
+def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats, total_ms: float) -> DeviceLaw:
     """The roofline of an accelerator."""
-    return DeviceLaw(ROOFLINE, loads.DIM, loads.COUNT, curves, figures=roofline.figures_of(spec, batch_size))
+    figures = roofline.figures_of(spec, batch_size)
+    return DeviceLaw(ROOFLINE, loads.DIM, loads.COUNT, curves, total_ms=total_ms, figures=figures)
 
 
 @jit

@@ -80,6 +80,7 @@ class AcceleratorSpec:
         warps_per_sm: resident warps of one multiprocessor.
         clock_hz: boost clock.
         launch_s: from the end of one kernel to the first instruction of the next.
+        host_s: that kernels wait for the host in the two calls of a step, besides launches; None for a host that runs ahead.
         link_bytes_per_s: to the other devices of the node, one direction.
         link_latency_s: of one all-to-all within a node.
         devices_per_node: devices that reach each other by that link.
@@ -88,6 +89,8 @@ class AcceleratorSpec:
         link_curve: how the link is modelled, one of `LINKS`. The name of a GPU: as measured on it, and a link of another
             bandwidth takes as long for proportionally more bytes. A kind of link: `link_latency_s`, and the share of the
             bandwidth that measured links of this kind reach. None: latency, and the whole bandwidth.
+        shared_bytes_per_s: of the path through a host's memory that all bytes between its devices take, together; None for
+            links that reach from device to device, or if `link_curve` names a GPU.
         host_bytes_per_s: to the host's memory, one direction; None if unknown, so that tables in host memory have no cost.
 
     Raises:
@@ -109,6 +112,8 @@ class AcceleratorSpec:
     network_bytes_per_s: BytesPerSecond = Field(validation_alias="network_bandwidth")
     network_latency_s: Seconds = Field(validation_alias="network_latency")
     host_bytes_per_s: BytesPerSecond | None = Field(default=None, validation_alias="host_bandwidth")
+    host_s: Seconds | None = Field(default=None, validation_alias="host_wait")
+    shared_bytes_per_s: BytesPerSecond | None = Field(default=None, validation_alias="shared_bandwidth")
     link_curve: str | None = Field(default=None, validation_alias="link", pattern=f"^({'|'.join(LINKS)})$")
 
 

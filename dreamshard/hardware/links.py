@@ -1,7 +1,9 @@
 """How long collectives take over the links of an accelerator's node and the network between nodes.
 
-Within a node NCCL's collectives follow monotone curves through public measurements, in logarithms. What leaves the node
-shares its adapters evenly; no public time between hosts checks this, except those at `PEER_S`.
+Within a node NCCL's collectives follow monotone curves through public measurements, in logarithms. Devices without access to
+each other's memory pass all bytes through the host's. An all-to-all then takes the link of its largest sender and that path
+for the bytes of all, which explains NeuroShard's networks of four GPUs to 4 %. What leaves the node shares its adapters
+evenly; no public time between hosts checks this, except those at `PEER_S`.
 """
 
 import math
@@ -35,6 +37,7 @@ def collectives_s(
     spec: AcceleratorSpec,
     devices_per_host: int,
     group: int,
+    mean_dims: Float[Tensor, "*B"] | None = None,
 ) -> Float[Tensor, "*B 2"]:
     """Seconds of all collectives of a step, forward and backward, one after another; every device waits for them.
 
@@ -47,9 +50,11 @@ def collectives_s(
         most: `Shards.traffic` of the device that carries most of each kind.
         devices_per_host: devices that reach each other by the node's own link.
         group: devices that share the rows of a table on one host.
+        mean_dims: mean over devices of the first kind of `most`; as much as the largest if left out.
     """
     sent, hosts, near = most * (VECTOR_BYTES * batch_size), -(-num_devices // group), max(1, devices_per_host // group)
-    each_way_s = collective_s(sent[..., 0], num_devices, spec, devices_per_host)
+    mean_bytes = sent[..., 0] if mean_dims is None else mean_dims * (VECTOR_BYTES * batch_size)
+    each_way_s = collective_s(sent[..., 0], num_devices, spec, devices_per_host, mean_bytes=mean_bytes)
     each_way_s = each_way_s + collective_s(sent[..., 3] / group, hosts, spec, near)
     there_s, back_s = (
         each_way_s
@@ -67,6 +72,7 @@ def collective_s(
     spec: AcceleratorSpec,
     devices_per_host: int,
     operation: Operation = "all_to_all",
+    mean_bytes: Float[Tensor, "*B"] | None = None,
 ) -> Float[Tensor, "*B"]:
     """Seconds of one collective, for which all devices wait; 0 for no bytes.
 
@@ -80,6 +86,7 @@ def collective_s(
         num_bytes: as `collective_times` counts them. In an all-to-all, of the largest sender: a device never receives more
             than that sends, a `D`-th of it to each device, itself too.
         devices_per_host: devices that reach each other by the node's own link.
+        mean_bytes: of an all-to-all, mean over the senders; as many as `num_bytes` if left out.
     """
     near = min(num_devices, devices_per_host)
     if operation == "all_to_all":
@@ -90,6 +97,9 @@ def collective_s(
     if num_devices > near:
         network_s = num_bytes * leaving / (NETWORK_SHARE * spec.network_bytes_per_s) + spec.network_latency_s
         seconds = torch.maximum(seconds, network_s + peers * PEER_S)
+    if spec.shared_bytes_per_s and spec.link_curve not in PRESETS:
+        shared_bytes = (num_bytes if mean_bytes is None else mean_bytes) * within * sent_share(near, operation)
+        seconds = seconds + near * shared_bytes / spec.shared_bytes_per_s
     return seconds * (num_bytes > 0)
 
 
@@ -102,7 +112,8 @@ def within_node_s(
     if spec.link_curve in PRESETS:
         faster = spec.link_bytes_per_s / PRESETS[spec.link_curve].link_bytes_per_s
         return curve_s(link_curve(spec.link_curve, near, operation), num_bytes / faster)
-    share = _datasheet_share(spec.link_curve, near, operation) if spec.link_curve else 1.0
+    by_itself = not spec.link_curve or spec.shared_bytes_per_s  # measured shares include what devices share
+    share = 1.0 if by_itself else _datasheet_share(str(spec.link_curve), near, operation)
     return num_bytes * sent_share(near, operation) / (share * spec.link_bytes_per_s) + spec.link_latency_s
 
 

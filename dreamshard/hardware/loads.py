@@ -24,6 +24,7 @@ from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, NUM_
 SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
 INDEX_BYTES = 4  # int32 indices
 OFFSET_BYTES = 8  # int64 offsets
+LONG, LONGEST = 32, 1024  # lookups of a row above which a block of threads sums their gradients, and most of one block
 GROUPS = (8, 16, 32)  # threads that share a row where the widest dim is <= 32, <= 64, above (fbgemm's TBE kernels)
 
 # Columns of the loads; each is summed over the shards of a device.
@@ -38,7 +39,9 @@ HOST_ROW_BYTES = AGAIN_BYTES + NUM_BINS  # before the lookup: rows into the cach
 HOST_STATE_BYTES = HOST_ROW_BYTES + 1  # backward: optimizer state in host memory, each way
 CACHED_LOOKUPS = HOST_ROW_BYTES + 2  # lookups in caches
 DENSE_BYTES = HOST_ROW_BYTES + 3  # backward of copies: gradients cleared; read, weights and state rewritten
-NUM_LOADS = HOST_ROW_BYTES + 4
+BAGS = HOST_ROW_BYTES + 4  # vectors that the forward pass writes
+BLOCKS = HOST_ROW_BYTES + 5  # backward: blocks of threads that sum the gradients of often read rows
+NUM_LOADS = HOST_ROW_BYTES + 6
 
 
 def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
@@ -82,6 +85,9 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
     hot, again = _reuse(tables, lookups, unique)  # [S, 17]
     loads[:, HOT_BYTES:AGAIN_BYTES] = hot * row_bytes[:, None]
     loads[:, AGAIN_BYTES:HOST_ROW_BYTES] = again * row_bytes[:, None]
+    loads[:, BAGS] = bags
+    reads = 1 + again / hot.clamp(min=1e-12)  # [S, 17], of a row
+    loads[:, BLOCKS] = (hot * (reads > LONG) * (reads / LONGEST).clamp(min=1)).sum(dim=1)
 
     if in_host.any():
         loads[:, HOST_ROW_BYTES] = in_host * _missed_rows(shards, unique) * row_bytes

@@ -9,17 +9,19 @@ testbed cost such sums by the same compiled functions. Times are not additive:
 - the backward pass sorts all indices of the shard, with one more pass for every 8 bits of its total rows.
 
 Kernels run as FBGEMM's CUDA code does (pytorch/FBGEMM at 71d6f8b2). Forward: a group of 8, 16 or 32 threads reads a row; a
-warp looks up the bag of a sample. Backward: all indices are sorted, so that the lookups of a row are one segment; a warp sums
-a segment's gradients and updates its row. Several warps share segments of `SEGMENT` lookups and more, so work spreads over
-lookups, never over distinct rows alone.
+warp looks up the bag of a sample. Backward: all indices are sorted, so that the lookups of a row are one segment. A warp sums
+a segment's gradients and updates its row. A segment of more than `LONG` lookups takes a block of 1,024 threads, one of which
+fits a multiprocessor at a time, for each `LONGEST` lookups of it. Such steps wait for memory, so that they cost cycles, and
+bytes count besides: lookups of small hot rows are not cheap.
 
 Tables in host memory: fbgemm's prefetch sorts the cached lookups, fetches missing rows over the host's link and writes back
 the rows that they drive out, both ways at once; the backward pass reads and writes the optimizer's state there. Data-parallel
 copies: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
 
-Fitted to the forward sweep of torchrec PR 2365 (taken for an A100) and the V100's times, and to nothing else: `STEP_CYCLES`,
-`BANDWIDTH_SHARE`, `UPDATE_SHARE`. The host's launches are of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is fitted to
-an H100 (NVIDIA/recsys-examples), whose backward pass moves rows at 39 to 44 GB/s in each direction at once, of 63.
+Constants marked as fitted are so together, by least squares on logarithms: to the forward sweep of torchrec PR 2365 (taken
+for an A100), times of V100 and H100, kernels of one trace of an A100 (HolisticTraceAnalysis), and NeuroShard's cost network
+of four GPUs like an RTX 2080 Ti. The host's launches are of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is fitted to an
+H100 (NVIDIA/recsys-examples), whose backward pass moves rows at 39 to 44 GB/s in each direction at once, of 63.
 `python -m tests.benchmarks presets` compares all public times.
 """
 
@@ -42,16 +44,20 @@ from dreamshard.hardware.links import collectives_s
 from dreamshard.hardware.loads import placed_loads
 from dreamshard.shards import Shards
 
-BANDWIDTH_SHARE = 0.69  # of the peak bandwidth that reads of random rows reach; fitted
-UPDATE_SHARE = 0.48  # of the peak bandwidth where random rows are read, changed and written back; fitted
-STEP_CYCLES = 25.0  # of a multiprocessor for 4 elements in each thread of a warp; fitted
-CACHE_SHARE = 0.8  # of the cache's bandwidth that gathers reach; an estimate
+BANDWIDTH_SHARE = 0.71  # of the peak bandwidth that reads of random rows reach; fitted
+UPDATE_SHARE = 0.49  # of the peak bandwidth where random rows are read, changed and written back; fitted
+CACHE_SHARE = 0.75  # of the cache's bandwidth that gathers reach; fitted
+STEP_CYCLES = 22.5  # of a multiprocessor for 4 elements in each thread of a warp; fitted
+CHECK_CYCLES = 5.6  # of a multiprocessor to check the bounds of an index; the A100's trace
+LOOKUP_CYCLES = 41.0  # of a multiprocessor for each lookup in the update: the warp started for it, its gradient; fitted
+BLOCK_CYCLES = 4_200.0  # of a multiprocessor for a block that sums the gradients of a row; fitted
+BAG_LATENCY, ROW_LATENCY = 1_300.0, 6_700.0  # cycles of a warp for a bag of the lookup, and a row of the update; fitted
 WAVES_TO_FILL = 0.25  # share of the resident warps that keeps most of the device busy; an estimate
-SEGMENT = 32  # lookups of one row above which several warps share it (`max_segment_length_per_warp`)
 FORWARD_KERNELS = 2  # bounds check, lookup
 BACKWARD_KERNELS = 14  # linearise; sort 2; run lengths 2, their sum 2; clear 4 buffers; find long rows; two updates
 SORT_PAIR_BYTES = 2 * (8 + 4)  # read and write one 64-bit key and its 32-bit value
-PREPARE_BYTES = 24 + 20  # per lookup: write the linear index and its sample; run lengths and scan
+KEY_BYTES = 8  # read for the histogram of keys
+PREPARE_BYTES = 62  # per lookup: write the linear index and its sample; run lengths and scan; the A100's trace
 RADIX_BITS = 8.0  # of the key per sorting pass (CUB's onesweep)
 HOST_FORWARD_LAUNCHES = 6.0  # host time of a call, in launches: 22 us on the B200 host with its 3.5 us
 HOST_BACKWARD_LAUNCHES = 31.0  # 108 us there
@@ -67,7 +73,7 @@ numba.config.CACHE_DIR = numba.config.CACHE_DIR or str(Path(__file__).parent / "
 
 Floats = NDArray[np.float64]
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])
-_MEMORY, _L2, _L2_RATE, _CYCLES, _WARPS, _LAUNCH, _HOST_RATE, _BATCH = range(8)
+_MEMORY, _L2, _L2_RATE, _CYCLES, _WARPS, _LAUNCH, _HOST_RATE, _BATCH, _WARP_CYCLES, _HOST = range(10)
 
 
 def jit(function: Compiled, **options: bool) -> Compiled:
@@ -89,7 +95,7 @@ def copy_into(row: NDArray[Any], values: NDArray[Any] | tuple[int, ...]) -> None
 
 
 def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
-    """`[8]` figures for the compiled functions below; infinite for an unknown link to host memory."""
+    """`[10]` figures for the compiled functions below; infinite for an unknown link to host memory."""
     return np.array(
         [
             spec.memory_bytes_per_s,
@@ -100,6 +106,8 @@ def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
             spec.launch_s,
             HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.inf,
             batch_size,
+            spec.num_sms * spec.warps_per_sm * spec.clock_hz,
+            spec.host_s or 0.0,
         ],
         np.float64,
     )
@@ -119,8 +127,8 @@ def sharding_costs(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> De
     per_host = link_devices_per_host(shards, spec)
     sums = shards.per_device(placed_loads(shards, batch_size))  # [D, L]
     compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), sums.numpy()))  # [D, 2]
-    most, group = shards.most_traffic(), shards.devices_per_host
-    comm_s = collectives_s(most, batch_size, shards.num_devices, spec, per_host, group).expand(len(sums), 2)  # [D, 2]
+    most, mean, group = shards.most_traffic(), sums[:, at.DIM].mean(), shards.devices_per_host
+    comm_s = collectives_s(most, batch_size, shards.num_devices, spec, per_host, group, mean).expand(len(sums), 2)
     phases_s = torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1)
     return DeviceCosts(1e3 * phases_s)
 
@@ -159,9 +167,10 @@ def operators_s(figures: Floats, loads: Floats) -> Floats:
 def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
     seconds: float = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
-    seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES * figures[_LAUNCH])
+    seconds += load[at.LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
+    seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES, figures)
     moved_s = load[at.HOST_ROW_BYTES] / figures[_HOST_RATE]
-    sorted_bytes = load[at.CACHED_LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
+    sorted_bytes = load[at.CACHED_LOOKUPS] * (PREPARE_BYTES + KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
     prefetch_s = (load[at.CACHED_LOOKUPS] > 0) * PREFETCH_KERNELS * figures[_LAUNCH]
     seconds += moved_s + sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + prefetch_s
     return seconds
@@ -170,9 +179,9 @@ def forward_s(figures: Floats, load: Floats) -> float:
 @inlined
 def backward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the backward operator and its optimizer, dense optimizers and state in host memory included."""
-    seconds: float = sort_kernels_s(figures, load) + update_kernels_s(figures, load)
+    seconds: float = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
     seconds += (BACKWARD_KERNELS + _passes(load)) * figures[_LAUNCH]
-    seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES * figures[_LAUNCH])
+    seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES, figures)
     dense_launches_s = (load[at.DENSE_BYTES] > 0) * DENSE_KERNELS * figures[_LAUNCH]
     seconds += load[at.DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + dense_launches_s
     seconds += load[at.HOST_STATE_BYTES] / figures[_HOST_RATE]
@@ -192,8 +201,12 @@ def forward_kernel_s(figures: Floats, load: Floats) -> float:
         hotter += hot
     memory_bytes = load[at.STREAM_BYTES] + load[at.FIRST_BYTES] + again - served
     memory_s = memory_bytes / (BANDWIDTH_SHARE * figures[_MEMORY])
-    warps_s = _warps_s(figures, load, load[at.STREAM_BYTES] + load[at.READ_BYTES])
-    seconds: float = max(memory_s, warps_s) / _filled(figures, figures[_BATCH] * load[at.COUNT])
+    group = 2 if load[at.ABOVE_64] > 0.5 else (1 if load[at.ABOVE_32] > 0.5 else 0)
+    steps_s = (
+        load[at.STEPS + group] * STEP_CYCLES / figures[_CYCLES] + load[at.BAGS] * BAG_LATENCY / figures[_WARP_CYCLES]
+    )
+    cache_s = (load[at.STREAM_BYTES] + load[at.READ_BYTES]) / (CACHE_SHARE * figures[_L2_RATE])
+    seconds: float = max(memory_s, math.hypot(steps_s, cache_s)) / _filled(figures, load[at.BAGS])
     return seconds
 
 
@@ -205,15 +218,25 @@ def update_kernels_s(figures: Floats, load: Floats) -> float:
     grads_again = max(load[at.GRAD_READ_BYTES] - load[at.GRAD_BYTES], 0.0) * (1 - kept)
     read_s = (load[at.GRAD_BYTES] + grads_again) / (BANDWIDTH_SHARE * figures[_MEMORY])
     memory_s = read_s + load[at.UPDATE_BYTES] / (UPDATE_SHARE * figures[_MEMORY])
-    warps_s = _warps_s(figures, load, load[at.GRAD_READ_BYTES] + load[at.UPDATE_BYTES])
-    seconds: float = max(memory_s, warps_s) / _filled(figures, load[at.UNIQUE] + load[at.LOOKUPS] / SEGMENT)
+    cache_s = (load[at.GRAD_READ_BYTES] + load[at.UPDATE_BYTES]) / (CACHE_SHARE * figures[_L2_RATE])
+    waits_s = (load[at.LOOKUPS] * LOOKUP_CYCLES + load[at.BLOCKS] * BLOCK_CYCLES) / figures[_CYCLES]
+    waits_s += load[at.UNIQUE] * ROW_LATENCY / figures[_WARP_CYCLES]
+    warps = load[at.UNIQUE] + load[at.LOOKUPS] / at.LONG
+    seconds: float = math.hypot(waits_s, max(memory_s, cache_s)) / _filled(figures, warps)
     return seconds
 
 
 @jit
+def prepare_kernels_s(figures: Floats, load: Floats) -> float:
+    """Seconds of the kernels that number the indices before the sort, and find their segments after it."""
+    seconds: float = load[at.LOOKUPS] * PREPARE_BYTES / (BANDWIDTH_SHARE * figures[_MEMORY])
+    return seconds / _filled(figures, load[at.LOOKUPS] / 32)
+
+
+@jit
 def sort_kernels_s(figures: Floats, load: Floats) -> float:
-    """Seconds of the kernels that sort the indices and find their segments."""
-    sort_bytes = load[at.LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _passes(load))
+    """Seconds of the kernels that sort the indices."""
+    sort_bytes = load[at.LOOKUPS] * (KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
     seconds: float = sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[at.LOOKUPS] / 32)
     return seconds
 
@@ -232,22 +255,14 @@ def _in_flight(figures: Floats, count: float) -> float:
 
 
 @jit
-def _warps_s(figures: Floats, load: Floats, cache_bytes: float) -> float:
-    """Seconds that the warps take if memory does not hold them up: their steps, and the cache's bytes."""
-    group = 2 if load[at.ABOVE_64] > 0.5 else (1 if load[at.ABOVE_32] > 0.5 else 0)
-    steps_s = load[at.STEPS + group] * STEP_CYCLES / figures[_CYCLES]
-    seconds: float = steps_s + cache_bytes / (CACHE_SHARE * figures[_L2_RATE])
-    return seconds
-
-
-@jit
 def _filled(figures: Floats, warps: float) -> float:
     """Share of the device's speed that this many warps of work reach."""
     return 1 - math.exp(-max(warps, 1.0) / (WAVES_TO_FILL * figures[_WARPS]))
 
 
 @jit
-def _beside_host(kernels_s: float, host_s: float) -> float:
-    """The longer of both, smoothly (norm of order 4): the first kernels wait for the host, and it is done before the last."""
-    squared, host_squared = kernels_s * kernels_s, host_s * host_s
-    return math.sqrt(math.sqrt(squared * squared + host_squared * host_squared))
+def _beside_host(kernels_s: float, launches: float, figures: Floats) -> float:
+    """The longer of kernels and launches, smoothly (norm of order 4), and the call's share of what kernels wait for."""
+    squared, host_squared = kernels_s * kernels_s, (launches * figures[_LAUNCH]) ** 2
+    waited_s = figures[_HOST] * launches / (HOST_FORWARD_LAUNCHES + HOST_BACKWARD_LAUNCHES)
+    return math.sqrt(math.sqrt(squared * squared + host_squared * host_squared)) + waited_s

@@ -306,17 +306,28 @@ class RooflineCosts(CostModel):
 
     def law(self, *, spread: bool = True) -> DeviceLaw:
         """See `CostModel`."""
-        return roofline_law(self.spec, self.batch_size, self.curves(spread=spread))
+        one = torch.eye(NUM_CURVES)[:1].double()
+        shared_ms = self.collectives_ms(one, torch.ones(1)) - self.collectives_ms(
+            one
+        )  # [1, 2], of a dim on each device
+        total_ms = float(shared_ms.sum()) / self.task.num_devices
+        return roofline_law(self.spec, self.batch_size, self.curves(spread=spread), total_ms)
 
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """See `CostModel`."""
         figures, devices = figures_of(self.spec, self.batch_size), sums.shape[:2]
         compute_s = operators_s(figures, sums.reshape(-1, sums.shape[-1])).reshape(*devices, 2)
-        most = torch.from_numpy(sums.max(1)[:, [DIM, -3, -2, -1]])
-        compute_ms, comm_ms = 1e3 * torch.from_numpy(compute_s), self.collectives_ms(most)[:, None].expand(*devices, 2)
+        most, mean = torch.from_numpy(sums.max(1)[:, [DIM, -3, -2, -1]]), torch.from_numpy(sums[..., DIM].mean(1))
+        compute_ms, comm_ms = (
+            1e3 * torch.from_numpy(compute_s),
+            self.collectives_ms(most, mean)[:, None].expand(*devices, 2),
+        )
         return torch.cat([compute_ms[..., :1], comm_ms, compute_ms[..., 1:]], dim=-1)
 
-    def collectives_ms(self, most: Float[Tensor, "N 4"]) -> Float[Tensor, "N 2"]:
-        """See `CostModel`."""
-        per_host = self.devices_per_host
-        return 1e3 * collectives_s(most, self.batch_size, self.task.num_devices, self.spec, per_host, per_host)
+    def collectives_ms(
+        self, most: Float[Tensor, "N 4"], mean_dims: Float[Tensor, " N"] | None = None
+    ) -> Float[Tensor, "N 2"]:
+        """See `CostModel`; without the part of an all-to-all that depends on `mean_dims` if these are left out."""
+        per_host, num_devices = self.devices_per_host, self.task.num_devices
+        mean_dims = torch.zeros(len(most)) if mean_dims is None else mean_dims
+        return 1e3 * collectives_s(most, self.batch_size, num_devices, self.spec, per_host, per_host, mean_dims)

@@ -48,7 +48,8 @@ class EmulatedTestbed(DeviceTestbed):
         require_operators(shards, self.device_type)
         timed = np.zeros((self.setup.repeats, task.num_devices, 4))
         batch_size, group = self.setup.batch_size, shards.devices_per_host
-        comm_s = collectives_s(shards.most_traffic(), batch_size, task.num_devices, self.target, per_host, group)
+        most, mean = shards.most_traffic(), shards.traffic[:, 0].sum() / task.num_devices
+        comm_s = collectives_s(most, batch_size, task.num_devices, self.target, per_host, group, mean)
         timed[..., 1:3] = 1e3 * comm_s.numpy()
         self._device = self._device or Device(self.setup, torch.device(self.device_type))
         num_threads = torch.get_num_threads()

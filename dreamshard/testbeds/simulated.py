@@ -55,7 +55,8 @@ class SimulatedTestbed(Testbed):
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
         sent_bytes, per_host = exchange.sent_bytes, exchange.devices_per_host or self.spec.devices_per_node
-        exact = 1e3 * collective_s(sent_bytes.double().max(), len(sent_bytes), self.spec, per_host)
+        most, mean = sent_bytes.double().max(), sent_bytes.double().mean()
+        exact = 1e3 * collective_s(most, len(sent_bytes), self.spec, per_host, mean_bytes=mean)
         words: list[Any] = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
         noisy = self._with_noise(exact.expand(len(sent_bytes), 2), words)  # [D, 2]
         return ExchangeSample(

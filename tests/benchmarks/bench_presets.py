@@ -1,17 +1,26 @@
-"""Public measurements of GPUs beside what the presets predict: predicted over measured, as a geometric mean with its spread.
+"""Public measurements of GPUs beside what the presets predict: medians of predicted over measured, and what they are worth.
 
-Kernels: FBGEMM's times in `data/tbe.csv`. The forward sweep of torchrec PR 2365 (taken for an A100) and the V100's times are
-those that the constants of `roofline.py` are fitted to. The bar is a mean within 0.9 to 1.1, for rows in device memory.
-Collectives: each time within a node, predicted by the curve through the other sizes. The bar is an error of 15 %.
+Kernels: FBGEMM's times in `data/tbe.csv`, by GPU and kind. Collectives: each time within a node, predicted by the curve
+through the other sizes; the bar is an error of 15 %. `DREAMSHARD_GPU_MEASUREMENTS` names a folder of what is not part of this
+project: `neuroshard/`, the networks of `neuroshard_law.py`, and `traces/`, a trace of HolisticTraceAnalysis. Without a source
+its rows are left out.
+
+The last rows place whole tables of the law's tasks by the preset alone, and compare with the best heuristic and with
+annealing on the law. Tasks are drawn as in `bench_real_gpu.py`: `--quick` places the quarter of the tables for choices.
 """
 
 import csv
+import gzip
+import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import get_args
 
 import numpy as np
@@ -21,24 +30,40 @@ from torch import Tensor
 
 from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
-from dreamshard.hardware.links import Operation, collective_times, curve_s, fit_link_curve
+from dreamshard.hardware.links import VECTOR_BYTES, Operation, collective_s, collective_times, curve_s, fit_link_curve
+from dreamshard.search import RooflinePlacer
+from dreamshard.search.baselines import baselines
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
+from dreamshard.tasks import PlacementTask
+from tests.benchmarks.annealing import annealed_ms
+from tests.benchmarks.bench_real_gpu import Cell, draw_tasks
 from tests.benchmarks.measuring import Row, row
-from tests.helpers.testbeds import table_loads
+from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables
+from tests.helpers.neuroshard_law import DEVICES, MOST_BYTES, NeuroShardLaw, neuroshard_law
+from tests.helpers.testbeds import RTX2080TI, table_loads
 
 TIMES = Path(__file__).parent / "data" / "tbe.csv"
+FOLDER = "DREAMSHARD_GPU_MEASUREMENTS"
+TRACE = "traces/a100-40gb-8ranks-rank3.json.gz"
 TAKEN_FOR = {"unknown (Meta, 2024)": "a100", "unknown (Meta devgpu Jan 2021, 607 GB/s: V100 likely)": "v100"}
 POWER = 1.05  # of the source's power law: row x is looked up in proportion to x ** -POWER
 ADAM_ROWS = 3  # a row and its two moments, each as wide, are read and written
 LARGEST_ERROR = 0.15
+# Of the trace only sums over tables are known: 122 tables, 90,837 rows, 8,720 dims, 15.8 million lookups
+TRACED = {"T": "122", "E": str(90_837 / 122), "D": ",".join(["68"] * 16 + ["72"] * 106), "B": "8192", "notes": ""}
+TRACED["L"] = str(15_807_216 / 122 / 8192)
+KERNELS = {
+    "forward": (roofline.forward_kernel_s, "codegen_forward_unweighted"),
+    "update": (roofline.update_kernels_s, "unweighted_kernel_(cta|warp)_per_row"),
+    "sort": (roofline.sort_kernels_s, "RadixSort"),
+}
+SIZES, MOVES = tuple(Size(count, DEVICES) for count in (20, 30, 40)), 25_000
 
 
-def rows() -> Iterator[Row]:
-    """Kernels by GPU and kind, then collectives by GPU and operation."""
-    for (gpu, kind), ratios in kernel_ratios().items():
-        logs = np.log(ratios)
-        text = f"{gpu}, {len(ratios)} times of {kind}: predicted / measured, mean (spread {math.exp(logs.std()):.2f}, "
-        yield row(f"{text}{min(ratios):.2f} to {max(ratios):.2f})", math.exp(logs.mean()), "")
+def rows(quick: bool = False) -> Iterator[Row]:
+    """Kernels by GPU and kind, collectives by GPU and operation; then of the folder, the trace and the law."""
+    for (gpu, kind), times in kernel_times().items():
+        yield agreement(f"{gpu}, {kind}", *zip(*times, strict=True))
     for operation in get_args(Operation):
         for gpu in sorted(chain.from_iterable(MEASURED_LINKS.values())):
             measured = collective_times(gpu, operation)
@@ -46,28 +71,110 @@ def rows() -> Iterator[Row]:
             within = sum(error <= LARGEST_ERROR for error in errors)
             text = f"{gpu}, {operation}: of {len(errors)} times, within 15 % when left out (worst {max(errors):.0%})"
             yield row(text, within, "")
+    folder = Path(os.environ.get(FOLDER, "."))
+    if not (folder / TRACE).exists():
+        yield row(f"left out: {FOLDER} names no folder with {TRACE}", 0, "")
+    else:
+        yield from trace_rows(folder / TRACE)
+    if not (folder / "neuroshard" / "compute.pt").exists():
+        yield row(f"left out: {FOLDER} names no folder with neuroshard/compute.pt", 0, "")
+        return
+    yield from law_rows(neuroshard_law(folder / "neuroshard"))
+    for dims in ALL_DIMS:
+        for size in SIZES[:1] if quick else SIZES:
+            yield from placing_rows(neuroshard_law(folder / "neuroshard", wider=True), dims, size, quick)
 
 
-def kernel_ratios() -> dict[tuple[str, str], list[float]]:
-    """Predicted over measured of every time that is modelled, by GPU and kind."""
-    ratios: dict[tuple[str, str], list[float]] = {}
+def agreement(name: str, predicted: Sequence[float], measured: Sequence[float]) -> Row:
+    """The median ratio of figures of one class, with its spread and whether both rank alike."""
+    ratios = np.divide(predicted, measured)
+    text = f"{name}: predicted / measured, median of {len(ratios)} (spread {math.exp(np.log(ratios).std()):.2f}, "
+    text += f"{ratios.min():.2f} to {ratios.max():.2f}"
+    if len(set(measured)) > 2:
+        text += f"; rank correlation {scipy.stats.spearmanr(predicted, measured)[0]:.3f}"
+    return row(f"{text})", float(np.median(ratios)), "")
+
+
+def kernel_times() -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Predicted and measured microseconds of every time that is modelled, by GPU and kind."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     with TIMES.open(newline="") as file:
         for given in csv.DictReader(file):
             kind = kind_of(given)
             if kind is not None:
                 predicted_us = 1e6 * predicted_s(given, PRESETS[TAKEN_FOR.get(given["gpu"], given["gpu"])])
-                ratios.setdefault((given["gpu"], kind), []).append(predicted_us / float(given["time_us"]))
-    return ratios
+                found.setdefault((given["gpu"], kind), []).append((predicted_us, float(given["time_us"])))
+    return found
+
+
+def trace_rows(path: Path) -> Iterator[Row]:
+    """Kernels of the A100's trace; lookups are taken for even."""
+    spec, tables, batch_size = PRESETS["a100-40gb"], tables_of(TRACED), int(TRACED["B"])
+    sums = table_loads(tables, batch_size, "fp32", "rowwise_adagrad").sum(dim=0).numpy()
+    with gzip.open(path) as file:
+        kernels = [
+            (each["name"], each["dur"]) for each in json.load(file)["traceEvents"] if each.get("cat") == "kernel"
+        ]
+    steps = sum("codegen_forward_unweighted" in name for name, _ in kernels)
+    for kind, (predict, pattern) in KERNELS.items():
+        measured_us = sum(duration for name, duration in kernels if re.search(pattern, name)) / steps
+        predicted_us = 1e6 * predict(roofline.figures_of(spec, batch_size), sums)
+        text = f"A100 trace, {kind}: {measured_us:.0f} us a step, predicted / measured"
+        yield row(text, predicted_us / measured_us, "")
+
+
+def law_rows(law: NeuroShardLaw) -> Iterator[Row]:
+    """Devices of random placements of 10 to 60 tables, single tables, and all-to-alls, by the law and by the RTX 2080 Ti."""
+    pool, generator = meta_tables("meta-dlrm-2021", "mixed"), torch.Generator().manual_seed(0)
+    ours, theirs = table_loads(pool, BATCH).numpy(), law.loads(pool)
+    num_bytes = PlacementTask(pool, 1, 0).table_bytes.numpy()
+    used = (pool.lookups > 0).nonzero()[:, 0].tolist()
+    devices, widths = [[t] for t in used], []
+    for _ in range(250):
+        count = int(torch.randint(10, 61, (1,), generator=generator))
+        drawn = torch.randperm(len(pool), generator=generator)[:count].numpy()
+        device = torch.randint(DEVICES, (count,), generator=generator).numpy()
+        widths.append(np.bincount(device, pool.dim.numpy()[drawn], DEVICES))
+        devices += [drawn[device == d].tolist() for d in range(DEVICES)]
+    inside = [each for each in devices if 0 < len(each) <= 15 and num_bytes[each].sum() <= MOST_BYTES]
+    law_ms = np.array([sum(law.compute_ms(theirs[each].sum(axis=0))) for each in inside])
+    ours_ms = 1e3 * roofline.operators_s(
+        roofline.figures_of(RTX2080TI, BATCH), np.stack([ours[each].sum(axis=0) for each in inside])
+    ).sum(axis=1)
+    alone = np.array([len(each) == 1 for each in inside])
+    for name, part in (("devices", ~alone), ("single tables", alone & (law_ms > 0))):
+        yield agreement(f"law of four GPUs, {name}", ours_ms[part], law_ms[part])
+    sent = VECTOR_BYTES * BATCH * torch.from_numpy(np.stack(widths))  # [N, 4]
+    exchange_s = collective_s(sent.amax(dim=1), DEVICES, RTX2080TI, DEVICES, mean_bytes=sent.mean(dim=1))
+    exchanged_ms = [law.exchange_ms(each).max(axis=0).sum() for each in widths]
+    yield agreement("law of four GPUs, all-to-alls there and back", 2e3 * exchange_s.numpy(), exchanged_ms)
+
+
+def placing_rows(law: NeuroShardLaw, dims: Dims, size: Size, quick: bool) -> Iterator[Row]:
+    """Savings over the heuristic that is best on these tasks, by the preset alone and by annealing on the law."""
+    tasks = draw_tasks(Cell(0, quick).pools()[1], size, 4 if quick else 8, seed=200)
+    if dims == "dim16":
+        narrow = [replace(each.tables, dim=torch.full_like(each.tables.dim, 16)) for each in tasks]
+        tasks = [replace(each, tables=tables) for each, tables in zip(tasks, narrow, strict=True)]
+    placers = baselines() | {"prior": RooflinePlacer(RTX2080TI, columns=False)}
+    costs = {name: fmean(law.true_ms(each, placer.place(each)) for each in tasks) for name, placer in placers.items()}
+    least_ms, placed_ms = fmean(annealed_ms(law, each, MOVES) for each in tasks), costs.pop("prior")
+    best = min(costs, key=lambda name: costs[name])
+    saved, annealed = (100 * (1 - each / costs[best]) for each in (placed_ms, least_ms))
+    text = f"law of four GPUs, {dims}, {size}, {len(tasks)} tasks: saved over {best} without training"
+    yield row(f"{text} (reference: annealing on the law)", saved, "%", None, annealed, more_is_better=True)
 
 
 def kind_of(given: Mapping[str, str]) -> str | None:
-    """Rows in device memory, in host memory, or a call so small that the host's launches decide; None if not modelled."""
-    notes = given["notes"]
+    """Rows in host memory, or a call so small that the host's launches decide, or an operation; None if not modelled."""
+    notes, op = given["notes"], given["op"]
     if "UVM" in notes:  # while a cache fills, as in the source, it misses more than a full one
-        return "rows in host memory" if given["op"] == "bwd" else None
-    if "not evaluated" in notes:  # nine times slower than the same source's other list, which it does not explain
+        return "update of rows in host memory" if op == "bwd" else None
+    if "not evaluated" in notes or "host-bound" in notes:  # of TorchRec's module on its host, not of the operator
         return None
-    return "small calls" if "bound" in notes or given["gpu"] == "b200" else "kernels"
+    if given["gpu"] == "b200":
+        return "small calls"
+    return {"fwd": "forward", "bwd": "update without sort" if "atomic" in notes else "backward"}.get(op, "both")
 
 
 def predicted_s(given: Mapping[str, str], spec: AcceleratorSpec) -> float:

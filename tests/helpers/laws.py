@@ -20,7 +20,7 @@ import numba
 import numpy as np
 import torch
 
-from dreamshard.cost_model.compiled import ALL_TO_ALL, NUM_CURVES, Floats, curve_ms, curve_points
+from dreamshard.cost_model.compiled import Floats, curve_ms, curve_points
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.hardware import roofline
 from dreamshard.hardware.links import VECTOR_BYTES, collective_s
@@ -120,10 +120,13 @@ class LawTestbed(Testbed):
 
 @cache
 def links(num_devices: int) -> Floats:
-    """The first argument of `Law.comm_ms`: the curve of the simulated hardware's all-to-all."""
+    """The first argument of `Law.comm_ms`: the simulated all-to-all by its largest sender, and its part by the mean one."""
     sent_bytes = torch.from_numpy(curve_points()) * (VECTOR_BYTES * BATCH)
-    seconds = collective_s(sent_bytes, num_devices, RTX2080TI, RTX2080TI.devices_per_node)
-    return np.tile(2e3 * seconds.numpy(), (NUM_CURVES, 1))
+    of_largest, of_both = (
+        2e3 * collective_s(sent_bytes, num_devices, RTX2080TI, RTX2080TI.devices_per_node, mean_bytes=mean).numpy()
+        for mean in (torch.zeros_like(sent_bytes), sent_bytes)
+    )
+    return np.stack([of_largest, of_both - of_largest])
 
 
 def _counts(tables: Tables) -> tuple[Floats, Floats, Floats, Floats]:
@@ -148,7 +151,7 @@ def _simulated_compute_ms(load: Floats) -> tuple[float, float]:
 
 @numba.njit
 def _simulated_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
-    found[:] = 0.5 * curve_ms(curves, ALL_TO_ALL, dims.max())
+    found[:] = 0.5 * (curve_ms(curves, 0, dims.max()) + curve_ms(curves, 1, dims.mean()))
 
 
 def _unseen_loads(tables: Tables) -> Floats:

@@ -66,8 +66,8 @@ def costs_of_loads(loads: Float[Tensor, "*B D L"], batch_size: int, spec: Accele
     flat = loads.reshape(-1, loads.shape[-1]).contiguous().numpy()
     compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), flat)).reshape(*loads.shape[:-1], 2)
     dims = loads[..., DIM]
-    most_bytes = dims.amax(dim=-1, keepdim=True) * (VECTOR_BYTES * batch_size)
-    comm_s = collective_s(most_bytes, dims.shape[-1], spec, spec.devices_per_node).expand_as(dims)
+    most, mean = (VECTOR_BYTES * batch_size * each for each in (dims.amax(-1, True), dims.mean(-1, True)))
+    comm_s = collective_s(most, dims.shape[-1], spec, spec.devices_per_node, mean_bytes=mean).expand_as(dims)
     return DeviceCosts(1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1))
 
 

@@ -57,6 +57,13 @@ def test_a_link_without_measurements_never_reaches_its_datasheet(spec, measured)
     assert 0.3 * known < share < 3 * known < 3
 
 
+def test_bytes_through_host_memory_wait_for_those_of_all_devices():
+    spec = replace(PLAIN, shared_bytes_per_s=1e9)
+    most, mean = (torch.tensor(each, dtype=torch.float64) for each in (1e9, 4e8))
+    found = float(collective_s(most, 4, spec, 8, mean_bytes=mean))
+    assert found == pytest.approx(seconds(1e9, 4, PLAIN) + 4 * 4e8 * 3 / 4 / 1e9)
+
+
 def test_devices_of_two_nodes_exchange_over_the_slower_network():
     assert seconds(1e6, 16, A100) > 2 * seconds(1e6, 16, replace(A100, devices_per_node=16))
     assert seconds(1e6, 8, A100, devices_per_host=4) == seconds(1e6, 8, replace(A100, devices_per_node=4))
