@@ -26,10 +26,14 @@ from dreamshard.placement import (
 )
 from dreamshard.search.costs import Predictor, changed_ms, costs_of, known_costs
 from dreamshard.shards import Shards, allowed_devices
-from dreamshard.tables import DEFAULT_BATCH, parent_name
+from dreamshard.tables import DEFAULT_BATCH, block_shares, parent_name
 from dreamshard.tasks import PlacementTask
 
+HOT_SHARE = 0.7
+"""Of all lookups, on one of the eight devices of a published row-wise model (AMD-AGI/Primus-DLRM, doc/perf_analysis.md)."""
+
 _OTHER_PLACES = 4  # of the fastest ones, on which each table is tried
+_IN_ROWS = ("row_wise", *ON_ONE_HOST)
 _BOUND = ("its constraints leave nothing else", "nothing else has room")
 
 
@@ -87,6 +91,21 @@ class Explanation:
     overall_ms: float
     devices: tuple[DeviceReason, ...]
     tables: tuple[TableReason, ...]
+
+
+def uneven_ms(task: PlacementTask, placement: Placement, predictor: Predictor) -> float | None:
+    """Cost if tables whose lookups count as even over their rows had `HOT_SHARE` of them on the first of these devices.
+
+    None if the rows of no such table are spread over devices.
+    """
+    spread = torch.tensor([each.sharding_type in _IN_ROWS for each in placement.tables])
+    if task.num_devices < 2 or not bool((spread & task.tables.is_even).any()):
+        return None
+    known = task.tables.block_share
+    hot = [HOT_SHARE, *[(1 - HOT_SHARE) / (task.num_devices - 1)] * (task.num_devices - 1)]
+    shares = [hot if even or known is None else known[t] for t, even in enumerate(task.tables.is_even.tolist())]
+    uneven = replace(task, tables=replace(task.tables, block_share=block_shares(shares)))
+    return float(predictor.predict(uneven, placement).overall_ms())
 
 
 def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> Explanation:
