@@ -208,7 +208,7 @@ class Shards:
         - `in_all_to_all`;
         - of blocks of pooled row-wise tables, whose partial sums a reduce-scatter over all devices adds up;
         - bytes of the gradients of data-parallel copies, of which the backward pass has an all-reduce;
-        - of pooled blocks on one host: a reduce-scatter in it, then an all-to-all between devices of equal number on all hosts.
+        - of pooled blocks on one host: a reduce-scatter, then an all-to-all between devices of equal number on all hosts.
         """
         dims, gradients = self.tables.sent_dim, GRADIENT_BYTES * self.tables.rows * self.tables.dim
         summed = dims * ~self.in_all_to_all

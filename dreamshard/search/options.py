@@ -408,4 +408,9 @@ def _shard_loads(
         cached_share=torch.from_numpy(share[of_range]),
         devices_per_host=model.devices_per_host,
     )
-    return first[number], differ[number].astype(np.int64), shards.device_bytes.numpy()[first[number]], model.loads(shards)
+    return (
+        first[number],
+        differ[number].astype(np.int64),
+        shards.device_bytes.numpy()[first[number]],
+        model.loads(shards),
+    )

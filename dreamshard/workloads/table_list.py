@@ -38,7 +38,9 @@ _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is cou
 
 def _adding_up(bins: tuple[float, ...]) -> tuple[float, ...]:
     if sum(bins) > 0 and abs(sum(bins) - 1) > 0.01:
-        raise ValueError(f"shares of distinct rows in bins, or of lookups in blocks, add up to {sum(bins):.4g}, not to 1")
+        raise ValueError(
+            f"shares of distinct rows in bins, or of lookups in blocks, add up to {sum(bins):.4g}, not to 1"
+        )
     return bins
 
 
@@ -207,7 +209,9 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
         columns = ("rows", "dim", *FILLABLE)
         figures = zip(*(getattr(ingested, column).tolist() for column in columns), strict=True)
         known = {name: dict(zip(columns, own, strict=True)) for name, own in zip(ingested.names, figures, strict=True)}
-        for name, share in zip(ingested.names, ingested.block_share if ingested.block_share is not None else (), strict=False):
+        for name, share in zip(
+            ingested.names, ingested.block_share if ingested.block_share is not None else (), strict=False
+        ):
             known[name]["block_share"] = tuple(share.tolist())
 
     def complete(table: ModelTable) -> ModelTable:

@@ -160,8 +160,8 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
         moves = steps(task, in_use.shards, placement)
     if oracle is not None and (cost_ms := uneven_ms(task, placement, oracle)) is not None:
         note(
-            f"rows of tables are spread as if all were looked up alike; a step would take {cost_ms:.3f} ms with {HOT_SHARE:.0%} "
-            "of these lookups on one device: ingest lookups, or give block_share (docs/own-tables.md)"
+            f"rows are spread as if looked up alike; with {HOT_SHARE:.0%} of their lookups on one device a step would take "
+            f"{cost_ms:.3f} ms: ingest lookups, or give block_share (docs/own-tables.md)"
         )
     plan = make_plan(
         task,

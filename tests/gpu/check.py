@@ -37,25 +37,11 @@ from dreamshard.testbeds.operators import VALUE, RankOperators, require_fbgemm, 
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from tests.benchmarks.bench_presets import POWER, kind_of, predicted_s
 
-COLUMNS = [
-    "gpu",
-    "op",
-    "T",
-    "E",
-    "D",
-    "L",
-    "B",
-    "dtype_weights",
-    "dtype_out",
-    "index_distribution",
-    "time_us",
-    "source",
-    "notes",
-]
+COLUMNS = "gpu op T E D L B dtype_weights dtype_out index_distribution time_us source notes".split(" ")  # noqa: SIM905
 STAGES = {"operators": 0.6, "emulated": 0.8, "placements": 0.95}
 """Shares of the time at whose end each stage stops, or its measurement in progress ends."""
 CACHED_SHARE, POOLING, MOST_TABLES = 0.2, 10, 15
-BATCHES = 4  # looked up in turn, so that neither caches nor L2 hold one by the time it returns
+BATCHES = 4  # looked up in turn, so that the caches of tables in host memory do not hold all of one
 UNIFORM, POWER_LAW = "uniform", f"power law alpha={POWER}"
 
 
@@ -69,7 +55,7 @@ class Size(NamedTuple):
     repeats: int
 
 
-SIZES = {"cpu": Size(64, 500, 2, 3, 3), "cuda": Size(16_384, 1_000_000, 8, 20, 20)}
+SIZES = {"cpu": Size(64, 500, 2, 3, 3), "cuda": Size(65_536, 1_000_000, 8, 20, 20)}
 
 
 class Check:
@@ -80,10 +66,8 @@ class Check:
         self.spec, self.gpu, self.size, self.type = spec, gpu, SIZES[device], device
         self.began, self.seconds, self.lines = time.monotonic(), 60 * minutes, list[dict[str, Any]]()
         self.lookups: dict[str, Lookups] = {}
-        size = self.size
-        self.setup = TestbedSetup(
-            num_devices=4, batch_size=size.batch_size, lookups=self.lookups.__getitem__, repeats=5
-        )
+        source = self.lookups.__getitem__
+        self.setup = TestbedSetup(num_devices=4, batch_size=self.size.batch_size, lookups=source, repeats=5)
         self.random, self.count = np.random.default_rng(0), 0
         self.device = Device(self.setup, torch.device(device))
         self.file = out / f"tbe_{gpu}.csv"
@@ -137,7 +121,7 @@ class Check:
         return concatenate(found)
 
     def operators(self) -> Iterator[None]:
-        """One operator of equal tables at a time, with warm caches but a new batch in each pass."""
+        """One operator of equal tables at a time; what this device or its libraries cannot run is left out."""
         laws, mixed = (UNIFORM, POWER_LAW), ("sgd", "rowwise_adagrad", "adam")
         cases = [*product(("fp32", "fp16"), mixed, (64,), laws, (None,))]
         cases += product(("fp32", "fp16"), mixed, (64,), (POWER_LAW,), (CACHED_SHARE,))
@@ -152,17 +136,17 @@ class Check:
             shards = Shards.of(task, Placement((sharding,) * count, 1, 1))
             try:
                 require_operators(shards, self.type)
-            except ValueError as error:
+                forward_ms, backward_ms = self.times_ms(shards, law)
+            except (ValueError, RuntimeError) as error:
                 print(f"left out: {error}", flush=True)
                 continue
-            forward_ms, backward_ms = self.times_ms(shards, law)
             where = f"LXU cache over UVM, MANAGED_CACHING, cfr={share}" if share else "HBM"
-            notes = f"{where}; with the host's launches; median of {self.size.repeats}"
+            notes = f"{where}; cold caches, launches hidden; median of {self.size.repeats}"
             self.add("fwd", forward_ms, task, law, notes, tables)
-            total = optimizer == "rowwise_adagrad"  # as `bench_presets` reads them
-            self.add(
-                *(("fwd+bwd", forward_ms + backward_ms) if total else ("bwd", backward_ms)), task, law, notes, tables
-            )
+            if optimizer == "rowwise_adagrad":  # as `bench_presets` reads them
+                self.add("fwd+bwd", forward_ms + backward_ms, task, law, notes, tables)
+            else:
+                self.add("bwd", backward_ms, task, law, notes, tables)
             yield
 
     def times_ms(self, shards: Shards, distribution: str) -> tuple[float, float]:
@@ -175,10 +159,10 @@ class Check:
                 for rows, count in zip(tables.rows.tolist(), tables.lookups.tolist(), strict=True)
             ]
             batches.append(torch.from_numpy(np.concatenate(drawn)).to(batches[0]))
-        times, clock = [], self.device.clock.compute
+        times, timed = [], self.device.cold
         for i in range(BATCHES + self.size.repeats):
-            vectors, forward_ms = clock(partial(operator.module, batches[i % BATCHES], operator.lookups.offsets))
-            times.append((forward_ms, clock(partial(vectors.backward, torch.full_like(vectors, VALUE)))[1]))
+            vectors, forward_ms = timed(partial(operator.module, batches[i % BATCHES], operator.lookups.offsets))
+            times.append((forward_ms, timed(partial(vectors.backward, torch.full_like(vectors, VALUE)))[1]))
         forward_ms, backward_ms = np.median(times[BATCHES:], axis=0).tolist()
         return forward_ms, backward_ms
 
@@ -192,14 +176,13 @@ class Check:
             tables = self.tables(*(each.astype(int).tolist() for each in (rows, dims, pooling)))
             device = random.integers(num_devices, size=count)
             task = PlacementTask(tables, num_devices, 2**50)
-            phases_ms = bed.measure(task, Placement.whole(device.tolist(), num_devices)).costs.phases_ms
-            for d in np.unique(device).tolist():
+            sample = bed.measure(task, Placement.whole(device.tolist(), num_devices))
+            for d in np.unique(device).tolist() if sample.infeasible is None else ():
                 own = tables.select(np.flatnonzero(device == d).tolist())
                 for op, phase in (("fwd", 0), ("bwd", -1)):
                     notes = f"HBM; cold caches; device {d} of {num_devices}; median of {self.setup.repeats}"
-                    self.add(op, float(phases_ms[d, phase]), task, UNIFORM, notes, own)
+                    self.add(op, float(sample.costs.phases_ms[d, phase]), task, UNIFORM, notes, own)
             yield
-        bed.close()
 
     def run(self) -> None:
         """All stages; prints what each measured."""
@@ -211,20 +194,18 @@ class Check:
                     break
             else:
                 print(f"{name}: stopped at its {share * self.seconds:.0f} s", flush=True)
+            stage.close()
             print(f"{name}: {len(self.lines) - before} figures in {self.file}", flush=True)
         classes = defaultdict[str, list[tuple[float, float]]](list)
         for line in self.lines:
             if kind := kind_of(line):
-                cold = "cold" if "cold" in line["notes"] else "warm"
                 predicted_us = 1e6 * predicted_s(line, self.spec)
-                classes[f"{kind}, {line['op']}, {cold}"].append((predicted_us, float(line["time_us"])))
+                classes[f"{kind}, {line['op']}"].append((predicted_us, float(line["time_us"])))
         for name, pairs in classes.items():
             predicted, measured = np.array(pairs).T
             ranks = scipy.stats.spearmanr(predicted, measured).statistic if len(pairs) > 2 else math.nan
             ratio = np.median(predicted / measured)
-            print(
-                f"{name}: {self.spec.name} predicts {ratio:.2f} of {len(pairs)} figures (median), Spearman {ranks:.3f}"
-            )
+            print(f"{name}: {self.spec.name} over {len(pairs)} figures: {ratio:.2f} (median), Spearman {ranks:.3f}")
 
 
 def main(arguments: list[str] | None = None) -> int:
