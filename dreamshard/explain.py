@@ -33,7 +33,6 @@ HOT_SHARE = 0.7
 """Of all lookups, on one of the eight devices of a published row-wise model (AMD-AGI/Primus-DLRM, doc/perf_analysis.md)."""
 
 _OTHER_PLACES = 4  # of the fastest ones, on which each table is tried
-_IN_ROWS = ("row_wise", *ON_ONE_HOST)
 _BOUND = ("its constraints leave nothing else", "nothing else has room")
 
 
@@ -98,14 +97,14 @@ def uneven_ms(task: PlacementTask, placement: Placement, predictor: Predictor) -
 
     None if the rows of no such table are spread over devices.
     """
-    spread = torch.tensor([each.sharding_type in _IN_ROWS for each in placement.tables])
-    if task.num_devices < 2 or not bool((spread & task.tables.is_even).any()):
+    shards, tables, others = Shards.of(task, placement), task.tables, task.num_devices - 1
+    known = [None] * len(tables) if tables.block_share is None else tables.block_share
+    even = [share is None or bool((share == share[0]).all()) for share in known]
+    if not any(even[t] for t in shards.table[shards.num_rows < tables.rows[shards.table]].tolist()):
         return None
-    known = task.tables.block_share
-    hot = [HOT_SHARE, *[(1 - HOT_SHARE) / (task.num_devices - 1)] * (task.num_devices - 1)]
-    shares = [hot if even or known is None else known[t] for t, even in enumerate(task.tables.is_even.tolist())]
-    uneven = replace(task, tables=replace(task.tables, block_share=block_shares(shares)))
-    return float(predictor.predict(uneven, placement).overall_ms())
+    hot = [HOT_SHARE, *[(1 - HOT_SHARE) / others] * others]
+    shares = block_shares([hot if even[t] else share for t, share in enumerate(known)])
+    return float(predictor.predict(replace(task, tables=replace(tables, block_share=shares)), placement).overall_ms())
 
 
 def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> Explanation:

@@ -212,8 +212,8 @@ class Shards:
         """
         dims, gradients = self.tables.sent_dim, GRADIENT_BYTES * self.tables.rows * self.tables.dim
         summed = dims * ~self.in_all_to_all
-        carried = [(summed, ("row_wise",)), (gradients, ("data_parallel",)), (summed, ON_ONE_HOST)]
-        return torch.stack([dims - summed, *(loads * self.is_any(*types) for loads, types in carried)], dim=1)
+        rows, copies, hosts = self.is_any("row_wise"), self.is_any("data_parallel"), self.is_any(*ON_ONE_HOST)
+        return torch.stack([dims - summed, summed * rows, gradients * copies, summed * hosts], dim=1)
 
 
 def mismatch(task: PlacementTask, placement: Placement) -> str:

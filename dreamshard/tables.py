@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.files.text import shown
@@ -60,7 +60,7 @@ class Tables:
         unique_rows: `[T]` distinct rows looked up in the batch.
         poolings: `[T]` pooled vectors that a sample gets; 0 for sequences, of which it gets a vector per lookup.
         block_share: `[T, 64]` share of the lookups in each of `ROW_BLOCKS`; equal shares stand for unknown ones, None for
-            equal shares of all tables.
+            those of all tables.
     """
 
     names: tuple[str, ...]
@@ -126,12 +126,6 @@ class Tables:
         """`[T]` columns of all vectors that a sample gets of a table."""
         return (self.dim * self.vectors).round().long()
 
-    @property
-    def is_even(self) -> Bool[Tensor, " T"]:
-        """`[T]` whether lookups count as even over the rows, as they do if nothing is known."""
-        share = self.block_share
-        return torch.ones(len(self)).bool() if share is None else (share == share[:, :1]).all(dim=1)
-
     def shares_of(self, table: Int[Tensor, " S"], rows: Int[Tensor, "S 2"]) -> Float[Tensor, "2 S"]:
         """Shares of the lookups, and of the distinct rows, of ranges of rows; within a block both are even.
 
@@ -148,7 +142,7 @@ class Tables:
         at = rows * ROW_BLOCKS / self.rows[table][:, None].double()  # [S, 2]
         block = at.long().clamp(max=ROW_BLOCKS - 1)
         ends = below[:, table[:, None], block].lerp(below[:, table[:, None], block + 1], at - block)  # [2, S, 2]
-        return torch.where(even < 1, torch.diff(ends)[..., 0], 1.0)
+        return torch.diff(ends)[..., 0]
 
     def columns(self, index: Int[Tensor, " S"]) -> dict[str, Tensor]:
         """Every known field but the names, for the tables at `index`; an index may repeat."""
@@ -185,22 +179,18 @@ def columns_of(name: str) -> tuple[str, int]:
 def concatenate(parts: Sequence[Tables]) -> Tables:
     """All tables of `parts`, in order."""
     shares = [own for part in parts for own in ([None] * len(part) if part.block_share is None else part.block_share)]
-    return Tables(
-        tuple(name for part in parts for name in part.names),
-        *(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tables)[1:-1]),
-        block_shares(shares),
-    )
+    columns = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tables)[1:-1]}
+    return Tables(tuple(name for part in parts for name in part.names), **columns, block_share=block_shares(shares))
 
 
 def block_shares(shares: Sequence[Sequence[float] | Float[Tensor, " K"] | None]) -> Float[Tensor, "T 64"] | None:
     """`Tables.block_share` by the share of the lookups in each of any number of equal blocks; None for a table without."""
     if all(own is None for own in shares):
         return None
-    edges, found = np.linspace(0, 1, ROW_BLOCKS + 1), np.full((len(shares), ROW_BLOCKS), 1 / ROW_BLOCKS)
+    found = np.full((len(shares), ROW_BLOCKS), 1 / ROW_BLOCKS)
     for t, own in enumerate(shares):
-        if own is not None and len(own) == ROW_BLOCKS:
-            found[t] = own
-        elif own is not None:
-            below = np.append(0, np.cumsum(own, dtype=np.float64))
-            found[t] = np.diff(np.interp(edges, np.linspace(0, 1, len(below)), below))
+        if own is not None and len(own) != ROW_BLOCKS:
+            edges = np.linspace(0, len(own), ROW_BLOCKS + 1)
+            own = np.diff(np.interp(edges, range(len(own) + 1), np.append(0, np.cumsum(np.asarray(own)))))
+        found[t] = found[t] if own is None else own
     return torch.from_numpy(found).float()

@@ -386,13 +386,13 @@ def _shard_loads(
 ) -> tuple[Ints, Ints, Ints, NDArray[np.float64]]:
     """`[R]` number of each range's first block, step to the next one's, and bytes of a block; `[N, L]` loads by number.
 
-    Ranges of equal width have the same numbers, and so have all blocks of a table whose lookups count as even.
+    Ranges of equal width have the same numbers, and so have all blocks if lookups count as even over the rows.
     """
     alike = np.where(_IS_ON_DEVICE[kind], _TABLE_WISE, kind)
     shares, of_share = np.unique(share, return_inverse=True)
     key = (width // DIM_MULTIPLE * len(shares) + of_share) * len(SHARDING_TYPES) + alike
     _, where, number = np.unique(key * len(task.tables) + table, return_index=True, return_inverse=True)
-    differ = ~task.tables.is_even.numpy()[table[where]] & (kind[where] != _COPIES) & (blocks[where] > 1)
+    differ = (task.tables.block_share is not None) & (kind[where] != _COPIES) & (blocks[where] > 1)
     count = np.where(differ, blocks[where], 1)
     first, of_range = np.cumsum(count) - count, np.repeat(where, count)
     start = (np.arange(len(of_range)) - np.repeat(first, count)) * block[of_range]
@@ -408,9 +408,5 @@ def _shard_loads(
         cached_share=torch.from_numpy(share[of_range]),
         devices_per_host=model.devices_per_host,
     )
-    return (
-        first[number],
-        differ[number].astype(np.int64),
-        shards.device_bytes.numpy()[first[number]],
-        model.loads(shards),
-    )
+    number, step = first[number], differ[number].astype(np.int64)
+    return number, step, shards.device_bytes.numpy()[number], model.loads(shards)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dreamshard.files import atomic, json_digest
 from dreamshard.files.foreign import InputError, reading
-from dreamshard.tables import NUM_BINS, ROW_BLOCKS, Tables
+from dreamshard.tables import NUM_BINS, ROW_BLOCKS, Tables, block_shares
 
 UNUSED_S = 30 * 86_400.0
 """Time after which a local copy of remote lookups is removed; it is fetched again if it is read."""
@@ -187,10 +187,8 @@ def statistics(table: WorkloadTable) -> Tables:
     if lookups.batch_size < 1:
         raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
     ids, counts = np.unique(lookups.indices.numpy(), return_counts=True)  # [U]
-    below, edges = np.arange(ROW_BLOCKS + 1.0), np.linspace(0, table.rows, ROW_BLOCKS + 1)
-    if num_lookups:  # of rows below each edge, some of which lie within a row
-        at, after = np.stack([ids, ids + 1.0], axis=1), counts.cumsum()
-        below = np.interp(edges, at.ravel(), np.stack([after - counts, after], axis=1).ravel())
+    blocks = min(table.rows, ROW_BLOCKS)
+    by_block = np.bincount(ids.astype(np.int64) * blocks // table.rows, counts, blocks)
     return Tables(
         (table.name,),
         rows=torch.tensor([table.rows]),
@@ -200,7 +198,7 @@ def statistics(table: WorkloadTable) -> Tables:
         lookups=torch.tensor([num_lookups]),
         unique_rows=torch.tensor([len(counts)]),
         poolings=torch.tensor([table.poolings], dtype=torch.float64),
-        block_share=torch.from_numpy(np.diff(below) / below[-1])[None].float(),
+        block_share=block_shares([torch.from_numpy(by_block) / num_lookups if num_lookups else None]),
     )
 
 

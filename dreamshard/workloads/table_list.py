@@ -51,15 +51,9 @@ _OUTPUTS = {"pooled": "sum", "sequence": "none"}
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**40)]
 Bins = Annotated[tuple[Number, ...], Field(min_length=NUM_BINS, max_length=NUM_BINS), AfterValidator(_adding_up)]
-BlockShare = Annotated[
-    tuple[Number, ...],
-    Field(min_length=1),
-    BeforeValidator(lambda value: [*map(float, value.split("+"))] if isinstance(value, str) else value),
-    AfterValidator(_adding_up),
-]
-Features = Annotated[
-    tuple[str, ...], BeforeValidator(lambda value: value.split("+") if isinstance(value, str) else value)
-]
+_JOINED = BeforeValidator(lambda value: value.split("+") if isinstance(value, str) else value)
+Features = Annotated[tuple[str, ...], _JOINED]
+BlockShare = Annotated[tuple[Number, ...], Field(min_length=1), _JOINED, AfterValidator(_adding_up)]
 _AS_PRINTED = BeforeValidator(lambda value: value.rpartition(".")[2].lower() if isinstance(value, str) else value)
 """TorchRec prints values as `FP16` or `DataType.FP16`."""
 
@@ -206,13 +200,10 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
     """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
     known: dict[str, dict[str, Any]] = {}
     if ingested is not None:
-        columns = ("rows", "dim", *FILLABLE)
-        figures = zip(*(getattr(ingested, column).tolist() for column in columns), strict=True)
-        known = {name: dict(zip(columns, own, strict=True)) for name, own in zip(ingested.names, figures, strict=True)}
-        for name, share in zip(
-            ingested.names, ingested.block_share if ingested.block_share is not None else (), strict=False
-        ):
-            known[name]["block_share"] = tuple(share.tolist())
+        columns = {column: getattr(ingested, column).tolist() for column in ("rows", "dim", *FILLABLE)}
+        shares = ingested.block_share
+        columns["block_share"] = [()] * len(ingested) if shares is None else shares.tolist()
+        known = {name: {each: columns[each][t] for each in columns} for t, name in enumerate(ingested.names)}
 
     def complete(table: ModelTable) -> ModelTable:
         own, pooling = known.get(table.name), table.pooling_factor
@@ -221,7 +212,7 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
         if pooling is not None and not math.isclose(pooling, own["pooling_factor"], rel_tol=_SAME_POOLING):
             return table
         filled = {column: own[column] for column in lacking([table])}
-        return replace(table, **filled, block_share=table.block_share or own.get("block_share"))
+        return replace(table, **filled, block_share=table.block_share or tuple(own["block_share"]) or None)
 
     return [complete(table) for table in listed]
 

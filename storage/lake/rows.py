@@ -57,8 +57,8 @@ def tables_from_rows(rows: pa.Table) -> Tables:
     columns = {name: torch.from_numpy(rows.column(name).to_numpy().copy()) for name in (*_OF_TABLES, *_BINS)}
     columns["dim"] = columns["dim"].to(torch.int64)
     bins, shares = torch.stack([columns.pop(name) for name in _BINS], dim=1), rows.column("block_share").to_pylist()
-    columns["block_share"] = block_shares(shares)
-    return Tables(tuple(rows.column("name").to_pylist()), bins=bins, **columns)
+    names = tuple(rows.column("name").to_pylist())
+    return Tables(names, bins=bins, **columns, block_share=block_shares(shares))
 
 
 def lookups_file(one_table: Tables) -> str:

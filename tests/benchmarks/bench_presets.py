@@ -1,7 +1,8 @@
 """Public measurements of GPUs beside what the presets predict: predicted over measured, as a geometric mean with its spread.
 
 Kernels: FBGEMM's times in `data/tbe.csv`, and in `data/tbe_GPU.csv` as `tests.gpu.check` writes them. The forward sweep
-of torchrec PR 2365 (taken for an A100) and the V100's times are those that the constants of `roofline.py` are fitted to. The bar is a mean within 0.9 to 1.1, for rows in device memory.
+of torchrec PR 2365 (taken for an A100) and the V100's times are those that the constants of `roofline.py` are fitted to.
+The bar is a mean within 0.9 to 1.1, for rows in device memory.
 Collectives: each time within a node, predicted by the curve through the other sizes. The bar is an error of 15 %.
 """
 
