@@ -1,8 +1,7 @@
 """Public measurements of GPUs beside what the presets predict: predicted over measured, as a geometric mean with its spread.
 
-Kernels: FBGEMM's times in `data/tbe.csv`, and in `data/tbe_GPU.csv` as `tests.gpu.check` writes them. The forward sweep
-of torchrec PR 2365 (taken for an A100) and the V100's times are those that the constants of `roofline.py` are fitted to.
-The bar is a mean within 0.9 to 1.1, for rows in device memory.
+Kernels: FBGEMM's times in `data/tbe.csv`. The forward sweep of torchrec PR 2365 (taken for an A100) and the V100's times are
+those that the constants of `roofline.py` are fitted to. The bar is a mean within 0.9 to 1.1, for rows in device memory.
 Collectives: each time within a node, predicted by the curve through the other sizes. The bar is an error of 15 %.
 """
 
@@ -27,7 +26,7 @@ from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
 from tests.benchmarks.measuring import Row, row
 from tests.helpers.testbeds import table_loads
 
-TIMES = Path(__file__).parent / "data"
+TIMES = Path(__file__).parent / "data" / "tbe.csv"
 TAKEN_FOR = {"unknown (Meta, 2024)": "a100", "unknown (Meta devgpu Jan 2021, 607 GB/s: V100 likely)": "v100"}
 POWER = 1.05  # of the source's power law: row x is looked up in proportion to x ** -POWER
 ADAM_ROWS = 3  # a row and its two moments, each as wide, are read and written
@@ -52,7 +51,7 @@ def rows() -> Iterator[Row]:
 def kernel_ratios() -> dict[tuple[str, str], list[float]]:
     """Predicted over measured of every time that is modelled, by GPU and kind."""
     ratios: dict[tuple[str, str], list[float]] = {}
-    for path in sorted(TIMES.glob("tbe*.csv")):
+    for path in sorted(TIMES.parent.glob("tbe*.csv")):  # and those of `tests.gpu.check`
         for given in csv.DictReader(path.read_text().splitlines()):
             kind = kind_of(given)
             if kind is not None:
@@ -81,9 +80,8 @@ def predicted_s(given: Mapping[str, str], spec: AcceleratorSpec) -> float:
     if "optimizer adam" in notes:
         sums[loads.UPDATE_BYTES] *= ADAM_ROWS
     # A benchmark repeats one call, so the cache still holds a share of its rows.
-    if "cold" not in notes:
-        moved = float(sums[loads.STREAM_BYTES] + sums[loads.FIRST_BYTES])
-        sums[loads.FIRST_BYTES] *= 1 - min(1.0, spec.l2_bytes / moved)
+    moved = math.inf if "cold caches" in notes else float(sums[loads.STREAM_BYTES] + sums[loads.FIRST_BYTES])
+    sums[loads.FIRST_BYTES] *= 1 - min(1.0, spec.l2_bytes / moved)
     if "atomic" in notes:  # before FBGEMM sorted, every lookup read its row and added to it
         update_s = 2 * float(sums[loads.READ_BYTES]) / (roofline.UPDATE_SHARE * spec.memory_bytes_per_s)
         return update_s + float(sums[loads.GRAD_BYTES]) / (roofline.BANDWIDTH_SHARE * spec.memory_bytes_per_s)

@@ -14,7 +14,7 @@ from dreamshard.shards import Shards
 from dreamshard.tables import block_shares, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, fill_missing_columns, list_tables, read_tables, statistics
-from dreamshard.workloads.table_list import with_ingested
+from dreamshard.workloads.table_list import check_records, with_ingested
 from tests.helpers.tables import tables_of
 
 H100, B200 = (RooflinePlacer(PRESETS[name]) for name in ("h100", "b200"))
@@ -67,9 +67,12 @@ def test_the_price_of_unevenness_is_of_tables_assumed_even():
 
 def test_a_hot_rank_of_eight_b200_is_predicted():
     # AMD-AGI/Primus-DLRM@161a59e0 doc/perf_analysis.md: the traced rank sends 6.63 of 9.44 GB in 8.38 ms
-    lookups = [1501 * 8192] * 3 + [8192]
-    tables = tables_of([9_390_624, 1_293_395, 3_367_692, 1_000_001], 64, [1501.0] * 3 + [1.0], lookups=lookups)
-    tables = replace(tables, poolings=torch.zeros(4))
+    sizes = {9_390_624: 1501, 1_293_395: 1501, 3_367_692: 1501, 1_000_001: 1}
+    same = {"dim": 64, "pooling": "none"}
+    listed = {
+        f"t{n}": {"name": n, "rows": n, "lookups": 8192 * k, "pooling_factor": k} | same for n, k in sizes.items()
+    }
+    tables = fill_missing_columns(check_records(listed))
     (task, placement), (even, _) = (row_wise(tables, hot=hot, batch_size=8192) for hot in (0.702, None))
     assert float(Shards.of(task, placement).most_traffic()[0]) * 4 * 8192 == pytest.approx(6.63e9, rel=0.01)
     hot_ms, even_ms = (B200.predict(each, placement).phases_ms[0] for each in (task, even))

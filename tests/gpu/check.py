@@ -33,7 +33,7 @@ from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from tests.benchmarks.bench_presets import POWER, TIMES, kind_of, predicted_s
 
-COLUMNS = (TIMES / "tbe.csv").read_text().partition("\n")[0].split(",")
+COLUMNS = TIMES.read_text().partition("\n")[0].split(",")
 STAGES = {"operators": 0.6, "emulated": 0.8, "placements": 0.95}
 """Shares of the time after which no measurement of a stage begins."""
 SIZES = {"cpu": (64, 500, 3), "cuda": (65_536, 1_000_000, 30)}  # batch, rows of a table, placements

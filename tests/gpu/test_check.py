@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.benchmarks import bench_presets
+from dreamshard.hardware.accelerator import PRESETS
+from tests.benchmarks.bench_presets import TIMES, kind_of, predicted_s
 from tests.gpu import check
 
 
-def test_figures_are_lines_that_the_presets_benchmark_reads(tmp_path, monkeypatch, capsys):
+def test_figures_are_lines_that_the_presets_benchmark_reads(tmp_path, capsys):
     options = ["--device", "cpu", "--preset", "h100", "--out", str(tmp_path), "--minutes"]
     assert check.main([*options, "0"]) == 0
     said, file = capsys.readouterr().out, tmp_path / "tbe_cpu.csv"
     assert all(f"{stage}: out of time" in said for stage in check.STAGES)
-    assert file.read_text().splitlines() == (bench_presets.TIMES / "tbe.csv").read_text().splitlines()[:1]
+    assert file.read_text().splitlines() == TIMES.read_text().splitlines()[:1]
     assert check.main([*options, "5"]) == 0
     lines = list(csv.DictReader(file.read_text().splitlines()))
     assert {(line["op"], line["dtype_weights"]) for line in lines} >= {("bwd", "fp16"), ("fwd+bwd", "fp32")}
     assert {line["notes"].partition(";")[0] for line in lines} == {*check.STAGES}
     assert all(float(line["time_us"]) > 0 for line in lines)
-    monkeypatch.setattr(bench_presets, "TIMES", tmp_path)
-    monkeypatch.setitem(bench_presets.TAKEN_FOR, "cpu", "h100")
-    assert sum(map(len, bench_presets.kernel_ratios().values())) == len(lines)
+    assert all(kind_of(line) and predicted_s(line, PRESETS["h100"]) > 0 for line in lines)
     said = capsys.readouterr().out
     assert "left out: fbgemm trains no fp32 tables with adam" in said
-    assert "emulated, kernels, bwd: h100 over" in said
+    assert "emulated, " in said
+    assert "bwd: h100 over" in said
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
