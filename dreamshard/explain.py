@@ -26,8 +26,11 @@ from dreamshard.placement import (
 )
 from dreamshard.search.costs import Predictor, changed_ms, costs_of, known_costs
 from dreamshard.shards import Shards, allowed_devices
-from dreamshard.tables import DEFAULT_BATCH, parent_name
+from dreamshard.tables import DEFAULT_BATCH, block_shares, parent_name
 from dreamshard.tasks import PlacementTask
+
+HOT_SHARE = 0.7
+"""Of all lookups, on one of the eight devices of a published row-wise model (AMD-AGI/Primus-DLRM, doc/perf_analysis.md)."""
 
 _OTHER_PLACES = 4  # of the fastest ones, on which each table is tried
 _BOUND = ("its constraints leave nothing else", "nothing else has room")
@@ -87,6 +90,21 @@ class Explanation:
     overall_ms: float
     devices: tuple[DeviceReason, ...]
     tables: tuple[TableReason, ...]
+
+
+def uneven_ms(task: PlacementTask, placement: Placement, predictor: Predictor) -> float | None:
+    """Cost if tables whose lookups count as even over their rows had `HOT_SHARE` of them on the first of these devices.
+
+    None if the rows of no such table are spread over devices.
+    """
+    shards, tables, others = Shards.of(task, placement), task.tables, task.num_devices - 1
+    known = [None] * len(tables) if tables.block_share is None else tables.block_share
+    even = [share is None or bool((share == share[0]).all()) for share in known]
+    if not any(even[t] for t in shards.table[shards.num_rows < tables.rows[shards.table]].tolist()):
+        return None
+    hot = [HOT_SHARE, *[(1 - HOT_SHARE) / others] * others]
+    shares = block_shares([hot if even[t] else share for t, share in enumerate(known)])
+    return float(predictor.predict(replace(task, tables=replace(tables, block_share=shares)), placement).overall_ms())
 
 
 def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> Explanation:

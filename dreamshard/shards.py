@@ -97,7 +97,8 @@ class Shards:
     @cached_property
     def tables(self) -> Tables:
         """Each shard as a table of its device, with its share of the lookups; a column shard is `name[start:end]`."""
-        tables, whole = self.task.tables, self.task.tables.columns(self.table)
+        tables = self.task.tables
+        whole = replace(tables, block_share=None).columns(self.table)
         held, dim = self.num_rows, self.num_columns
         is_part = dim != whole["dim"]
         is_other = is_part | (held != whole["rows"]) | (self.batch_share < 1)
@@ -108,11 +109,11 @@ class Shards:
             names[i] = shard_name(names[i], *self.columns[i].tolist())
         if len(set(names)) < len(names):
             names = [f"{name} {i}" for i, name in enumerate(names)]
-        row_share = held / whole["rows"]  # [S]
-        lookups = (whole["lookups"] * row_share.double() * self.batch_share.double()).round().long()
-        unique_rows = (whole["unique_rows"] * row_share.double()).round().long()
+        share, distinct_share = tables.shares_of(self.table, self.rows)  # [S]
+        lookups = (whole["lookups"] * share.double() * self.batch_share.double()).round().long()
+        unique_rows = (whole["unique_rows"] * distinct_share.double()).round().long()
         unique_rows = torch.minimum(unique_rows, torch.minimum(held, lookups))
-        pooling_factor = (whole["pooling_factor"] * row_share).to(whole["pooling_factor"].dtype)
+        pooling_factor = (whole["pooling_factor"] * share).to(whole["pooling_factor"].dtype)
         return Tables(tuple(names), held, dim, pooling_factor, whole["bins"], lookups, unique_rows, whole["poolings"])
 
     @property
@@ -180,6 +181,12 @@ class Shards:
         """`[S]` whether a shard is of one of these types."""
         return _is_any(self.sharding_type, *types)
 
+    @property
+    def in_all_to_all(self) -> Bool[Tensor, " S"]:
+        """`[S]` whether an all-to-all sends a shard's vectors as they are: of tables on one device, and of sequences."""
+        in_blocks = (self.task.tables.poolings[self.table] == 0) & ~self.is_any("data_parallel")
+        return self.is_any(*ON_ONE_DEVICE) | in_blocks
+
     def per_device(self, values: Shaped[Tensor, "S ..."]) -> Shaped[Tensor, "D ..."]:
         """Sum over the shards of each device."""
         return values.new_zeros(self.num_devices, *values.shape[1:]).index_add_(0, self.device, values)
@@ -198,14 +205,15 @@ class Shards:
 
         Dims are fp32 columns per sample of the whole batch, of all vectors that it gets:
 
-        - of table- and column-wise shards, which an all-to-all sends;
-        - of blocks of row-wise tables, whose partial sums a reduce-scatter over all devices adds up;
+        - `in_all_to_all`;
+        - of blocks of pooled row-wise tables, whose partial sums a reduce-scatter over all devices adds up;
         - bytes of the gradients of data-parallel copies, of which the backward pass has an all-reduce;
-        - of blocks on one host: a reduce-scatter within it, then an all-to-all between devices of equal number on all hosts.
+        - of pooled blocks on one host: a reduce-scatter, then an all-to-all between devices of equal number on all hosts.
         """
         dims, gradients = self.tables.sent_dim, GRADIENT_BYTES * self.tables.rows * self.tables.dim
-        carried = [(dims, ON_ONE_DEVICE), (dims, ("row_wise",)), (gradients, ("data_parallel",)), (dims, ON_ONE_HOST)]
-        return torch.stack([loads * self.is_any(*types) for loads, types in carried], dim=1)
+        summed = dims * ~self.in_all_to_all
+        rows, copies, hosts = self.is_any("row_wise"), self.is_any("data_parallel"), self.is_any(*ON_ONE_HOST)
+        return torch.stack([dims - summed, summed * rows, gradients * copies, summed * hosts], dim=1)
 
 
 def mismatch(task: PlacementTask, placement: Placement) -> str:

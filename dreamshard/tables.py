@@ -17,6 +17,9 @@ from dreamshard.files.text import shown
 NUM_BINS = 17
 """Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
 
+ROW_BLOCKS = 64
+"""Equal blocks of a table's rows, in the order of their ids, by which lookups are counted."""
+
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Optimizer = Literal[
     "sgd", "rowwise_adagrad", "adagrad", "adam", "lamb", "partial_rowwise_adam", "partial_rowwise_lamb", "lars_sgd"
@@ -56,6 +59,8 @@ class Tables:
         lookups: `[T]` lookups in the batch.
         unique_rows: `[T]` distinct rows looked up in the batch.
         poolings: `[T]` pooled vectors that a sample gets; 0 for sequences, of which it gets a vector per lookup.
+        block_share: `[T, 64]` share of the lookups in each of `ROW_BLOCKS`; equal shares stand for unknown ones, None for
+            those of all tables.
     """
 
     names: tuple[str, ...]
@@ -66,6 +71,7 @@ class Tables:
     lookups: Int[Tensor, " T"]
     unique_rows: Int[Tensor, " T"]
     poolings: Float[Tensor, " T"] = None  # type: ignore[assignment]  # 1 each
+    block_share: Float[Tensor, "T 64"] | None = None
 
     def __post_init__(self) -> None:
         if self.poolings is None:
@@ -120,9 +126,28 @@ class Tables:
         """`[T]` columns of all vectors that a sample gets of a table."""
         return (self.dim * self.vectors).round().long()
 
+    def shares_of(self, table: Int[Tensor, " S"], rows: Int[Tensor, "S 2"]) -> Float[Tensor, "2 S"]:
+        """Shares of the lookups, and of the distinct rows, of ranges of rows; within a block both are even.
+
+        Distinct rows are in each block in proportion to those that as many random lookups of its rows would find.
+        """
+        even = torch.diff(rows)[:, 0] / self.rows[table]
+        if self.block_share is None:
+            return even.expand(2, -1)
+        share = self.block_share.double()
+        found = 1 - (-share * (ROW_BLOCKS * self.lookups / self.rows)[:, None]).exp()
+        shares = torch.stack([share, found])
+        shares /= shares.sum(dim=2, keepdim=True).clamp(min=1e-12)
+        below = torch.nn.functional.pad(shares.cumsum(dim=2), (1, 0))  # [2, T, 65]
+        at = rows * ROW_BLOCKS / self.rows[table][:, None].double()  # [S, 2]
+        block = at.long().clamp(max=ROW_BLOCKS - 1)
+        ends = below[:, table[:, None], block].lerp(below[:, table[:, None], block + 1], at - block)  # [2, S, 2]
+        return torch.diff(ends)[..., 0]
+
     def columns(self, index: Int[Tensor, " S"]) -> dict[str, Tensor]:
-        """Every field but the names, for the tables at `index`; an index may repeat."""
-        return {field.name: getattr(self, field.name)[index] for field in fields(self)[1:]}
+        """Every known field but the names, for the tables at `index`; an index may repeat."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        return {name: values[index] for name, values in known.items() if values is not None}
 
 
 def padded_dim(dim: int) -> int:
@@ -153,7 +178,19 @@ def columns_of(name: str) -> tuple[str, int]:
 
 def concatenate(parts: Sequence[Tables]) -> Tables:
     """All tables of `parts`, in order."""
-    return Tables(
-        tuple(name for part in parts for name in part.names),
-        *(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tables)[1:]),
-    )
+    shares = [own for part in parts for own in ([None] * len(part) if part.block_share is None else part.block_share)]
+    columns = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tables)[1:-1]}
+    return Tables(tuple(name for part in parts for name in part.names), **columns, block_share=block_shares(shares))
+
+
+def block_shares(shares: Sequence[Sequence[float] | Float[Tensor, " K"] | None]) -> Float[Tensor, "T 64"] | None:
+    """`Tables.block_share` by the share of the lookups in each of any number of equal blocks; None for a table without."""
+    if all(own is None for own in shares):
+        return None
+    found = np.full((len(shares), ROW_BLOCKS), 1 / ROW_BLOCKS)
+    for t, own in enumerate(shares):
+        if own is not None and len(own) != ROW_BLOCKS:
+            edges = np.linspace(0, len(own), ROW_BLOCKS + 1)
+            own = np.diff(np.interp(edges, range(len(own) + 1), np.append(0, np.cumsum(np.asarray(own)))))
+        found[t] = found[t] if own is None else own
+    return torch.from_numpy(found).float()

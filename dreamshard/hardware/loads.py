@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.hardware.links import VECTOR_BYTES
-from dreamshard.placement import ON_ONE_DEVICE
 from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, NUM_BINS, Tables
 
@@ -50,7 +49,7 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
     Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows in proportion, at most the
     shard's rows. A block of rows looks up its share of the lookups, but writes partial sums for the whole batch. A
     data-parallel copy looks up its share of the batch; its backward pass writes a dense gradient, with which a dense
-    optimizer rewrites all rows. `DIM`, which the all-to-all carries, is that of table- and column-wise shards alone.
+    optimizer rewrites all rows. `DIM`, which the all-to-all carries, is that of shards `in_all_to_all` alone.
     """
     task, tables = shards.task, shards.tables
     dim, rows, samples = tables.dim.double(), tables.rows.double(), batch_size * shards.batch_share.double()  # [S]
@@ -67,7 +66,7 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
 
     loads = torch.zeros(len(tables), NUM_LOADS, dtype=torch.float64)
     loads[:, COUNT] = 1
-    loads[:, DIM] = tables.sent_dim * shards.is_any(*ON_ONE_DEVICE)
+    loads[:, DIM] = tables.sent_dim * shards.in_all_to_all
     loads[:, ROWS] = rows
     loads[:, LOOKUPS] = lookups
     loads[:, UNIQUE] = unique

@@ -53,7 +53,8 @@ class Menu(NamedTuple):
         last_option: `[T]` the end (exclusive) of those that the search may take.
         spread: `[O]` one of `ON_DEVICES`, `ON_ALL`, `ON_HOST`.
         first_range: `[O+1]` ranges of columns of an option.
-        load: `[R]` row of `loads` of a range's shard on a device; its last block of rows counts as full.
+        load: `[R]` row of `loads` of a range's shard on its first device; its last block of rows counts as full.
+        step: `[R]` from there to the row of the next device's shard; 0 if all are alike.
         blocks: `[R]` devices that have a block of it.
         size: `[R]` bytes of the shard.
         law: of the devices.
@@ -73,6 +74,7 @@ class Menu(NamedTuple):
     spread: Ints
     first_range: Ints
     load: Ints
+    step: Ints
     blocks: Ints
     size: Ints
     law: DeviceLaw
@@ -182,6 +184,7 @@ def _add_range(menu: Menu, state: State, edit: Ints, sign: int) -> None:
             state.sums[device, column] += sign * menu.loads[row, column]
         state.used[device] += size
         state.totals[_WIDTH] += sign * menu.loads[row, menu.law.width]
+        row += menu.step[number]
     if len(menu.price_ms):
         state.totals[_PRICE] += sign * menu.price_ms[number, place]
     state.place[table, r] = place if sign > 0 else -1

@@ -227,14 +227,14 @@ class NetworkCosts(CostModel):
                 f"table {name!r} is in host memory with a cache, whose cost the trained network does not know; place by "
                 "published figures (`--hardware h100 --placer prior`), which do, or keep all tables in device memory"
             )
-        on_one, tables = shards.is_any(*ON_ONE_DEVICE), shards.tables
+        tables = shards.tables
         own = replace(tables, pooling_factor=tables.pooling_factor * shards.batch_share.to(tables.pooling_factor.dtype))
         features = self.normaliser.of_task(self.task.tables)(own)
         latents = self.network.encode(features, self.network.ratios(self.task, own))
         if isinstance(self.network, StructuredCostNetwork):
             latents = latents.clone()
-            latents[:, DIMS] *= on_one
-        elif not bool(on_one.all()):
+            latents[:, DIMS] *= shards.in_all_to_all
+        elif not bool(shards.is_any(*ON_ONE_DEVICE).all()):
             raise ValueError(_PAPER)
         return latents
 

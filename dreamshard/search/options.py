@@ -164,25 +164,24 @@ class ShardingOptions:
         over = np.where(kind == _ROW_WISE, task.num_devices, np.where(_IS_ON_HOST[kind], per_host, 1))
         block = -(-rows[own] // over)
         blocks = np.where(kind == _COPIES, task.num_devices, -(-rows[own] // block))
-        last = np.where(kind == _COPIES, block, rows[own] - (blocks - 1) * block)
         width, share = ways.end - ways.start, ways.share[of_range]
-        load, size, loads = _shard_loads(task, model, own, kind, np.stack([block, last], axis=1), width, share)
+        load, step, size, loads = _shard_loads(task, model, own, kind, block, blocks, width, share)
         grouped = np.bincount(item) > 1
         if grouped.any():  # an item of several tables is their sum
             every = np.arange(len(item))
-            both = np.stack([rows, rows], axis=1)
-            held, _, summed = _shard_loads(task, model, every, 0 * every, both, dim, np.full(len(item), np.nan))
+            alone, uncached = np.ones_like(every), np.full(len(item), np.nan)
+            held, _, _, summed = _shard_loads(task, model, every, 0 * every, rows, alone, dim, uncached)
             of_items = np.zeros((len(table), summed.shape[1]))
-            np.add.at(of_items, item, summed[held[:, 0]])
+            np.add.at(of_items, item, summed[held])
             is_group = grouped[ways.of_item[of_range]]
-            load[is_group] = len(loads) + ways.of_item[of_range][is_group, None]
-            size[is_group] = limits.item_bytes[ways.of_item[of_range]][is_group, None]
+            load[is_group] = len(loads) + ways.of_item[of_range][is_group]
+            size[is_group] = limits.item_bytes[ways.of_item[of_range]][is_group]
             loads = np.concatenate([loads, of_items])
         if drop:
-            fits = np.bincount(of_range, size[:, 0] > int(task.capacity_bytes.max())) == 0  # [O]
+            fits = np.bincount(of_range, size > int(task.capacity_bytes.max())) == 0  # [O]
             fits |= np.append(np.diff(ways.of_item) > 0, True) & ~np.isin(ways.of_item, ways.of_item[fits])
             ways, kept = ways.select(fits), fits[of_range]
-            load, size, blocks = load[kept], size[kept], blocks[kept]
+            load, step, size, blocks = load[kept], step[kept], size[kept], blocks[kept]
         first_option = np.searchsorted(ways.of_item, np.arange(len(table) + 1))
         first_group = np.cumsum([0, *map(len, limits.groups)])
         spread = np.where(_IS_EVERYWHERE[ways.kind], ON_ALL, np.where(_IS_ON_HOST[ways.kind], ON_HOST, ON_DEVICES))
@@ -191,9 +190,10 @@ class ShardingOptions:
             last_option=first_option[1:].copy(),
             spread=spread,
             first_range=np.concatenate([[0], np.cumsum(ways.parts)]),
-            load=load[:, 0].copy(),
+            load=load,
+            step=step,
             blocks=blocks,
-            size=size[:, 0].copy(),
+            size=size,
             law=law,
             loads=np.ascontiguousarray(loads),
             row_ms=first_ms(law, np.ascontiguousarray(loads)),
@@ -375,28 +375,38 @@ def _sensible(
 
 
 def _shard_loads(
-    task: PlacementTask, model: CostModel, table: Ints, kind: Ints, rows: Ints, width: Ints, share: Floats
-) -> tuple[Ints, Ints, NDArray[np.float64]]:
-    """Numbers `[R, 2]` and bytes of the full and of the last block of each range, and loads `[N, L]` by these numbers.
+    task: PlacementTask,
+    model: CostModel,
+    table: Ints,
+    kind: Ints,
+    block: Ints,
+    blocks: Ints,
+    width: Ints,
+    share: Floats,
+) -> tuple[Ints, Ints, Ints, NDArray[np.float64]]:
+    """`[R]` number of each range's first block, step to the next one's, and bytes of a block; `[N, L]` loads by number.
 
-    Ranges of equal width, and blocks of equal length, have the same number.
+    Ranges of equal width have the same numbers, and so have all blocks if lookups count as even over the rows.
     """
     alike = np.where(_IS_ON_DEVICE[kind], _TABLE_WISE, kind)
     shares, of_share = np.unique(share, return_inverse=True)
     key = (width // DIM_MULTIPLE * len(shares) + of_share) * len(SHARDING_TYPES) + alike
-    key = (key * len(task.tables) + table)[:, None] * 2 + (np.arange(2) * (rows != rows[:, :1]))
-    _, where, number = np.unique(key.ravel(), return_index=True, return_inverse=True)
-    of_range, number = where // 2, number.reshape(rows.shape)
-    nothing = torch.zeros(len(where), dtype=torch.int64)
-    ends = [torch.from_numpy(each) for each in (rows.ravel()[where], width[of_range])]
+    _, where, number = np.unique(key * len(task.tables) + table, return_index=True, return_inverse=True)
+    differ = (task.tables.block_share is not None) & (kind[where] != _COPIES) & (blocks[where] > 1)
+    count = np.where(differ, blocks[where], 1)
+    first, of_range = np.cumsum(count) - count, np.repeat(where, count)
+    start = (np.arange(len(of_range)) - np.repeat(first, count)) * block[of_range]
+    end = np.minimum(start + block[of_range], task.tables.rows.numpy()[table[of_range]])
+    nothing = torch.zeros(len(of_range), dtype=torch.int64)
     shards = Shards(
         task,
         table=torch.from_numpy(table[of_range]),
         device=nothing,
         sharding_type=torch.from_numpy(alike[of_range]),
-        rows=torch.stack([nothing, ends[0]], dim=1),
-        columns=torch.stack([nothing, ends[1]], dim=1),
+        rows=torch.from_numpy(np.stack([start, end], axis=1)),
+        columns=torch.stack([nothing, torch.from_numpy(width[of_range])], dim=1),
         cached_share=torch.from_numpy(share[of_range]),
         devices_per_host=model.devices_per_host,
     )
-    return number, shards.device_bytes.numpy()[number], model.loads(shards)
+    number, step = first[number], differ[number].astype(np.int64)
+    return number, step, shards.device_bytes.numpy()[number], model.loads(shards)

@@ -139,7 +139,7 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, s
             return np.inf
         places[k] = best
         for d in range(best * size, (best + 1) * size) if not on_all and target.own_ms < np.inf else range(0):
-            after = state.sums[d] + menu.loads[menu.load[first + k]]
+            after = state.sums[d] + menu.loads[menu.load[first + k] + (d - best * size) * menu.step[first + k]]
             worst = max(worst, _load(target, device_ms(menu.law, after), after[width], scale))
     return worst
 
@@ -233,7 +233,9 @@ def _spread_evenly(menu: Menu, option: Ints, limit: Target, sweeps: int) -> tupl
         for o in range(menu.first_option[t], menu.last_option[t]) if sweeps else range(option[t], option[t] + 1):
             for r in range(menu.first_range[o], menu.first_range[o + 1]):
                 load = menu.loads[menu.load[r]]
-                copy_into(loads[o], loads[o] + menu.blocks[r] * load)
+                alike = 1 if menu.step[r] else menu.blocks[r]
+                for b in range(menu.blocks[r] // alike):
+                    copy_into(loads[o], loads[o] + alike * menu.loads[menu.load[r] + b])
                 num_bytes[o] += menu.blocks[r] * menu.size[r]
                 if limit.own_ms < np.inf and menu.spread[o] == ON_DEVICES:
                     beyond[o] = beyond[o] or _load(limit, device_ms(menu.law, load), load[menu.law.width], 0.0) > 1

@@ -5,7 +5,7 @@ An Arrow list array *is* (offsets, values), so a file reaches the fused operator
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dreamshard.files import atomic, json_digest
 from dreamshard.files.foreign import InputError, reading
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import NUM_BINS, ROW_BLOCKS, Tables, block_shares
 
 UNUSED_S = 30 * 86_400.0
 """Time after which a local copy of remote lookups is removed; it is fetched again if it is read."""
@@ -186,7 +186,9 @@ def statistics(table: WorkloadTable) -> Tables:
     lookups, num_lookups = table.lookups, len(table.lookups.indices)
     if lookups.batch_size < 1:
         raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
-    counts = np.unique(lookups.indices.numpy(), return_counts=True)[1]  # [U]
+    ids, counts = np.unique(lookups.indices.numpy(), return_counts=True)  # [U]
+    blocks = min(table.rows, ROW_BLOCKS)
+    by_block = np.bincount(ids.astype(np.int64) * blocks // table.rows, counts, blocks)
     return Tables(
         (table.name,),
         rows=torch.tensor([table.rows]),
@@ -196,6 +198,7 @@ def statistics(table: WorkloadTable) -> Tables:
         lookups=torch.tensor([num_lookups]),
         unique_rows=torch.tensor([len(counts)]),
         poolings=torch.tensor([table.poolings], dtype=torch.float64),
+        block_share=block_shares([torch.from_numpy(by_block) / num_lookups if num_lookups else None]),
     )
 
 
@@ -207,5 +210,5 @@ def bin_counts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 def dataset_version(tables: Tables) -> str:
     """Content hash of a dataset, 12 hexadecimal digits: the same for the same tables in any order."""
-    columns = [getattr(tables, column.name).tolist() for column in fields(tables)[1:]]
+    columns = [values.tolist() for values in tables.columns(torch.arange(len(tables))).values()]
     return json_digest(sorted(zip(tables.names, *columns, strict=True)))[:12]

@@ -15,7 +15,7 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_ROWS, InputError, brief, reading
-from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Optimizer, Precision, Tables, padded_dim
+from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Optimizer, Precision, Tables, block_shares, padded_dim
 from dreamshard.workloads.zipf import expected_counts
 
 FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
@@ -38,7 +38,9 @@ _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is cou
 
 def _adding_up(bins: tuple[float, ...]) -> tuple[float, ...]:
     if sum(bins) > 0 and abs(sum(bins) - 1) > 0.01:
-        raise ValueError(f"bin_0 to bin_16 are shares of the distinct rows, but add up to {sum(bins):.4g}")
+        raise ValueError(
+            f"shares of distinct rows in bins, or of lookups in blocks, add up to {sum(bins):.4g}, not to 1"
+        )
     return bins
 
 
@@ -49,9 +51,9 @@ _OUTPUTS = {"pooled": "sum", "sequence": "none"}
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**40)]
 Bins = Annotated[tuple[Number, ...], Field(min_length=NUM_BINS, max_length=NUM_BINS), AfterValidator(_adding_up)]
-Features = Annotated[
-    tuple[str, ...], BeforeValidator(lambda value: value.split("+") if isinstance(value, str) else value)
-]
+_JOINED = BeforeValidator(lambda value: value.split("+") if isinstance(value, str) else value)
+Features = Annotated[tuple[str, ...], _JOINED]
+BlockShare = Annotated[tuple[Number, ...], Field(min_length=1), _JOINED, AfterValidator(_adding_up)]
 _AS_PRINTED = BeforeValidator(lambda value: value.rpartition(".")[2].lower() if isinstance(value, str) else value)
 """TorchRec prints values as `FP16` or `DataType.FP16`."""
 
@@ -70,6 +72,7 @@ class ModelTable:
         is_weighted: whether its lookups have weights.
         optimizer: fused into the backward pass; None if the model does not say.
         num_poolings: pooled vectors per sample; None for one per feature.
+        block_share: of the lookups, in each of any number of equal blocks of rows (`0.7+0.2+0.1` in CSV).
         collection: class of the module that holds it, with its package; empty if unknown.
 
     Raises:
@@ -91,6 +94,7 @@ class ModelTable:
     optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
     collection: str = ""
     num_poolings: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    block_share: BlockShare | None = None
 
     @property
     def path(self) -> str:
@@ -188,16 +192,18 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
         name: torch.tensor([getattr(table, name) for table in complete], dtype=types.get(name, torch.int64))
         for name in ("rows", "dim", "poolings", *FILLABLE)
     }
-    return Tables(tuple(table.name for table in complete), **tensors)
+    shares = block_shares([table.block_share for table in complete])
+    return Tables(tuple(table.name for table in complete), **tensors, block_share=shares)
 
 
 def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
     known: dict[str, dict[str, Any]] = {}
     if ingested is not None:
-        columns = ("rows", "dim", *FILLABLE)
-        figures = zip(*(getattr(ingested, column).tolist() for column in columns), strict=True)
-        known = {name: dict(zip(columns, own, strict=True)) for name, own in zip(ingested.names, figures, strict=True)}
+        columns = {column: getattr(ingested, column).tolist() for column in ("rows", "dim", *FILLABLE)}
+        shares = ingested.block_share
+        columns["block_share"] = [()] * len(ingested) if shares is None else shares.tolist()
+        known = {name: {each: columns[each][t] for each in columns} for t, name in enumerate(ingested.names)}
 
     def complete(table: ModelTable) -> ModelTable:
         own, pooling = known.get(table.name), table.pooling_factor
@@ -205,7 +211,8 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
             return table
         if pooling is not None and not math.isclose(pooling, own["pooling_factor"], rel_tol=_SAME_POOLING):
             return table
-        return replace(table, **{column: own[column] for column in lacking([table])})
+        filled = {column: own[column] for column in lacking([table])}
+        return replace(table, **filled, block_share=table.block_share or tuple(own["block_share"]) or None)
 
     return [complete(table) for table in listed]
 

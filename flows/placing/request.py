@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
+from dreamshard.explain import HOT_SHARE, uneven_ms
 from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
@@ -157,6 +158,11 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
             weighed = weigh(task, in_use, placement, oracle, request.price)
         placement = weighed.chosen.placement if weighed else rename_devices(task, placement, in_use.shards)
         moves = steps(task, in_use.shards, placement)
+    if oracle is not None and (cost_ms := uneven_ms(task, placement, oracle)) is not None:
+        note(
+            f"rows are spread as if looked up alike; with {HOT_SHARE:.0%} of their lookups on one device a step would take "
+            f"{cost_ms:.3f} ms: ingest lookups, or give block_share (docs/own-tables.md)"
+        )
     plan = make_plan(
         task,
         placement,

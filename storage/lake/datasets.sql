@@ -38,6 +38,7 @@ create table empty.tables (
     bin_16 double,                       -- shares of the distinct rows
     lookups bigint, unique_rows bigint,
     poolings double,                     -- pooled vectors of a sample; 0 for sequences, which have one per lookup
+    block_share float[],                 -- of the lookups, in each of 64 equal blocks of rows; null for even ones
     source varchar,
     lookups_file varchar,                -- path below the lake's root
     created_at timestamp

@@ -12,7 +12,7 @@ import torch
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import NUM_BINS, Tables, block_shares
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
 from storage.lake.parquet_files import content_id
@@ -48,6 +48,7 @@ def description_columns(tables: Tables) -> Row:
         "name": list(tables.names),
         **{name: getattr(tables, name).numpy() for name in _OF_TABLES},
         **dict(zip(_BINS, tables.bins.double().numpy().T, strict=True)),
+        "block_share": [None] * len(tables) if tables.block_share is None else list(tables.block_share.numpy()),
     }
 
 
@@ -55,8 +56,9 @@ def tables_from_rows(rows: pa.Table) -> Tables:
     """The tables of rows; counts are int64, pooling factor and bins float64."""
     columns = {name: torch.from_numpy(rows.column(name).to_numpy().copy()) for name in (*_OF_TABLES, *_BINS)}
     columns["dim"] = columns["dim"].to(torch.int64)
-    bins = torch.stack([columns.pop(name) for name in _BINS], dim=1)
-    return Tables(tuple(rows.column("name").to_pylist()), bins=bins, **columns)
+    bins, shares = torch.stack([columns.pop(name) for name in _BINS], dim=1), rows.column("block_share").to_pylist()
+    names = tuple(rows.column("name").to_pylist())
+    return Tables(names, bins=bins, **columns, block_share=block_shares(shares))
 
 
 def lookups_file(one_table: Tables) -> str:

@@ -1,9 +1,11 @@
 """A home, a dataset of four tables that can be checked by hand, and samples measured on it."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.tables import Tables
@@ -33,7 +35,7 @@ def lake(store: Store) -> Lake:
 
 @pytest.fixture
 def tables() -> Tables:
-    return four_tables()
+    return replace(four_tables(), block_share=torch.arange(4 * 64.0).reshape(4, 64) / 1000)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,10 +33,16 @@ CONSTRAINED = Constraints(
 
 
 @pytest.mark.parametrize("kind", PLACERS)
-@pytest.mark.parametrize("constraints", [ANY_SHARDING, CONSTRAINED], ids=["free", "constrained"])
+@pytest.mark.parametrize(
+    ("constraints", "hot"),
+    [(ANY_SHARDING, False), (CONSTRAINED, False), (ANY_SHARDING, True)],
+    ids=["free", "constrained", "hot rows"],
+)
 @torch.no_grad()
-def test_a_state_after_1000_changes_costs_the_same_as_rebuilt(kind, constraints):
-    task = PlacementTask(pool_of(24), 8, 2**33, devices_per_host=4, constraints=constraints)
+def test_a_state_after_1000_changes_costs_the_same_as_rebuilt(kind, constraints, hot):
+    share = torch.rand(24, 64, generator=torch.Generator().manual_seed(0)) ** 8 if hot else None
+    tables = replace(pool_of(24), block_share=share)
+    task = PlacementTask(tables, 8, 2**33, devices_per_host=4, constraints=constraints)
     costs = PLACERS[kind]().costs(task)
     options = ShardingOptions.of(task, costs, ALL)
     menu = options.menu

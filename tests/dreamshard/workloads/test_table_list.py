@@ -79,6 +79,7 @@ def test_vectors_follow_from_poolings_features_or_lengths(tmp_path):
         "name,rows,dim\nx,10,8\nx,10,8\n",
         "name,rows,dim,pooling_factor\nx,10,8,-1\n",
         "name,rows,dim,bin_0\nx,10,8,1\n",
+        "name,rows,dim,block_share\nx,10,8,0.7+0.7\n",
         "name,rows,dim\nt," + "9" * 400 + ",4",
     ],
 )

@@ -35,7 +35,7 @@ def lookups_of(name: str, indices: list[int]) -> WorkloadTable:
 def test_tables_come_back_bit_for_bit_in_their_order(lake: Lake, tables: Tables, version: str):
     back = lake.read_dataset(version)
     assert back.names == tables.names
-    for name in ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows"):
+    for name in ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows", "block_share"):
         assert torch.equal(getattr(back, name), getattr(tables, name)), name
         assert getattr(back, name).dtype == getattr(tables, name).dtype, name
     assert dataset_version(back) == version

@@ -1,0 +1,1 @@
+"""Checks that need a GPU machine, and run there by a script."""
