@@ -2,7 +2,7 @@
 
 - `dreamshard`: this project's cost network, and its search.
 - `paper`: DreamShard as published (arXiv 2210.02023): the paper's networks, and placements by the greedy policy alone.
-- `autoshard`: AutoShard as published (arXiv 2208.06399).
+- `autoshard`: after AutoShard (arXiv 2208.06399); `docs/as-published.md` lists what differs.
 
 All randomness comes from the state's generator, which is saved with it, so an interrupted run ends with the same bits as an
 uninterrupted one.
@@ -357,6 +357,6 @@ def _unbalanced(task: PlacementTask, generator: torch.Generator, algorithm: Algo
     """
     weights = (_UNBALANCED_SPREAD * torch.randn(task.num_devices, generator=generator)).exp()
     devices = torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)
-    if algorithm != "autoshard":  # which is as published
+    if algorithm != "autoshard":  # where tables of any work share a device
         devices[(task.tables.dim * task.tables.pooling_factor).argsort()] = devices.sort().values
     return devices
