@@ -139,15 +139,19 @@ def rollout(
 
 
 def log_probs(
-    policy: PolicyNetwork, episode: Episode, taken: Rollout
+    policy: PolicyNetwork, episode: Episode, taken: Rollout, *, masks: bool = True
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """Log-probability of each action of rollouts, and entropy of each step in nats, with gradients."""
+    """Log-probability of each action of rollouts, and entropy of each step in nats, with gradients.
+
+    With `masks` they are of the choice among the legal devices, otherwise among all.
+    """
     placed = torch.nn.functional.one_hot(taken.actions, len(episode.capacity_bytes))  # [B, T, D]
     held = placed.cumsum(dim=1) - placed  # tables of each device before the step
     scores = policy.table_scores(episode.features)
     added = placed * scores[:-1, None]
     tables = torch.where(held > 0, added.cumsum(dim=1) - added, scores[-1])
-    chances = masked(tables + policy.cost_scores(taken.costs), taken.legal)
+    legal = taken.legal if masks else torch.ones_like(taken.legal)
+    chances = masked(tables + policy.cost_scores(taken.costs), legal)
     return chances.log_prob(taken.actions), chances.entropy()
 
 
@@ -278,14 +282,16 @@ def update(
     episodes: int,
     entropy_weight: float,
     generator: torch.Generator,
+    *,
+    masks: bool = True,
 ) -> UpdateFigures:
-    """Sample an episode `episodes` times and take one optimizer step towards the cheaper rollouts.
+    """Sample an episode `episodes` times and take one optimizer step towards the cheaper rollouts; see `log_probs`.
 
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
     taken = rollout(policy, episode, episodes, generator)
-    log_prob, entropy = log_probs(policy, episode, taken)
+    log_prob, entropy = log_probs(policy, episode, taken, masks=masks)
     with torch.no_grad():
         overall_ms = episode.network.overall_ms(taken.loads)
     loss = policy_gradient_loss(log_prob, entropy, overall_ms, taken.feasible, entropy_weight)

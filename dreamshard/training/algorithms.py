@@ -2,7 +2,7 @@
 
 - `dreamshard`: this project's cost network, and its search.
 - `paper`: DreamShard as published (arXiv 2210.02023): the paper's networks, and placements by the greedy policy alone.
-- `autoshard`: AutoShard as published (arXiv 2208.06399).
+- `autoshard`: after AutoShard (arXiv 2208.06399); `docs/as-published.md` lists what differs.
 
 All randomness comes from the state's generator, which is saved with it, so an interrupted run ends with the same bits as an
 uninterrupted one.
@@ -99,6 +99,8 @@ class DreamShard:
     """Whether the cost network learns from all-to-alls measured alone."""
     least_rate: ClassVar[float] = 0.05
     """Of the initial learning rates, to which they fall."""
+    coasts: ClassVar[bool] = False
+    """Whether each network follows its momentum while the other learns."""
     rollout: ClassVar[Callable[..., Any]] = staticmethod(mdp.rollout)
     update: ClassVar[Callable[..., UpdateFigures]] = staticmethod(mdp.update)
     """Improves the policy on predicted costs of rollouts of one task."""
@@ -197,6 +199,8 @@ class DreamShard:
             error = prediction_error(network, CostData.of(fresh, state.normaliser))
         loss = network.fit(data, state.cost_optimizer, config.cost_steps, config.cost_batch, state.generator)
         network.measured_on = data.measured_on
+        if self.coasts:
+            _coast(state.policy_optimizer, config.cost_steps)
         return CostFit(loss, error)
 
     def improve(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> UpdateFigures:
@@ -212,6 +216,8 @@ class DreamShard:
             figures.append(
                 self.update(policy, state.policy_optimizer, episode, config.episodes, config.entropy_weight, generator)
             )
+            if self.coasts:
+                _coast(state.cost_optimizer, 1)
         state.iteration += 1
         return UpdateFigures(*map(fmean, zip(*figures, strict=True)))
 
@@ -243,6 +249,8 @@ class Paper(DreamShard):
     made = staticmethod(partial(DreamShardPlacer, inference="policy"))
     uses_exchanges = False
     least_rate = 0.0
+    coasts = True  # one Adam of both networks; before torch 2, `zero_grad` left gradients of 0, which Adam steps by
+    update = staticmethod(partial(mdp.update, masks=False))
 
     def normaliser(self, pool: Tables) -> Normaliser:
         """Each task has its own."""
@@ -332,6 +340,14 @@ def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> Placem
     return tasks[int(torch.randint(len(tasks), (), generator=generator))]
 
 
+def _coast(optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Take Adam's steps with gradients of 0; weights that never had a gradient stay."""
+    for weight in optimizer.param_groups[0]["params"]:
+        weight.grad = torch.zeros_like(weight) if weight in optimizer.state else None
+    for _ in range(steps):
+        optimizer.step()
+
+
 def _unbalanced(task: PlacementTask, generator: torch.Generator, algorithm: Algorithm) -> Tensor:
     """Devices of a placement with very different numbers and sizes of tables per device, not necessarily legal.
 
@@ -341,7 +357,7 @@ def _unbalanced(task: PlacementTask, generator: torch.Generator, algorithm: Algo
     """
     weights = (_UNBALANCED_SPREAD * torch.randn(task.num_devices, generator=generator)).exp()
     devices = torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)
-    if algorithm != "autoshard":  # which is as published
+    if algorithm != "autoshard":  # where tables of any work share a device
         devices[(task.tables.dim * task.tables.pooling_factor).argsort()] = devices.sort().values
         devices = torch.randperm(task.num_devices, generator=generator)[devices]  # or the last one had the heaviest
     return devices

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 Algorithm = Literal["dreamshard", "paper", "autoshard"]
-"""Algorithms to train: this project's networks and search, DreamShard as published, AutoShard as published."""
+"""Algorithms to train: this project's networks and search, DreamShard as published, and one after AutoShard."""
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 DEFAULT_ALGORITHM: Algorithm = "dreamshard"

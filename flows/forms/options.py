@@ -13,7 +13,7 @@ from dreamshard.tables import Optimizer, Precision
 from dreamshard.training.config import Algorithm as AlgorithmName
 
 Mode = Literal["auto", "fixed", "pool"]
-Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper, autoshard: as published.")]
+Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper: as published; autoshard: after it.")]
 Current = Annotated[
     str | None, Field(description="The plan in use (full path): weighed or measured against the new one.")
 ]

@@ -23,7 +23,7 @@ img { max-width: 100%; }
 """
 _ABOUT = {
     "paper": "Algorithm `paper`: DreamShard as published, whose policy places without a search.",
-    "autoshard": "Algorithm `autoshard`: AutoShard as published. It balances predicted compute and knows nothing of "
+    "autoshard": "Algorithm `autoshard`: after AutoShard. It balances predicted compute and knows nothing of "
     "all-to-alls, so compare compute below as well as the cost of a step.",
 }
 """The objective of a training, by the candidate's name, if it is not the predicted cost of a step."""

@@ -23,7 +23,7 @@ from storage.settings import Settings
 _ABOUT: dict[Algorithm, str] = {
     "dreamshard": "Places embedding tables on devices.",
     "paper": "Places embedding tables on devices as DreamShard was published (arXiv 2210.02023): the policy alone.",
-    "autoshard": "Places embedding tables on devices as AutoShard was published (arXiv 2208.06399): balances compute.",
+    "autoshard": "Places embedding tables on devices after AutoShard (arXiv 2208.06399): balances compute.",
 }
 _EXAMPLE = [
     {

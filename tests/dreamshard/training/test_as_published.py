@@ -1,5 +1,6 @@
 """The algorithm `paper` computes what the authors' program computes (docs/as-published.md lists what differs)."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from dreamshard.constraints import Constraints
 from dreamshard.cost_model import CostData, Normaliser
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.policy.mdp import Episode, log_probs, rollout
+from dreamshard.policy.mdp import Episode, log_probs, policy_gradient_loss, rollout
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
@@ -21,6 +22,7 @@ from tests.helpers.trained import TINY, fit_costs, improve_policy, make_placer, 
 
 DEVICES = 4
 TASK = PlacementTask(pool_of(18), DEVICES, 2**33)
+TIGHT = replace(TASK, memory_bytes=int(TASK.table_bytes.sum() / DEVICES + TASK.table_bytes.max() / 2))
 PAPER = with_algorithm(TINY, "paper")
 SEEDS = pytest.mark.parametrize("seed", range(4))
 
@@ -50,11 +52,13 @@ def test_published_heads_agree_with_an_empty_device(seed):
 
 @SEEDS
 def test_order_and_probabilities_are_as_published(seed):
+    """The published softmax covers devices without room too."""
     network, policy = ours(random_weights(seed))
-    episode = Episode.of(TASK, network, Normaliser.per_task())
+    episode = Episode.of(TIGHT, network, Normaliser.per_task())
     taken = rollout(policy, episode, 1, torch.Generator().manual_seed(seed))
+    assert not taken.legal.all()
     with torch.no_grad():
-        found, _ = log_probs(policy, episode, taken)  # [1, T]
+        found, _ = log_probs(policy, episode, taken, masks=False)  # [1, T]
     published, features = PublishedDreamShard(random_weights(seed)), published_features(TASK.tables)
     assert episode.order.tolist() == published.order(features)
     on: list[list[int]] = [[] for _ in range(DEVICES)]
@@ -104,6 +108,39 @@ def test_learning_rates_fall_linearly_to_one_step_before_zero():
         seen.append([optimizer.param_groups[0]["lr"] for optimizer in (state.cost_optimizer, state.policy_optimizer)])
         improve_policy(state, [TASK])
     assert seen == [[5e-4 * (1 - i / 3)] * 2 for i in range(3)]
+
+
+def test_training_is_one_adam_that_keeps_gradients_of_zero():
+    """As `zero_grad` left them before torch 2: each network follows its momentum while the other learns."""
+    state, samples = start_training(TASK.tables, PAPER, seed=0), []
+    network, policy, generator = map(deepcopy, (state.cost_network, state.policy, state.generator.get_state()))
+    generator, phases = torch.Generator().set_state(generator), torch.arange(16.0).view(DEVICES, 4)
+    adam = torch.optim.Adam([*network.parameters(), *policy.parameters()], lr=PAPER.cost_learning_rate)
+
+    def step(loss):
+        adam.zero_grad(set_to_none=False)
+        loss.backward()
+        adam.step()
+
+    for number in range(PAPER.iterations):
+        adam.param_groups[0]["lr"] = PAPER.cost_learning_rate * (1 - number / PAPER.iterations)
+        samples.append(sample_of_phases(TIGHT, placement_with_an_empty_device(number), number + phases))
+        fit_costs(state, samples)
+        improve_policy(state, [TIGHT])
+        data = CostData.of(samples, Normaliser.per_task())
+        for _ in range(PAPER.cost_steps):
+            step(network.loss(data, PAPER.cost_batch, generator))
+        for _ in range(PAPER.policy_updates):
+            torch.randint(1, (), generator=generator)  # the task
+            episode = Episode.of(TIGHT, network, Normaliser.per_task())
+            taken = rollout(policy, episode, PAPER.episodes, generator)
+            chances = log_probs(policy, episode, taken, masks=False)
+            cost_ms = network.overall_ms(taken.loads).detach()
+            step(policy_gradient_loss(*chances, cost_ms, taken.feasible, PAPER.entropy_weight))
+    for learned, expected in ((state.cost_network, network), (state.policy, policy)):
+        for name, weight in learned.named_parameters():
+            if name != "score.bias":  # no probability depends on it
+                torch.testing.assert_close(weight, expected.get_parameter(name), rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize(
