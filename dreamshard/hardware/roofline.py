@@ -265,4 +265,5 @@ def _beside_host(kernels_s: float, launches: float, figures: Floats) -> float:
     """The longer of kernels and launches, smoothly (norm of order 4), and the call's share of what kernels wait for."""
     squared, host_squared = kernels_s * kernels_s, (launches * figures[_LAUNCH]) ** 2
     waited_s = figures[_HOST] * launches / (HOST_FORWARD_LAUNCHES + HOST_BACKWARD_LAUNCHES)
-    return math.sqrt(math.sqrt(squared * squared + host_squared * host_squared)) + waited_s
+    seconds: float = math.sqrt(math.sqrt(squared * squared + host_squared * host_squared)) + waited_s
+    return seconds
