@@ -26,16 +26,19 @@ class Gain:
 def gain_over(costs: Costs, reference: Costs, *, nested: bool = False) -> Gain:
     """Savings of `costs` `[S, T]` of seeds and tasks over `reference` `[S, T]`; infinite if nothing fitted.
 
+    The mean is of logarithms of ratios, as in `dreamshard.evaluation.PairedComparison`.
+
     If all seeds place the same tasks, seeds and tasks are resampled independently (a two-way bootstrap). If tasks are
     `nested`, so that each seed has tasks of its own, seeds are resampled, and the tasks of each.
     """
     if not (np.isfinite(costs).all() and np.isfinite(reference).all()):
         return Gain(mean=None, low=None, high=None)
-    generator, (seeds, tasks) = np.random.default_rng(0), costs.shape
+    logs, generator, (seeds, tasks) = np.log(reference / costs), np.random.default_rng(0), costs.shape
     of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _DRAWS)[:, :, None]  # [N, S, 1]
     of_tasks = generator.multinomial(
         tasks, np.full(tasks, 1 / tasks), (_DRAWS, seeds if nested else 1)
     )  # [N, S or 1, T]
-    drawn, against = ((of_seeds * of_tasks * each).sum(axis=(1, 2)) for each in (costs, reference))  # [N]
-    low, high = np.quantile(1 - drawn / against, (0.025, 0.975))
-    return Gain(mean=float(1 - costs.mean() / reference.mean()), low=float(low), high=float(high))
+    drawn = (of_seeds * of_tasks * logs).sum(axis=(1, 2)) / (seeds * tasks)  # [N]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    mean, low, high = (float(-np.expm1(-each)) for each in (logs.mean(), low, high))
+    return Gain(mean=mean, low=low, high=high)

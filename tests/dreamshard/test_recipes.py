@@ -71,7 +71,7 @@ def test_a_recipe_keeps_its_sizes_for_its_own_tables(name):
         ("simulated:a100", "default", DEFAULT_BATCH),
         ("emulated", "default", DEFAULT_BATCH),
         ("cluster:ray:cuda", "default", DEFAULT_BATCH),
-        ("cluster:ray:cpu", "default", 2048),
+        ("cluster:ray:cpu", "default", 1024),
         ("simulated", "smoke", 512),
     ],
 )

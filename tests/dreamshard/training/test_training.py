@@ -130,7 +130,7 @@ def test_a_short_run_places_unseen_tasks_better_than_chance():
     for task in sample_tasks(pool_of(40, seed=9), 6, 12, 4, 2**33, generator):
         found = testbed.measure(task, placer.place(task)).overall_ms
         drawn = device_costs(testbed, task.tables, torch.randint(4, (40, 12), generator=generator), 4).overall_ms()
-        assert found < 0.8 * float(drawn.mean())
+        assert found < float(drawn.quantile(0.1))
 
 
 def test_placements_that_did_not_fit_are_not_learnt_from():
