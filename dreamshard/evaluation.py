@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count, product
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -66,6 +66,7 @@ class EvaluationRow:
         predicted_ms: by the candidate's cost network; NaN if nothing predicts it.
         place_ms: time to find the placement.
         costs: `[D]` of the first repeat.
+        rounds_ms: slowest device's sum in each round of each repeat, in the order of the rounds; empty if unknown.
     """
 
     placer: str
@@ -75,6 +76,7 @@ class EvaluationRow:
     predicted_ms: float
     place_ms: float
     costs: DeviceCosts
+    rounds_ms: tuple[tuple[float, ...], ...] = ()
 
     @property
     def overall_ms(self) -> float:
@@ -92,7 +94,8 @@ class PairedComparison:
     """Relative gain of one placer over another, task by task or repeat by repeat.
 
     A gain is `1 - exp(-m)`, where `m` is the mean of `log(reference's cost / cost)`: the share of the cost that is saved, and
-    the same however the two are named. Intervals of tasks are over tasks of other tables (`mean_error`).
+    the same however the two are named. Of one task and repeat it is the median over the rounds, in each of which both were
+    measured within moments: a machine that is slow for seconds slows both. Intervals are over other tables (`mean_error`).
 
     Attributes:
         fits: whether every placement of the placer fitted its devices when measured.
@@ -202,7 +205,7 @@ def evaluate(
     """
     placed = [_place(*part, optional) for part in parts]
     generator, groups = torch.Generator().manual_seed(seed), count()
-    measured: dict[tuple[str, Placement], list[CostSample]] = defaultdict(list)
+    measured: dict[tuple[str, Placement], list[list[CostSample]]] = defaultdict(list)
     for (_, tasks, repeats), of_part in zip(parts, placed, strict=True):
         for task, repeat in product(tasks, range(repeats)):
             distinct = dict.fromkeys(each.placement for each in of_part if each.task is task and each.placement)
@@ -213,7 +216,7 @@ def evaluate(
                 group.append(partial(measure, *reference, repeat=number, is_reference=True))
             rounds = measure_in_rounds(group, [[] for _ in group], limits, generator)
             for same, samples in zip(distinct, rounds, strict=False):
-                measured[task.name, same].append(least(samples))
+                measured[task.name, same].append(samples)
     rows = []
     for name, task, placement, place_ms in chain.from_iterable(placed):
         kept = [] if placement is None else measured[task.name, placement]
@@ -222,10 +225,11 @@ def evaluate(
                 placer=name,
                 task=task,
                 placement=placement,
-                repeats_ms=tuple(sample.overall_ms for sample in kept) or (math.inf,),
+                repeats_ms=tuple(least(rounds).overall_ms for rounds in kept) or (math.inf,),
                 predicted_ms=float(predict(name, task, placement).overall_ms()) if predict and placement else math.nan,
                 place_ms=place_ms,
-                costs=kept[0].costs if kept else DeviceCosts(torch.zeros(task.num_devices, len(PHASES))),
+                costs=least(kept[0]).costs if kept else DeviceCosts(torch.zeros(task.num_devices, len(PHASES))),
+                rounds_ms=tuple(tuple(sample.overall_ms for sample in rounds) for rounds in kept),
             )
         )
     return rows
@@ -287,19 +291,28 @@ def paired_comparison(
         [pair] = pairs
         if len({placement_identity(row.task, row.placement) for row in pair if row.placement}) == 1:
             return PairedComparison(fits=True, mean_gain=0.0, is_same_placement=True, **facts)
-        repeats = [*zip(*(row.repeats_ms for row in pair), strict=True)]
-        if len(set(repeats)) == 1:  # repeating showed nothing
-            repeats = repeats[:1]
-        gains, tables = [math.log(b / a) for a, b in repeats], None
+        gains, tables = _log_ratios(*pair), None
+        if len(set(zip(*(row.repeats_ms for row in pair), strict=True))) == 1:  # repeating showed nothing
+            gains = gains[:1]
     else:
         of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
         for row, reference_row in pairs:
-            of_tables[row.task.whole_tables].append(math.log(reference_row.overall_ms / row.overall_ms))
+            of_tables[row.task.whole_tables].append(fmean(_log_ratios(row, reference_row)))
         gains, tables = [fmean(same) for same in of_tables.values()], list(of_tables) if over == "tasks" else None
     if len(gains) == 1:
         return PairedComparison(fits=True, mean_gain=_saved(gains[0]), **facts)
     error, tables_error = mean_error(gains, tables)
     return PairedComparison.of(fmean(gains), error, tables_error=tables_error, **facts)
+
+
+def _log_ratios(row: EvaluationRow, reference: EvaluationRow) -> list[float]:
+    """Logarithm of the reference's cost over the row's, of each repeat."""
+    ratios = []
+    of_both = (each.rounds_ms or tuple((least_ms,) for least_ms in each.repeats_ms) for each in (row, reference))
+    for repeat, (own, other) in enumerate(zip(*of_both, strict=True)):
+        both = [math.log(b / a) for a, b in zip(own, other, strict=True) if math.isfinite(a) and math.isfinite(b)]
+        ratios.append(median(both or [math.log(reference.repeats_ms[repeat] / row.repeats_ms[repeat])]))
+    return ratios
 
 
 def mean_error(gains: Sequence[float], tables: Sequence[frozenset[str]] | None = None) -> tuple[float, float]:

@@ -147,6 +147,15 @@ def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
         paired_comparison(rows, "new", "other")
 
 
+def test_a_gain_is_the_median_over_rounds_in_which_both_were_measured():
+    slow = [1.0, 1.4, 1.0, 1.3]  # the machine, in each round
+    new = replace(row("new", "a", 9.0), rounds_ms=((9.0, 9.0 * 1.4, 9.0 * 1.5, 9.0 * 1.3),))
+    old = replace(row("old", "a", 10.0, device=(0, 0)), rounds_ms=(tuple(10.0 * each for each in slow),))
+    assert paired_comparison([new, old], "new", "old").mean_gain == pytest.approx(0.1), "one burst decides nothing"
+    twice = [replace(each, repeats_ms=each.repeats_ms * 2, rounds_ms=each.rounds_ms * 2) for each in (new, old)]
+    assert paired_comparison(twice, "new", "old").mean_gain == pytest.approx(0.1)
+
+
 def test_tasks_that_share_tables_have_a_larger_error():
     gains = [0.1, 0.3, 0.2, 0.4]
     apart, error = [frozenset("ab"), frozenset("cd"), frozenset("ef"), frozenset("gh")], stats.sem(gains)
