@@ -37,7 +37,7 @@ from tests.benchmarks.contest import DATA, QUICK, Contest, System, measured, res
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.pools import BATCH, Size, halves, meta_tables
 from tests.helpers.laws import LawTestbed
-from tests.helpers.neuroshard_law import DEVICES, DIMS, MOST_BYTES, NeuroShardLaw, neuroshard_law
+from tests.helpers.neuroshard_law import DEVICES, DIMS, MOST_BYTES, NeuroShardLaw, neuroshard_folder, neuroshard_law
 from tests.helpers.testbeds import RTX2080TI
 
 SIZES, TRAINED, NOISE = tuple(Size(count, DEVICES) for count in range(10, 61, 10)), Size(30, DEVICES), 0.02
@@ -81,7 +81,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     """Train every placer with a seed, and place all of its tasks, except the sizes and placers that are `known`."""
-    law = replace(neuroshard_law(), wider=True)
+    law = neuroshard_law(neuroshard_folder(), wider=True)
     train, unseen = cell.pools()
     testbed, designed = LawTestbed(law, cell.seed, NOISE), designed_exchanges([DEVICES], None, 4 * BATCH * _WIDEST)
     exchanges = [testbed.measure_exchange(each) for each in designed if each.sent_bytes[0] >= 4 * BATCH * _NARROWEST]

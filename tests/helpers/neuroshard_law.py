@@ -12,7 +12,7 @@ testbed do not, as on this project's own.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,12 +81,18 @@ class NeuroShardLaw(Law):
         return super().exchange_ms(dims, own_ms)
 
 
-@cache
-def neuroshard_law(folder: Path | None = None) -> NeuroShardLaw:
-    """The law of the three files in a folder, by default that of the environment."""
-    if folder is None and FOLDER not in os.environ:
+def neuroshard_folder() -> Path:
+    """The folder of the law's files, from the environment."""
+    if FOLDER not in os.environ:
         raise ValueError(f"{FOLDER} is not set; set it to the folder with {', '.join(_FILES)}")
-    folder = folder or Path(os.environ[FOLDER])
+    return Path(os.environ[FOLDER])
+
+
+@cache
+def neuroshard_law(folder: Path, *, wider: bool = False) -> NeuroShardLaw:
+    """The law of the three files in a folder."""
+    if wider:
+        return replace(neuroshard_law(folder), wider=True)
     compute, backward, forward = (torch.load(folder / name, weights_only=True) for name in _FILES)
     table, head = _layers(compute, "t_hidden"), _layers(compute, "c_hidden", normalises=False)
     fused_ms = _compiled(head)

@@ -141,7 +141,7 @@ def test_the_law_refuses_what_was_not_measured(folder, name):
 
 
 def test_the_wider_law_predicts_more_tables_and_dims_between(folder):
-    law = replace(neuroshard_law(folder), wider=True)
+    law = neuroshard_law(folder, wider=True)
     assert law.true_ms(*on_one(60, dim=24)) > 0
     assert law.outside(*on_one(16, dim=16))
     assert not law.outside(*on_one(15, dim=16))
