@@ -78,3 +78,4 @@ def test_a_hot_rank_of_eight_b200_is_predicted():
     hot_ms, even_ms = (B200.predict(each, placement).phases_ms[0] for each in (task, even))
     assert 8.38 / 1.5 < float(hot_ms[1]) < 8.38 * 1.5
     assert float(hot_ms[[0, 3]].sum()) > 4 * float(even_ms[[0, 3]].sum()), "5.6 times the lookups"
+    assert 12.46 / 1.5 < float(hot_ms[[0, 3]].sum()) < 12.46 * 1.5
