@@ -243,7 +243,6 @@ def measured_rows(
     testbed: TestbedReference,
     optional: Collection[str] = (),
     reference: tuple[PlacementTask, Placement] | None = None,
-    progress: str = "evaluate",
 ) -> tuple[list[EvaluationRow], MeasuredOn]:
     """Every placer's placements, measured in rounds that are kept at once; and the setting of the measurements.
 
@@ -252,7 +251,6 @@ def measured_rows(
         predictors: predict the costs of their own placements, the first of all other placements too.
         optional: placers that are left out of a part if they find no room for one of its tasks.
         reference: placement that shows how steady the machine is.
-        progress: stage that is shown.
     """
     names = [task.name for _, tasks, repeats in parts for task in tasks for _ in range(repeats)]
     conditions: list[MeasuredOn] = []
@@ -266,7 +264,7 @@ def measured_rows(
         conditions.append(MeasuredOn.of(sample))
         if task.name in names:
             at = names.index(task.name) + repeat
-            report_progress(progress, at, len(names), f"tasks, {task.name}, round {number + 1}")
+            report_progress("evaluate", at, len(names), f"tasks, {task.name}, round {number + 1}")
         return sample
 
     def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -282,5 +280,5 @@ def measured_rows(
             optional=optional,
             reference=reference,
         )
-    report_progress(progress, len(names), len(names), "tasks")
+    report_progress("evaluate", len(names), len(names), "tasks")
     return rows, conditions[0]

@@ -90,13 +90,10 @@ def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool =
     return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)
 
 
-def ingest_workload(
-    store: Store, workload: WorkloadConfig, name: str | None = None, *, newest: bool = True, lookups: bool = True
-) -> Ingested:
+def ingest_workload(store: Store, workload: WorkloadConfig, *, newest: bool = True, lookups: bool = True) -> Ingested:
     """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
 
     Args:
-        name: name of the dataset for people; by default the source's.
         newest: let stages that name no dataset take this one.
         lookups: keep them as well as their statistics; a simulated testbed needs none.
     """
@@ -109,7 +106,7 @@ def ingest_workload(
         tables = _bring_in(store, workload, state, lookups)
     finally:
         sources.close()
-    version = store.lake.write_dataset(tables, name or workload.source, newest=newest)
+    version = store.lake.write_dataset(tables, workload.source, newest=newest)
     if newest:
         report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
     return Ingested(dataset=version, new=num_new, reused=total - num_new, notes=notes)

@@ -10,7 +10,6 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
-from flows.reference import score_version
 from flows.reports import mlflow_tracking, report_pages, report_tables
 from flows.rules.contestants import champion_name
 from flows.rules.promotion import Decision, Gain, decide, find_veto, settle, try_out
@@ -42,16 +41,14 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
 def register_and_decide(
     store: Store, run: str, training: str, evaluation: str, *, tryout: bool = False
 ) -> dict[str, Any]:
-    """Evaluated candidate -> version, its standing, its cost on reference tasks; returns the chain's outcome.
+    """Evaluated candidate -> version, its standing; returns the chain's outcome.
 
     Args:
         run: MLflow run of the chain.
         tryout: leave champion and challenger as they are.
     """
     version = register(store, run, training, evaluation)
-    outcome = decide_standing(store, run, version, evaluation, tryout=tryout)
-    missing = score_version(store, version, trainings.read(store, training))
-    return outcome | {"note": "; ".join(filter(None, (outcome["note"], missing)))}
+    return decide_standing(store, run, version, evaluation, tryout=tryout)
 
 
 @retried_task("register version")

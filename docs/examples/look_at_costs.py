@@ -57,7 +57,6 @@ figure.savefig(figures / "expensive_tables.png", dpi=120)
 phases = ["forward_compute_ms", "forward_comm_ms", "backward_comm_ms", "backward_compute_ms"]
 devices = notebook.view("evaluated_devices", home)
 devices = devices[(devices["run_key"] == newest["evaluation"]) & (devices["placer"] == "dreamshard")]
-devices = devices[devices["split"] == "heldout"]
 task = devices["task"].min()
 devices = devices[devices["task"] == task].sort_values("device").set_index("device")
 
@@ -68,21 +67,24 @@ axes.set(ylabel="ms", title=f"Cost by device, task {task}, version {newest['vers
 axes.figure.savefig(figures / "cost_by_device.png", dpi=120, bbox_inches="tight")
 
 # %% [markdown]
-# ## Cost over versions
-# On fixed reference tasks, with a line for each set of them, since only costs on the same set are comparable. Versions
-# that were not measured on any are left out.
+# ## Savings over versions
+# The share of the best rule of thumb's cost that each version saves on its own held-out tasks, with 95 % intervals and a
+# line for each algorithm and topology.
 
 # %%
-scored = versions[versions["reference_cost_ms"].notna()]
+compared = versions[versions["gain_over_best_baseline"].notna()]
 figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-for reference_set, group in scored.groupby("reference_set"):
-    first = group.iloc[0]
-    where = f"{first['hardware']}, {first['devices']} devices, set {reference_set}"
-    axes.plot(group["version"], group["reference_cost_ms"], marker="o", label=where)
-axes.set(xlabel="version", ylabel="ms", xticks=versions["version"], title="Mean cost of a step on reference tasks")
-if len(scored):
+for model, group in compared.groupby("model"):
+    gain = group["gain_over_best_baseline"]
+    below, above = gain - group["gain_over_best_baseline_low"], group["gain_over_best_baseline_high"] - gain
+    axes.errorbar(group["version"], 100 * gain, yerr=[100 * below, 100 * above], marker="o", capsize=3, label=model)
+axes.set(
+    xlabel="version", ylabel="%", xticks=versions["version"], title="Measured cost saved over the best rule of thumb"
+)
+axes.axhline(0, color="gray", linewidth=1)
+if len(compared):
     axes.legend(fontsize="small")
-figure.savefig(figures / "cost_over_versions.png", dpi=120)
+figure.savefig(figures / "savings_over_versions.png", dpi=120)
 
 # %% [markdown]
 # ## Predicted and measured

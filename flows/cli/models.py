@@ -18,8 +18,8 @@ SHOWN = 5
 """Newest versions shown; more do not fit a terminal."""
 
 _COMPARABLE = (
-    "Figures are comparable between versions of the same hardware and devices only: reference_cost_ms if reference_set is "
-    "the same, eval_overall_ms if dataset_version is."
+    "Figures are of each version's own held-out tasks, so costs are comparable only where these and the hardware are the "
+    "same; `dreamshard compare` measures versions on the same tasks."
 )
 
 

@@ -18,13 +18,13 @@ create table empty.versions (
     memory_gb double,                    -- room on each device
     precision varchar, optimizer varchar, batch_size bigint, recipe varchar, seed integer, iterations integer,
     warm_from integer,                   -- version whose networks it started from
-    reference_cost_ms double, eval_overall_ms double, eval_place_ms double,
+    eval_overall_ms double, eval_place_ms double,
     prediction_error double,             -- mean relative error on held-out placements
     gain_over_random double,             -- share of the cost that it saves, like the gains below, with 95 % intervals
     gain_over_best_baseline double, gain_over_best_baseline_low double, gain_over_best_baseline_high double,
     gain_over_champion double, gain_over_champion_low double, gain_over_champion_high double,
-    reason varchar, decided_by varchar, training varchar, evaluation varchar, reference_set varchar,
-    reference_batch_size bigint, commit varchar, libraries varchar, prefect_run varchar, mlflow_run varchar
+    reason varchar, decided_by varchar, training varchar, evaluation varchar,
+    commit varchar, libraries varchar, prefect_run varchar, mlflow_run varchar
 );
 
 -- One row per table and dataset version.
@@ -47,7 +47,7 @@ create table empty.tables (
 -- One row per placement task.
 create table empty.tasks (
     dataset_version varchar,
-    split varchar,                       -- train, test or reference
+    split varchar,                       -- train or test
     task_set varchar,                    -- key of the set of tasks
     position integer, task varchar, table_names varchar[], num_tables integer, num_devices integer,
     devices_per_host integer,            -- null for as many as the hardware has
@@ -101,13 +101,12 @@ create table empty.exchange_samples (
     created_at timestamp
 );
 
--- One row per placer and held-out or reference task.
+-- One row per placer and held-out task.
 create table empty.evaluations (
     evaluation_id varchar, run_key varchar, dataset_version varchar, testbed varchar, hardware varchar, placer varchar,
     model_version varchar,               -- URI of a registered version, of which the view makes model and number
     training varchar,                    -- of a candidate; null for other placers
     iteration integer,                   -- of that training
-    split varchar,                       -- heldout, or reference: the fixed tasks of a topology
     task varchar, num_devices integer,
     overall_ms double,                   -- least disturbed round, mean over the repeats; null if the placement did not fit
     predicted_ms double, legal boolean, place_ms double, table_names varchar[], placement integer[], created_at timestamp

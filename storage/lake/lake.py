@@ -194,7 +194,7 @@ class Lake:
         """Write tasks of a dataset, unless they exist, and return their key.
 
         Args:
-            split: `train`, `test` or `reference`.
+            split: `train` or `test`.
             key: name of this set of tasks, which always means the same tasks; by default the hash of its content.
             seed: seed of the draw, for people.
         """
@@ -277,7 +277,6 @@ class Lake:
         dataset_version: str,
         testbed: str,
         hardware: str,
-        split: str = "heldout",
     ) -> None:
         """Write the results of an evaluation in one file, replacing earlier ones.
 
@@ -285,7 +284,6 @@ class Lake:
             placers: identity of a placer, by its name: `model_version` of a registered version, or `training` and
                 `iteration` of a candidate, by which the view finds the version once it is registered.
             run_key: the evaluation's key.
-            split: `heldout`, or `reference` for the fixed tasks that all versions of a topology place.
         """
         same = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
         content = []
@@ -293,7 +291,6 @@ class Lake:
             shards = Shards.of(each.task, each.placement) if each.placement else None
             row = {
                 **same,
-                "split": split,
                 "placer": each.placer,
                 **placers.get(each.placer, {}),
                 "task": each.task.name,

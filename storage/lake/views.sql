@@ -2,7 +2,7 @@
 
 create view versions as from lake.versions;
 
--- Tables of reference tasks are nobody's own: they are read by their dataset version only.
+-- A dataset that `watch` only compared has no time.
 create view tables as from lake.tables where created_at is not null;
 
 create view tasks as from lake.tasks;
@@ -45,7 +45,7 @@ left join registered
 -- Each placement that an evaluation measured, once per device.
 create view evaluated_devices as
 select evaluated.evaluation_id, evaluated.run_key, evaluated.dataset_version, evaluated.testbed,
-    evaluated.hardware, evaluated.placer, evaluated.model_version, evaluated.split, evaluated.task,
+    evaluated.hardware, evaluated.placer, evaluated.model_version, evaluated.task,
     devices.device,
     devices.forward_compute_ms, devices.forward_comm_ms, devices.backward_comm_ms, devices.backward_compute_ms,
     devices.device_ms, devices.memory_bytes, devices.num_tables, devices.sum_dim, devices.shard_tables,

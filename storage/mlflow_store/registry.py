@@ -30,7 +30,7 @@ from storage.version_names import ALIASES, algorithm_of, in_words, model_and_nam
 
 Alias = Literal["champion", "challenger"]
 
-REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
+REFERENCES = ("training", "evaluation", "dataset", "comparison")
 """Tags of a version that hold the key of something in the store which must not be removed while the version exists."""
 
 MADE_OF = "made_of"

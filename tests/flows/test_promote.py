@@ -1,4 +1,4 @@
-"""What becomes champion, on a real registry, and its costs on reference tasks."""
+"""What becomes champion, on a real registry."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -73,7 +73,7 @@ def test_a_run_after_the_stages_measures_nothing_again(dreamshard_on_s3, outcome
 def test_the_store_has_the_whole_chain_and_the_home_none(outcome):
     files = fsspec.filesystem("s3", use_listings_cache=False)
     kept = {path.removeprefix("team/flows/store/") for path in files.find("team/flows/store")}
-    folders = {"lake", "checkpoints", "evaluations", "reference_sets", "mlartifacts"}
+    folders = {"lake", "checkpoints", "evaluations", "mlartifacts"}
     assert {path.partition("/")[0] for path in kept} == folders
     assert f"checkpoints/{outcome['training']}/iteration_02.zip" in kept
     assert f"evaluations/{outcome['evaluation']}.json" in kept

@@ -45,7 +45,7 @@ def test_a_second_run_measures_and_registers_nothing_again(finished: Path, said)
 
 def test_an_iteration_is_one_file_of_the_lake(finished: Path):
     names = [path.name for path in (finished / "lake" / "cost_samples").rglob("*.parquet")]
-    found = sorted(name.split(".")[1] for name in names if not name.startswith("reference-"))
+    found = sorted(name.split(".")[1] for name in names)
     assert found == ["0000", "0001", "0002"]  # measured by the evaluation, and by two iterations of training
     assert not list((finished / "lake" / "sample_buffer").rglob("*.parquet"))
 
@@ -55,7 +55,7 @@ def test_every_evaluated_placement_has_its_sample(said):
         "sql",
         "select e.placer, e.overall_ms, s.overall_ms as sample_ms, s.clock, s.iteration from evaluations e "
         "left join cost_samples s on s.run_key = e.run_key and s.task = e.task and s.placement = e.placement "
-        "and s.table_names = e.table_names where e.split = 'heldout'",
+        "and s.table_names = e.table_names",
     )
     assert len(rows) >= 4 * 7  # tasks x placers
     for row in rows:
@@ -88,10 +88,7 @@ def test_questions_of_the_pages_are_answered_after_a_run(said):
 
 
 def test_other_tools_open_the_catalog_with_the_candidate(finished: Path):
-    query = (
-        "select placer, model_version, count(*) as n from evaluations "
-        "where model_version is not null and split = 'heldout' group by all"
-    )
+    query = "select placer, model_version, count(*) as n from evaluations where model_version is not null group by all"
     with duckdb.connect(finished / "catalog.duckdb", read_only=True) as catalog:
         assert catalog.sql(query).fetchall() == [("dreamshard", 1, 4)]
         assert catalog.sql("select count(*) from table_costs where is_current").fetchall() == [(48,)]
@@ -100,13 +97,13 @@ def test_other_tools_open_the_catalog_with_the_candidate(finished: Path):
 def test_the_example_draws_its_figures(finished: Path, tmp_path: Path):
     environment = os.environ | {"DREAMSHARD_HOME": str(finished), "FIGURES": str(tmp_path), "PYTHONPATH": str(PROJECT)}
     example = str(PROJECT / "docs/examples/look_at_costs.py")
-    shown = "print('drawn:', drawn['task'], len(drawn['most']), drawn['scored']['reference_set'].nunique())"
+    shown = "print('drawn:', drawn['task'], len(drawn['most']), drawn['compared']['model'].nunique())"
     command = [sys.executable, "-c", f"import runpy; drawn = runpy.run_path({example!r}); {shown}"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("*.png"))) == 4
     assert "1 versions; the newest is 1, of meta-dlrm-2021 on simulated" in done.stdout
-    assert "drawn: test-000 15 1" in done.stdout, "a held-out task, tables, and one line of reference costs"
+    assert "drawn: test-000 15 1" in done.stdout, "a held-out task, tables, and one line of gains"
 
 
 PAGES_CODE = """

@@ -44,18 +44,12 @@ def test_an_evaluation_keeps_versions_and_ignores_misfits(
     assert found(settings, "select avg(overall_ms) from evaluations") == [(3.0,)]
 
 
-def test_reference_tasks_are_a_split_without_users_tables(
-    lake: Lake, settings: Settings, task: PlacementTask, version: str
-):
-    of_reference, row = task.tables.select([0, 1]), make_evaluation(task, "dreamshard", 2.0)
-    other = lake.write_dataset(of_reference, "reference set", newest=False)
-    lake.write_evaluation([row], {}, "own", dataset_version=version, **WHERE)
-    lake.write_evaluation([row], {}, "reference-1", dataset_version=other, split="reference", **WHERE)
-    splits = found(settings, "select run_key, split from evaluations order by run_key")
-    assert splits == [("own", "heldout"), ("reference-1", "reference")]
-    assert found(settings, "select distinct dataset_version from tables") == [(version,)]
-    lake.write_dataset(of_reference, "their own now")
-    assert len(found(settings, "select distinct dataset_version from tables")) == 2
+def test_tables_that_were_only_compared_are_not_among_the_users(lake: Lake, settings: Settings, tables, version: str):
+    sql, some = "select distinct dataset_version from tables", tables.select([0, 1])
+    lake.write_dataset(some, "watched", newest=False)
+    assert found(settings, sql) == [(version,)]
+    lake.write_dataset(some, "ingested")
+    assert len(found(settings, sql)) == 2
 
 
 @pytest.mark.parametrize("view", catalog.VIEWS)
