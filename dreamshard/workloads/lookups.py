@@ -198,7 +198,7 @@ def statistics(table: WorkloadTable) -> Tables:
         lookups=torch.tensor([num_lookups]),
         unique_rows=torch.tensor([len(counts)]),
         poolings=torch.tensor([table.poolings], dtype=torch.float64),
-        block_share=block_shares([torch.from_numpy(by_block) / num_lookups if num_lookups else None]),
+        block_share=block_shares([torch.from_numpy(by_block) / num_lookups if num_lookups else (1.0,)]),
     )
 
 

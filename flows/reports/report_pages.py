@@ -79,13 +79,12 @@ def prediction_sentence(report: EvaluationReport) -> str:
     """How well the candidate predicts placements that it was not trained on."""
     error = report.placer(report.candidate).predicted_mape
     machine = report_tables.steadiness_words(report.steadiness, report.level)
+    also = f"; {machine}" if machine else ""
     if not report.is_predicted:
         return f"No cost of a step is predicted: {report.candidate} predicts compute only."
     if error is None:
         return "No placement measured here was held out, so the prediction error is not known."
-    return (
-        f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on. {machine}"
-    )
+    return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on{also}."
 
 
 def html_page(markdown: str, title: str) -> str:

@@ -86,3 +86,11 @@ def test_a_dataset_version_is_of_every_column_but_not_of_order():
     others = [table([1], [0, 1], **other) for other in ({}, {"name": "other"}, {"dim": 8}, {"rows": 101})]
     others += [table([1, 1], [0, 2]), table([1], [0, 1, 1])]
     assert len({dataset_version(statistics(each)) for each in others}) == 6
+
+
+def test_a_table_without_lookups_is_the_same_among_others():
+    offsets = torch.zeros(5, dtype=torch.int64)
+    unused = statistics(WorkloadTable("unused", 10, 4, Lookups(torch.empty(0, dtype=torch.int32), offsets)))
+    used = statistics(WorkloadTable("used", 10, 4, Lookups(torch.zeros(4, dtype=torch.int32), torch.arange(5))))
+    both = concatenate([unused, used])
+    assert dataset_version(both.select([0])) == dataset_version(unused), "or its lookups file has another name"
