@@ -227,9 +227,9 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
 
     still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))
     assert still["alias"] == "challenger", "no better shown than the provisional champion is"
-    shown = fresh.promote(fresh.version(NAMED), candidate_ms=(1.1, 1.6, 1.3))
+    shown = fresh.promote(fresh.version(NAMED), candidate_ms=(1.3, 1.35, 1.3))
     assert shown["standing"].startswith("champion of")
-    assert shown["reason"].startswith("replaces version 1, a provisional champion, without costing more: +33.3%")
+    assert shown["reason"].startswith("replaces version 1, a provisional champion, without costing more: +34.2%")
     assert versions.version(fresh.store, "3")["standing"] == "champion"
     assert versions.version(fresh.store, "1")["standing"] == "previous"
     assert choose(fresh.store, "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
