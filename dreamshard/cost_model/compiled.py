@@ -175,10 +175,10 @@ def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
     """Forward and backward compute of a device with tables."""
     size = law.tables + 1
     shared = (
-        0.5 * math.log(max(load[size - 1], 0.0) + LEAST_SUM) - COUNT_SHIFT,
-        0.5 * math.log(max(load[size - 4], 0.0) + LEAST_SUM),
-        0.5 * math.log(max(load[size - 3], 0.0) + LEAST_SUM),
-        0.5 * math.log(max(load[size - 2], 0.0) + LEAST_SUM),
+        math.log(max(load[size - 1], 0.0) + LEAST_SUM),
+        math.log(max(load[size - 4], 0.0) + LEAST_SUM),
+        math.log(max(load[size - 3], 0.0) + LEAST_SUM),
+        math.log(max(load[size - 2], 0.0) + LEAST_SUM),
         min(max(load[size - 6], 0.0), 1.0),
         min(max(load[size - 5], 0.0), 1.0),
     )
@@ -187,26 +187,19 @@ def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
 
 @inlined
 def _phase_ms(law: DeviceLaw, load: Floats, shared: tuple[float, ...], phase: int) -> float:
-    work, square = max(load[phase], 0.0), max(load[2 + phase], 0.0)
-    log_work = 0.5 * math.log(work + LEAST_WORK)
-    concentration = 2 * math.sqrt(square + LEAST_SQUARE) / (work + LEAST_WORK)
+    log_work = math.log(max(load[phase], 0.0) + LEAST_WORK)
+    log_norm = 0.5 * math.log(max(load[2 + phase], 0.0) + LEAST_SQUARE)
     count, distinct, dims, lookups, wide, widest = shared
-    hidden, weight, output = law.output_weight.shape[1], law.hidden_weight, 0.0
-    for unit in range(phase * hidden, (phase + 1) * hidden):
-        value = law.hidden_bias[unit] + log_work * weight[0, unit] + concentration * weight[1, unit]
-        value += count * weight[2, unit] + distinct * weight[3, unit] + dims * weight[4, unit]
-        value += lookups * weight[5, unit] + wide * weight[6, unit] + widest * weight[7, unit]
-        output += max(value, 0.0) * law.output_weight[phase, unit - phase * hidden]
-    return law.launch_ms[phase] + work * _correction(output) * law.scale_ms[phase]
-
-
-_REACH, _POINTS = 8.0, 16_384
-_CORRECTIONS = np.exp(BOUND * np.tanh(np.linspace(-_REACH, _REACH, _POINTS + 1)))
-
-
-@inlined
-def _correction(output: float) -> float:
-    """`exp(BOUND * tanh(output))` by a table, linear between points: to 1e-7."""
-    at = (min(max(output, -_REACH), _REACH) + _REACH) * (_POINTS / (2 * _REACH))
-    low = min(int(at), _POINTS - 1)
-    return _CORRECTIONS[low] + (at - low) * (_CORRECTIONS[low + 1] - _CORRECTIONS[low])
+    hidden, weight, at = law.output_weight.shape[1], law.hidden_weight, 8 * phase
+    f = law.figures
+    output = log_work * f[at] + log_norm * f[at + 1] + count * f[at + 2] + distinct * f[at + 3] + dims * f[at + 4]
+    output += lookups * f[at + 5] + wide * f[at + 6] + widest * f[at + 7]
+    first = phase * hidden
+    for unit in range(hidden):
+        k = first + unit
+        value = law.hidden_bias[k] + log_work * weight[0, k] + log_norm * weight[1, k]
+        value += count * weight[2, k] + distinct * weight[3, k] + dims * weight[4, k]
+        value += lookups * weight[5, k] + wide * weight[6, k] + widest * weight[7, k]
+        bent = max(value, 0.0) if 2 * unit < hidden else min(value, 0.0)
+        output += bent * law.output_weight[phase, unit]
+    return law.launch_ms[phase] + math.exp(output) * law.scale_ms[phase]

@@ -14,8 +14,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
-    BOUND,
-    COUNT_SHIFT,
     CURVE_POINTS,
     LEAST_SQUARE,
     LEAST_SUM,
@@ -45,67 +43,69 @@ WIDE, DISTINCT, DIMS, LOOKUPS, COUNT = slice(-6, -4), -4, -3, -2, -1
 """Columns of a latent after the work of each phase, and its square: whether the table is wider than
 each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims, tens of lookups per sample, tables."""
 
-_LOGS = [COUNT, DISTINCT, DIMS, LOOKUPS]  # in the order of the correction's inputs
-_SHARED = len(_LOGS) + len(WIDE_DIMS)  # inputs of the correction besides a phase's work and its concentration
+_LOGS = [COUNT, DISTINCT, DIMS, LOOKUPS]  # in the order of the device's inputs
+INPUTS = 2 + len(_LOGS) + len(WIDE_DIMS)  # work, its 2-norm, and what is no work
 _COLUMNS = slice(NUM_PAPER_FEATURES, None)  # that it sees: `PHYSICAL_FEATURES`
 _PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in spreads of the training pool from its mean
-_SQUARES, _SATURATING = 3, 17  # inputs of a table's work: five quantities at three places, first lookups, hot lookups
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
-_HIDDEN = 16
+_UNITS_EACH = 6  # hidden units that bend upwards, and as many that bend downwards
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
-_EXPONENTS = -15, 8  # least and greatest of a table's work
-_ITERATIONS = 50  # of a fit; more lower the loss but not the error on other tables
+_ITERATIONS = 200
 _NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
-_HUBER = 0.05  # relative error above which the loss grows linearly
-_WEIGHTS = {"slope": 0.06, "output_weight": 0.018}  # units of these: the larger, the less noise shrinks them
-_GAIN = 8.5  # of a fit with a small loss over small weights
+_STEPS, _FREE = 12, 6
+CFG = dict(price=1.0, step=0.15, free=0.15, exponent=0.1, weight=0.5, bias=1.0, output=0.05, launch=1.0, temper=1.0, nu=4.0, floor=0.004, iters=300, gates=1, classes=[(0, 1), (1, 6), (6, 11), (11, 17)])
+def nprices():
+    return 5 + 2 * len(CFG["classes"]) + 6 * CFG["gates"]
+
 
 
 class StructuredCostNetwork(CostNetwork):
-    """Compute, per phase: each table does work `pooling x dim x exp(linear(inputs))`; a device costs `launch + sum of work x
-    exp(correction)`. The inputs are the logarithms of dim, rows, pooling, reuse and distinct rows, the share of hot
-    lookups, three squares, and inputs that saturate:
-
-    - Steps: `tanh` of the logarithms of dim, pooling, reuse, bytes of distinct rows and bytes of all rows, at three places
-      of the training pool's spread. Hardware changes the price of a lookup between two levels: a cache keeps all, some or
-      none of the distinct rows, an address cache reaches all or little of the table, a narrow row leaves part of a sector
-      unused. Which size decides is unknown, so the fit weighs three. Beyond them a step is level, so it extrapolates.
-    - The share of lookups that are a row's first, which no cache serves.
-
-    A small net bounded to +-1.5 gives the correction from the logarithm of the sum, its concentration on few tables, the
-    number of tables, lookups and distinct bytes, and whether a table is wider than 32 and than 64: the fused operator gives
-    every row as many threads as the widest needs, so narrow tables cost more next to a wide one. The weights of wide tables
-    begin at 0, so that they have no effect before a sample has shown one. Communication: linear in `comm_inputs`, by
-    `exchanges`. `compiled._network_ms` is the formula in compiled code.
-    """
+    """TODO"""
 
     mean: Tensor
     std: Tensor
     scale_ms: Tensor
-    log_scale: nn.Parameter
-    slope: nn.Parameter
+    input_mean: Tensor
+    input_std: Tensor
+    unit: Tensor
+    price: nn.Parameter
+    step: nn.Parameter
+    free: nn.Parameter
     launch: nn.Parameter
+    exponent: nn.Parameter
     hidden_weight: nn.Parameter
     hidden_bias: nn.Parameter
     output_weight: nn.Parameter
+    noise: nn.Parameter
 
     def __init__(self, normaliser: Normaliser) -> None:
         super().__init__()
         self.register_buffer("mean", normaliser.mean[_COLUMNS].clone())  # [Z] to undo the normalisation
         self.register_buffer("std", normaliser.std[_COLUMNS].clone())
+        self.register_buffer("bin_mean", normaliser.mean[4:21].clone())
+        self.register_buffer("bin_std", normaliser.std[4:21].clone())
         self.register_buffer("scale_ms", torch.ones(2))
+        self.register_buffer("input_mean", torch.zeros(2, INPUTS))
+        self.register_buffer("input_std", torch.ones(2, INPUTS))
+        self.register_buffer("unit", torch.ones(nprices()))
         self.register_buffer("narrowest", torch.ones(()))  # columns that were measured: fewer are an extrapolation
-        drawn = torch.randn(2, _SHARED, _HIDDEN) / math.sqrt(6)
+        hidden = 2 * _UNITS_EACH
+        exponent = torch.zeros(2, INPUTS)
+        exponent[:, 0] = 1.0
         weights = {
-            "log_scale": torch.zeros(2),
-            "slope": 0.01 * torch.randn(2, len(PHYSICAL_FEATURES) + _SQUARES + _SATURATING),
-            "launch": torch.full((2,), -4.0),
-            "hidden_weight": nn.functional.pad(drawn, (0, 0, 0, len(WIDE_DIMS))),
-            "hidden_bias": 0.1 * torch.randn(2, _HIDDEN),
-            "output_weight": 0.01 * torch.randn(2, _HIDDEN),
+            "price": torch.full((2, nprices()), 1 / nprices()),
+            "step": torch.full((2, _STEPS), 0.02),
+            "free": torch.zeros(2, _FREE),
+            "launch": torch.full((2,), 0.1),
+            "exponent": exponent,
+            "hidden_weight": torch.rand(2, INPUTS, hidden) * 0.5,
+            "hidden_bias": 1.0 * torch.randn(2, hidden),
+            "output_weight": torch.full((2, hidden), 0.01),
+            "noise": torch.full((3,), -3.0),
         }
         for name, value in weights.items():
             self.register_parameter(name, nn.Parameter(value))
+        self.prior_bias = None
         self.exchanges = ExchangeModel()
         self.task_comm_ms: Tensor | None = None  # in a copy for one task
 
@@ -118,8 +118,10 @@ class StructuredCostNetwork(CostNetwork):
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None = None
     ) -> Float[Tensor, "*B L"]:
         """Work and squared work of each phase, and `WIDE` to `COUNT`."""
-        logs, inputs, raw_work = self._work_inputs(normalised, ratios)
-        work = self._work(inputs, raw_work)
+        logs, amounts, inputs, free = self._table_inputs(normalised)
+        work = self._work(amounts, inputs, free)
+        if ratios is not None:
+            work = work * ratios[..., [FORWARD, BACKWARD]]
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., :1] + logs[..., 4:5]
         shared = torch.cat([distinct, logs[..., 0:3:2]], -1).exp() / _UNITS
@@ -127,37 +129,53 @@ class StructuredCostNetwork(CostNetwork):
             shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]
         return torch.cat([work, work.square(), wide, shared, torch.ones_like(wide[..., :1])], -1)
 
-    def _work_inputs(
-        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None
-    ) -> tuple[Float[Tensor, "*B Y"], Float[Tensor, "*B Z"], Float[Tensor, "*B _"]]:
-        """Logarithms; inputs of the exponent of a table's work; the work before it, in hundreds of pooled weights."""
+    def _table_inputs(self, normalised):
         z = normalised[..., _COLUMNS]
         logs = z * self.std + self.mean
-        dim, rows, pooling, reuse, unique, hot = z.unbind(-1)
+        dim, rows, pooling, reuse, unique, _ = z.unbind(-1)
+        d, p, u = logs[..., 0].exp(), logs[..., 2].exp(), logs[..., 4].exp()
+        bins = (normalised[..., 4:21] * self.bin_std + self.bin_mean).clamp(min=0)
+        mass = bins * (2.0 ** torch.arange(17))
+        mass = mass / mass.sum(-1, keepdim=True).clamp(min=1e-12)
+        classes = torch.stack([mass[..., i:j].sum(-1) for i, j in CFG["classes"]], -1)
         per_row, per_unique = (self.std[0] / self.std[1:5:3]).unbind()
-        sizes = torch.stack([dim, pooling, reuse, unique + dim * per_unique, rows + dim * per_row], -1)  # [*B, 5]
+        bytes_u, bytes_r = unique + dim * per_unique, rows + dim * per_row
+        gate_u, gate_r = (torch.sigmoid(2 * (each[..., None] + _PLACES)) for each in (bytes_u, bytes_r))
+        pc = p[..., None] * classes
+        amounts = [torch.stack([torch.ones_like(d), d, d * p.clamp(max=1), u, u * d], -1), pc, pc * d[..., None]]
+        if CFG["gates"]:
+            amounts += [(p * d)[..., None] * gate_u, p[..., None] * gate_r]
+        amounts = torch.cat(amounts, -1) / self.unit
+        sizes = torch.stack([dim, pooling, bytes_u, bytes_r], -1)  # [*B, 4]
         steps = (sizes[..., None] + _PLACES).tanh().flatten(-2)
-        saturating = torch.cat([steps, (-logs[..., 3:4]).exp(), hot[..., None].tanh()], -1)
-        work = (logs[..., :1] + logs[..., 2:3]).exp() / 100
-        if ratios is not None:
-            work = work * ratios[..., [FORWARD, BACKWARD]]
-        return logs, torch.cat([z, 0.3 * z[..., :3].square(), saturating], -1), work
+        reuses = (reuse[..., None] + _PLACES).tanh()
+        free = torch.cat([reuses, z[..., 3:4], (-logs[..., 3:4]).exp(), (logs[..., 5:6] ).tanh()], -1)
+        return logs, amounts, steps, free
 
-    def _work(self, inputs: Float[Tensor, "*B Z"], raw_work: Float[Tensor, "*B _"]) -> Float[Tensor, "*B 2"]:
-        return raw_work * (inputs @ self.slope.T + self.log_scale).clamp(*_EXPONENTS).exp()
+    def _work(self, amounts, steps, free):
+        return (amounts @ self.price.T) * (steps @ self.step.T + free @ self.free.T).clamp(-8, 8).exp()
+
+    def _folded(self):
+        """exponents, weights and biases for raw logs"""
+        mean, std = self.input_mean, self.input_std
+        weight = self.hidden_weight / std[..., None]
+        bias = self.hidden_bias - (weight * mean[..., None]).sum(1)
+        exponent = self.exponent
+        constant = -(exponent * mean).sum(1) + mean[:, 0]
+        return exponent, constant, weight, bias
 
     @torch.no_grad()
     def law(self, num_devices: int, curves: Floats | None = None) -> DeviceLaw:
         """`curves` of other collectives than the all-to-all."""
 
         def array(value: Tensor) -> Floats:
-            return np.ascontiguousarray(value.numpy(), np.float64)
+            return np.ascontiguousarray(value.double().numpy(), np.float64)
 
-        launch = array(nn.functional.softplus(self.launch.double()))
         latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
-        share, size = (num_devices - 1) / num_devices, 4 + _SHARED
+        share, size = (num_devices - 1) / num_devices, 4 + INPUTS - 2
         curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves
         curves[ALL_TO_ALL] = largest * share * curve_points()
+        exponent, constant, weight, bias = self._folded()
         return DeviceLaw(
             NETWORK,
             width=size + DIMS,
@@ -166,11 +184,12 @@ class StructuredCostNetwork(CostNetwork):
             own_ms=own * share - received / num_devices,
             total_ms=received / num_devices,
             fixed_ms=latency,
-            hidden_weight=array(self.hidden_weight.movedim(0, 1)).reshape(_SHARED + 2, -1),
-            hidden_bias=array(self.hidden_bias).ravel(),
-            output_weight=array(self.output_weight) / BOUND,
-            scale_ms=array(self.scale_ms),
-            launch_ms=launch * array(self.scale_ms),
+            hidden_weight=array(weight.movedim(0, 1)).reshape(INPUTS, -1),
+            hidden_bias=array(bias).ravel(),
+            output_weight=array(self.output_weight),
+            scale_ms=array(self.scale_ms * constant.exp()),
+            launch_ms=array(self.launch * self.scale_ms),
+            figures=array(exponent).ravel(),
         )
 
     @torch.no_grad()
@@ -192,80 +211,104 @@ class StructuredCostNetwork(CostNetwork):
         return network
 
     def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *steps: Any) -> float:
-        """Fit communication, and compute by L-BFGS on all samples, from the weights as they are; see `CostNetwork.fit`.
-
-        The objective is squared weights minus the loss to the power of -1/4. Squares weigh as the loss to the power of 5/4,
-        so noise shrinks the weights. Without that, a search finds their errors, most of all with few tables per device.
-        Weights are in units of their usual size: else 50 steps do not converge, and may lose a phase's gradient.
-        """
+        first = self.measured_on is None
         with torch.no_grad():
-            self.narrowest = self._work_inputs(data.features, None)[0][:, 0].exp().min().round()
+            z = data.features[:, _COLUMNS] * self.std + self.mean
+            self.narrowest = z[:, 0].exp().min().round()
             self.exchanges.learn_placements(data, data.sums(self.encode)[..., DIMS])
-            if self.measured_on is None:
+            if first:
                 self.calibrate(data)
-        loss, parameters = self.loss_of(data), list(self.parameters())
-        units = np.concatenate([np.full(each.numel(), _WEIGHTS.get(name, 1)) for name, each in self.named_parameters()])
+        parameters = dict(self.named_parameters())
+        names = list(parameters)
+        prior = {
+            "price": (1 / nprices(), CFG["price"] / nprices(), 0.0),
+            "step": (0.0, CFG["step"], 0.0),
+            "free": (0.0, CFG["free"], None),
+            "launch": (0.3, CFG["launch"], 0.0),
+            "exponent": (None, CFG["exponent"], 0.0),
+            "hidden_weight": (0.0, CFG["weight"], 0.0),
+            "hidden_bias": (0.0, CFG["bias"], None),
+            "output_weight": (0.0, CFG["output"], 0.0),
+            "noise": (-3.0, 2.0, None),
+        }
+        loss = self.loss_of(data)
+        sizes = [parameters[n].numel() for n in names]
+        unit = np.concatenate([np.full(k, prior[n][1]) for n, k in zip(names, sizes)])
+        centre = []
+        for n, k in zip(names, sizes):
+            c = prior[n][0]
+            if n == "exponent":
+                own = torch.zeros(2, INPUTS); own[:, 0] = 1.0; centre.append(own.flatten().numpy())
+            else: centre.append(np.full(k, c))
+        centre = np.concatenate(centre)
+        bounds = [(None if prior[n][2] is None else prior[n][2] / prior[n][1], None) for n, k in zip(names, sizes) for _ in range(k)]
+        tensors = [parameters[n] for n in names]
 
-        def objective(scaled: Floats) -> tuple[float, Floats]:
-            vector_to_parameters(torch.from_numpy(scaled * units).float(), parameters)
+        def objective(scaled):
+            vector_to_parameters(torch.from_numpy(scaled * unit).float(), tensors)
             with torch.enable_grad():
-                gain = _GAIN * loss() ** -0.25
-            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(gain, parameters)]).double().numpy()
-            kept = scaled * (units < 1) / data.holding.sum().item()
-            return float(kept @ scaled) - gain.item(), 2 * kept - slopes * units
+                value = loss()
+            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, tensors)]).double().numpy()
+            away = scaled - centre / unit
+            return float(value.item()) + 0.5 * float(away @ away), away + slopes * unit
 
-        start = parameters_to_vector(parameters).detach().double().numpy() / units
-        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
+        start = parameters_to_vector(tensors).detach().double().numpy() / unit
+        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": CFG["iters"], "maxfun": 2 * CFG["iters"]})
         objective(found.x)
+        self.iterations = found.nit
         error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(-1)
         error_ms /= torch.maximum(data.phases_ms.sum(-1), 0.2 * data.overall_ms[:, None])
         self.spread = _NORMAL * error_ms[data.holding].abs().median()
-        value = loss().item()
+        value = float(found.fun)
         if not math.isfinite(value):
-            raise TrainingDivergedError(
-                f"the cost network's loss became {value}; the last checkpoint is intact: look for extreme cost samples"
-            )
+            raise TrainingDivergedError(f"the cost network's loss became {value}")
         return value
 
+    @torch.no_grad()
     def calibrate(self, data: CostData) -> None:
-        """Set the scale of each compute phase, so that training starts near the measured costs."""
+        _, amounts, _, _ = self._table_inputs(data.features)
+        self.unit *= amounts.mean(0)
+        sums = data.sums(self.encode)[data.holding]
+        for phase in range(2):
+            logs = self._device_inputs(sums[:, phase], sums[:, 2 + phase], self._shared(sums))
+            self.input_mean[phase], self.input_std[phase] = logs.mean(0), logs.std(0).clamp(min=0.05)
         predicted, measured = self.phases_ms(data.sums(self.encode))[..., COMPUTE], data.phases_ms[..., COMPUTE]
         self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1))
 
+    def _shared(self, sums):
+        return torch.cat([(sums[..., _LOGS] + LEAST_SUM).log(), sums[..., WIDE].clamp(max=1)], -1)
+
+    def _device_inputs(self, work, square, shared):
+        own = torch.stack([(work + LEAST_WORK).log(), 0.5 * (square + LEAST_SQUARE).log()], -1)
+        return torch.cat([own, shared], -1)
+
     @torch.no_grad()
     def loss_of(self, data: CostData) -> Callable[[], Float[Tensor, ""]]:
-        """Huber's loss of the relative errors of compute by phase and of the whole cost, as a function of the parameters.
-
-        Errors are relative to the device's cost, at least a fifth of the slowest's, so that idle ones count little. Constants
-        of the `N` devices with tables are computed once.
-        """
         held, sums = data.holding, data.sums(self.encode)
-        _, inputs, raw_work = self._work_inputs(data.features, None)
+        _, amounts, steps, free = self._table_inputs(data.features)
         assignment, measured_ms = data.assignment[held], data.phases_ms[held]  # [N, P], [N, 4]
         scale_ms = torch.maximum(data.phases_ms.sum(-1), 0.2 * data.overall_ms[:, None])[held]
         comm_ms = (comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)[held]
         comm_error = (comm_ms - measured_ms[:, 1:3]).sum(1) / scale_ms  # [N]
         idle_error = -measured_ms[:, COMPUTE].T / scale_ms  # [2, N]
         per_unit = self.scale_ms[:, None] / scale_ms  # [2, N]
-        logs = 0.5 * (sums[held][:, _LOGS] + LEAST_SUM).log()  # [N, 4]
-        logs[:, 0] -= COUNT_SHIFT
-        shared = torch.cat([logs, sums[held][:, WIDE].clamp(max=1)], 1).T.expand(2, -1, -1)
+        shared = self._shared(sums[held])  # [N, 6]
+        nu, temper, floor = CFG["nu"], CFG["temper"], CFG["floor"]
 
         def loss() -> Float[Tensor, ""]:
-            work = self._work(inputs, raw_work)  # [P, 2]
+            work = self._work(amounts, steps, free)  # [P, 2]
             total, square = (assignment @ torch.cat([work, work.square()], 1)).T.chunk(2)  # [2, N]
-            concentration = 2 * (square + LEAST_SQUARE).sqrt() / (total + LEAST_WORK)
-            own = torch.stack([0.5 * (total + LEAST_WORK).log(), concentration], 1)
-            bias, weight = self.hidden_bias[..., None], self.hidden_weight.mT
-            hidden = torch.baddbmm(bias, weight, torch.cat([own, shared], 1)).relu()  # [2, H, N]
-            output = torch.bmm(self.output_weight[:, None], hidden)[:, 0]  # [2, N]
-            correction = (BOUND * (output / BOUND).tanh()).exp()
-            compute = nn.functional.softplus(self.launch[:, None]) + total * correction
+            inputs = torch.stack([self._device_inputs(total[k], square[k], shared) for k in range(2)])  # [2, N, I]
+            x = (inputs - self.input_mean[:, None]) / self.input_std[:, None]
+            hidden = torch.baddbmm(self.hidden_bias[:, None], x, self.hidden_weight)  # [2, N, H]
+            up, down = hidden[..., :_UNITS_EACH].relu(), hidden[..., _UNITS_EACH:].clamp(max=0)
+            bend = (torch.cat([up, down], -1) * self.output_weight[:, None]).sum(-1)
+            log_cost = ((inputs - self.input_mean[:, None]) * self.exponent[:, None]).sum(-1) + self.input_mean[:, :1] + bend
+            compute = self.launch[:, None] + log_cost.exp()
             error = idle_error + compute * per_unit  # [2, N]
-            return _huber(error) / 2 + _huber(error.sum(0) + comm_error)
+            errors = torch.cat([error, (error.sum(0) + comm_error)[None]])  # [3, N]
+            scale = self.noise.exp() + floor
+            nll = (nu + 1) / 2 * torch.log1p((errors / scale[:, None]).square() / nu) + scale.log()[:, None]
+            return temper * (nll * torch.tensor([[0.5], [0.5], [1.0]])).sum()
 
         return loss
-
-
-def _huber(error: Float[Tensor, "*B"]) -> Float[Tensor, ""]:
-    return nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=_HUBER)
