@@ -187,8 +187,11 @@ def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
 
 @inlined
 def _phase_ms(law: DeviceLaw, load: Floats, shared: tuple[float, ...], phase: int) -> float:
-    log_work = math.log(max(load[phase], 0.0) + LEAST_WORK)
-    log_norm = 0.5 * math.log(max(load[2 + phase], 0.0) + LEAST_SQUARE)
+    power = law.figures[16 + phase]
+    one, two = max(load[2 * phase], 0.0) + LEAST_WORK, max(load[2 * phase + 1], 0.0) + LEAST_WORK
+    most, least = max(one, two), min(one, two)
+    log_work = math.log(most) + math.log1p((least / most) ** power) / power
+    log_norm = 0.5 * math.log(max(load[4 + phase], 0.0) + LEAST_SQUARE)
     count, distinct, dims, lookups, wide, widest = shared
     hidden, weight, at = law.output_weight.shape[1], law.hidden_weight, 8 * phase
     f = law.figures

@@ -53,7 +53,7 @@ _UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUP
 _ITERATIONS = 200
 _NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
 _STEPS, _FREE = 12, 6
-CFG = dict(price=1.0, step=0.15, free=0.15, exponent=0.1, weight=0.5, bias=1.0, output=0.05, launch=1.0, temper=1.0, nu=4.0, floor=0.004, iters=300, gates=1, classes=[(0, 1), (1, 6), (6, 11), (11, 17)])
+CFG = dict(price=1.0, step=0.15, free=0.15, exponent=0.1, weight=0.5, bias=1.0, output=0.05, launch=1.0, temper=1.0, nu=4.0, power=1.5, floor=0.004, iters=300, gates=1, classes=[(0, 1), (1, 6), (6, 11), (11, 17)])
 def nprices():
     return 5 + 2 * len(CFG["classes"]) + 6 * CFG["gates"]
 
@@ -72,6 +72,7 @@ class StructuredCostNetwork(CostNetwork):
     step: nn.Parameter
     free: nn.Parameter
     launch: nn.Parameter
+    power: nn.Parameter
     exponent: nn.Parameter
     hidden_weight: nn.Parameter
     hidden_bias: nn.Parameter
@@ -93,10 +94,11 @@ class StructuredCostNetwork(CostNetwork):
         exponent = torch.zeros(2, INPUTS)
         exponent[:, 0] = 1.0
         weights = {
-            "price": torch.full((2, nprices()), 1 / nprices()),
-            "step": torch.full((2, _STEPS), 0.02),
-            "free": torch.zeros(2, _FREE),
+            "price": self.price_centre(),
+            "step": torch.full((4, _STEPS), 0.02),
+            "free": torch.zeros(4, _FREE),
             "launch": torch.full((2,), 0.1),
+            "power": torch.full((2,), 3.0),
             "exponent": exponent,
             "hidden_weight": torch.rand(2, INPUTS, hidden) * 0.5,
             "hidden_bias": 1.0 * torch.randn(2, hidden),
@@ -108,6 +110,13 @@ class StructuredCostNetwork(CostNetwork):
         self.prior_bias = None
         self.exchanges = ExchangeModel()
         self.task_comm_ms: Tensor | None = None  # in a copy for one task
+
+    def price_centre(self):
+        c = torch.zeros(4, nprices()); k = len(CFG["classes"])
+        by = [1, 2, 4] + list(range(5 + k, 5 + 2 * k)) + list(range(5 + 2 * k, nprices() - 3 * CFG["gates"]))
+        other = [i for i in range(nprices()) if i not in by]
+        c[0::2, by] = 1 / len(by); c[1::2, other] = 1 / len(other)
+        return c
 
     @property
     def comm_ms(self) -> Float[Tensor, "2 4"]:
@@ -121,13 +130,13 @@ class StructuredCostNetwork(CostNetwork):
         logs, amounts, inputs, free = self._table_inputs(normalised)
         work = self._work(amounts, inputs, free)
         if ratios is not None:
-            work = work * ratios[..., [FORWARD, BACKWARD]]
+            work = work * ratios[..., [FORWARD, FORWARD, BACKWARD, BACKWARD]]
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., :1] + logs[..., 4:5]
         shared = torch.cat([distinct, logs[..., 0:3:2]], -1).exp() / _UNITS
         if ratios is not None:
             shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]
-        return torch.cat([work, work.square(), wide, shared, torch.ones_like(wide[..., :1])], -1)
+        return torch.cat([work, self._squares(work), wide, shared, torch.ones_like(wide[..., :1])], -1)
 
     def _table_inputs(self, normalised):
         z = normalised[..., _COLUMNS]
@@ -155,6 +164,9 @@ class StructuredCostNetwork(CostNetwork):
     def _work(self, amounts, steps, free):
         return (amounts @ self.price.T) * (steps @ self.step.T + free @ self.free.T).clamp(-8, 8).exp()
 
+    def _squares(self, work):
+        return (work[..., 0::2] + work[..., 1::2]).square()
+
     def _folded(self):
         """exponents, weights and biases for raw logs"""
         mean, std = self.input_mean, self.input_std
@@ -172,7 +184,7 @@ class StructuredCostNetwork(CostNetwork):
             return np.ascontiguousarray(value.double().numpy(), np.float64)
 
         latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
-        share, size = (num_devices - 1) / num_devices, 4 + INPUTS - 2
+        share, size = (num_devices - 1) / num_devices, 6 + INPUTS - 2
         curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves
         curves[ALL_TO_ALL] = largest * share * curve_points()
         exponent, constant, weight, bias = self._folded()
@@ -189,7 +201,7 @@ class StructuredCostNetwork(CostNetwork):
             output_weight=array(self.output_weight),
             scale_ms=array(self.scale_ms * constant.exp()),
             launch_ms=array(self.launch * self.scale_ms),
-            figures=array(exponent).ravel(),
+            figures=np.concatenate([array(exponent).ravel(), array(self.power)]),
         )
 
     @torch.no_grad()
@@ -221,7 +233,7 @@ class StructuredCostNetwork(CostNetwork):
         parameters = dict(self.named_parameters())
         names = list(parameters)
         prior = {
-            "price": (1 / nprices(), CFG["price"] / nprices(), 0.0),
+            "price": (None, CFG["price"] / nprices(), 0.0),
             "step": (0.0, CFG["step"], 0.0),
             "free": (0.0, CFG["free"], None),
             "launch": (0.3, CFG["launch"], 0.0),
@@ -230,6 +242,7 @@ class StructuredCostNetwork(CostNetwork):
             "hidden_bias": (0.0, CFG["bias"], None),
             "output_weight": (0.0, CFG["output"], 0.0),
             "noise": (-3.0, 2.0, None),
+            "power": (3.0, CFG["power"], 1.0),
         }
         loss = self.loss_of(data)
         sizes = [parameters[n].numel() for n in names]
@@ -237,7 +250,8 @@ class StructuredCostNetwork(CostNetwork):
         centre = []
         for n, k in zip(names, sizes):
             c = prior[n][0]
-            if n == "exponent":
+            if n == "price": centre.append(self.price_centre().flatten().numpy())
+            elif n == "exponent":
                 own = torch.zeros(2, INPUTS); own[:, 0] = 1.0; centre.append(own.flatten().numpy())
             else: centre.append(np.full(k, c))
         centre = np.concatenate(centre)
@@ -270,7 +284,7 @@ class StructuredCostNetwork(CostNetwork):
         self.unit *= amounts.mean(0)
         sums = data.sums(self.encode)[data.holding]
         for phase in range(2):
-            logs = self._device_inputs(sums[:, phase], sums[:, 2 + phase], self._shared(sums))
+            logs = self._device_inputs(sums[:, 2 * phase : 2 * phase + 2], sums[:, 4 + phase], self._shared(sums), self.power[phase])
             self.input_mean[phase], self.input_std[phase] = logs.mean(0), logs.std(0).clamp(min=0.05)
         predicted, measured = self.phases_ms(data.sums(self.encode))[..., COMPUTE], data.phases_ms[..., COMPUTE]
         self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1))
@@ -278,8 +292,9 @@ class StructuredCostNetwork(CostNetwork):
     def _shared(self, sums):
         return torch.cat([(sums[..., _LOGS] + LEAST_SUM).log(), sums[..., WIDE].clamp(max=1)], -1)
 
-    def _device_inputs(self, work, square, shared):
-        own = torch.stack([(work + LEAST_WORK).log(), 0.5 * (square + LEAST_SQUARE).log()], -1)
+    def _device_inputs(self, work, square, shared, power):
+        logs = (work + LEAST_WORK).log()
+        own = torch.stack([(power * logs).logsumexp(-1) / power, 0.5 * (square + LEAST_SQUARE).log()], -1)
         return torch.cat([own, shared], -1)
 
     @torch.no_grad()
@@ -296,9 +311,9 @@ class StructuredCostNetwork(CostNetwork):
         nu, temper, floor = CFG["nu"], CFG["temper"], CFG["floor"]
 
         def loss() -> Float[Tensor, ""]:
-            work = self._work(amounts, steps, free)  # [P, 2]
-            total, square = (assignment @ torch.cat([work, work.square()], 1)).T.chunk(2)  # [2, N]
-            inputs = torch.stack([self._device_inputs(total[k], square[k], shared) for k in range(2)])  # [2, N, I]
+            work = self._work(amounts, steps, free)  # [P, 4]
+            total = assignment @ torch.cat([work, self._squares(work)], 1)  # [N, 6]
+            inputs = torch.stack([self._device_inputs(total[:, 2 * k : 2 * k + 2], total[:, 4 + k], shared, self.power[k]) for k in range(2)])  # [2, N, I]
             x = (inputs - self.input_mean[:, None]) / self.input_std[:, None]
             hidden = torch.baddbmm(self.hidden_bias[:, None], x, self.hidden_weight)  # [2, N, H]
             up, down = hidden[..., :_UNITS_EACH].relu(), hidden[..., _UNITS_EACH:].clamp(max=0)
