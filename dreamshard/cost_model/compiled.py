@@ -33,48 +33,74 @@ CURVE_POINTS = 1024
 _LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curve: from 0.02 to 3e20
 _CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
 
-# The structured network
+# Columns of the structured network's loads: work of each phase by resource, and these
+SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES, NETWORK_COLUMNS = 4, 6, 8, 9, 10, 11, 12
+"""Squared work by phase, tables wider than each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims,
+tens of lookups per sample, tables."""
 WIDE_DIMS = (32.5, 64.5)  # dims above which the fused operator gives a row 16 and 32 threads
-BOUND = 1.5  # the correction changes a device's work by a factor of at most e^1.5 either way
-LEAST_WORK, LEAST_SQUARE, LEAST_SUM = 1e-6, 1e-12, 1e-3  # added before a logarithm or a quotient
-COUNT_SHIFT = 1.0  # subtracted from half the logarithm of the number of tables
-
+LEAST_WORK, LEAST_SQUARE, LEAST_SUM = 1e-6, 1e-12, 1e-3  # added before a logarithm
 
 _UNUSED = np.zeros((1, 1))
+
+
+class NetworkLaw(NamedTuple):
+    """Compute of a device by the structured network; `X` inputs as in `network_ms`.
+
+    Attributes:
+        launch_ms: `[2]` of a device with tables, forward and backward.
+        scale_ms: `[2]`.
+        power: `[2]` of the norm over a phase's resources.
+        exponent: `[2, X]`.
+    """
+
+    launch_ms: Floats = _UNUSED[0]
+    scale_ms: Floats = _UNUSED[0]
+    power: Floats = _UNUSED[0]
+    exponent: Floats = _UNUSED
+
+
+class PaperLaw(NamedTuple):
+    """Heads of the paper's network, `P` of them, of hidden size `H`, on latents of size `X`.
+
+    Attributes:
+        hidden_weight: `[X, P H]`.
+        hidden_bias: `[P H]`.
+        output_weight: `[P H, P]`.
+        output_bias: `[P]`.
+        empty: `[X]` latent of an empty device.
+    """
+
+    hidden_weight: Floats = _UNUSED
+    hidden_bias: Floats = _UNUSED[0]
+    output_weight: Floats = _UNUSED
+    output_bias: Floats = _UNUSED[0]
+    empty: Floats = _UNUSED[0]
 
 
 class DeviceLaw(NamedTuple):
     """Everything that the cost of a task's devices depends on.
 
     Attributes:
-        law: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`phases_ms`).
+        kind: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`phases_ms`).
         width: column of a load that the all-to-all carries.
         tables: column of a load that counts tables.
         curves: `[4, G]` milliseconds at `curve_points()`.
         own_ms: per unit of a device's own width.
         total_ms: per unit of all devices' width together.
         fixed_ms: whatever is placed.
-        hidden_weight: `[X, P H]` of `P` phases of the structured network, or heads of the paper's.
-        hidden_bias: `[P H]`.
-        output_weight: `[P, H]`; of the paper's network `[P H, P]`.
-        scale_ms: `[P]`; of the paper's network, biases of its outputs.
-        launch_ms: `[2]` of a device with tables, forward and backward.
-        figures: of the accelerator; of the paper's network, the latent of an empty device.
+        network: of a `NETWORK`, as `figures` of an accelerator are of a `ROOFLINE`, and `paper` of a `PAPER`.
     """
 
-    law: int
+    kind: int
     width: int
     tables: int
     curves: Floats
     own_ms: float = 0.0
     total_ms: float = 0.0
     fixed_ms: float = 0.0
-    hidden_weight: Floats = _UNUSED
-    hidden_bias: Floats = _UNUSED[0]
-    output_weight: Floats = _UNUSED
-    scale_ms: Floats = _UNUSED[0]
-    launch_ms: Floats = _UNUSED[0]
+    network: NetworkLaw = NetworkLaw()
     figures: Floats = _UNUSED[0]
+    paper: PaperLaw = PaperLaw()
 
 
 def curve_points() -> Floats:
@@ -106,8 +132,8 @@ def compute_phases_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
     """Forward and backward compute of a device; 0 if it is empty."""
     if load[law.tables] < 0.5:
         return 0.0, 0.0
-    if law.law == NETWORK:
-        return _network_ms(law, load)
+    if law.kind == NETWORK:
+        return network_ms(law.network, load, 0), network_ms(law.network, load, 1)
     return 1e3 * roofline.forward_s(law.figures, load), 1e3 * roofline.backward_s(law.figures, load)
 
 
@@ -131,8 +157,8 @@ def device_ms(law: DeviceLaw, load: Floats) -> float:
 @jit
 def phases_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
     """Write forward compute, backward compute and one all-to-all of a device, as if it were the widest, to `found` `[3]`."""
-    if law.law == PAPER:
-        _paper_heads_ms(law, load, found)
+    if law.kind == PAPER:
+        _paper_heads_ms(law.paper, law.tables, load, found)
         return
     found[0], found[1] = compute_phases_ms(law, load)
     width = load[law.width]
@@ -145,7 +171,7 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
     found, costs = np.empty(3), np.empty(len(loads))
     for t in range(len(loads)):
         phases_ms(law, loads[t], found)
-        exchanges = 1.0 if law.law == PAPER else 2.0
+        exchanges = 1.0 if law.kind == PAPER else 2.0
         costs[t] = found[0] + found[1] + exchanges * found[2] + law.total_ms * loads[t, law.width]
     return costs
 
@@ -162,47 +188,24 @@ def linear(inputs: Floats, weight: Floats, bias: Floats) -> Floats:
 
 
 @jit
-def _paper_heads_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
-    """The heads of the paper's network, as many as there are; the last column of a load counts its tables."""
-    latent = load[: law.tables] if load[law.tables] >= 0.5 else law.figures
-    hidden = np.maximum(linear(latent, law.hidden_weight, law.hidden_bias), 0.0)
+def _paper_heads_ms(heads: PaperLaw, tables: int, load: Floats, found: Floats) -> None:
+    """As many heads as there are; the last column of a load counts its tables."""
+    latent = load[:tables] if load[tables] >= 0.5 else heads.empty
+    hidden = np.maximum(linear(latent, heads.hidden_weight, heads.hidden_bias), 0.0)
     found[:] = 0.0
-    copy_into(found, linear(hidden, law.output_weight, law.scale_ms))
+    copy_into(found, linear(hidden, heads.output_weight, heads.output_bias))
 
 
 @inlined
-def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
-    """Forward and backward compute of a device with tables."""
-    size = law.tables + 1
-    shared = (
-        math.log(max(load[size - 1], 0.0) + LEAST_SUM),
-        math.log(max(load[size - 4], 0.0) + LEAST_SUM),
-        math.log(max(load[size - 3], 0.0) + LEAST_SUM),
-        math.log(max(load[size - 2], 0.0) + LEAST_SUM),
-        min(max(load[size - 6], 0.0), 1.0),
-        min(max(load[size - 5], 0.0), 1.0),
-    )
-    return _phase_ms(law, load, shared, 0), _phase_ms(law, load, shared, 1)
-
-
-@inlined
-def _phase_ms(law: DeviceLaw, load: Floats, shared: tuple[float, ...], phase: int) -> float:
-    power = law.figures[16 + phase]
-    one, two = max(load[2 * phase], 0.0) + LEAST_WORK, max(load[2 * phase + 1], 0.0) + LEAST_WORK
-    most, least = max(one, two), min(one, two)
-    log_work = math.log(most) + math.log1p((least / most) ** power) / power
-    log_norm = 0.5 * math.log(max(load[4 + phase], 0.0) + LEAST_SQUARE)
-    count, distinct, dims, lookups, wide, widest = shared
-    hidden, weight, at = law.output_weight.shape[1], law.hidden_weight, 8 * phase
-    f = law.figures
-    output = log_work * f[at] + log_norm * f[at + 1] + count * f[at + 2] + distinct * f[at + 3] + dims * f[at + 4]
-    output += lookups * f[at + 5] + wide * f[at + 6] + widest * f[at + 7]
-    first = phase * hidden
-    for unit in range(hidden):
-        k = first + unit
-        value = law.hidden_bias[k] + log_work * weight[0, k] + log_norm * weight[1, k]
-        value += count * weight[2, k] + distinct * weight[3, k] + dims * weight[4, k]
-        value += lookups * weight[5, k] + wide * weight[6, k] + widest * weight[7, k]
-        bent = max(value, 0.0) if 2 * unit < hidden else min(value, 0.0)
-        output += bent * law.output_weight[phase, unit]
-    return law.launch_ms[phase] + math.exp(output) * law.scale_ms[phase]
+def network_ms(network: NetworkLaw, load: Floats, phase: int) -> float:
+    """Forward (0) or backward (1) compute of a device with tables: a product of powers of its sums."""
+    one, other = max(load[2 * phase], 0.0) + LEAST_WORK, max(load[2 * phase + 1], 0.0) + LEAST_WORK
+    most, least, power, exponent = max(one, other), min(one, other), network.power[phase], network.exponent[phase]
+    output = exponent[0] * (math.log(most) + math.log1p((least / most) ** power) / power)
+    output += exponent[1] * 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST_SQUARE)
+    output += exponent[2] * math.log(max(load[TABLES], 0.0) + LEAST_SUM)
+    output += exponent[3] * math.log(max(load[DISTINCT], 0.0) + LEAST_SUM)
+    output += exponent[4] * math.log(max(load[DIMS], 0.0) + LEAST_SUM)
+    output += exponent[5] * math.log(max(load[LOOKUPS], 0.0) + LEAST_SUM)
+    output += exponent[6] * min(max(load[WIDE], 0.0), 1.0) + exponent[7] * min(max(load[WIDE + 1], 0.0), 1.0)
+    return network.launch_ms[phase] + network.scale_ms[phase] * math.exp(output)

@@ -22,12 +22,15 @@ PHYSICAL_FEATURES = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_uni
 FEATURES = PAPER_FEATURES + PHYSICAL_FEATURES
 NUM_PAPER_FEATURES = len(PAPER_FEATURES)
 
+BINS = slice(4, NUM_PAPER_FEATURES)
+"""Columns of the access-count bins."""
+
 NormaliserScope = Literal["pool", "task"]
 
 _RAW = [0, *range(4, len(FEATURES))]  # columns that the authors' program leaves as they are: dim and the bins
 _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
-_MIDPOINTS = 0.75 * 2.0 ** np.arange(NUM_BINS)  # of (2^(j-1), 2^j]
+_MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS)  # of (2^(j-1), 2^j]
 
 # The cost of a lookup besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
 # take as long. Fitted to the presets' kernels on V100, A100, H100, H200 and B200, dim 16 and mixed dims.
@@ -44,11 +47,16 @@ def features(tables: Tables) -> Float[Tensor, "T F"]:
         each.double().numpy() for each in (tables.dim, tables.rows, tables.pooling_factor, tables.bins)
     )
     reuse = (tables.lookups.numpy() + 1.0) / (tables.unique_rows.numpy() + 1.0)  # [T] mean lookups per distinct row
-    mass = bins * _MIDPOINTS  # [T, 17] lookups per bin, up to a factor
-    hot = mass[:, _HOT_BIN:].sum(axis=1) / mass.sum(axis=1).clip(min=1e-12)  # [T]
+    hot = lookups_by_bin(tables.bins.double())[:, _HOT_BIN:].sum(dim=1).numpy()  # [T]
     logs = np.log([dim, rows, pooling + _LEAST_POOLING, reuse, pooling / reuse + _LEAST_POOLING])
     found = np.concatenate([[dim, rows, pooling, rows * dim], bins.T, logs, [hot]])
     return torch.from_numpy(found.T.astype(np.float32, order="C"))  # [T, F]
+
+
+def lookups_by_bin(bins: Float[Tensor, "*B 17"]) -> Float[Tensor, "*B 17"]:
+    """Share of a table's lookups in the rows of each bin; 0 without lookups."""
+    mass = bins.clamp(min=0) * _MIDPOINTS.to(bins.dtype)
+    return mass / mass.sum(dim=-1, keepdim=True).clamp(min=1e-12)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dreamshard.cost_model.compiled import CURVE_POINTS, PAPER, DeviceLaw
+from dreamshard.cost_model.compiled import CURVE_POINTS, PAPER, DeviceLaw, PaperLaw
 from dreamshard.cost_model.cost_network import CostData, CostNetwork, mlp
 from dreamshard.cost_model.features import NUM_PAPER_FEATURES
 
@@ -50,17 +50,14 @@ def heads_law(heads: Sequence[nn.Module], empty: Float[Tensor, " L"], unit_ms: f
     def of(layer: int, name: str) -> list[Tensor]:
         return [head.get_parameter(f"{layer}.{name}").double() for head in heads]
 
-    return DeviceLaw(
-        PAPER,
-        width=LATENT,
-        tables=LATENT,
-        curves=np.zeros((4, CURVE_POINTS)),
+    paper = PaperLaw(
         hidden_weight=torch.cat(of(0, "weight")).T.contiguous().numpy(),
         hidden_bias=torch.cat(of(0, "bias")).numpy(),
         output_weight=unit_ms * torch.block_diag(*of(2, "weight")).T.contiguous().numpy(),
-        scale_ms=unit_ms * torch.cat(of(2, "bias")).numpy(),
-        figures=empty.double().numpy(),
+        output_bias=unit_ms * torch.cat(of(2, "bias")).numpy(),
+        empty=empty.detach().double().numpy(),
     )
+    return DeviceLaw(PAPER, width=LATENT, tables=LATENT, curves=np.zeros((4, CURVE_POINTS)), paper=paper)
 
 
 class PaperCostNetwork(CostNetwork):

@@ -1,9 +1,13 @@
-"""The structured cost network: positive work per table and phase, summed, times a bounded correction for fusion."""
+"""The structured cost network: positive work of tables, added up by resource, and what a fused call makes of the sums.
+
+Physics is in the form, so that a search finds few errors to use: one more table never makes a device cheaper, and neither do
+more lookups, rows or columns of a table, in any phase and with any weights.
+"""
 
 import math
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -15,13 +19,20 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
     CURVE_POINTS,
+    DIMS,
+    DISTINCT,
     LEAST_SQUARE,
     LEAST_SUM,
     LEAST_WORK,
+    LOOKUPS,
     NETWORK,
+    SQUARES,
+    TABLES,
+    WIDE,
     WIDE_DIMS,
     DeviceLaw,
     Floats,
+    NetworkLaw,
     computes_ms,
     curve_points,
 )
@@ -30,93 +41,120 @@ from dreamshard.cost_model.exchanges import ExchangeModel, comm_inputs
 from dreamshard.cost_model.features import (
     BACKWARD,
     BATCH,
+    BINS,
     DISTINCT_ROWS,
     FORWARD,
     NUM_PAPER_FEATURES,
     PHYSICAL_FEATURES,
     VECTORS,
     Normaliser,
+    lookups_by_bin,
 )
 from dreamshard.tasks import PlacementTask
 
-WIDE, DISTINCT, DIMS, LOOKUPS, COUNT = slice(-6, -4), -4, -3, -2, -1
-"""Columns of a latent after the work of each phase, and its square: whether the table is wider than
-each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims, tens of lookups per sample, tables."""
-
-_LOGS = [COUNT, DISTINCT, DIMS, LOOKUPS]  # in the order of the device's inputs
-INPUTS = 2 + len(_LOGS) + len(WIDE_DIMS)  # work, its 2-norm, and what is no work
-_COLUMNS = slice(NUM_PAPER_FEATURES, None)  # that it sees: `PHYSICAL_FEATURES`
-_PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in spreads of the training pool from its mean
+_PHYSICAL = slice(NUM_PAPER_FEATURES, NUM_PAPER_FEATURES + len(PHYSICAL_FEATURES))
+_LOG_DIM, _LOG_ROWS, _LOG_POOLING, _LOG_REUSE, _LOG_UNIQUE, _HOT = range(len(PHYSICAL_FEATURES))
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
-_UNITS_EACH = 6  # hidden units that bend upwards, and as many that bend downwards
-_UNITS = torch.tensor([100.0, 100.0, 10.0])  # of `DISTINCT`, `DIMS` and `LOOKUPS`
-_ITERATIONS = 200
-_NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
-_STEPS, _FREE = 12, 6
-CFG = dict(price=1.0, step=0.15, free=0.15, exponent=0.1, weight=0.5, bias=1.0, output=0.05, launch=1.0, temper=1.0, nu=4.0, power=1.5, floor=0.004, iters=300, gates=1, classes=[(0, 1), (1, 6), (6, 11), (11, 17)])
-def nprices():
-    return 5 + 2 * len(CFG["classes"]) + 6 * CFG["gates"]
+_BINS_OF_CLASS = ((0, 1), (1, 6), (6, 11), (11, 17))
+"""Bins of rows looked up once, up to 32, 1,024 and more times in a batch: a lookup has a price by class."""
+_PER_LOOKUP = [0, 3, 5, 6, 7, 8]  # amounts that take time whatever the dim
+_PER_BYTE = [1, 2, 4, 9, 10, 11, 12]  # and those in proportion to it
+_NUM_AMOUNTS = len(_PER_LOOKUP) + len(_PER_BYTE)
+_PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in deviations of the training pool from its mean
+_STEPS, _REUSES = 4 * len(_PLACES), len(_PLACES) + 3
+_MOST_EXPONENT = 8.0  # of the factor of a table's work: a table far outside the pool keeps a finite cost
+_INPUTS = 2 + 4 + len(WIDE_DIMS)  # of a device: work, its 2-norm, tables, distinct weights, dims, lookups, wide tables
+_UNITS = torch.tensor([100.0, 100.0, 10.0])  # weights, dims and lookups per sample in a unit of `DISTINCT` to `LOOKUPS`
+_LEAST_SPREAD = 0.05  # of a device's inputs: below, samples do not tell its exponent
 
+_ITERATIONS = 300  # of L-BFGS, by which fits to 100 placements have converged in all but the fifth digit
+_FREEDOM = 4.0  # degrees of freedom of Student's t: errors five times their scale hardly pull
+_LEAST_ERROR = 0.004  # of a device's cost: no clock is better, and no phase counts without limit
+_IDLE = 0.2  # of the slowest device's cost, to which errors of idler ones are relative
+_NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
+
+
+class Prior(NamedTuple):
+    """Normal distribution of a parameter before any sample; `positive` ones are bounded from below by `least`."""
+
+    centre: float
+    scale: float
+    least: float | None = None
+
+
+PRIORS = {
+    "price": Prior(0.0, 1 / _NUM_AMOUNTS, 0.0),  # around `_usual_prices`
+    "step": Prior(0.0, 0.15, 0.0),  # rise of a price of 1.35 at each step, one standard deviation
+    "reuse": Prior(0.0, 0.3),
+    "launch": Prior(0.3, 1.0, 0.0),  # in the work of an average table
+    "power": Prior(3.0, 1.5, 1.0),  # 1: resources are used one after the other; large: at once
+    "exponent": Prior(0.0, 0.1, 0.0),  # around 1 for work, and 0
+    "noise": Prior(-3.0, 2.0),  # logarithm of the relative error of forward, backward and a whole device
+}
+"""Of the parameters of a fit, which maximises their posterior."""
 
 
 class StructuredCostNetwork(CostNetwork):
-    """TODO"""
+    """Compute of a device, per phase, from the sums over its tables:
+
+        launch + scale x (bytes^power + lookups^power)^(1 / power) x 2-norm^e1 x tables^e2 x distinct^e3 x ...
+
+    - A table's work on each of two resources, moving bytes and issuing lookups, is a sum of amounts (per table, dim,
+      distinct row, lookup of a row that is looked up once, some, many and very many times; each alone and times dim) at
+      prices that are not negative, times `exp` of steps that rise and of how often rows are looked up again.
+    - Steps are `tanh` of the logarithms of dim, lookups, bytes of distinct rows and of all rows, at three places of the
+      training pool: a cache holds all, some or none of the distinct rows, an address cache reaches all or little of a table.
+      Which size decides is unknown, so the fit weighs three. Beyond them a step is level, so it extrapolates.
+    - What the fused call makes of the sums is a product of powers with exponents that are not negative: crowding by the number
+      of tables, lookups or distinct bytes, a large table that does not overlap, and more threads per row where a table
+      is wider than 32 or 64.
+
+    Communication is linear in `comm_inputs`, by `exchanges`. `compiled.network_ms` is the formula of a device.
+
+    Attributes:
+        price: `[4, A]` of amounts, of forward bytes, forward lookups, backward bytes, backward lookups.
+        step: `[4, 12]` rise of these at each step.
+        reuse: `[4, 6]` effect of repeated lookups; the only weights of any sign.
+        launch: `[2]` of a device with tables.
+        power: `[2]`.
+        exponent: `[2, 8]`.
+        noise: `[3]` logarithms of relative errors.
+        unit: `[A]` mean amounts of the tables that it was first fitted to.
+        centre: `[2, 8]` mean logarithms of their devices' inputs.
+        narrowest: columns of the narrowest table that was measured: fewer are an extrapolation.
+    """
 
     mean: Tensor
     std: Tensor
-    scale_ms: Tensor
-    input_mean: Tensor
-    input_std: Tensor
     unit: Tensor
+    centre: Tensor
+    scale_ms: Tensor
+    narrowest: Tensor
     price: nn.Parameter
     step: nn.Parameter
-    free: nn.Parameter
+    reuse: nn.Parameter
     launch: nn.Parameter
     power: nn.Parameter
     exponent: nn.Parameter
-    hidden_weight: nn.Parameter
-    hidden_bias: nn.Parameter
-    output_weight: nn.Parameter
     noise: nn.Parameter
 
     def __init__(self, normaliser: Normaliser) -> None:
         super().__init__()
-        self.register_buffer("mean", normaliser.mean[_COLUMNS].clone())  # [Z] to undo the normalisation
-        self.register_buffer("std", normaliser.std[_COLUMNS].clone())
-        self.register_buffer("bin_mean", normaliser.mean[4:21].clone())
-        self.register_buffer("bin_std", normaliser.std[4:21].clone())
-        self.register_buffer("scale_ms", torch.ones(2))
-        self.register_buffer("input_mean", torch.zeros(2, INPUTS))
-        self.register_buffer("input_std", torch.ones(2, INPUTS))
-        self.register_buffer("unit", torch.ones(nprices()))
-        self.register_buffer("narrowest", torch.ones(()))  # columns that were measured: fewer are an extrapolation
-        hidden = 2 * _UNITS_EACH
-        exponent = torch.zeros(2, INPUTS)
-        exponent[:, 0] = 1.0
-        weights = {
-            "price": self.price_centre(),
-            "step": torch.full((4, _STEPS), 0.02),
-            "free": torch.zeros(4, _FREE),
-            "launch": torch.full((2,), 0.1),
-            "power": torch.full((2,), 3.0),
-            "exponent": exponent,
-            "hidden_weight": torch.rand(2, INPUTS, hidden) * 0.5,
-            "hidden_bias": 1.0 * torch.randn(2, hidden),
-            "output_weight": torch.full((2, hidden), 0.01),
-            "noise": torch.full((3,), -3.0),
+        buffers = {
+            "mean": normaliser.mean.clone(),
+            "std": normaliser.std.clone(),
+            "unit": torch.ones(_NUM_AMOUNTS),
+            "centre": torch.zeros(2, _INPUTS),
+            "scale_ms": torch.ones(2),
+            "narrowest": torch.ones(()),
         }
-        for name, value in weights.items():
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+        starts = _prior_centres() | {"launch": torch.full((2,), 0.1), "step": torch.full((4, _STEPS), 0.02)}
+        for name, value in starts.items():
             self.register_parameter(name, nn.Parameter(value))
-        self.prior_bias = None
         self.exchanges = ExchangeModel()
         self.task_comm_ms: Tensor | None = None  # in a copy for one task
-
-    def price_centre(self):
-        c = torch.zeros(4, nprices()); k = len(CFG["classes"])
-        by = [1, 2, 4] + list(range(5 + k, 5 + 2 * k)) + list(range(5 + 2 * k, nprices() - 3 * CFG["gates"]))
-        other = [i for i in range(nprices()) if i not in by]
-        c[0::2, by] = 1 / len(by); c[1::2, other] = 1 / len(other)
-        return c
 
     @property
     def comm_ms(self) -> Float[Tensor, "2 4"]:
@@ -126,55 +164,48 @@ class StructuredCostNetwork(CostNetwork):
     def encode(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None = None
     ) -> Float[Tensor, "*B L"]:
-        """Work and squared work of each phase, and `WIDE` to `COUNT`."""
-        logs, amounts, inputs, free = self._table_inputs(normalised)
-        work = self._work(amounts, inputs, free)
+        """The columns of a load, in the order of `compiled`."""
+        amounts, steps, reuses = self._table_inputs(normalised)
+        work = self._work(amounts, steps, reuses)
+        logs = self._physical(normalised)
+        wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
+        distinct = logs[..., _LOG_DIM] + logs[..., _LOG_UNIQUE]
+        shared = torch.stack([distinct, logs[..., _LOG_DIM], logs[..., _LOG_POOLING]], -1).exp() / _UNITS
         if ratios is not None:
             work = work * ratios[..., [FORWARD, FORWARD, BACKWARD, BACKWARD]]
-        wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
-        distinct = logs[..., :1] + logs[..., 4:5]
-        shared = torch.cat([distinct, logs[..., 0:3:2]], -1).exp() / _UNITS
-        if ratios is not None:
             shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]
-        return torch.cat([work, self._squares(work), wide, shared, torch.ones_like(wide[..., :1])], -1)
+        return torch.cat([work, _squares(work), wide, shared, torch.ones_like(wide[..., :1])], -1)
 
-    def _table_inputs(self, normalised):
-        z = normalised[..., _COLUMNS]
-        logs = z * self.std + self.mean
-        dim, rows, pooling, reuse, unique, _ = z.unbind(-1)
-        d, p, u = logs[..., 0].exp(), logs[..., 2].exp(), logs[..., 4].exp()
-        bins = (normalised[..., 4:21] * self.bin_std + self.bin_mean).clamp(min=0)
-        mass = bins * (2.0 ** torch.arange(17))
-        mass = mass / mass.sum(-1, keepdim=True).clamp(min=1e-12)
-        classes = torch.stack([mass[..., i:j].sum(-1) for i, j in CFG["classes"]], -1)
-        per_row, per_unique = (self.std[0] / self.std[1:5:3]).unbind()
-        bytes_u, bytes_r = unique + dim * per_unique, rows + dim * per_row
-        gate_u, gate_r = (torch.sigmoid(2 * (each[..., None] + _PLACES)) for each in (bytes_u, bytes_r))
-        pc = p[..., None] * classes
-        amounts = [torch.stack([torch.ones_like(d), d, d * p.clamp(max=1), u, u * d], -1), pc, pc * d[..., None]]
-        if CFG["gates"]:
-            amounts += [(p * d)[..., None] * gate_u, p[..., None] * gate_r]
-        amounts = torch.cat(amounts, -1) / self.unit
-        sizes = torch.stack([dim, pooling, bytes_u, bytes_r], -1)  # [*B, 4]
-        steps = (sizes[..., None] + _PLACES).tanh().flatten(-2)
-        reuses = (reuse[..., None] + _PLACES).tanh()
-        free = torch.cat([reuses, z[..., 3:4], (-logs[..., 3:4]).exp(), (logs[..., 5:6] ).tanh()], -1)
-        return logs, amounts, steps, free
+    def _physical(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B 6"]:
+        """`PHYSICAL_FEATURES` as they were."""
+        return normalised[..., _PHYSICAL] * self.std[_PHYSICAL] + self.mean[_PHYSICAL]
 
-    def _work(self, amounts, steps, free):
-        return (amounts @ self.price.T) * (steps @ self.step.T + free @ self.free.T).clamp(-8, 8).exp()
+    def _table_inputs(
+        self, normalised: Float[Tensor, "*B F"]
+    ) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B 12"], Float[Tensor, "*B 6"]]:
+        """Amounts in `unit`, steps, and figures of reuse."""
+        logs = self._physical(normalised)
+        dim, pooling, unique = (logs[..., at].exp() for at in (_LOG_DIM, _LOG_POOLING, _LOG_UNIQUE))
+        by_bin = lookups_by_bin(normalised[..., BINS] * self.std[BINS] + self.mean[BINS])
+        lookups = pooling[..., None] * torch.stack([by_bin[..., of:to].sum(-1) for of, to in _BINS_OF_CLASS], -1)
+        outputs = dim * pooling.clamp(max=1)
+        own = torch.stack([torch.ones_like(dim), dim, outputs, unique, unique * dim], -1)
+        amounts = torch.cat([own, lookups, lookups * dim[..., None]], -1) / self.unit
+        z, per_z = normalised[..., _PHYSICAL], self.std[_PHYSICAL]
+        distinct_bytes = z[..., _LOG_UNIQUE] + z[..., _LOG_DIM] * per_z[_LOG_DIM] / per_z[_LOG_UNIQUE]
+        table_bytes = z[..., _LOG_ROWS] + z[..., _LOG_DIM] * per_z[_LOG_DIM] / per_z[_LOG_ROWS]
+        sizes = torch.stack([z[..., _LOG_DIM], z[..., _LOG_POOLING], distinct_bytes, table_bytes], -1)
+        again = z[..., _LOG_REUSE, None]
+        firsts, hot = (-logs[..., _LOG_REUSE, None]).exp(), logs[..., _HOT, None]
+        reuses = torch.cat([(again + _PLACES).tanh(), again, firsts, hot.tanh()], -1)
+        return amounts, (sizes[..., None] + _PLACES).tanh().flatten(-2), reuses
 
-    def _squares(self, work):
-        return (work[..., 0::2] + work[..., 1::2]).square()
-
-    def _folded(self):
-        """exponents, weights and biases for raw logs"""
-        mean, std = self.input_mean, self.input_std
-        weight = self.hidden_weight / std[..., None]
-        bias = self.hidden_bias - (weight * mean[..., None]).sum(1)
-        exponent = self.exponent
-        constant = -(exponent * mean).sum(1) + mean[:, 0]
-        return exponent, constant, weight, bias
+    def _work(
+        self, amounts: Float[Tensor, "*B A"], steps: Float[Tensor, "*B 12"], reuses: Float[Tensor, "*B 6"]
+    ) -> Float[Tensor, "*B 4"]:
+        """Work of tables by phase and resource."""
+        factor = (steps @ self.step.T + reuses @ self.reuse.T).clamp(-_MOST_EXPONENT, _MOST_EXPONENT).exp()
+        return (amounts @ self.price.T) * factor
 
     @torch.no_grad()
     def law(self, num_devices: int, curves: Floats | None = None) -> DeviceLaw:
@@ -184,24 +215,21 @@ class StructuredCostNetwork(CostNetwork):
             return np.ascontiguousarray(value.double().numpy(), np.float64)
 
         latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
-        share, size = (num_devices - 1) / num_devices, 6 + INPUTS - 2
+        share = (num_devices - 1) / num_devices
         curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves
         curves[ALL_TO_ALL] = largest * share * curve_points()
-        exponent, constant, weight, bias = self._folded()
+        at_centre = self.centre[:, 0] - (self.exponent * self.centre).sum(1)
+        scale_ms = self.scale_ms * at_centre.exp()
+        network = NetworkLaw(*map(array, (self.launch * self.scale_ms, scale_ms, self.power, self.exponent)))
         return DeviceLaw(
             NETWORK,
-            width=size + DIMS,
-            tables=size + COUNT,
+            width=DIMS,
+            tables=TABLES,
             curves=curves,
             own_ms=own * share - received / num_devices,
             total_ms=received / num_devices,
             fixed_ms=latency,
-            hidden_weight=array(weight.movedim(0, 1)).reshape(INPUTS, -1),
-            hidden_bias=array(bias).ravel(),
-            output_weight=array(self.output_weight),
-            scale_ms=array(self.scale_ms * constant.exp()),
-            launch_ms=array(self.launch * self.scale_ms),
-            figures=np.concatenate([array(exponent).ravel(), array(self.power)]),
+            network=network,
         )
 
     @torch.no_grad()
@@ -222,108 +250,131 @@ class StructuredCostNetwork(CostNetwork):
         network.task_comm_ms = exchanges.weights_ms(exchanges.topology(task), sum_dims)
         return network
 
-    def fit(self, data: CostData, optimizer: torch.optim.Optimizer, *steps: Any) -> float:
-        first = self.measured_on is None
+    def fit(self, data: CostData, optimizer: torch.optim.Optimizer | None, *steps: Any) -> float:
+        """Fit communication, and compute by L-BFGS on all samples, from the parameters as they are; see `CostNetwork.fit`.
+
+        The parameters maximise their posterior: `PRIORS`, and Student's t for the relative errors of each phase and of whole
+        devices, whose scales are fitted as well. So noise decides how far samples move the parameters from the priors, and
+        single measurements that a burst disturbed hardly count.
+
+        Returns:
+            the negative logarithm of the posterior, up to a constant.
+        """
         with torch.no_grad():
-            z = data.features[:, _COLUMNS] * self.std + self.mean
-            self.narrowest = z[:, 0].exp().min().round()
+            self.narrowest = self._physical(data.features)[:, _LOG_DIM].exp().min().round()
             self.exchanges.learn_placements(data, data.sums(self.encode)[..., DIMS])
-            if first:
+            if self.measured_on is None:
                 self.calibrate(data)
-        parameters = dict(self.named_parameters())
-        names = list(parameters)
-        prior = {
-            "price": (None, CFG["price"] / nprices(), 0.0),
-            "step": (0.0, CFG["step"], 0.0),
-            "free": (0.0, CFG["free"], None),
-            "launch": (0.3, CFG["launch"], 0.0),
-            "exponent": (None, CFG["exponent"], 0.0),
-            "hidden_weight": (0.0, CFG["weight"], 0.0),
-            "hidden_bias": (0.0, CFG["bias"], None),
-            "output_weight": (0.0, CFG["output"], 0.0),
-            "noise": (-3.0, 2.0, None),
-            "power": (3.0, CFG["power"], 1.0),
-        }
-        loss = self.loss_of(data)
-        sizes = [parameters[n].numel() for n in names]
-        unit = np.concatenate([np.full(k, prior[n][1]) for n, k in zip(names, sizes)])
-        centre = []
-        for n, k in zip(names, sizes):
-            c = prior[n][0]
-            if n == "price": centre.append(self.price_centre().flatten().numpy())
-            elif n == "exponent":
-                own = torch.zeros(2, INPUTS); own[:, 0] = 1.0; centre.append(own.flatten().numpy())
-            else: centre.append(np.full(k, c))
-        centre = np.concatenate(centre)
-        bounds = [(None if prior[n][2] is None else prior[n][2] / prior[n][1], None) for n, k in zip(names, sizes) for _ in range(k)]
-        tensors = [parameters[n] for n in names]
+        names, parameters = zip(*self.named_parameters(), strict=True)
+        scales = np.concatenate([np.full(each.numel(), PRIORS[name].scale) for name, each in self.named_parameters()])
+        centres = parameters_to_vector([_prior_centres()[name] for name in names]).double().numpy() / scales
+        least = [PRIORS[name].least for name, each in self.named_parameters() for _ in range(each.numel())]
+        bounds = [(None if low is None else low / scale, None) for low, scale in zip(least, scales, strict=True)]
+        misfit = self.misfit_of(data)
 
-        def objective(scaled):
-            vector_to_parameters(torch.from_numpy(scaled * unit).float(), tensors)
+        def objective(scaled: Floats) -> tuple[float, Floats]:
+            vector_to_parameters(torch.from_numpy(scaled * scales).float(), parameters)
             with torch.enable_grad():
-                value = loss()
-            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, tensors)]).double().numpy()
-            away = scaled - centre / unit
-            return float(value.item()) + 0.5 * float(away @ away), away + slopes * unit
+                value = misfit()
+            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)]).double().numpy()
+            away = scaled - centres
+            return value.item() + float(away @ away) / 2, slopes * scales + away
 
-        start = parameters_to_vector(tensors).detach().double().numpy() / unit
-        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": CFG["iters"], "maxfun": 2 * CFG["iters"]})
-        objective(found.x)
-        self.iterations = found.nit
-        error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(-1)
-        error_ms /= torch.maximum(data.phases_ms.sum(-1), 0.2 * data.overall_ms[:, None])
-        self.spread = _NORMAL * error_ms[data.holding].abs().median()
-        value = float(found.fun)
+        start = parameters_to_vector(parameters).detach().double().numpy() / scales
+        limits = {"maxiter": _ITERATIONS, "maxfun": 2 * _ITERATIONS}
+        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
+        value = objective(found.x)[0]
         if not math.isfinite(value):
-            raise TrainingDivergedError(f"the cost network's loss became {value}")
+            raise TrainingDivergedError(
+                f"the cost network's loss became {value}; the last checkpoint is intact: look for extreme cost samples"
+            )
+        self.spread = self.spread_of(data)
         return value
 
     @torch.no_grad()
-    def calibrate(self, data: CostData) -> None:
-        _, amounts, _, _ = self._table_inputs(data.features)
-        self.unit *= amounts.mean(0)
-        sums = data.sums(self.encode)[data.holding]
-        for phase in range(2):
-            logs = self._device_inputs(sums[:, 2 * phase : 2 * phase + 2], sums[:, 4 + phase], self._shared(sums), self.power[phase])
-            self.input_mean[phase], self.input_std[phase] = logs.mean(0), logs.std(0).clamp(min=0.05)
-        predicted, measured = self.phases_ms(data.sums(self.encode))[..., COMPUTE], data.phases_ms[..., COMPUTE]
-        self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1))
-
-    def _shared(self, sums):
-        return torch.cat([(sums[..., _LOGS] + LEAST_SUM).log(), sums[..., WIDE].clamp(max=1)], -1)
-
-    def _device_inputs(self, work, square, shared, power):
-        logs = (work + LEAST_WORK).log()
-        own = torch.stack([(power * logs).logsumexp(-1) / power, 0.5 * (square + LEAST_SQUARE).log()], -1)
-        return torch.cat([own, shared], -1)
+    def spread_of(self, data: CostData) -> Float[Tensor, ""]:
+        """Relative standard error of a device's predicted cost."""
+        error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(-1)
+        return _NORMAL * (error_ms / _compared_ms(data))[data.holding].abs().median()
 
     @torch.no_grad()
-    def loss_of(self, data: CostData) -> Callable[[], Float[Tensor, ""]]:
+    def calibrate(self, data: CostData) -> None:
+        """Set all units, so that training starts near the measured costs."""
+        self.unit *= self._table_inputs(data.features)[0].mean(0).clamp(min=1e-9)
+        sums = data.sums(self.encode)
+        held = sums[data.holding]
+        inputs = device_inputs(held, self.power)  # [2, N, 8]
+        self.centre.copy_(inputs.mean(1))
+        predicted, measured = self.phases_ms(sums)[..., COMPUTE], data.phases_ms[..., COMPUTE]
+        self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1))
+
+    @torch.no_grad()
+    def misfit_of(self, data: CostData) -> Callable[[], Float[Tensor, ""]]:
+        """Negative log likelihood of the samples, as a function of the parameters.
+
+        Errors are relative to the device's cost, at least a fifth of the slowest's, so that idle ones count little. Phases
+        count half. Constants of the `N` devices with tables are computed once.
+        """
         held, sums = data.holding, data.sums(self.encode)
-        _, amounts, steps, free = self._table_inputs(data.features)
+        table_inputs = self._table_inputs(data.features)
         assignment, measured_ms = data.assignment[held], data.phases_ms[held]  # [N, P], [N, 4]
-        scale_ms = torch.maximum(data.phases_ms.sum(-1), 0.2 * data.overall_ms[:, None])[held]
+        compared_ms, others = _compared_ms(data)[held], sums[held][:, WIDE:]
         comm_ms = (comm_inputs(sums[..., DIMS]) @ self.comm_ms.T)[held]
-        comm_error = (comm_ms - measured_ms[:, 1:3]).sum(1) / scale_ms  # [N]
-        idle_error = -measured_ms[:, COMPUTE].T / scale_ms  # [2, N]
-        per_unit = self.scale_ms[:, None] / scale_ms  # [2, N]
-        shared = self._shared(sums[held])  # [N, 6]
-        nu, temper, floor = CFG["nu"], CFG["temper"], CFG["floor"]
+        comm_error = (comm_ms - measured_ms[:, 1:3]).sum(1) / compared_ms  # [N]
+        idle_error = -measured_ms[:, COMPUTE].T / compared_ms  # [2, N]
+        per_unit = self.scale_ms[:, None] / compared_ms  # [2, N]
+        weight = torch.tensor([[0.5], [0.5], [1.0]])
 
-        def loss() -> Float[Tensor, ""]:
-            work = self._work(amounts, steps, free)  # [P, 4]
-            total = assignment @ torch.cat([work, self._squares(work)], 1)  # [N, 6]
-            inputs = torch.stack([self._device_inputs(total[:, 2 * k : 2 * k + 2], total[:, 4 + k], shared, self.power[k]) for k in range(2)])  # [2, N, I]
-            x = (inputs - self.input_mean[:, None]) / self.input_std[:, None]
-            hidden = torch.baddbmm(self.hidden_bias[:, None], x, self.hidden_weight)  # [2, N, H]
-            up, down = hidden[..., :_UNITS_EACH].relu(), hidden[..., _UNITS_EACH:].clamp(max=0)
-            bend = (torch.cat([up, down], -1) * self.output_weight[:, None]).sum(-1)
-            log_cost = ((inputs - self.input_mean[:, None]) * self.exponent[:, None]).sum(-1) + self.input_mean[:, :1] + bend
-            compute = self.launch[:, None] + log_cost.exp()
-            error = idle_error + compute * per_unit  # [2, N]
+        def misfit() -> Float[Tensor, ""]:
+            work = self._work(*table_inputs)  # [P, 4]
+            loads = torch.cat([assignment @ torch.cat([work, _squares(work)], 1), others], 1)  # [N, L]
+            away = device_inputs(loads, self.power) - self.centre[:, None]  # [2, N, 8]
+            log_cost = self.centre[:, :1] + (away * self.exponent[:, None]).sum(-1)
+            error = idle_error + (self.launch[:, None] + log_cost.exp()) * per_unit  # [2, N]
             errors = torch.cat([error, (error.sum(0) + comm_error)[None]])  # [3, N]
-            scale = self.noise.exp() + floor
-            nll = (nu + 1) / 2 * torch.log1p((errors / scale[:, None]).square() / nu) + scale.log()[:, None]
-            return temper * (nll * torch.tensor([[0.5], [0.5], [1.0]])).sum()
+            scale = self.noise.exp()[:, None] + _LEAST_ERROR
+            surprise = (_FREEDOM + 1) / 2 * torch.log1p((errors / scale).square() / _FREEDOM) + scale.log()
+            return (weight * surprise).sum()
 
-        return loss
+        return misfit
+
+
+def device_inputs(loads: Float[Tensor, "N L"], power: Float[Tensor, " 2"]) -> Float[Tensor, "2 N 8"]:
+    """Logarithms that `exponent` weighs, by phase, of loads of devices; as `compiled.network_ms`."""
+    sums = (loads[:, [TABLES, DISTINCT, DIMS, LOOKUPS]] + LEAST_SUM).log()
+    shared = torch.cat([sums, loads[:, WIDE:DISTINCT].clamp(max=1)], -1)
+    by_phase = []
+    for phase in range(2):
+        resources = (loads[:, 2 * phase : 2 * phase + 2] + LEAST_WORK).log()
+        work = (power[phase] * resources).logsumexp(-1) / power[phase]
+        norm = 0.5 * (loads[:, SQUARES + phase] + LEAST_SQUARE).log()
+        by_phase.append(torch.cat([work[:, None], norm[:, None], shared], -1))
+    return torch.stack(by_phase)
+
+
+def _squares(work: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 2"]:
+    """Squared work of each phase, whose sum is a 2-norm squared."""
+    return work.unflatten(-1, (2, 2)).sum(-1).square()
+
+
+def _compared_ms(data: CostData) -> Float[Tensor, "S D"]:
+    """To which errors are relative."""
+    return torch.maximum(data.phases_ms.sum(-1), _IDLE * data.overall_ms[:, None])
+
+
+def _prior_centres() -> dict[str, Tensor]:
+    """Of each parameter: every amount of a resource costs alike, and a device costs the sum of its work."""
+    shapes = {
+        "price": (4, _NUM_AMOUNTS),
+        "step": (4, _STEPS),
+        "reuse": (4, _REUSES),
+        "launch": (2,),
+        "power": (2,),
+        "exponent": (2, _INPUTS),
+        "noise": (3,),
+    }
+    centres = {name: torch.full(shape, PRIORS[name].centre) for name, shape in shapes.items()}
+    centres["price"][0::2, _PER_BYTE] = 1 / len(_PER_BYTE)
+    centres["price"][1::2, _PER_LOOKUP] = 1 / len(_PER_LOOKUP)
+    centres["exponent"][:, 0] = 1.0
+    return centres

@@ -28,6 +28,7 @@ from torch import Tensor
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import (
     COPIES,
+    DIMS,
     HOSTS,
     NUM_CURVES,
     ROWS,
@@ -38,7 +39,7 @@ from dreamshard.cost_model.compiled import (
     roofline_law,
 )
 from dreamshard.cost_model.exchanges import ExchangeShape
-from dreamshard.cost_model.structured import DIMS, StructuredCostNetwork
+from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, collectives_s

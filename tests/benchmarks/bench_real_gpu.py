@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dreamshard.cost_model.compiled import CURVE_POINTS, NUM_CURVES, PAPER, DeviceLaw
+from dreamshard.cost_model.compiled import CURVE_POINTS, NUM_CURVES, PAPER, DeviceLaw, PaperLaw
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.placer import NoPlacementError
 from dreamshard.rivals.hugectr import HugeCtrPlanner
@@ -152,8 +152,7 @@ class LawSearch:
         (hidden, bias), (output, constant) = self.of.head
         latents, curves = hidden.shape[1], np.zeros((NUM_CURVES, CURVE_POINTS))
         layers = np.ascontiguousarray(hidden.T), bias, np.ascontiguousarray(output.T), constant
-        names = "hidden_weight", "hidden_bias", "output_weight", "scale_ms"
-        return DeviceLaw(PAPER, latents, latents, curves, **dict(zip(names, layers, strict=True)))
+        return DeviceLaw(PAPER, latents, latents, curves, paper=PaperLaw(*layers))
 
     def phases_ms(self, sums: Tensor) -> Tensor:
         """All compute as forward compute, of each of `[S, 1, L]`."""

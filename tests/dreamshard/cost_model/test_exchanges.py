@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from dreamshard.cost_model import CostData, Normaliser
+from dreamshard.cost_model.compiled import DIMS
 from dreamshard.cost_model.exchanges import ExchangeModel, ExchangeShape, designed_exchanges, exchanges_for
-from dreamshard.cost_model.structured import DIMS, StructuredCostNetwork
+from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork, TrainingDivergedError, prediction_error
-from dreamshard.cost_model.structured import DIMS
+from dreamshard.cost_model.compiled import DIMS
 from dreamshard.placement import Placement
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import RandomPlacer
