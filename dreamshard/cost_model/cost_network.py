@@ -93,7 +93,8 @@ class CostNetwork(nn.Module, ABC):
         table: the network of `encode`.
         max_gradient_norm: to which gradients of the fit are clipped.
         measured_on: origin of the samples that it was fitted to; None before the first fit.
-        spread: relative standard error of a device's cost; 0 if that is not known.
+        spread: relative standard error of a device's cost apart from what all devices of a placement have in common; 0 if
+            that is not known.
     """
 
     table: nn.Module
@@ -162,6 +163,9 @@ class CostNetwork(nn.Module, ABC):
             gradient_step(self, optimizer, loss, "cost network", self.max_gradient_norm)
             total += loss.item()
         return total / steps
+
+    def learn_spread(self, unseen: CostData) -> None:
+        """Learn `spread` from placements that it was not fitted to; published networks know none."""
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         """The training loss on `batch` draws."""

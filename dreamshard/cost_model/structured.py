@@ -105,9 +105,9 @@ class StructuredCostNetwork(CostNetwork):
     - Steps are `tanh` of the logarithms of dim, lookups, bytes of distinct rows and of all rows, at three places of the
       training pool: a cache holds all, some or none of the distinct rows, an address cache reaches all or little of a table.
       Which size decides is unknown, so the fit weighs three. Beyond them a step is level, so it extrapolates.
-    - What the fused call makes of the sums is a product of powers with exponents that are not negative: crowding by the number
-      of tables, lookups or distinct bytes, a large table that does not overlap, and more threads per row where a table
-      is wider than 32 or 64.
+    - What the fused call makes of the sums is a product of powers, with exponents that are not negative: crowding by the
+      number of tables, lookups or distinct bytes, a large table that does not overlap, and more threads per row where a
+      table is wider than 32 or 64.
 
     Communication is linear in `comm_inputs`, by `exchanges`. `compiled.network_ms` is the formula of a device.
 
@@ -288,14 +288,23 @@ class StructuredCostNetwork(CostNetwork):
             raise TrainingDivergedError(
                 f"the cost network's loss became {value}; the last checkpoint is intact: look for extreme cost samples"
             )
-        self.spread = self.spread_of(data)
+        if self.measured_on is None:
+            self.spread = self.spread_of(data)
         return value
 
     @torch.no_grad()
     def spread_of(self, data: CostData) -> Float[Tensor, ""]:
-        """Relative standard error of a device's predicted cost."""
+        """Relative standard error of a device's predicted cost, without what all devices of a placement have in common."""
+        count = data.holding.sum(-1, keepdim=True)  # [S, 1]
         error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(-1)
-        return _NORMAL * (error_ms / _compared_ms(data))[data.holding].abs().median()
+        error = torch.where(data.holding, error_ms / _compared_ms(data), 0.0)
+        own = (error - error.sum(-1, keepdim=True) / count) * (count / (count - 1)).sqrt()
+        several = data.holding & (count > 1)
+        return _NORMAL * own[several].abs().median() if several.any() else torch.zeros(())
+
+    def learn_spread(self, unseen: CostData) -> None:
+        """Half of the squared spread is from placements that were not fitted to, the other half from earlier ones."""
+        self.spread = ((self.spread.square() + self.spread_of(unseen).square()) / 2).sqrt()
 
     @torch.no_grad()
     def calibrate(self, data: CostData) -> None:

@@ -196,7 +196,9 @@ class DreamShard:
         fresh = feasible(samples[-config.placements_per_iteration :])
         error, data = None, CostData.of(feasible(samples), state.normaliser)
         if fresh and network.measured_on is not None:
-            error = prediction_error(network, CostData.of(fresh, state.normaliser))
+            unseen = CostData.of(fresh, state.normaliser)
+            error = prediction_error(network, unseen)
+            network.learn_spread(unseen)
         loss = network.fit(data, state.cost_optimizer, config.cost_steps, config.cost_batch, state.generator)
         network.measured_on = data.measured_on
         if self.coasts:

@@ -10,7 +10,7 @@ out are, one at a time:
   policy alone places by it, or NeuroShard's search.
 - policy: placements are measured that an untrained policy samples (random ones), or lopsided ones only.
 - exploration: all measured placements are sampled from the policy, none are lopsided.
-- saturating inputs: a table's work has logarithms and squares only.
+- steps: a table's work has no steps by its sizes.
 - exchanges: no all-to-alls are measured alone.
 
 `--quick` has one seed, two tasks of each set, and one law.
@@ -40,7 +40,6 @@ from tests.helpers.laws import LAWS, NOISE, UNSEEN, Law
 COUNTS = {TRAINED: 10, Size(200, 8): 5, Size(800, 128): 2}
 JUDGED = ((TRAINED, Size(200, 8)), (Size(800, 128),))
 NOISY = 0.1
-SATURATING = 17  # the last inputs of a table's work
 
 
 class NoPolicy(DreamShard):
@@ -51,15 +50,14 @@ class NoPolicy(DreamShard):
 
 
 class NoSteps(StructuredCostNetwork):
-    """Inputs that saturate are 0, and so are the gradients of their weights."""
+    """Steps are 0, and so are the gradients of their weights."""
 
-    def _work_inputs(self, normalised, ratios):
-        logs, inputs, work = super()._work_inputs(normalised, ratios)
-        inputs[..., -SATURATING:] = 0
-        return logs, inputs, work
+    def _table_inputs(self, normalised):
+        amounts, steps, reuses = super()._table_inputs(normalised)
+        return amounts, 0 * steps, reuses
 
 
-class NoSaturation(DreamShard):
+class NoStepsAtAll(DreamShard):
     def networks(self, normaliser):
         return NoSteps(normaliser), super().networks(normaliser)[1]
 
@@ -96,7 +94,7 @@ PARTS = (
     Part({"policy: random placements": "searching"}, NoPolicy()),
     Part({"policy: lopsided placements": "searching"}, NoPolicy(), TrainingConfig(exploration=1.0)),
     Part({"exploration": "searching"}, DreamShard(), TrainingConfig(exploration=0.0)),
-    Part({"saturating inputs": "searching"}, NoSaturation()),
+    Part({"steps": "searching"}, NoStepsAtAll()),
     Part({"exchanges": "searching"}, DreamShard(), exchanges=False),
 )
 
