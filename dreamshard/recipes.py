@@ -94,8 +94,8 @@ RECIPES = {
         # Meta's 2021 tables that fit a small machine; minutes on two cores
         Recipe(
             name="default",
-            workload=WorkloadConfig(num_tables=240, max_table_bytes=256 * 2**20, batch_size=1024),
-            tasks=TasksConfig(memory_bytes=2 * 2**30),
+            workload=WorkloadConfig(num_tables=480, max_table_bytes=256 * 2**20, batch_size=1024),
+            tasks=TasksConfig(memory_bytes=2 * 2**30, num_test=40),
         ),
         # the whole chain on a tiny configuration; the result is too noisy to judge quality
         Recipe(

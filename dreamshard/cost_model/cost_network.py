@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from dreamshard.cost_model.compiled import DeviceLaw
 from dreamshard.cost_model.features import VECTORS, Normaliser, work_ratios
 from dreamshard.costs import PHASES, CostSample, MeasuredOn
-from dreamshard.tables import Tables
+from dreamshard.placement import Placement
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
 COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
@@ -118,17 +119,21 @@ class CostNetwork(nn.Module, ABC):
         """
         return nn.functional.pad(self.table(normalised), (0, 1), value=1.0)
 
-    def ratios(self, task: PlacementTask, tables: Tables | None = None) -> Float[Tensor, "T 5"] | None:
-        """`work_ratios` of a task's tables, or of other ones in its setting; None if the network has that setting too."""
+    def ratios(self, task: PlacementTask, shards: Shards | None = None) -> Float[Tensor, "S 5"] | None:
+        """`work_ratios` of a task's tables, or of shards of them; None if the network has their setting too."""
         if self.measured_on is None:
             return None
-        fitted, tables = self.measured_on, tables or task.tables
+        fitted, precisions = self.measured_on, set(task.precisions)
         batch_size = task.batch_size or fitted.batch_size
-        wanted = {"precision": task.precision, "optimizer": task.optimizer, "batch_size": batch_size}
-        is_own = all(getattr(fitted, name) == value for name, value in wanted.items())
-        if is_own and (tables.poolings == 1).all():
+        is_own = precisions == {fitted.precision} and (task.optimizer, batch_size) == (
+            fitted.optimizer,
+            fitted.batch_size,
+        )
+        if is_own and (task.tables.poolings == 1).all():
             return None
-        return work_ratios(tables, fitted, fitted.model_copy(update=wanted))
+        if shards is None:
+            shards = Shards.of(task, Placement.whole([0] * len(task.tables), task.num_devices))
+        return work_ratios(shards, fitted, batch_size)
 
     @abstractmethod
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:

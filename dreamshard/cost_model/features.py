@@ -4,7 +4,7 @@ The first 21 columns are DreamShard's (dim, rows, pooling factor, size, 17 acces
 and figures of reuse.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,10 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import MeasuredOn
-from dreamshard.hardware.links import VECTOR_BYTES
-from dreamshard.hardware.loads import OFFSET_BYTES, SECTOR_BYTES
-from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Tables
+from dreamshard.hardware.accelerator import hardware, preset_of
+from dreamshard.hardware.loads import FIRST_BYTES, placed_loads
+from dreamshard.hardware.roofline import figures_of, kernels_s
+from dreamshard.shards import Shards
+from dreamshard.tables import NUM_BINS, Tables
 
 PAPER_FEATURES = ("dim", "rows", "pooling_factor", "size", *(f"bin_{j}" for j in range(NUM_BINS)))
 PHYSICAL_FEATURES = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
@@ -32,10 +35,7 @@ _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
 _MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS)  # of (2^(j-1), 2^j]
 
-# The cost of a lookup besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
-# take as long. Fitted to the presets' kernels on V100, A100, H100, H200 and B200, dim 16 and mixed dims.
-FORWARD_LOOKUP_BYTES = 192
-BACKWARD_LOOKUP_BYTES = 512
+_ALIKE = 16  # tables on a device whose kernels tell what a setting changes: alone, small ones would not fill it
 
 FORWARD, BACKWARD, DISTINCT_ROWS, BATCH, VECTORS = range(5)
 """Columns of `work_ratios`."""
@@ -101,35 +101,28 @@ class Normaliser:
         return (features(tables) - own.mean) / own.std
 
 
-def work_ratios(tables: Tables, fitted: MeasuredOn, wanted: MeasuredOn) -> Float[Tensor, "T 5"]:
-    """How another precision, optimizer or batch size changes what each table does: in a step of `wanted`, over `fitted`.
+def work_ratios(shards: Shards, fitted: MeasuredOn, batch_size: int) -> Float[Tensor, "S 5"]:
+    """How the precision of its weights, the optimizer and the batch size change what each shard does, next to `fitted`.
 
-    A cost network is fitted to steps of one setting. For another one each table's work is scaled by the ratio of the bytes
-    that the fused operator moves for it, and its communication by the ratio of batches, since pooled vectors are always
-    fp32.
+    A cost network is fitted to steps of one setting. For another one, the work of a shard is scaled by the ratio of what the
+    kernels of many such shards take by the roofline, of the fitted hardware's preset or else an A100's. Communication is
+    scaled by the ratio of batches, since pooled vectors are always fp32.
 
     Returns:
-        `[T, 5]`: bytes moved by the forward and by the backward pass, bytes of distinct rows, samples, and vectors sent of
-            a table, over a vector per sample.
+        `[S, 5]`: time of the forward and of the backward kernels, bytes of distinct rows, samples, and vectors sent of a
+            table, over a vector per sample.
     """
-    ratios = _loads(tables, wanted) / _loads(tables, fitted).clamp(min=1e-9)
-    return torch.cat([ratios, ratios[:, BATCH:] * tables.vectors[:, None]], dim=1).float()
-
-
-def _loads(tables: Tables, setting: MeasuredOn) -> Float[Tensor, "T 4"]:
-    """Bytes of the forward pass, of the backward pass and of distinct rows, and samples; in float64.
-
-    Distinct rows of another batch size are scaled in proportion, up to the table's rows.
-    """
-    dim, rows = tables.dim.double(), tables.rows.double()  # [T]
-    lookups = tables.pooling_factor.double() * setting.batch_size
-    distinct = tables.unique_rows.double() / tables.lookups.double().clamp(min=1)
-    unique = torch.minimum(torch.minimum(lookups * distinct, rows), lookups)
-    row_bytes = (dim * BYTES_PER_WEIGHT[setting.precision] / SECTOR_BYTES).ceil() * SECTOR_BYTES
-    state_bytes = SECTOR_BYTES if BYTES_PER_ROW_STATE[setting.optimizer] else 0
-    vector_bytes = dim * VECTOR_BYTES
-    forward = lookups * (row_bytes + FORWARD_LOOKUP_BYTES) + setting.batch_size * vector_bytes
-    backward = lookups * (vector_bytes + BACKWARD_LOOKUP_BYTES) + 2 * unique * (row_bytes + state_bytes)
-    backward = backward + setting.batch_size * OFFSET_BYTES  # a table without lookups has its offsets
-    samples = torch.full_like(dim, setting.batch_size)
-    return torch.stack([forward, backward, (unique * row_bytes).clamp(min=1e-9), samples], dim=1)
+    task = replace(shards.task, precision=fitted.precision, precision_of={}, constraints=UNCONSTRAINED)
+    as_fitted = replace(shards, task=replace(task, optimizer=fitted.optimizer))
+    spec = preset_of(fitted.hardware) or hardware("a100")
+    loads, times = [], []
+    for each, samples in ((shards, batch_size), (as_fitted, fitted.batch_size)):
+        loads.append(placed_loads(each, samples))
+        times.append(torch.from_numpy(kernels_s(figures_of(spec, samples), _ALIKE * loads[-1].numpy())))
+    distinct = loads[0][:, FIRST_BYTES] / loads[1][:, FIRST_BYTES].clamp(min=1e-9)
+    batches = torch.full_like(distinct, batch_size / fitted.batch_size)
+    ratios = [
+        times[0] / times[1].clamp(min=1e-12),
+        torch.stack([distinct, batches, batches * shards.tables.vectors], dim=1),
+    ]
+    return torch.cat(ratios, dim=1).float()

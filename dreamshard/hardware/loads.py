@@ -42,22 +42,23 @@ BAGS = HOST_ROW_BYTES + 4  # vectors that the forward pass writes
 BLOCKS = HOST_ROW_BYTES + 5  # backward: blocks of threads that sum the gradients of often read rows
 NUM_LOADS = HOST_ROW_BYTES + 6
 
+_MIDDLE = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)  # of bins
+
 
 def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
     """Loads of each shard, in float64.
 
-    Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows in proportion, at most the
-    shard's rows. A block of rows looks up its share of the lookups, but writes partial sums for the whole batch. A
-    data-parallel copy looks up its share of the batch; its backward pass writes a dense gradient, with which a dense
-    optimizer rewrites all rows. `DIM`, which the all-to-all carries, is that of shards `in_all_to_all` alone.
+    Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows by `_distinct_rows`. A block of
+    rows looks up its share of the lookups, but writes partial sums for the whole batch. A data-parallel copy looks up its
+    share of the batch; its backward pass writes a dense gradient, with which a dense optimizer rewrites all rows.
+    `DIM`, which the all-to-all carries, is that of shards `in_all_to_all` alone.
     """
     task, tables = shards.task, shards.tables
     dim, rows, samples = tables.dim.double(), tables.rows.double(), batch_size * shards.batch_share.double()  # [S]
     weight_bytes = task.weight_bytes[shards.table].double()
     quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[task.optimizer]).double()
     lookups, bags = tables.pooling_factor.double() * samples, tables.vectors.double() * samples
-    distinct = tables.unique_rows.double() / tables.lookups.double().clamp(min=1)
-    unique = torch.minimum(torch.minimum(lookups * distinct, rows), lookups)
+    unique = _distinct_rows(tables, lookups)
     row_bytes = _sectors(dim * weight_bytes + quantisation_bytes)
     grad_bytes = _sectors(dim * VECTOR_BYTES)
     state_bytes = _sectors(dim * BYTES_PER_ELEMENT_STATE[task.optimizer])
@@ -107,6 +108,21 @@ def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, "
     return (rows * (1 - kept)).sum(dim=1)
 
 
+def _distinct_rows(tables: Tables, lookups: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+    """Distinct rows among so many lookups, of a batch larger or smaller than that of the statistics.
+
+    Of a smaller batch it is the expectation: a row that occurs `m` times is in a share `s` of the samples with a
+    probability of `1 - (1 - s)^m`. In a larger one, rows that occur once stand for as many more that are as rare.
+    """
+    share = _shares(tables)
+    share[:, 0] += share.sum(dim=1) <= 0  # without bins
+    times = (lookups / tables.lookups.double().clamp(min=1))[:, None]  # [T, 1]
+    kept = torch.where(times < 1, 1 - (1 - times).clamp(min=0) ** _MIDDLE, 1.0)
+    kept[:, 0] = times[:, 0]
+    unique = tables.unique_rows.double() * (share * kept).sum(dim=1)
+    return torch.minimum(torch.minimum(unique, tables.rows.double()), lookups)
+
+
 def _reuse(
     tables: Tables, lookups: Float[Tensor, " T"], unique: Float[Tensor, " T"]
 ) -> tuple[Float[Tensor, "T 17"], Float[Tensor, "T 17"]]:
@@ -114,10 +130,9 @@ def _reuse(
 
     A bin's rows count as its middle, scaled so that all reads add up to the table's lookups.
     """
-    middle = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)  # [17]
     share = _shares(tables)
     rows = unique[:, None] * share  # [T, 17]
-    unscaled = rows * (middle - 1)  # reads after the first
+    unscaled = rows * (_MIDDLE - 1)  # reads after the first
     again = unscaled * ((lookups - unique) / unscaled.sum(dim=1).clamp(min=1e-12)).clamp(min=0)[:, None]
     unbinned = (unscaled.sum(dim=1) <= 0)[:, None] * (lookups - unique).clamp(min=0)[:, None]
     again = again + unbinned * share  # where bins show no reuse but counts do

@@ -163,6 +163,17 @@ def operators_s(figures: Floats, loads: Floats) -> Floats:
     return found
 
 
+@jit
+def kernels_s(figures: Floats, loads: Floats) -> Floats:
+    """`[N, 2]` forward and backward of devices with these loads, without launches."""
+    found = np.zeros((len(loads), 2))
+    for n in range(len(loads)):
+        load = loads[n]
+        found[n, 0] = forward_kernel_s(figures, load) + load[at.LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
+        found[n, 1] = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
+    return found
+
+
 @inlined
 def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""

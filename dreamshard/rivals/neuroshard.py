@@ -67,7 +67,7 @@ class NeuroShardPlacer(OrderedPlacer):
             number = {each: i for i, each in enumerate(dict.fromkeys(chain(*lists)))}  # a shard of several lists is one
             ranges = [(t, 0, start, end, 0, math.nan) for t, start, end in number]
             shards, _ = Shards.of_ranges(task, torch.tensor(ranges, dtype=torch.float64).T, task.num_devices)
-            latents = network.encode(normaliser(shards.tables), network.ratios(task, shards.tables))  # [S, L]
+            latents = network.encode(normaliser(shards.tables), network.ratios(task, shards))  # [S, L]
             compute_ms = network.phases_ms(latents[:, None])[:, 0, COMPUTE].sum(dim=-1)  # [S] alone on a device
             index = torch.tensor([[number[each] for each in own] for own in lists])  # [C, N]
             order = torch.argsort(compute_ms[index], descending=True, stable=True)

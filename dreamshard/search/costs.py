@@ -231,7 +231,7 @@ class NetworkCosts(CostModel):
         tables = shards.tables
         own = replace(tables, pooling_factor=tables.pooling_factor * shards.batch_share.to(tables.pooling_factor.dtype))
         features = self.normaliser.of_task(self.task.tables)(own)
-        latents = self.network.encode(features, self.network.ratios(self.task, own))
+        latents = self.network.encode(features, self.network.ratios(self.task, shards))
         if isinstance(self.network, StructuredCostNetwork):
             latents = latents.clone()
             latents[:, DIMS] *= shards.in_all_to_all

@@ -35,7 +35,7 @@ class RoundLimits:
         tolerance: relative difference of a placement's two lowest rounds up to which they agree.
     """
 
-    most: int = 4
+    most: int = 3
     tolerance: float = 0.04
 
 

@@ -8,17 +8,18 @@ import torch
 from dreamshard.cost_model import Normaliser
 from dreamshard.cost_model.features import (
     BACKWARD,
-    BACKWARD_LOOKUP_BYTES,
     BATCH,
     DISTINCT_ROWS,
     FEATURES,
     FORWARD,
-    FORWARD_LOOKUP_BYTES,
     features,
     work_ratios,
 )
 from dreamshard.costs import MeasuredOn
 from dreamshard.placement import Placement
+from dreamshard.shards import Shards
+from dreamshard.tables import concatenate
+from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, roomy_task, tables_of
 from tests.helpers.trained import learnt, make_placer
 
@@ -41,33 +42,34 @@ def test_a_table_looks_the_same_in_every_task():
     assert torch.allclose(seen[:, varied].std(0, correction=0), torch.ones(1, dtype=torch.float64), atol=1e-3)
 
 
+def ratios_of(tables, *, batch_size=1000, **setting):
+    """`[T, 5]` of whole tables, next to fp32 with SGD."""
+    task = PlacementTask(tables, 1, 2**40, **{"precision": "fp32", "optimizer": "sgd"} | setting)
+    return work_ratios(Shards.of(task, Placement.whole([0] * len(tables), 1)), FP32, batch_size)
+
+
 def test_a_table_without_lookups_keeps_features_finite():
     pool = tables_of([10, 10], pooling=[0.0, 0.0])
     assert Normaliser.fit(pool)(pool).isfinite().all()
-    other = FP32.model_copy(update={"precision": "fp16", "batch_size": 7})
-    assert work_ratios(pool, FP32, other).isfinite().all()
+    assert ratios_of(pool, precision="fp16", batch_size=7).isfinite().all()
 
 
-def test_half_precision_halves_only_the_bytes_of_rows():
-    tables = tables_of([10**6], 64, 10.0, batch_size=1000, unique_rows=[8000])
-    [ratios] = work_ratios(tables, FP32, FP32.model_copy(update={"precision": "fp16"}))
-    rows, outputs, lookups = 10 * 64 * 4, 64 * 4, 10 * FORWARD_LOOKUP_BYTES  # bytes per sample
-    assert float(ratios[FORWARD]) == pytest.approx((rows / 2 + outputs + lookups) / (rows + outputs + lookups))
-    gradients, sort, updates = 10 * 64 * 4, 10 * BACKWARD_LOOKUP_BYTES, 2 * 8 * 64 * 4
-    expected = (gradients + sort + updates / 2) / (gradients + sort + updates)
-    assert float(ratios[BACKWARD]) == pytest.approx(expected, rel=0.01)
-    assert float(ratios[DISTINCT_ROWS]) == pytest.approx(0.5)
-    assert float(ratios[BATCH]) == 1
-
-
-def test_half_a_batch_is_half_the_work_and_more_state_per_row():
-    ratios = work_ratios(pool_of(9), FP32, FP32.model_copy(update={"batch_size": 500}))
-    assert torch.allclose(ratios[:, [FORWARD, BATCH]], torch.tensor(0.5))
-    assert (ratios[:, BACKWARD] >= 0.5 - 1e-6).all()  # distinct rows are at most all rows
-    assert (ratios[:, BACKWARD] < 0.75).all()
-    ratios = work_ratios(pool_of(9), FP32, FP32.model_copy(update={"optimizer": "rowwise_adagrad"}))
-    assert (ratios[:, BACKWARD] > 1).all()
-    assert (ratios[:, [FORWARD, DISTINCT_ROWS, BATCH]] == 1).all()
+def test_precision_optimizer_and_batch_change_work_as_the_kernels_of_a_full_device_do():
+    cold = tables_of([10**7, 10**7], 64, 10.0, batch_size=1000, bins=[[1.0]] * 2, unique_rows=[10_000] * 2)
+    hot = tables_of([10], 64, 10.0, batch_size=1000, bins=[[0.0] * 11 + [1.0]], unique_rows=[10])
+    half = ratios_of(cold, precision_of={"t0": "fp16"})
+    assert 0.4 < half[0, FORWARD] < 0.8  # outputs and indices stay as they are
+    assert half[0, DISTINCT_ROWS] == 0.5
+    assert torch.allclose(half[1], torch.tensor(1.0))
+    adam = ratios_of(concatenate([cold, replace(hot, names=("hot",))]), optimizer="adam")
+    assert (adam[:, FORWARD] == 1).all()
+    assert (adam[:2, BACKWARD] > 1.5).all()
+    assert adam[2, BACKWARD] < 1.1
+    assert 1 < ratios_of(cold, optimizer="rowwise_adagrad")[0, BACKWARD] < adam[0, BACKWARD]
+    smaller = ratios_of(cold, batch_size=500)
+    assert smaller[0, BATCH] == 0.5
+    assert smaller[0, DISTINCT_ROWS] == pytest.approx(0.5)
+    assert ratios_of(hot, batch_size=500)[0, DISTINCT_ROWS] == pytest.approx(1.0, abs=0.01)  # all rows are still hit
 
 
 def test_half_precision_and_half_the_batch_cost_less():
