@@ -67,7 +67,7 @@ _INPUTS = 2 + 4 + len(WIDE_DIMS)  # of a device: work, its 2-norm, tables, disti
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # weights, dims and lookups per sample in a unit of `DISTINCT` to `LOOKUPS`
 _LEAST_SPREAD = 0.05  # of a device's inputs: below, samples do not tell its exponent
 
-_ITERATIONS = 300  # of L-BFGS, by which fits to 100 placements have converged in all but the fifth digit
+_ITERATIONS = 100  # of L-BFGS in a fit; those of a training's rounds go on from each other
 _FREEDOM = 4.0  # degrees of freedom of Student's t: errors five times their scale hardly pull
 _LEAST_ERROR = 0.004  # of a device's cost: no clock is better, and no phase counts without limit
 _IDLE = 0.2  # of the slowest device's cost, to which errors of idler ones are relative
@@ -281,7 +281,7 @@ class StructuredCostNetwork(CostNetwork):
             return value.item() + float(away @ away) / 2, slopes * scales + away
 
         start = parameters_to_vector(parameters).detach().double().numpy() / scales
-        limits = {"maxiter": _ITERATIONS, "maxfun": 2 * _ITERATIONS}
+        limits = {"maxiter": _ITERATIONS, "maxcor": 30}
         found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
         value = objective(found.x)[0]
         if not math.isfinite(value):

@@ -49,7 +49,7 @@ from dreamshard.training.config import Algorithm, TrainingConfig
 
 TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
 
-_FORMAT = 5
+_FORMAT = 6
 _WEIGHTS, _CONFIG, _REST = "weights.safetensors", "config.json", "training.pt"
 _UNREADABLE = ("holds no complete model", f"give a folder with {_CONFIG} and {_WEIGHTS}, or train again")
 _DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
