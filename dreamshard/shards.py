@@ -238,7 +238,7 @@ def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
     """Devices that may hold shards of each table: named by the constraints, and with any room."""
     allowed = (task.capacity_bytes > 0).repeat(len(task.tables), 1)
     named = task.constraints.pinned
-    for t, name in enumerate(task.tables.names if named else ()):
+    for t, name in enumerate(task.tables.names):
         if name in named:
             allowed[t] &= torch.isin(torch.arange(task.num_devices), torch.tensor(named[name]))
     return allowed

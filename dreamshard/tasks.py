@@ -111,6 +111,4 @@ class PlacementTask:
     @property
     def precisions(self) -> list[Precision]:
         """`[T]` of each table's weights."""
-        if not self.precision_of:
-            return [self.precision] * len(self.tables)
         return [self.precision_of.get(name, self.precision) for name in self.tables.names]
