@@ -23,7 +23,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, reading
 from dreamshard.files.text import did_you_mean
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
-from dreamshard.tables import parent_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,7 @@ class Constraints:
         usable = {device for device, size in enumerate(room) if size > 0}
         if not usable:
             yield f"none of the {len(room)} devices has room for tables"
-        allowed = {name: usable.intersection(self.pinned.get(name, usable)) for name in map(parent_name, tables)}
+        allowed = {name: usable.intersection(self.pinned.get(name, usable)) for name in tables}
         for table, devices in self.pinned.items():
             if not allowed.get(table, usable):
                 yield f"table {table!r} may only be on devices {devices}, and none of them can hold tables"

@@ -282,7 +282,7 @@ def paired_comparison(
     pairs = [(row, other[task]) for task, row in own.items() if task in other]
     if not pairs:
         raise ValueError(f"{placer!r} and {reference!r} have no task in common; evaluate both on the same tasks")
-    facts: dict[str, Any] = {"num_tasks": len({row.task.whole_tables for row, _ in pairs}), "over": over}
+    facts: dict[str, Any] = {"num_tasks": len({frozenset(row.task.tables.names) for row, _ in pairs}), "over": over}
     if over == "repeats":
         facts["num_repeats"] = len(pairs[0][0].repeats_ms)
     if not all(row.fits for pair in pairs for row in pair):
@@ -297,7 +297,7 @@ def paired_comparison(
     else:
         of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
         for row, reference_row in pairs:
-            of_tables[row.task.whole_tables].append(fmean(_log_ratios(row, reference_row)))
+            of_tables[frozenset(row.task.tables.names)].append(fmean(_log_ratios(row, reference_row)))
         gains, tables = [fmean(same) for same in of_tables.values()], list(of_tables) if over == "tasks" else None
     if len(gains) == 1:
         return PairedComparison(fits=True, mean_gain=_saved(gains[0]), **facts)
@@ -359,9 +359,10 @@ def best_baseline(rows: Sequence[EvaluationRow]) -> str:
 
 def placement_identity(task: PlacementTask, placement: Placement) -> str:
     """Identifies a placement of these tables by which shards share a device; device numbers do not matter."""
-    shards, held = Shards.of(task, placement), defaultdict[int, list[str]](list)
-    for name, device in zip(shards.tables.names, shards.device.tolist(), strict=True):
-        held[device].append(name)
+    shards, held = Shards.of(task, placement), defaultdict[int, list[Any]](list)
+    parts = torch.cat([shards.tables.column_ranges, shards.rows], dim=1).tolist()
+    for name, part, device in zip(shards.tables.names, parts, shards.device.tolist(), strict=True):
+        held[device].append((name, part))
     return repr(sorted(map(sorted, held.values())))
 
 
@@ -370,7 +371,8 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
 
     A placement that several placers share counts once. One that did not fit does not count.
     """
-    by_placement = {(row.task.name, row.task.tables.names, row.placement): row for row in rows if row.fits}
+    fitting = [(row, row.task.name, row.task.tables) for row in rows if row.fits]
+    by_placement = {(name, tables.names, *tables.dim.tolist(), row.placement): row for row, name, tables in fitting}
     distinct = by_placement.values()
     predicted, measured = np.array([(row.predicted_ms, row.overall_ms) for row in distinct]).reshape(-1, 2).T
     names = [row.task.name for row in distinct]

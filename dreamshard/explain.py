@@ -26,7 +26,7 @@ from dreamshard.placement import (
 )
 from dreamshard.search.costs import Predictor, changed_ms, costs_of, known_costs
 from dreamshard.shards import Shards, allowed_devices
-from dreamshard.tables import DEFAULT_BATCH, block_shares, parent_name
+from dreamshard.tables import DEFAULT_BATCH, block_shares
 from dreamshard.tasks import PlacementTask
 
 HOT_SHARE = 0.7
@@ -171,7 +171,7 @@ def _others(
     task: PlacementTask, placement: Placement, table: int, without_ms: Float[Tensor, " D"], allowed: Bool[Tensor, " D"]
 ) -> Iterator[TableSharding]:
     """Other places of a table on the devices that are fastest without it, and other ways to shard it; none if it is tied."""
-    constraints, name = task.constraints, parent_name(task.tables.names[table])
+    constraints, name = task.constraints, task.tables.names[table]
     if any(name in group for group in (*constraints.together, *constraints.apart)):
         return
     own, dim, order = placement.tables[table], int(task.tables.dim[table]), without_ms.argsort(stable=True).tolist()

@@ -24,7 +24,6 @@ from dreamshard.search.costs import Predictor, costs_of
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.search import default_moves
 from dreamshard.shards import Shards, allowed_devices, violation
-from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
 Range = tuple[int, int]
@@ -327,7 +326,7 @@ def _between(
     """
     start, target = ends
     tables = tuple(
-        old if old.sharding_type in task.constraints.sharding_types_for(parent_name(name)) else new
+        old if old.sharding_type in task.constraints.sharding_types_for(name) else new
         for name, old, new in zip(task.tables.names, start.tables, target.tables, strict=True)
     )
     try:

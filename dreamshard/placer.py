@@ -80,9 +80,10 @@ class OrderedPlacer(ABC):
 
 
 def table_order(tables: Tables) -> Int[Tensor, " T"]:
-    """Numbers of the tables by rows, then by all other figures; by name only if these are the same."""
+    """Numbers of the tables by rows, then by all other figures; by name and columns only if these are the same."""
     figures = tables.lookups, tables.unique_rows, tables.pooling_factor, tables.dim, tables.rows
-    keys = np.array(tables.names), *(figure.numpy() for figure in figures)  # the last counts first
+    names = tables.column_ranges[:, 0].numpy(), np.array(tables.names)
+    keys = *names, *(figure.numpy() for figure in figures)  # the last counts first
     return torch.from_numpy(np.lexsort(keys))
 
 

@@ -18,7 +18,7 @@ from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.shards import Shards
-from dreamshard.tables import Tables, columns_of
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -203,24 +203,23 @@ class CurrentPlan:
 
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The plan's placement, also if the task's tables are column shards; a ValueError says which it lacks."""
-        sizes = zip(task.tables.names, task.tables.dim.tolist(), strict=True)
-        tables = tuple(self._sharding_of(name, dim) for name, dim in sizes)
+        ranges = zip(task.tables.names, task.tables.column_ranges.tolist(), strict=True)
+        tables = tuple(self._sharding_of(name, *columns) for name, columns in ranges)
         placement = Placement(tables, self.plan.num_devices, self.plan.devices_per_host or self.plan.num_devices)
         return placement.on_hosts_of(task.devices_per_host)
 
-    def _sharding_of(self, name: str, dim: int) -> TableSharding:
-        """Of a table, or of some columns of one that are a table of their own."""
-        table, first = columns_of(name)
-        own = self.plan.tables.get(name) or self.plan.tables.get(table)
-        if own is None or own.dim < first + dim:
+    def _sharding_of(self, name: str, first: int, last: int) -> TableSharding:
+        """Of columns `first` to `last` of a table, as a table of their own."""
+        own = self.plan.tables.get(name)
+        if own is None or own.dim < last:
             raise ValueError(
-                f"the current plan does not place the {dim} columns of table {name!r} once each; give the plan in use"
+                f"the current plan does not place columns {first} to {last} of table {name!r}; give the plan in use"
             )
-        if own.dim == dim or not own.columns:
+        if own.dim == last - first or not own.columns:
             return own.sharding
         held = [
-            ((max(start - first, 0), min(end - first, dim)), place)
+            ((max(start, first) - first, min(end, last) - first), place)
             for (start, end), place in zip(own.columns, own.where, strict=True)
-            if start < first + dim and first < end
+            if start < last and first < end
         ]
         return replace(own.sharding, columns=tuple(each for each, _ in held), where=tuple(place for _, place in held))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dreamshard.files.text import gib
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Placement, ShardingType, TableSharding
-from dreamshard.tables import Tables, parent_name, shard_name
+from dreamshard.tables import Tables
 from dreamshard.tasks import UNCACHED_ROW_BYTES, PlacementTask
 
 CACHED_ROW_BYTES = 16  # of fbgemm's cache besides a cached row: its index and its time of use, int64 each
@@ -96,25 +96,23 @@ class Shards:
 
     @cached_property
     def tables(self) -> Tables:
-        """Each shard as a table of its device, with its share of the lookups; a column shard is `name[start:end]`."""
+        """Each shard as a table of its device, with its share of the lookups."""
         tables = self.task.tables
         whole = replace(tables, block_share=None).columns(self.table)
         held, dim = self.num_rows, self.num_columns
-        is_part = dim != whole["dim"]
-        is_other = is_part | (held != whole["rows"]) | (self.batch_share < 1)
+        is_other = (dim != whole["dim"]) | (held != whole["rows"]) | (self.batch_share < 1)
         if torch.equal(self.table, torch.arange(len(tables))) and not is_other.any():
             return tables
-        names = [tables.names[t] for t in self.table.tolist()]
-        for i in is_part.nonzero().flatten().tolist():
-            names[i] = shard_name(names[i], *self.columns[i].tolist())
-        if len(set(names)) < len(names):
-            names = [f"{name} {i}" for i, name in enumerate(names)]
+        names = tuple(tables.names[t] for t in self.table.tolist())
+        first = tables.column_ranges[self.table, 0] + self.columns[:, 0]
         share, distinct_share = tables.shares_of(self.table, self.rows)  # [S]
         lookups = (whole["lookups"] * share.double() * self.batch_share.double()).round().long()
         unique_rows = (whole["unique_rows"] * distinct_share.double()).round().long()
         unique_rows = torch.minimum(unique_rows, torch.minimum(held, lookups))
         pooling_factor = (whole["pooling_factor"] * share).to(whole["pooling_factor"].dtype)
-        return Tables(tuple(names), held, dim, pooling_factor, whole["bins"], lookups, unique_rows, whole["poolings"])
+        return Tables(
+            names, held, dim, pooling_factor, whole["bins"], lookups, unique_rows, whole["poolings"], first_column=first
+        )
 
     @property
     def batch_share(self) -> Float[Tensor, " S"]:
@@ -240,7 +238,7 @@ def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
     """Devices that may hold shards of each table: named by the constraints, and with any room."""
     allowed = (task.capacity_bytes > 0).repeat(len(task.tables), 1)
     named = task.constraints.pinned
-    for t, name in enumerate(map(parent_name, task.tables.names) if named else ()):
+    for t, name in enumerate(task.tables.names):
         if name in named:
             allowed[t] &= torch.isin(torch.arange(task.num_devices), torch.tensor(named[name]))
     return allowed
@@ -253,7 +251,7 @@ def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
     fullest = int((held - room).argmax())
     if held[fullest] > room[fullest]:
         yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {gib(int(room[fullest]))} for them"
-    names = [parent_name(name) for name in task.tables.names]
+    names = task.tables.names
     for name, sharding in zip(names, placement.tables, strict=True):
         types = constraints.sharding_types_for(name)
         if sharding.sharding_type not in types:

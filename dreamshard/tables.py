@@ -1,10 +1,8 @@
 """Embedding tables as a batch of columns: their sizes, widths, lookups and bytes."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,8 +22,6 @@ Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Optimizer = Literal[
     "sgd", "rowwise_adagrad", "adagrad", "adam", "lamb", "partial_rowwise_adam", "partial_rowwise_lamb", "lars_sgd"
 ]
-
-_SHARD = re.compile(r"(?P<table>.+)\[(?P<start>\d+):(?P<end>\d+)\]")
 
 DIM_MULTIPLE = 4
 """The fused operator takes tables and column shards whose numbers of columns are multiples of this."""
@@ -51,7 +47,7 @@ class Tables:
     `lookups`, `unique_rows` and `bins` describe one batch of `lookups / pooling_factor` training samples.
 
     Attributes:
-        names: `T` names, unique.
+        names: `T` names, unique unless these are shards.
         rows: `[T]` hash size, at least 1.
         dim: `[T]` embedding dimension, a multiple of 4.
         pooling_factor: `[T]` mean lookups per sample; 0 for an unused table.
@@ -61,6 +57,7 @@ class Tables:
         poolings: `[T]` pooled vectors that a sample gets; 0 for sequences, of which it gets a vector per lookup.
         block_share: `[T, 64]` share of the lookups in each of `ROW_BLOCKS`; equal shares stand for unknown ones, None for
             those of all tables.
+        first_column: `[T]` in the table of that name, if these are shards, each with `dim` columns; None if all are whole.
     """
 
     names: tuple[str, ...]
@@ -72,11 +69,12 @@ class Tables:
     unique_rows: Int[Tensor, " T"]
     poolings: Float[Tensor, " T"] = None  # type: ignore[assignment]  # 1 each
     block_share: Float[Tensor, "T 64"] | None = None
+    first_column: Int[Tensor, " T"] | None = None
 
     def __post_init__(self) -> None:
         if self.poolings is None:
             object.__setattr__(self, "poolings", torch.ones(len(self.names), dtype=torch.float64))
-        if len(set(self.names)) < len(self):
+        if self.first_column is None and len(set(self.names)) < len(self):
             repeated = [name for name, count in Counter(self.names).items() if count > 1]
             raise ValueError(f"table names {shown(repeated)} occur more than once; rename them")
         rows, dim, pooling = self.rows.numpy(), self.dim.numpy(), self.pooling_factor.numpy()
@@ -100,21 +98,33 @@ class Tables:
         positions = torch.as_tensor(index, dtype=torch.int64)
         return Tables(tuple(self.names[t] for t in positions.tolist()), **self.columns(positions))
 
-    def named(self, names: Sequence[str]) -> "Tables":
-        """The tables called `names`, in that order; `name[a:b]` is columns `a` to `b` of `name` (`shard_name`)."""
+    def named(self, names: Sequence[str], ranges: Sequence[tuple[int, int]] | None = None) -> "Tables":
+        """The tables called `names`, in that order, or shards of them: first and last (exclusive) column of each."""
         position = {name: t for t, name in enumerate(self.names)}
-        parents = [name if name in position else parent_name(name) for name in names]
-        missing = [name for name, parent in zip(names, parents, strict=True) if parent not in position]
-        if missing:
+        if missing := [name for name in names if name not in position]:
             raise ValueError(
                 f"tables {missing[:5]} are not among the {len(self)} tables of this pool; ingest them first, or use the "
                 "dataset version that holds them"
             )
-        columns = self.columns(torch.tensor([position[parent] for parent in parents], dtype=torch.int64))
-        for i, name in enumerate(names):
-            if name not in position and (match := _SHARD.fullmatch(name)):
-                columns["dim"][i] = int(match["end"]) - int(match["start"])
+        columns = self.columns(torch.tensor([position[name] for name in names], dtype=torch.int64))
+        if ranges is not None:
+            first, last = torch.tensor(ranges).T
+            columns |= {"dim": last - first, "first_column": first}
         return Tables(tuple(names), **columns)
+
+    @property
+    def column_ranges(self) -> Int[Tensor, "T 2"]:
+        """`[T, 2]` first and last (exclusive) column, counted in the table of that name."""
+        first = torch.zeros_like(self.dim) if self.first_column is None else self.first_column
+        return torch.stack([first, first + self.dim], dim=1)
+
+    @property
+    def labels(self) -> list[str]:
+        """`T` names for people; several shards of one table are called `name[first:last]`."""
+        count, ranges = Counter(self.names), self.column_ranges.tolist()
+        return [
+            f"{name}[{a}:{b}]" if count[name] > 1 else name for name, (a, b) in zip(self.names, ranges, strict=True)
+        ]
 
     @property
     def vectors(self) -> Float[Tensor, " T"]:
@@ -155,31 +165,10 @@ def padded_dim(dim: int) -> int:
     return -(-dim // DIM_MULTIPLE) * DIM_MULTIPLE
 
 
-def shard_name(table: str, start: int, end: int) -> str:
-    """Name of columns `start` to `end` of a table when they are placed as a table of their own.
-
-    Columns of a shard are named as those of its table: `t[8:12]` for 0 to 4 of `t[8:16]`.
-    """
-    parent, first = columns_of(table)
-    return f"{parent}[{first + start}:{first + end}]"
-
-
-def parent_name(name: str) -> str:
-    """The table that a column shard's name refers to, or `name` itself."""
-    return columns_of(name)[0]
-
-
-@lru_cache(2**14)
-def columns_of(name: str) -> tuple[str, int]:
-    """The table that a column shard's name refers to, or `name` itself, and the first column."""
-    match = _SHARD.fullmatch(name)
-    return (match["table"], int(match["start"])) if match else (name, 0)
-
-
 def concatenate(parts: Sequence[Tables]) -> Tables:
-    """All tables of `parts`, in order."""
+    """All tables of `parts`, which are whole, in order."""
     shares = [own for part in parts for own in ([None] * len(part) if part.block_share is None else part.block_share)]
-    columns = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tables)[1:-1]}
+    columns = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tables)[1:-2]}
     return Tables(tuple(name for part in parts for name in part.names), **columns, block_share=block_shares(shares))
 
 

@@ -18,7 +18,6 @@ from dreamshard.tables import (
     Optimizer,
     Precision,
     Tables,
-    parent_name,
 )
 
 UNCACHED_ROW_BYTES = 4
@@ -110,13 +109,6 @@ class PlacementTask:
         return (room - self.constraints.reserve_bytes).clamp(min=0)
 
     @property
-    def whole_tables(self) -> frozenset[str]:
-        """Names of its tables, however they are split by columns; tasks with the same names are the same."""
-        return frozenset(parent_name(name) for name in self.tables.names)
-
-    @property
     def precisions(self) -> list[Precision]:
         """`[T]` of each table's weights."""
-        if not self.precision_of:
-            return [self.precision] * len(self.tables)
-        return [self.precision_of.get(parent_name(name), self.precision) for name in self.tables.names]
+        return [self.precision_of.get(name, self.precision) for name in self.tables.names]

@@ -97,7 +97,7 @@ def _model_tasks(
     config, seed = training.recipe.tasks, training.testbed.seed
     num_train, num_test = max(1, config.num_train // 2), max(1, config.num_test - 1)
     train = _variants(store, training, model, num_train, 2 * seed, "train")
-    used = [task.whole_tables for task in train]
+    used = [frozenset(task.tables.names) for task in train]
     heldout = _variants(store, training, model, num_test, 2 * seed + 1, "variant", used)
     split_up = split_tasks(heldout[0], num_train, torch.Generator().manual_seed(seed))
     others = [task for pair in zip_longest(train[1:], split_up) for task in pair if task is not None]

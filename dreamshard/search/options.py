@@ -27,7 +27,7 @@ from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
 from dreamshard.search.costs import CostModel
 from dreamshard.search.packing import Mask, PlacementLimits
 from dreamshard.shards import Shards
-from dreamshard.tables import DIM_MULTIPLE, parent_name
+from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.tasks import PlacementTask
 
 WHOLE, COLUMNS, ALL = range(3)
@@ -271,7 +271,7 @@ class ShardingOptions:
         together = [(place, len(list(own))) for place, own in groupby(sorted(where))]
         if len(together) == 1:
             whole = _TABLE_WISE if kind == _COLUMN_WISE else _TABLE_ROW_WISE
-            types = self.task.constraints.sharding_types_for(parent_name(self.task.tables.names[table]))
+            types = self.task.constraints.sharding_types_for(self.task.tables.names[table])
             if SHARDING_TYPES[whole] not in types:
                 return kind, columns, where
             kind = whole
@@ -315,7 +315,7 @@ def _sensible(
     if caching:
         is_cached[:, 1:] = (_FREES_NOTHING * held > int(task.table_bytes.sum()))[:, None]
     for i, t in enumerate(table.tolist() if named else ()):
-        name = parent_name(task.tables.names[t])
+        name = task.tables.names[t]
         may_be[i] = np.isin(SHARDING_TYPES, constraints.sharding_types_for(name))
         narrowest[i] = constraints.narrowest_columns_of.get(name, 0)
         apart[i] = any(name in group for group in constraints.apart)
@@ -363,7 +363,7 @@ def _sensible(
     possible, chosen = (np.stack([each[n] for each in columns], axis=1) for n in (4, 5))  # [I, C]
     chosen = np.where(chosen.any(axis=1, keepdims=True), chosen, possible)
     if not (has_way := chosen.any(axis=1)).all():
-        name = parent_name(task.tables.names[table[has_way.argmin()]])
+        name = task.tables.names[table[has_way.argmin()]]
         raise NoPlacementError(
             f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, against its pins, "
             f"columns or cache, or {num_devices} devices in hosts of {per_host}; allow another way"

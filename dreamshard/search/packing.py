@@ -22,7 +22,7 @@ from dreamshard.files.text import gib
 from dreamshard.placement import Columns, Placement, TableSharding, even_columns, most_ranges
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import Shards, allowed_devices
-from dreamshard.tables import DIM_MULTIPLE, parent_name
+from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.tasks import PlacementTask
 
 Mask = NDArray[np.bool_]
@@ -66,7 +66,7 @@ class PlacementLimits:
         if constraints.places_freely:
             free = np.ones((len(item), task.num_devices), np.bool_)
             return cls(item, item, task.table_bytes.numpy(), capacity, free, item, ((),) * len(item))
-        names = np.array([parent_name(name) for name in task.tables.names])
+        names = np.array(task.tables.names)
         for group in constraints.together:
             held = np.isin(names, list(group))
             if held.any():
@@ -183,7 +183,7 @@ def no_room(task: PlacementTask, *, is_proved: bool = False, what: str = "whole 
     """The error that no placement was found; `is_proved` if none exists."""
     size, room = task.table_bytes, task.capacity_bytes
     largest, in_all, most = int(size.argmax()), int(size.sum()), int(room.max())
-    single = f"{task.tables.names[largest]!r} needs {gib(int(size[largest]))}"
+    single = f"{task.tables.labels[largest]!r} needs {gib(int(size[largest]))}"
     needs = single if size[largest] > most else f"they need {gib(in_all)}"
     return NoPlacementError(
         f"found no placement of {what} of {task.name}: {needs}, {task.num_devices} devices have up to {gib(most)}; allow "
@@ -244,7 +244,7 @@ def _solution(limits: PlacementLimits, capacity_bytes: Ints) -> tuple[Ints | Non
 
 
 def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> PlacementTask:
-    """The task with each table split into so many tables of about equally many columns, called `name[start:end]`.
+    """The task with each table split into so many tables of about equally many columns.
 
     Raises:
         ValueError: a table has too few columns for that many parts.
@@ -262,7 +262,7 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     constraints, together = task.constraints, frozenset().union(*task.constraints.together)
     units, rows, found = task.tables.dim // DIM_MULTIPLE, task.tables.rows, []  # [T] of four columns
     least, most = torch.ones_like(units), units.clamp(min=1)
-    for t, name in enumerate(map(parent_name, task.tables.names)):
+    for t, name in enumerate(task.tables.names):
         types = constraints.sharding_types_for(name)
         if name in constraints.narrowest_columns_of:
             most[t] = most_ranges(int(task.tables.dim[t]), constraints.narrowest_columns_of[name])

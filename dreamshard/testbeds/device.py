@@ -29,7 +29,6 @@ from torch import Tensor
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible
 from dreamshard.placement import Placement
-from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType, Testbed, TestbedSetup
 from dreamshard.workloads import Lookups
@@ -111,9 +110,8 @@ class Device:
         Raises:
             ValueError: lookups are missing, of too few samples, or of a table of more rows.
         """
-        table = parent_name(name)  # columns of one table share its lookups
-        if table not in self._lookups:
-            lookups, wanted = self.setup.lookups(table).first(self.setup.batch_size), self.setup.batch_size
+        if name not in self._lookups:
+            lookups, wanted = self.setup.lookups(name).first(self.setup.batch_size), self.setup.batch_size
             if lookups.batch_size < wanted:
                 raise ValueError(
                     f"lookups of {lookups.batch_size} samples cannot fill a batch of {wanted}; ingest the workload with a "
@@ -124,8 +122,8 @@ class Device:
             kept_bytes = sum(each.indices.nbytes + each.offsets.nbytes for each in self._lookups.values())
             if kept_bytes > KEPT_LOOKUP_BYTES[self.device.type]:
                 self._lookups.clear()
-            self._lookups[table] = lookups
-        return self._lookups[table]
+            self._lookups[name] = lookups
+        return self._lookups[name]
 
     def weights(self, sizes: Sequence[int]) -> list[Shaped[Tensor, " N"]]:
         """Memory of so many bytes for each operator of a shard, side by side; of earlier shards it must be free again.

@@ -16,7 +16,6 @@ from dreamshard.tables import (
     Precision,
     Tables,
     padded_dim,
-    parent_name,
 )
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.lookups import Lookups
@@ -177,10 +176,5 @@ def _unique_names(details: Sequence[ModelTable]) -> list[str]:
         raise ValueError(
             f"tables {shown(repeated)} occur more than once in the same module, and TorchRec names tables within a module; "
             "rename them"
-        )
-    if like_shards := [name for name in own if parent_name(name) != name]:
-        raise ValueError(
-            f"tables {shown(like_shards)} are named like columns of another table (name[first:last]), so a plan could not "
-            "tell them from its shards; rename them"
         )
     return [path if own.count(name) > 1 else name for path, name in zip(paths, own, strict=True)]

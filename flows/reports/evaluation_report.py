@@ -99,8 +99,7 @@ def _measured(row: EvaluationRow) -> MeasuredRow:
         predicted_ms=_finite(row.predicted_ms),
         place_ms=row.place_ms,
         devices=tuple(dict(zip(PHASES, device, strict=True)) for device in phases),
-        is_split=row.placement is not None
-        and not row.task.whole_tables.issuperset(Shards.of(row.task, row.placement).tables.names),
+        is_split=row.placement is not None and Shards.of(row.task, row.placement).tables.first_column is not None,
     )
 
 

@@ -49,7 +49,9 @@ create table empty.tasks (
     dataset_version varchar,
     split varchar,                       -- train or test
     task_set varchar,                    -- key of the set of tasks
-    position integer, task varchar, table_names varchar[], num_tables integer, num_devices integer,
+    position integer, task varchar, table_names varchar[],
+    table_columns integer[][],           -- first and last (exclusive) column of each; null for whole tables
+    num_tables integer, num_devices integer,
     devices_per_host integer,            -- null for as many as the hardware has
     memory_bytes bigint,                 -- room on each device
     precision varchar, optimizer varchar, seed bigint, created_at timestamp
@@ -82,7 +84,8 @@ create table empty.cost_samples (
     infeasible_device integer,           -- device whose shard did not fit; null if all did
     asked_bytes bigint,                  -- size of that shard
     free_bytes bigint,                   -- room left on its device
-    table_names varchar[],               -- null except on device 0, like the next column
+    table_names varchar[],               -- null except on device 0, like the next two columns
+    table_columns integer[][],           -- first and last (exclusive) column of each; null for whole tables
     placement integer[],                 -- device of each table in table_names
     versions varchar,                    -- JSON object: library to version
     created_at timestamp
@@ -109,7 +112,8 @@ create table empty.evaluations (
     iteration integer,                   -- of that training
     task varchar, num_devices integer,
     overall_ms double,                   -- least disturbed round, mean over the repeats; null if the placement did not fit
-    predicted_ms double, legal boolean, place_ms double, table_names varchar[], placement integer[], created_at timestamp
+    predicted_ms double, legal boolean, place_ms double, table_names varchar[], table_columns integer[][],
+    placement integer[], created_at timestamp
 );
 
 -- One row per table of a version's dataset: its cost alone on a device, as the version's cost network estimates it.

@@ -288,7 +288,6 @@ class Lake:
         same = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
         content = []
         for each in measured:
-            shards = Shards.of(each.task, each.placement) if each.placement else None
             row = {
                 **same,
                 "placer": each.placer,
@@ -299,9 +298,10 @@ class Lake:
                 "predicted_ms": each.predicted_ms if math.isfinite(each.predicted_ms) else None,
                 "legal": each.fits,
                 "place_ms": each.place_ms,
-                "table_names": list(shards.tables.names) if shards else None,
-                "placement": shards.device.tolist() if shards else None,
             }
+            if each.placement:
+                shards = Shards.of(each.task, each.placement)
+                row |= {**rows.shard_columns(shards.tables), "placement": shards.device.tolist()}
             content.append(row | {"evaluation_id": content_id(row), "created_at": rows.now()})
         folder = hive_folder(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
         write_rows(folder / f"{quote(run_key, safe='')}.parquet", "evaluations", content)

@@ -61,6 +61,12 @@ def tables_from_rows(rows: pa.Table) -> Tables:
     return Tables(names, bins=bins, **columns, block_share=block_shares(shares))
 
 
+def shard_columns(tables: Tables) -> Row:
+    """The columns that refer to tables of a dataset, or to shards of them."""
+    ranges = None if tables.first_column is None else tables.column_ranges.tolist()
+    return {"table_names": list(tables.names), "table_columns": ranges}
+
+
 def lookups_file(one_table: Tables) -> str:
     """Path of a table's lookups below the lake's root, made of the same content hash as a dataset's version."""
     return f"lookups/{dataset_version(one_table)}.parquet"
@@ -70,7 +76,7 @@ def task_to_row(task: PlacementTask) -> Row:
     """The columns of a task itself."""
     return {
         "task": task.name,
-        "table_names": list(task.tables.names),
+        **shard_columns(task.tables),
         "num_tables": len(task.tables),
         "memory_bytes": task.memory_bytes,
         **{name: getattr(task, name) for name in _OF_TASK},
@@ -80,7 +86,8 @@ def task_to_row(task: PlacementTask) -> Row:
 def task_from_row(row: Row, pool: Tables) -> PlacementTask:
     """The task, with its tables from `pool`."""
     same = {name: row[name] for name in _OF_TASK}
-    return PlacementTask(pool.named(row["table_names"]), memory_bytes=row["memory_bytes"], name=row["task"], **same)
+    tables = pool.named(row["table_names"], row["table_columns"])
+    return PlacementTask(tables, memory_bytes=row["memory_bytes"], name=row["task"], **same)
 
 
 def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_version: str) -> list[Row]:
@@ -89,7 +96,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
     Rounds of one measurement of a placement share `measurement_id`.
     """
     task, shards = sample.task, Shards.of(sample.task, sample.placement)
-    tables, device = shards.tables, shards.device
+    tables, labels, device = shards.tables, shards.tables.labels, shards.device
     phases = sample.costs.phases_ms.to(torch.float32).tolist()  # [D, 4]
     misfit = sample.infeasible
     whole: Row = {
@@ -106,7 +113,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
         "asked_bytes": misfit and misfit.asked_bytes,
         "free_bytes": misfit and misfit.free_bytes,
     }
-    placed = {"table_names": list(tables.names), "placement": device.tolist()}
+    placed = {**shard_columns(tables), "placement": device.tolist()}
     measured = [run_key, iteration, task.name, placed, sample.repeat, sample.is_reference]
     whole |= {"measurement_id": content_id(measured), "sample_id": content_id([whole, placed, phases])}
     whole["created_at"] = now()
@@ -114,7 +121,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
     rows = []
     for d in range(task.num_devices):
         shard = (device == d).nonzero().flatten().tolist()
-        names = [tables.names[t] for t in shard]
+        names = [labels[t] for t in shard]
         times = {} if misfit else {"device_ms": sum(phases[d]), **dict(zip(_PHASES, phases[d], strict=True))}
         own = {
             "device": d,

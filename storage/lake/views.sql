@@ -20,7 +20,7 @@ create view cost_samples as select * exclude (is_least, is_reference) from round
 create view device_costs as
 select * exclude (
     clock, batch_size, precision, optimizer, num_devices, devices_per_host, capacity_bytes, overall_ms, repeats, round, repeat,
-    is_reference, infeasible_device, asked_bytes, free_bytes, table_names, placement, versions, created_at
+    is_reference, infeasible_device, asked_bytes, free_bytes, table_names, table_columns, placement, versions, created_at
 )
 from lake.cost_samples where (sample_id, run_key) in (select (sample_id, run_key) from cost_samples);
 
@@ -52,20 +52,22 @@ select evaluated.evaluation_id, evaluated.run_key, evaluated.dataset_version, ev
     devices.sample_id, evaluated.created_at
 from evaluations as evaluated
 join (
-    select sample_id, run_key, task, table_names, placement from cost_samples where iteration = 0
-    qualify row_number() over (partition by run_key, task, table_names, placement order by created_at) = 1
+    select sample_id, run_key, task, table_names, table_columns, placement from cost_samples where iteration = 0
+    qualify row_number() over (partition by run_key, task, table_names, table_columns, placement order by created_at) = 1
 ) as samples
     on samples.run_key = evaluated.run_key and samples.task = evaluated.task
     and samples.table_names = evaluated.table_names and samples.placement = evaluated.placement
+    and samples.table_columns is not distinct from evaluated.table_columns
 join device_costs as devices on devices.sample_id = samples.sample_id and devices.run_key = evaluated.run_key;
 
 create view placements as
 select 'cost_sample' as origin, sample_id as origin_id, run_key, dataset_version, testbed, hardware, task,
-    cast(null as varchar) as placer, num_devices, unnest(table_names) as table_name, unnest(placement) as device
+    cast(null as varchar) as placer, num_devices, unnest(table_names) as table_name, unnest(table_columns) as columns,
+    unnest(placement) as device
 from cost_samples
 union all
 select 'evaluation', evaluation_id, run_key, dataset_version, testbed, hardware, task, placer, num_devices,
-    unnest(table_names), unnest(placement)
+    unnest(table_names), unnest(table_columns), unnest(placement)
 from evaluations;
 
 -- Measured comes after estimated in the alphabet. The current dataset is what the champion was trained on, else the newest.

@@ -65,9 +65,9 @@ def run(measure, placers=PLACERS, tasks=TASKS, repeats=3, seed=0, **options):
     return evaluate(parts, measure, predict=lambda *_: costs, limits=limits, seed=seed, **options)
 
 
-def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None):
+def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None, dim=4):
     """One placer on the task of that name, whose two tables are named after it unless `tables` names them."""
-    of = PlacementTask(tables_of([1, 1], names=tables or (f"{task}0", f"{task}1")), 2, 2 * ROW_BYTES, name=task)
+    of = PlacementTask(tables_of([1, 1], dim, names=tables or (f"{task}0", f"{task}1")), 2, 2 * ROW_BYTES, name=task)
     costs = DeviceCosts(torch.zeros(2, 4))
     return EvaluationRow(placer, of, Placement.whole(device, 2), repeats_ms, predicted_ms, 1.0, costs)
 
@@ -228,8 +228,8 @@ def test_prediction_error_counts_a_shared_placement_once():
     assert error == pytest.approx((0.1 + 0.5 + 0.6) / 3)
     assert rank == pytest.approx(0.5)  # ranks 2, 1, 3 against 1, 2, 3
     splits = [
-        row("x", "a", 10.0, predicted_ms=11.0, tables=("t[0:8]", "t[8:16]")),
-        row("y", "a", 20.0, predicted_ms=10.0, tables=("t[0:4]", "t[4:16]")),
+        row("x", "a", 10.0, predicted_ms=11.0, dim=(8, 8)),
+        row("y", "a", 20.0, predicted_ms=10.0, dim=(4, 12)),
     ]
     assert prediction_figures(splits)[0] == pytest.approx((0.1 + 0.5) / 2), "two placements on equal devices"
 

@@ -13,11 +13,11 @@ from tests.helpers.tables import ROW_BYTES, tables_of, with_table
 
 def test_every_shard_has_its_rows_lookups_and_memory():
     shards = Shards.of(sharded_task(optimizer="rowwise_adagrad"), FOUR_DEVICES_ON_TWO_HOSTS)
-    held = list(zip(shards.tables.names, shards.device.tolist(), shards.device_bytes.tolist(), strict=True))
-    assert held[0] == ("a 0", 0, 25 * (16 * 4 + 4))
-    assert held[4] == ("b 4", 0, 10 * (8 * 4 + 4) + 10 * 8 * 4)
-    assert [device for name, device, _ in held if name.startswith("c[16:32]")] == [2, 3]
-    assert held[-1] == ("e 14", 3, 250 * (8 * 4 + 16) + 500 * 4)
+    held = list(zip(shards.tables.labels, shards.device.tolist(), shards.device_bytes.tolist(), strict=True))
+    assert held[0] == ("a[0:16]", 0, 25 * (16 * 4 + 4))
+    assert held[4] == ("b[0:8]", 0, 10 * (8 * 4 + 4) + 10 * 8 * 4)
+    assert [device for name, device, _ in held if name == "c[16:32]"] == [2, 3]
+    assert held[-1] == ("e[0:8]", 3, 250 * (8 * 4 + 16) + 500 * 4)
     assert shards.host_bytes[-1] == 500 * (8 * 4 + 4)
     by_table = torch.zeros(5, dtype=torch.int64).index_add_(0, shards.table, shards.tables.lookups)
     assert by_table.tolist() == [200, 100, 600, 100, 400], "a column shard repeats its table's lookups"

@@ -77,7 +77,7 @@ def test_the_plan_in_use_places_a_model_whole_and_split():
     placement = current.place(split)
     assert [each.where for each in placement.tables] == [(0,), (0,), (0, 1)]
     assert not violation(split, placement)
-    assert Shards.of(split, placement).tables.names == ("a", "b[0:8]", "b[8:12]", "b[12:16]")
+    assert Shards.of(split, placement).tables.labels == ["a", "b[0:8]", "b[8:12]", "b[12:16]"]
 
 
 def test_a_table_larger_than_a_device_may_be_spread_in_a_plan():
