@@ -98,7 +98,7 @@ class Tables:
         positions = torch.as_tensor(index, dtype=torch.int64)
         return Tables(tuple(self.names[t] for t in positions.tolist()), **self.columns(positions))
 
-    def named(self, names: Sequence[str], ranges: Sequence[tuple[int, int]] | None = None) -> "Tables":
+    def named(self, names: Sequence[str], ranges: Sequence[Sequence[int]] | None = None) -> "Tables":
         """The tables called `names`, in that order, or shards of them: first and last (exclusive) column of each."""
         position = {name: t for t, name in enumerate(self.names)}
         if missing := [name for name in names if name not in position]:
