@@ -1,5 +1,3 @@
-"""The lock files: every pinned package with its hashes, so that an installation takes no other file."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What moves between two placements, and under which names of devices."""
-
 from dataclasses import replace
 
 import pytest

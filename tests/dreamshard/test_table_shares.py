@@ -1,5 +1,3 @@
-"""Each table's share of what its device costs and holds."""
-
 import pytest
 import torch
 

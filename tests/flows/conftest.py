@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from prefect.logging import disable_run_logger
 
+from storage.store import Store, open_store
 from tests.flows.commands import Dreamshard, runner
 from tests.helpers.home_copies import copy_home
+from tests.helpers.tables import pool_of
 
 
 @pytest.fixture
@@ -46,3 +49,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> P
 def finished(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the trained home for the tests of a file, which may change it."""
     return copy_home(trained, tmp_path_factory.mktemp("copy") / "home")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
+    """A home whose lake has the dataset of `pool_of(24)`; tasks are called outside of runs."""
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    opened = open_store()
+    opened.lake.write_dataset(pool_of(24), "by hand")
+    with disable_run_logger():
+        yield opened

@@ -1,5 +1,3 @@
-"""Any versions on tasks held out for all of them; what MLflow and the command show of versions; promotion by hand."""
-
 import json
 import math
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""What `dreamshard ingest` reads again, and what it says it has kept."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What becomes champion, on a real registry."""
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path

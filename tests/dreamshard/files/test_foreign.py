@@ -1,5 +1,3 @@
-"""Content of other people: one sentence for whatever a library raises."""
-
 import json
 
 import pytest

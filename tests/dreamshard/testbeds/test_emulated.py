@@ -1,5 +1,3 @@
-"""One device standing for many, on the CPU's kernels."""
-
 import math
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Which rank is which device."""
-
 import pytest
 
 from dreamshard.testbeds.layout import Layout, Rank

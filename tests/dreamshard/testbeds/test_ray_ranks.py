@@ -1,5 +1,3 @@
-"""Ranks on a Ray cluster of two hosts, one of which is killed."""
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""The testbed without a device."""
-
 import pytest
 import torch
 

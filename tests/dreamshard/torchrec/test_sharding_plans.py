@@ -185,12 +185,6 @@ def test_a_plan_for_other_ranks_or_hosts_is_refused(tmp_path):
         load_plan(path, model())
 
 
-@pytest.mark.parametrize("text", ['{"ebc": {"user": {"ranks": [0]}}}', "[1]", "{"])
-def test_text_that_is_no_sharding_plan_is_refused(text):
-    with pytest.raises(ValueError):
-        current_plan(text)
-
-
 def test_two_modules_may_have_tables_of_one_name():
     pair = torch.nn.ModuleDict({path: bags(bag("t", 5, 8)) for path in ("a", "b")})
     made = made_of(Placement.whole([0, 1], 2), pair)

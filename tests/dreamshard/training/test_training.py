@@ -1,5 +1,3 @@
-"""Algorithm 1, by any algorithm: a run is its seed, an interrupted run is the run, and one goes on from a placer."""
-
 from dataclasses import replace
 from pathlib import Path
 

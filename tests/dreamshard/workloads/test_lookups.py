@@ -1,5 +1,3 @@
-"""Lookups as Parquet, their statistics, and the version of a data set."""
-
 import os
 import pickle
 

@@ -1,5 +1,3 @@
-"""`dreamshard place` for TorchRec: a plan of a model as it is, or of a list, which loads in the model."""
-
 import json
 from pathlib import Path
 

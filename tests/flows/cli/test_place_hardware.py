@@ -1,5 +1,3 @@
-"""`dreamshard place --hardware`: whose costs a plan is of, and what it says where they are of something else."""
-
 import json
 from dataclasses import replace
 

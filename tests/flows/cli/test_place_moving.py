@@ -1,5 +1,3 @@
-"""`dreamshard place --current`: what moves, what it gains, and whether it is worth it."""
-
 import pytest
 
 from tests.helpers.tables import whole_plan

@@ -1,5 +1,3 @@
-"""Measurements and promotions take turns; what measures nothing waits for nobody."""
-
 import subprocess
 import sys
 import threading
