@@ -1,9 +1,11 @@
 """Homes that several tests read, and the command line."""
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -26,6 +28,18 @@ def shared_dreamshard() -> Iterator[Dreamshard]:
     """Run a command in this process, for module-wide fixtures."""
     with pytest.MonkeyPatch.context() as patch:
         yield runner(patch)
+
+
+@pytest.fixture(scope="module")
+def in_json(shared_dreamshard: Dreamshard) -> Callable[..., Any]:
+    """A function that returns what a command says as JSON."""
+
+    def run(*words: str, home: Path) -> Any:
+        done = shared_dreamshard(*words, "--json", home=home)
+        assert done.returncode == 0, done.sentence
+        return json.loads(done.stdout)
+
+    return run
 
 
 @pytest.fixture(scope="session")

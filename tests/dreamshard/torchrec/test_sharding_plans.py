@@ -1,5 +1,3 @@
-"""Plans for TorchRec: field by field what its own planner makes of the same choice, and back again."""
-
 import json
 import warnings
 
