@@ -1,12 +1,13 @@
 """The example of docs/torchrec.md runs as the page says, under a plan file and under the planner."""
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.ports import free_port
 
 pytest.importorskip("torchrec")
 
@@ -26,10 +27,7 @@ def run(*command: str) -> str:
 
 def train(*options: str) -> list[str]:
     """What the example printed on two ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     return run(*launcher, EXAMPLE, *options).splitlines()
 
 

@@ -1,5 +1,3 @@
-"""The lock files: every pinned package with its hashes, so that an installation takes no other file."""
-
 import re
 from pathlib import Path
 
@@ -10,15 +8,6 @@ ENTRY = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==([^\s;\\]+)", re.MULTILINE)
 
 def versions(path: Path) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in ENTRY.findall(path.read_text())}
-
-
-def test_every_entry_has_hashes_and_no_other_option():
-    for path in LOCKS:
-        for entry in re.split(r"\n(?=\S)", path.read_text().strip()):
-            first, *hashes = entry.splitlines()
-            assert ENTRY.match(first), f"{path.name}: {first}"
-            assert hashes, f"{path.name}: {first} has no hash, so pip would refuse it"
-            assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in hashes)
 
 
 def test_every_constraint_is_locked_at_its_version():

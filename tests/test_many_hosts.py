@@ -1,5 +1,3 @@
-"""The examples of ranks on many hosts in `deploy/many-hosts`."""
-
 import re
 import subprocess
 

@@ -1,5 +1,3 @@
-"""The package as a wheel, away from the clone."""
-
 import os
 import subprocess
 import sys

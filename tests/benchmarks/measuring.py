@@ -1,9 +1,5 @@
-"""Shared by the benchmarks: rows of the table, CPU time, and training on the simulated testbed."""
+"""Shared by the benchmarks: rows of the table, and training on the simulated testbed."""
 
-import resource
-import statistics
-import time
-from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -35,42 +31,10 @@ def row(
     return {"name": name, "value": value, "unit": unit, "bar": bar, "reference": reference, "ratio": ratio}
 
 
-def cpu_seconds(step: Callable[[], object], repeats: int) -> tuple[float, str]:
-    """Median CPU seconds of `step` after one unmeasured call, and their range as text."""
-    step()
-    times = []
-    for _ in range(repeats):
-        began = time.process_time()
-        step()
-        times.append(time.process_time() - began)
-    return statistics.median(times), spread(times, 1e3, "ms")
-
-
-def spread(values: Sequence[float], factor: float, unit: str) -> str:
-    """`(3.1-3.4 ms, 5 runs)`."""
-    if len(values) < 2:
-        return "(1 run)"
-    low, high = f"{min(values) * factor:.4g}", f"{max(values) * factor:.4g}"
-    return f"({low}-{high}{' ' + unit if unit else ''}, {len(values)} runs)"
-
-
-def split_note(is_split: bool) -> str:
-    """What a row's text says of placements some of which split tables by columns; empty for whole tables."""
-    return ", some tables split by columns" if is_split else ""
-
-
-def peak_bytes() -> int:
-    """Peak memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 @cache
-def trained(
-    dims: Dims, seed: int, measurements: int = 100, algorithm: Algorithm = "dreamshard", law: Law = SIMULATED
-) -> TrainingState:
-    """A state trained at 50x4 by a law from `measurements` placements; read-only."""
-    config = with_algorithm(TrainingConfig(placements_per_iteration=measurements // 10), algorithm)
-    return law_state(dims, seed, law, config)
+def trained(dims: Dims, seed: int, algorithm: Algorithm = "dreamshard", law: Law = SIMULATED) -> TrainingState:
+    """A state trained at 50x4 by a law from 100 placements; read-only."""
+    return law_state(dims, seed, law, with_algorithm(TrainingConfig(), algorithm))
 
 
 def law_state(

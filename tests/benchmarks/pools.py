@@ -33,7 +33,6 @@ class Size:
 
 
 TRAINED = Size(50, 4)
-SIZES = (Size(20, 4), TRAINED, Size(100, 8), Size(200, 8), Size(800, 128))
 
 
 @cache
@@ -87,11 +86,6 @@ def task_of(tables: Tables, num_devices: int, name: str, memory: Memory = "gener
     table_bytes = PlacementTask(tables, 1, 0, "fp16").table_bytes.double()
     room = max(slack * float(table_bytes.sum()) / num_devices, largest_slack * float(table_bytes.max()))
     return PlacementTask(tables, num_devices, int(room), "fp16", "sgd", name)
-
-
-def large_task(size: Size, dims: Dims = "mixed") -> PlacementTask:
-    """One task of any size: the unseen tables repeated under new names."""
-    return tasks(repeated(pools(dims)[1], size.tables), size, 1, seed=0)[0]
 
 
 def repeated(pool: Tables, count: int) -> Tables:

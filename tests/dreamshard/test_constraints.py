@@ -1,5 +1,3 @@
-"""Constraints from a file: what they say, and what is refused with its reason."""
-
 import pytest
 
 from dreamshard.constraints import Constraints, parse_constraints

@@ -1,5 +1,3 @@
-"""What is no measured time, and the slowest of devices whose costs are uncertain."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""Placers compared: next to each other, paired, by hand."""
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,5 +1,3 @@
-"""Why a placement costs what it costs, on tables few enough to check by hand."""
-
 from dataclasses import replace
 
 import pytest
@@ -44,8 +42,6 @@ def test_the_next_best_place_costs_the_moved_placement():
     moved_ms = float(A100.predict(of, placed(of, [0, 1, 1])).overall_ms())
     assert reason.next_place.sharding.where == (1,)
     assert reason.next_place.overall_ms == pytest.approx(moved_ms, rel=1e-3)
-    now_ms = float(A100.predict(of, placement).overall_ms())
-    assert reason.next_place.overall_ms - now_ms == pytest.approx(moved_ms - now_ms, rel=1e-3)
     assert reason.next_way.sharding.sharding_type == "column_wise"  # the only other way that is allowed
 
 
@@ -70,17 +66,8 @@ def test_tables_on_all_devices_contribute_to_all():
     assert all("t0" in device.saved_ms for device in explained.devices)
     reason = next(each for each in explained.tables if each.table == "t0")
     assert (reason.sharding, reason.next_place) == (TableSharding("row_wise"), None)
-    ways = [
-        with_table(placement, 0, TableSharding(kind, columns=columns, where=where))
-        for kind, columns, where in [
-            ("table_wise", (), (0,)),
-            ("table_wise", (), (1,)),
-            ("data_parallel", (), ()),
-            ("column_wise", ((0, 32), (32, 64)), (0, 1)),
-        ]
-    ]
-    assert reason.next_way.overall_ms >= min(float(A100.predict(of, way).overall_ms()) for way in ways) - 1e-9
-    assert reason.next_way.overall_ms <= max(float(A100.predict(of, way).overall_ms()) for way in ways) + 1e-9
+    next_ms = float(A100.predict(of, with_table(placement, 0, reason.next_way.sharding)).overall_ms())
+    assert reason.next_way.overall_ms == pytest.approx(next_ms, rel=1e-3)
 
 
 def test_a_table_is_not_split_into_narrower_columns_than_allowed():

@@ -1,5 +1,3 @@
-"""Row blocks that get more lookups than others: counted, given in a list, and assumed even."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""What moves between two placements, and under which names of devices."""
-
 from dataclasses import replace
 
 import pytest
@@ -27,10 +25,7 @@ def between(task, before, after):
 def test_moves_name_what_changed_largest_first():
     task = task_of([1, 3, 2], num_devices=2, room_rows=10)
     moved = between(task, placed(task, [0, 0, 1]), placed(task, [0, 1, 0]))
-    assert moved == [
-        Step("t1", (0, 3), (0, 4), 0, 1, 3 * ROW_BYTES),
-        Step("t2", (0, 2), (0, 4), 1, 0, 2 * ROW_BYTES),
-    ]
+    assert moved == [Step("t1", (0, 3), (0, 4), 0, 1, 3 * ROW_BYTES), Step("t2", (0, 2), (0, 4), 1, 0, 2 * ROW_BYTES)]
 
 
 @pytest.mark.parametrize(("optimizer", "num_bytes"), [("sgd", 80), ("rowwise_adagrad", 5 * (4 * 4 + 4))])

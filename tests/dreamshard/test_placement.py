@@ -1,5 +1,3 @@
-"""Placements: whether they are legal, their shards, the memory of these, and the loads of collectives."""
-
 import pytest
 import torch
 

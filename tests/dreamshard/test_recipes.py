@@ -1,5 +1,3 @@
-"""Named configurations, and sizes that follow from the tables and the testbed."""
-
 from dataclasses import replace
 
 import pytest

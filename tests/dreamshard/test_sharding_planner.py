@@ -1,5 +1,3 @@
-"""`DreamShardPlanner` where TorchRec's planner was: memory, ranks, names of costs, and what goes wrong."""
-
 import logging
 
 import pytest

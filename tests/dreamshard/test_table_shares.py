@@ -1,42 +1,18 @@
-"""Each table's share of what its device costs and holds."""
-
 import pytest
 import torch
 
-from dreamshard.constraints import ANY_SHARDING
 from dreamshard.explain import table_shares
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import Placement, TableSharding, even_columns
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import tables_of
+from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
+from tests.helpers.tables import tables_of, with_table
 from tests.helpers.trained import learnt_placer
 
 A100 = RooflinePlacer(PRESETS["a100"])
-POOLING = [40.0, 10.0, 20.0, 5.0, 8.0, 1.0, 3.0]
-
-
-def mixed(num_tables=7):
-    """Tables sharded in every way, on two hosts of two devices; the last is cached."""
-    task = PlacementTask(
-        tables_of([50_000] * num_tables, 64, POOLING[:num_tables]),
-        4,
-        2**40,
-        devices_per_host=2,
-        constraints=ANY_SHARDING,
-    )
-    halves = even_columns(64, 2)
-    shardings = (
-        TableSharding("table_wise", where=(0,)),
-        TableSharding("column_wise", columns=halves, where=(1, 0)),
-        TableSharding("row_wise"),
-        TableSharding("table_row_wise", where=(1,)),
-        TableSharding("grid_shard", columns=halves, where=(0, 1)),
-        TableSharding("data_parallel"),
-        TableSharding("table_wise", where=(2,), cached_share=0.1),
-    )
-    return task, Placement(shardings[:num_tables], 4, 2)
+WITHOUT_CACHE = with_table(FOUR_DEVICES_ON_TWO_HOSTS, 4, TableSharding("column_wise", ((0, 4), (4, 8)), (1, 0)))
 
 
 def whole(task, devices):
@@ -44,12 +20,12 @@ def whole(task, devices):
 
 
 @pytest.mark.parametrize(
-    ("case", "predictor"),
-    [(mixed(), A100), (mixed(6), learnt_placer())],
-    ids=["preset, every way to shard and a cache", "network, every way to shard"],
+    ("placement", "predictor"),
+    [(FOUR_DEVICES_ON_TWO_HOSTS, A100), (WITHOUT_CACHE, A100), (WITHOUT_CACHE, learnt_placer())],
+    ids=["preset with a cache", "preset with columns", "network with columns"],
 )
-def test_shares_add_up_to_what_each_device_costs_and_holds(case, predictor):
-    task, placement = case
+def test_shares_add_up_to_what_each_device_costs_and_holds(placement, predictor):
+    task = sharded_task()
     shares = table_shares(task, placement, predictor)
     expected = predictor.predict(task, placement).phases_ms
     summed = shares.rest_ms.index_add(0, shares.device, shares.phases_ms)

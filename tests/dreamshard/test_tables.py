@@ -1,5 +1,3 @@
-"""What a table is."""
-
 import pytest
 
 from tests.helpers.tables import tables_of

@@ -1,5 +1,3 @@
-"""What moving is worth: never worse than keeping the plan in use or moving all of the way."""
-
 from dataclasses import replace
 
 import pytest

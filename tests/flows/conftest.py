@@ -1,15 +1,20 @@
 """Homes that several tests read, and the command line."""
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
+from prefect.logging import disable_run_logger
 
+from storage.store import Store, open_store
 from tests.flows.commands import Dreamshard, runner
 from tests.helpers.home_copies import copy_home
+from tests.helpers.tables import pool_of
 
 
 @pytest.fixture
@@ -23,6 +28,18 @@ def shared_dreamshard() -> Iterator[Dreamshard]:
     """Run a command in this process, for module-wide fixtures."""
     with pytest.MonkeyPatch.context() as patch:
         yield runner(patch)
+
+
+@pytest.fixture(scope="module")
+def in_json(shared_dreamshard: Dreamshard) -> Callable[..., Any]:
+    """A function that returns what a command says as JSON."""
+
+    def run(*words: str, home: Path) -> Any:
+        done = shared_dreamshard(*words, "--json", home=home)
+        assert done.returncode == 0, done.sentence
+        return json.loads(done.stdout)
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +63,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> P
 def finished(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the trained home for the tests of a file, which may change it."""
     return copy_home(trained, tmp_path_factory.mktemp("copy") / "home")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
+    """A home whose lake has the dataset of `pool_of(24)`; tasks are called outside of runs."""
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    opened = open_store()
+    opened.lake.write_dataset(pool_of(24), "by hand")
+    with disable_run_logger():
+        yield opened

@@ -1,9 +1,8 @@
-"""Any versions on tasks held out for all of them; what MLflow and the command show of versions; promotion by hand."""
-
 import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import set_alias
 from storage.settings import Settings
 from storage.store import Store, open_store
-from tests.flows.commands import Dreamshard, failed_with, files
+from tests.flows.commands import failed_with, files
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
@@ -65,15 +64,8 @@ def home(mlflow_home: Callable[[], Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(home: Path, shared_dreamshard: Dreamshard):
-    """A function that returns what a command says as JSON."""
-
-    def run(*words: str) -> dict | list:
-        done = shared_dreamshard(*words, "--json", home=home)
-        assert done.returncode == 0, done.sentence
-        return json.loads(done.stdout)
-
-    return run
+def said(home: Path, in_json):
+    return partial(in_json, home=home)
 
 
 @pytest.fixture(scope="module")

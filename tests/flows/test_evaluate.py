@@ -1,11 +1,6 @@
-"""An evaluation measures in rounds that the lake keeps, at the testbed's batch size; a placer without room fails."""
-
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import pytest
 import torch
-from prefect.logging import disable_run_logger
 
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
@@ -16,7 +11,7 @@ from dreamshard.workloads import dataset_version
 from flows.evaluate import measure_and_report
 from flows.rules.contestants import Contestants
 from storage.run_records import report_store
-from storage.store import Store, open_store
+from storage.store import Store
 from tests.helpers.tables import pool_of, sample_tasks
 from tests.helpers.versions import training_of
 
@@ -36,15 +31,6 @@ class Alternating:
         if len(self.seen) % 2 == 0:
             raise NoPlacementError(f"no room for {task.name}")
         return Placement.whole([t % 2 for t in range(len(task.tables))], task.num_devices)
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Store]:
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    opened = open_store()
-    opened.lake.write_dataset(POOL, "by hand")
-    with disable_run_logger():
-        yield opened
 
 
 def evaluated(store: Store, candidate: Alternating, testbed: str):

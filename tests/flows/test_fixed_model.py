@@ -1,5 +1,3 @@
-"""One's own model, as its owner trains it and again after its tables changed: claims about that list, and two versions."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -28,14 +26,7 @@ CHANGED["new"] = (5000, 16, 3)
 
 
 class Model:
-    """A list of 26 tables that was trained on, made champion, changed, and trained on again.
-
-    Attributes:
-        home: its home; `model.csv` and the plan in use, `plan.json`, are in it.
-        first: outcome of the first run, with its report.
-        second: outcome of the second.
-        retraining: whether one was due, according to `watch`, before and after the change.
-    """
+    """A list of 26 tables that was trained on, made champion, changed, and trained on again: outcomes with reports."""
 
     def __init__(self, home: Path, dreamshard: Dreamshard):
         self.home, self.dreamshard = home, dreamshard
@@ -46,7 +37,7 @@ class Model:
         watched = ("watch", *OPTIONS[:4], *self.options, "--json")
         self.first = self.run("--current", plan)
         self.said("promote", self.first["version"])
-        self.retraining = [self.said(*watched)["retraining"]]
+        self.retraining = [self.said(*watched)["retraining"]]  # as `watch` says it, before and after the change
         write_list(home / "model.csv", CHANGED)
         self.retraining.append(self.said(*watched)["retraining"])
         self.other_ways = str(home / "other_ways.json")

@@ -1,5 +1,3 @@
-"""What `dreamshard ingest` reads again, and what it says it has kept."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -89,18 +87,15 @@ def test_tables_whose_lookups_were_removed_are_ingested_again(dreamshard: Dreams
 
 MODEL = """
 import torch
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from torchrec import KeyedJaggedTensor
+from tests.helpers.meta_models import bag, bags
 
 calls = 0
 
 def make_model():
     global calls
     calls += 1
-    tables = [
-        EmbeddingBagConfig(name="user", num_embeddings=100, embedding_dim=16, feature_names=["u"]),
-        EmbeddingBagConfig(name="item", num_embeddings=50, embedding_dim=6, feature_names=["i", "j"]),
-    ]
-    return EmbeddingBagCollection(device=torch.device("meta"), tables=tables)
+    return bags(bag("user", 100, 16, ["u"]), bag("item", 50, 6, ["i", "j"]))
 
 def make_batches():
     for shift in range(4):

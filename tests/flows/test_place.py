@@ -1,5 +1,3 @@
-"""The deployed flow `place`: constraints from the form hold in the plan on disk, and what cannot be met is refused."""
-
 from pathlib import Path
 
 import pytest

@@ -1,11 +1,6 @@
-"""All-to-alls are measured once per hardware, and every training on it learns from them."""
-
-from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
 import torch
-from prefect.logging import disable_run_logger
 
 from dreamshard.recipes import RECIPES, MeasureConfig
 from dreamshard.training import TrainingConfig
@@ -15,21 +10,12 @@ from flows.profile import known_exchanges, measure_exchanges, start_training
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import iteration_name
 from storage.run_records.trainings import TestbedReference, Training
-from storage.store import Store, open_store
+from storage.store import Store
 from tests.helpers.tables import pool_of, sample_tasks
 from tests.helpers.versions import training_of
 
 POOL = pool_of(24)
 DATASET = dataset_version(POOL)
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Store]:
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    opened = open_store()
-    opened.lake.write_dataset(POOL, "by hand")
-    with disable_run_logger():
-        yield opened
 
 
 def bench(name: str = "simulated", links: str = "simulated rtx2080ti", num_devices: int = 4, **measure):

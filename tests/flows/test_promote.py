@@ -1,5 +1,3 @@
-"""What becomes champion, on a real registry."""
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,15 +60,7 @@ class Team:
         candidate_ms: tuple[float, ...] = (1.0, 1.0, 1.0),
         in_use_ms: float | None = None,
     ) -> dict:
-        """As at the end of a retraining: on each of three tasks, dim_greedy costs 2 ms and the champion 1.5.
-
-        Args:
-            version: the candidate.
-            error: its prediction error.
-            tryout: as with `--no-promote`.
-            candidate_ms: its cost on each task.
-            in_use_ms: cost of the plan in use; None if there is none.
-        """
+        """As at the end of a retraining: on each of three tasks, dim_greedy costs 2 ms and the champion 1.5."""
         training = registry.find(self.store, version).training
         rival = evaluate.champion_to_beat(self.store, training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
@@ -204,24 +194,20 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
 
 def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: pytest.LogCaptureFixture):
     unclear = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.8))
-    assert (unclear["alias"], unclear["standing"]) == (
-        "champion",
-        "provisional champion of a machine x2, 2 ranks · 2 devices",
-    )
-    interval = "95 % interval -75.6% to +50.5%, 3 held-out tasks; only other tables would show it"
-    figures = f"+6.8% measured cost saved ({interval}) against dim_greedy"
-    note = f"provisional: not yet shown to be cheaper than a rule of thumb ({figures}, the best rule of thumb)"
-    assert figures in unclear["reason"]
+    assert unclear["alias"] == "champion"
+    assert unclear["standing"].startswith("provisional champion")
+    note = registry.find(fresh.store, "1").provisional
+    assert note
     assert versions.version(fresh.store, "1")["standing"] == "champion, provisional"
     chosen = choose(fresh.store, None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
-    assert chosen.caveat == f"champion is {note}"
+    assert note in chosen.caveat
     priced = choose(fresh.store, "dim_greedy", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
     assert priced.caveat == chosen.caveat, "it predicts what the rule's placement costs"
     caplog.clear()
     registry.load_placer("champion", fresh.store)
     assert caplog.text == "", "commands say it themselves"
     registry.load_placer("champion")
-    assert f"/1 is {note}" in caplog.text
+    assert note in caplog.text
     config = RECIPES["smoke"]
     assert note in in_use_sentence(version_in_use(fresh.store, replace(config, testbed="cluster")))
 

@@ -1,5 +1,3 @@
-"""Runs that are killed, interrupted or fail: finished work is kept, and the same command continues from it."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""The stages as commands, with everything that a team shares on an S3 server, and the champion placed from there."""
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,19 +1,17 @@
-"""A home after a whole run: its lake, catalog and MLflow; another run, another algorithm, and comparisons in it."""
-
 import json
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from storage.mlflow_store import registry, runs
 from storage.settings import Settings
 from storage.version_names import in_words
-from tests.flows.commands import Dreamshard, failed_with, files
+from tests.flows.commands import Dreamshard, failed_with
 
 PROJECT = Path(__file__).parents[2]
 RUN = ("run", "--recipe", "smoke", "--testbed", "simulated")
@@ -21,33 +19,13 @@ OURS, AUTOSHARD = (f"models:/{algorithm}-simulated-rtx2080ti-2/1" for algorithm 
 
 
 @pytest.fixture(scope="module")
-def said(finished: Path, shared_dreamshard: Dreamshard):
-    """A function that returns what a command says as JSON."""
-
-    def run(*words: str) -> dict | list:
-        done = shared_dreamshard(*words, "--json", home=finished)
-        assert done.returncode == 0, done.sentence
-        return json.loads(done.stdout)
-
-    return run
+def said(finished: Path, in_json):
+    return partial(in_json, home=finished)
 
 
 @pytest.fixture(scope="module")
 def settings(finished: Path) -> Settings:
     return Settings.from_environment({"DREAMSHARD_HOME": str(finished)})
-
-
-def test_a_second_run_measures_and_registers_nothing_again(finished: Path, said):
-    before = files(finished / "lake")
-    assert said(*RUN)["version"] == OURS
-    assert files(finished / "lake") == before
-
-
-def test_an_iteration_is_one_file_of_the_lake(finished: Path):
-    names = [path.name for path in (finished / "lake" / "cost_samples").rglob("*.parquet")]
-    found = sorted(name.split(".")[1] for name in names)
-    assert found == ["0000", "0001", "0002"]  # measured by the evaluation, and by two iterations of training
-    assert not list((finished / "lake" / "sample_buffer").rglob("*.parquet"))
 
 
 def test_every_evaluated_placement_has_its_sample(said):
@@ -85,13 +63,6 @@ def test_questions_of_the_pages_are_answered_after_a_run(said):
     assert counts["estimated"] > 0
     assert counts["measured"] + counts["estimated"] == counts["names"] == counts["tables"]
     assert counts["of_version"] == counts["errors"] == counts["estimated"]
-
-
-def test_other_tools_open_the_catalog_with_the_candidate(finished: Path):
-    query = "select placer, model_version, count(*) as n from evaluations where model_version is not null group by all"
-    with duckdb.connect(finished / "catalog.duckdb", read_only=True) as catalog:
-        assert catalog.sql(query).fetchall() == [("dreamshard", 1, 4)]
-        assert catalog.sql("select count(*) from table_costs where is_current").fetchall() == [(48,)]
 
 
 def test_the_example_draws_its_figures(finished: Path, tmp_path: Path):

@@ -1,5 +1,3 @@
-"""A team: both servers on PostgreSQL, two workers with homes of their own, retrainings at once on what they share."""
-
 import fcntl
 import os
 import pwd
@@ -25,13 +23,8 @@ from tests.helpers.ports import free_port
 INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
 USER, PASSWORD = "dreamshard", "se%cret-that-nobody-may-read"  # a password that an address must escape
 DEPLOY = Path(__file__).parents[2] / "deploy"
-SEEDS = {"alpha": 0, "beta": 1}
-"""Seeds by worker, all at once."""
-OPTIONS = {
-    "recipe": "smoke",
-    "testbed": "simulated:a100",
-    "batch_size": 8192,
-}  # a smaller batch costs the same anywhere
+SEEDS = {"alpha": 0, "beta": 1}  # by worker, all at once
+OPTIONS = {"recipe": "smoke", "testbed": "simulated:a100", "batch_size": 8192}  # smaller batches cost the same anywhere
 
 pytestmark = [
     pytest.mark.long,
@@ -75,12 +68,7 @@ def postgres() -> Iterator[str]:
 
 
 class Team:
-    """Servers on PostgreSQL, and workers whose homes are named after them.
-
-    Attributes:
-        store: environment variables of the shared store.
-        database: as `postgres` gives it.
-    """
+    """Servers on PostgreSQL, and workers whose homes are named after them."""
 
     def __init__(self, folder: Path, database: str, s3, ending: ExitStack):
         self.folder, self.database, self.ending = folder, database, ending

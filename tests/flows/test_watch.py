@@ -107,17 +107,8 @@ def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
 def test_watch_looks_once_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):
     tables = tmp_path / "tables.csv"
     tables.write_text("name,rows,dim,pooling_factor\n" + "".join(f"t{i},1000,8,2\n" for i in range(20)))
-    done = dreamshard(
-        "watch",
-        "--recipe",
-        "smoke",
-        "--testbed",
-        "simulated",
-        "--source",
-        str(tables),
-        "--json",
-        home=tmp_path / "home",
-    )
+    options = ("--recipe", "smoke", "--testbed", "simulated", "--source", str(tables), "--json")
+    done = dreamshard("watch", *options, home=tmp_path / "home")
     assert done.returncode == 0, done.sentence
     found = json.loads(done.stdout)
     assert (found["matters"], found["started"], found["trained"], found["tables_after"]) == (True, None, None, 20)

@@ -1,19 +1,18 @@
 """An S3 server for tests, on a free loopback port, which keeps everything in memory."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.helpers.ports import free_port
+
 
 @contextmanager
 def s3_server(log: Path) -> Iterator[Mapping[str, str]]:
     """Start an S3 server with the bucket `team`; yields the environment variables of its users."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     environment = {
         "AWS_ACCESS_KEY_ID": "team",

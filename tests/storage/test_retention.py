@@ -1,5 +1,3 @@
-"""Pruning keeps what every version came from, however old; a kill half-way leaves a readable lake."""
-
 import hashlib
 import os
 import random

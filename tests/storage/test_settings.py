@@ -5,14 +5,6 @@ import pytest
 from storage.settings import Settings, quiet_environment
 
 
-def test_everything_is_below_the_home_and_settings_touch_no_disk(tmp_path: Path):
-    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "deep" / "home")})
-    assert settings.home == settings.lake_root.parent == settings.catalog_path.parent == tmp_path / "deep" / "home"
-    assert settings.tracking_uri == f"sqlite:///{tmp_path}/deep/home/mlflow.db"
-    assert settings.artifact_root == f"file://{tmp_path}/deep/home/mlartifacts"
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 def test_a_store_may_be_a_folder_and_mlflows_files_elsewhere(tmp_path: Path, form: str):
     environment = {"DREAMSHARD_HOME": str(tmp_path / "home"), "DREAMSHARD_STORE": form.format(tmp_path / "drive")}

@@ -38,10 +38,7 @@ def test_a_read_only_home_opens_for_readers(tmp_path: Path):
 
 @pytest.mark.parametrize("address", ["file:///proc/dreamshard", "s3://nobody/x"])
 def test_a_store_that_cannot_be_written_is_one_clear_error(
-    tmp_path: Path,
-    s3_environment: Mapping[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    address: str,
+    tmp_path: Path, s3_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, address: str
 ):
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)

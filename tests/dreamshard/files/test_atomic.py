@@ -1,5 +1,3 @@
-"""Files that appear whole or not at all."""
-
 import os
 import signal
 import subprocess

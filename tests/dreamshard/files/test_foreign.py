@@ -1,5 +1,3 @@
-"""Content of other people: one sentence for whatever a library raises."""
-
 import json
 
 import pytest
@@ -15,10 +13,7 @@ TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
     "error", [KeyError("x"), OverflowError("y"), AssertionError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "z")]
 )
 def test_an_error_of_a_library_is_one_sentence_with_its_cause(error: Exception):
-    with (
-        pytest.raises(ValueError) as raised,
-        reading("f", "is not a plan", "write it again"),
-    ):
+    with pytest.raises(ValueError) as raised, reading("f", "is not a plan", "write it again"):
         raise error
     assert raised.value.__cause__ is error
 

@@ -1,5 +1,3 @@
-"""What people read of errors: one sentence, and no password."""
-
 import pytest
 
 from dreamshard.files.text import error_sentence, without_passwords

@@ -1,5 +1,3 @@
-"""Accelerators by name, and hardware of one's own."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

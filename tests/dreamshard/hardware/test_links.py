@@ -1,5 +1,3 @@
-"""Times of collectives: curves through public measurements within a node, a model between nodes."""
-
 from dataclasses import replace
 from itertools import chain
 

@@ -1,5 +1,3 @@
-"""Additive loads of shards of every kind, on figures that are easy to check."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""The roofline: limits that can be checked by hand, and each effect that is not additive."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Episodes of the estimated MDP and REINFORCE: legal, incremental, and with the probabilities that training uses."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""HugeCTR's planner: the hottest shards on the cheapest devices, and halves of the hottest table while that pays."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Greedy grid search: compute balanced, under the limit on dims that turns out best; tables halved where that helps."""
-
 import pytest
 import torch
 from hypothesis import given, settings

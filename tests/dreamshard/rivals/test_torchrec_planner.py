@@ -1,5 +1,3 @@
-"""TorchRec's own planner behind the placers' interface."""
-
 from dataclasses import replace
 from importlib import resources
 

@@ -1,5 +1,3 @@
-"""Real ranks: what they measure, and that one rank's trouble is one error and leaves no process."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""The memory of weights and of a container, the caches of cores, and lookups that do not fill a batch."""
-
 import os
 
 import psutil

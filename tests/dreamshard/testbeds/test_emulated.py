@@ -1,5 +1,3 @@
-"""One device standing for many, on the CPU's kernels."""
-
 import math
 from dataclasses import replace
 
@@ -13,23 +11,17 @@ from dreamshard.placement import Placement, TableSharding
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
 from dreamshard.testbeds.emulated import EmulatedTestbed
+from tests.helpers.cluster_testbed import BATCH, TABLES, placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
 H100 = PRESETS["h100"]
 PLAIN = replace(PRESETS["v100"], link_curve=None)  # its link is a latency and a bandwidth
 
-BATCH = 64
-TABLES = tables_of_dims([4, 8, 128], rows=500)
-
 
 def bed_of(device_type="cpu", target=PLAIN, **changes) -> EmulatedTestbed:
     given = {"num_devices": 2, "batch_size": BATCH, "lookups": EvenLookups(BATCH), "warmups": 1, "repeats": 3}
     return EmulatedTestbed(TestbedSetup(**{**given, **changes}), device_type, target)
-
-
-def placement(*device: int) -> Placement:
-    return Placement.whole(torch.tensor(device), 2)
 
 
 def test_one_device_measures_all_with_the_targets_links():

@@ -1,5 +1,3 @@
-"""One rank's trouble is one error and leaves no process."""
-
 import os
 import signal
 import subprocess

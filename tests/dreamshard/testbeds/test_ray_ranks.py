@@ -1,5 +1,3 @@
-"""Ranks on a Ray cluster of two hosts, one of which is killed."""
-
 import os
 import time
 from collections.abc import Iterator
@@ -37,10 +35,8 @@ def two_hosts(monkeypatch) -> Iterator:
 
 
 def setup(num_devices: int = 2, **options) -> TestbedSetup:
-    lookups = FaultyLookups(BATCH)
-    return TestbedSetup(
-        num_devices=num_devices, batch_size=BATCH, lookups=lookups, warmups=1, repeats=3, timeout_s=60.0, **options
-    )
+    usual = {"batch_size": BATCH, "lookups": FaultyLookups(BATCH), "warmups": 1, "repeats": 3, "timeout_s": 60.0}
+    return TestbedSetup(num_devices=num_devices, **usual, **options)
 
 
 def measure(bed, *names: str):

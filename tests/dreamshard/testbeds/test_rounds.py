@@ -1,5 +1,3 @@
-"""Rounds: their order and end, the estimate on a recorded series with bursts, and how steady a machine was."""
-
 import json
 from pathlib import Path
 

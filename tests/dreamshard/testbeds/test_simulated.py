@@ -1,5 +1,3 @@
-"""The testbed without a device."""
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.shards import Shards
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
+from tests.helpers.cluster_testbed import placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 from tests.helpers.testbeds import any_sharding_task, every_way
@@ -20,10 +19,6 @@ DIMS = [4, 8, 16, 32, 64, 128]
 def make_testbed(seed: int = 0, noise: float = 0.01) -> SimulatedTestbed:
     setup = TestbedSetup(num_devices=2, batch_size=4096, lookups=EvenLookups(4096), seed=seed)
     return SimulatedTestbed(setup, V100, noise)
-
-
-def placement(*device: int) -> Placement:
-    return Placement.whole(torch.tensor(device), 2)
 
 
 def exchange(*sent_bytes: int) -> Exchange:

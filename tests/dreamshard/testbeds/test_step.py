@@ -1,5 +1,3 @@
-"""Operators of every way to shard add up to a step without sharding, and ranks agree on what they exchange."""
-
 from dataclasses import replace
 
 import pytest

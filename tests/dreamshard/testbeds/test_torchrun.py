@@ -1,5 +1,3 @@
-"""Ranks that torchrun starts on two hosts, on loopback addresses."""
-
 import os
 from collections.abc import Iterator
 

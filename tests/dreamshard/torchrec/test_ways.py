@@ -1,5 +1,3 @@
-"""Constraints of a placement that TorchRec's default sharders can run."""
-
 import pytest
 import torch
 

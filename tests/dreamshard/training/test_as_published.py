@@ -18,7 +18,7 @@ from dreamshard.training import with_algorithm
 from tests.helpers.published_dreamshard import PublishedDreamShard, ours, published_features, random_weights
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import pool_of, shard_sums
-from tests.helpers.trained import TINY, fit_costs, improve_policy, make_placer, propose, start_training
+from tests.helpers.trained import TINY, fit_costs, improve_policy, make_placer, start_training
 
 DEVICES = 4
 TASK = PlacementTask(pool_of(18), DEVICES, 2**33)
@@ -96,18 +96,6 @@ def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
         expected += float((heads - phases[s, device, [0, 2, 3]]).square().sum()) / 3
     loss = network.loss(data, 3, torch.Generator().manual_seed(0))
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
-
-
-def test_learning_rates_fall_linearly_to_one_step_before_zero():
-    state, seen, samples = start_training(TASK.tables, PAPER, seed=0), [], []
-    for _ in range(PAPER.iterations):
-        samples += [
-            sample_of_phases(task, placement, torch.rand(DEVICES, 4)) for task, placement in propose(state, [TASK])
-        ]
-        fit_costs(state, samples)
-        seen.append([optimizer.param_groups[0]["lr"] for optimizer in (state.cost_optimizer, state.policy_optimizer)])
-        improve_policy(state, [TASK])
-    assert seen == [[5e-4 * (1 - i / 3)] * 2 for i in range(3)]
 
 
 def test_training_is_one_adam_that_keeps_gradients_of_zero():

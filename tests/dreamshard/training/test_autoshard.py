@@ -1,5 +1,3 @@
-"""AutoShard: what is rewarded, what is legal, V-trace, that learning sees what acting saw, and its placer."""
-
 from dataclasses import replace
 
 import pytest

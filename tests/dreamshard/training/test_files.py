@@ -1,5 +1,3 @@
-"""Models as folders: the same placer comes back, and what is no model is refused by name."""
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,4 @@
-"""Lookups as Parquet, their statistics, and the version of a data set."""
-
 import os
-import pickle
 
 import fsspec
 import numpy as np
@@ -34,12 +31,6 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path, column):
     pq.write_table(pa.table({"indices": column}), tmp_path / "t.parquet")
     with pytest.raises(ValueError):
         read_lookups(tmp_path / "t.parquet")
-
-
-def test_lookup_files_survive_pickling(tmp_path):
-    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
-    source = pickle.loads(pickle.dumps(LookupFiles({"t": tmp_path / "t.parquet"})))
-    assert source("t").offsets.tolist() == [0, 2, 2, 4]
 
 
 def test_old_copies_of_remote_lookups_are_removed(tmp_path):

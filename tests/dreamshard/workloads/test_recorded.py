@@ -1,5 +1,3 @@
-"""Files of recorded lookups, in the formats in which they are published."""
-
 import gzip
 import os
 

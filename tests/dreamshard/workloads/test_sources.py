@@ -1,5 +1,3 @@
-"""Sources by name: bundled, files, folders and buckets; however they are spelt."""
-
 import itertools
 from pathlib import Path
 

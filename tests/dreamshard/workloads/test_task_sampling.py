@@ -1,5 +1,3 @@
-"""How tables are split, and how tasks are drawn from them."""
-
 import pytest
 import torch
 from hypothesis import given

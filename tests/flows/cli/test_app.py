@@ -1,5 +1,3 @@
-"""Wrong input: one sentence, exit code 1, nothing half-written, earlier results intact."""
-
 import gzip
 import json
 import os

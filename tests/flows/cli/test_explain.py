@@ -1,5 +1,3 @@
-"""`dreamshard explain` and `what-if`: for people as tables, for programs as JSON."""
-
 import json
 
 import pytest

@@ -1,44 +1,35 @@
-"""`dreamshard place` for TorchRec: a plan of a model as it is, or of a list, which loads in the model."""
-
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
-torchrec = pytest.importorskip("torchrec")
+pytest.importorskip("torchrec")
 
-from dreamshard.torchrec import load_plan  # noqa: E402
-from dreamshard.workloads import call  # noqa: E402
-from flows.placing.models import read_model  # noqa: E402
-from storage.settings import Settings  # noqa: E402
-from storage.store import open_store  # noqa: E402
-from tests.flows.commands import dreamshard  # noqa: E402
-from tests.helpers.tables import tables_of  # noqa: E402
+from dreamshard.torchrec import load_plan
+from dreamshard.workloads import call
+from flows.placing.models import read_model
+from storage.settings import Settings
+from storage.store import open_store
+from tests.flows.commands import dreamshard
+from tests.helpers.meta_models import bag, bags
+from tests.helpers.tables import tables_of
 
 MODEL = """
 import torch
 from torch.distributed.optim import _apply_optimizer_in_backward
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
 from torchrec.modules.embedding_configs import DataType
-
-class Model(torch.nn.Module):
-    def __init__(self, bag, sequence):
-        super().__init__()
-        meta = torch.device("meta")
-        self.sparse = EmbeddingBagCollection(device=meta, tables=[EmbeddingBagConfig(**bag)])
-        self.history = EmbeddingCollection(device=meta, tables=[EmbeddingConfig(**sequence)])
+from tests.helpers.meta_models import bag, bags, sequences
 
 def make_model():
-    user = dict(name="user", num_embeddings=100, embedding_dim=16, feature_names=["u"])
-    word = dict(name="word", num_embeddings=1000, embedding_dim=8, feature_names=["w"], data_type=DataType.FP16)
-    model = Model(user, word)
+    sparse, history = bags(bag("user", 100, 16)), sequences("word", 1000, 8, data_type=DataType.FP16)
+    model = torch.nn.ModuleDict({"sparse": sparse, "history": history})
     _apply_optimizer_in_backward(torch.optim.Adam, model.parameters(), {"lr": 0.1})
     return model
 
 def make_odd():
-    odd = dict(name="odd", num_embeddings=1000, embedding_dim=10, feature_names=["o"])
-    return Model(odd, dict(name="long", num_embeddings=20_000_000, embedding_dim=120, feature_names=["l"]))
+    sparse, history = bags(bag("odd", 1000, 10)), sequences("long", 20_000_000, 120)
+    return torch.nn.ModuleDict({"sparse": sparse, "history": history})
 """
 SMALL = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
 
@@ -61,12 +52,7 @@ def test_the_plan_of_a_model_loads_in_it(place, tmp_path):
 
 def test_the_plan_of_a_list_loads_in_its_model_only(place, tmp_path, monkeypatch):
     def model(rows: int = 100) -> torch.nn.ModuleDict:
-        sizes = {"users": (rows, 16), "words": (50, 8)}
-        tables = [
-            torchrec.EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[name])
-            for name, (rows, dim) in sizes.items()
-        ]
-        return torch.nn.ModuleDict({"ebc": torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=tables)})
+        return torch.nn.ModuleDict({"ebc": bags(bag("users", rows, 16), bag("words", 50, 8))})
 
     (tmp_path / "tables.csv").write_text("name,rows,dim,pooling_factor\nusers,100,16,1\nwords,50,8,3\n")
     out = tmp_path / "plan.json"

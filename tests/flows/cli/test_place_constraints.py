@@ -1,5 +1,3 @@
-"""`dreamshard place --constraints`: what a person asks for holds in the plan, or is refused with the reason."""
-
 import pytest
 
 from dreamshard.placement import Placement, TableSharding

@@ -1,5 +1,3 @@
-"""`dreamshard place --hardware`: whose costs a plan is of, and what it says where they are of something else."""
-
 import json
 from dataclasses import replace
 
@@ -131,8 +129,3 @@ def test_the_homes_setting_comes_before_the_versions(place, new_home):
         assert "neither hardware nor memory is given" in place()[0].sentence, "3 devices were not trained for"
     finally:
         kept.unlink()
-
-
-def test_a_bundled_list_is_placed_by_its_name(in_home):
-    done = in_home("place", "mlperf-dlrm-dcnv2", "--devices", "8", "--hardware", "a100")
-    assert len(json.loads(done.stdout)["tables"]) == 26, done.sentence

@@ -1,5 +1,3 @@
-"""`dreamshard place --current`: what moves, what it gains, and whether it is worth it."""
-
 import pytest
 
 from tests.helpers.tables import whole_plan
@@ -24,14 +22,6 @@ def place(place_tables, tmp_path):
     return run
 
 
-def test_the_same_plan_under_other_names_moves_nothing(place):
-    held = {"t0": 1, "t1": 1, "t2": 0, "t3": 0}
-    plan, devices, notes = place(ALIKE, held)
-    assert (devices, plan["moves"]) == (held, [])
-    assert "keep it: no gain is worth its moves" in notes
-    assert "0 of 4 tables move, 0 GiB in all" in notes
-
-
 def test_one_table_moves_off_the_full_device(place):
     plan, devices, notes = place(ALIKE, FULL, "--steps-until-next", "1e9")
     assert sorted(devices.values()) == [0, 0, 1, 1]
@@ -39,12 +29,6 @@ def test_one_table_moves_off_the_full_device(place):
     assert (step["source"], step["target"], step["memory_bytes"]) == (0, 1, EIGHT_MB)
     gain = ("the plan in use: predicted", "less for 0.0238 GiB; moving stops training for", "GiB moved ms gain")
     assert all(said in notes for said in (*gain, "1 of 4 tables move, 0.0238 GiB in all"))
-
-
-def test_a_price_too_high_keeps_the_plan(place):
-    _, devices, notes = place(ALIKE, FULL, "--steps-until-next", "1", "--move-gb-per-s", "0.001")
-    assert devices == FULL
-    assert "weighed over 1 steps until the next change, at 0.001 GB/s" in notes
 
 
 def test_new_gone_and_resized_tables_are_counted_apart(place):

@@ -1,5 +1,3 @@
-"""`dreamshard place --placer` with a published rival."""
-
 from dataclasses import replace
 
 import pytest

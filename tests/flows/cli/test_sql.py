@@ -1,5 +1,3 @@
-"""`dreamshard sql` on a small lake: what is printed in a terminal and in a pipe, and what is written."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Options of flows: their forms, from Prefect's own schema, the recipe that they stand for, and the team's setting."""
-
 import importlib
 
 import pytest

@@ -1,5 +1,3 @@
-"""Parts of the bars on a plan's page."""
-
 import pytest
 
 from dreamshard.costs import PHASES

@@ -1,5 +1,3 @@
-"""The same tables on other clusters, sharded as constraints allow."""
-
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.workloads.model_tables import model_tables

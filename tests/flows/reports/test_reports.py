@@ -1,5 +1,3 @@
-"""Reports of an evaluation: figures, tables, plots, and names of versions."""
-
 import math
 from dataclasses import replace
 

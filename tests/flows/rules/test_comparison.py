@@ -1,5 +1,3 @@
-"""What a comparison takes from the versions themselves, and what it refuses before anything starts."""
-
 from dataclasses import replace
 from datetime import datetime
 

@@ -1,5 +1,3 @@
-"""Who takes part in an evaluation."""
-
 from dataclasses import replace
 from functools import cache
 

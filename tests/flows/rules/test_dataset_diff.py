@@ -1,5 +1,3 @@
-"""What changed between two datasets, on tables small enough to diff_datasets by eye."""
-
 import pytest
 
 from dreamshard.tables import Tables

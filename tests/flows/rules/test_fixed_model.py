@@ -1,5 +1,3 @@
-"""The tasks of one model: itself, and variants that are legal, distinct and named by what changed."""
-
 import numpy as np
 import pytest
 import torch

@@ -66,27 +66,3 @@ def test_a_candidate_becomes_champion_if_its_gain_is_shown(over_rule, over_rival
     if alias == "champion":  # provisional until it, or the champion that it beats, is shown to beat a rule of thumb
         is_open = over_rival is None or options.get("is_rival_provisional", False)
         assert bool(decision.provisional) is (over_rule in (UNCLEAR, EQUAL) and is_open)
-
-
-FIGURES = "+4.9% measured cost saved (95 % interval +1.6% to +8.1%, 10 held-out tasks) against"
-UNSURE = "+2.0% measured cost saved (95 % interval -1.4% to +5.3%, 10 held-out tasks; about 37 more would show it)"
-
-
-@pytest.mark.parametrize(
-    ("decision", "reason"),
-    [
-        (decided(BETTER, BETTER), f"beats the champion: {FIGURES} version 3"),
-        (decided(UNCLEAR), f"first champion, provisional until shown to be cheaper than a rule of thumb: {UNSURE}"),
-        (decided(NEVER), "a placement did not fit its devices when measured, against dim_greedy"),
-        (decided(BETTER, BETTER, in_use=4), "not compared with version 4, which has replaced 3 since; run"),
-        (replace(decided(BETTER, BETTER), already_champion=True), "already the champion: beats the champion: +4.9%"),
-        (replace(decided(BETTER, BETTER), alias="challenger", veto="taken out"), "taken out; its figures: beats"),
-        (
-            decided(MODEL, MODEL, variants=VARIANTS),
-            "(95 % interval +1.6% to +8.1%, over 10 interleaved repeats of this model) against version 3; +4.9% over 9 "
-            "drifted variants of it (95 % interval +1.6% to +8.1%)",
-        ),
-    ],
-)
-def test_the_reason_names_the_rival_and_the_figures(decision, reason):
-    assert reason in decision.reason

@@ -1,5 +1,3 @@
-"""What is tried again, and what is not."""
-
 import httpx
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError

@@ -1,5 +1,3 @@
-"""Measurements and promotions take turns; what measures nothing waits for nobody."""
-
 import subprocess
 import sys
 import threading
@@ -8,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.recipes import MeasureConfig
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import Capacity
 from flows import promote
 from flows.runtime import run_locks, testbed_pool
 from flows.runtime.launched_ranks import for_testbed
-from storage.run_records.trainings import TestbedReference
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.helpers.tables import tables_of
+from tests.helpers.versions import training_of
 
 TRY = """
 import fcntl, sys
@@ -28,17 +25,7 @@ except BlockingIOError:
 else:
     print("measures")
 """
-CLUSTER = TestbedReference(
-    name="cluster",
-    kind="cluster",
-    identity="a test",
-    links="a test",
-    num_devices=2,
-    batch_size=4,
-    dataset="d",
-    seed=0,
-    measure=MeasureConfig(timeout_s=60.0),
-)
+CLUSTER = training_of("cluster", "a test").testbed
 SIMULATED = replace(CLUSTER, name="simulated:h100", kind="simulated")
 
 

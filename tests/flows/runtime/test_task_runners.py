@@ -1,5 +1,3 @@
-"""The same work on threads and on a Ray cluster with one worker process."""
-
 import json
 import sys
 from collections.abc import Iterator

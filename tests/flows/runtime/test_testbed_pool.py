@@ -1,5 +1,3 @@
-"""Testbeds on GPUs: others wait while one is open, and a shard that others crowd out is no sample."""
-
 import pytest
 from filelock import FileLock, Timeout
 

@@ -1,5 +1,3 @@
-"""Prefect's server ends what is silent and tells that no worker takes runs: automations on a real server, short times."""
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""Every folder of the lake opens in pandas, polars, pyarrow and DuckDB as it is, and has the rows that our readers have."""
-
 from pathlib import Path
 
 import duckdb

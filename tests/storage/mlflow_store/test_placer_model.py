@@ -1,5 +1,3 @@
-"""The model that MLflow serves, without a server."""
-
 from types import SimpleNamespace
 
 import pytest

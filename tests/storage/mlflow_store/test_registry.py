@@ -1,5 +1,3 @@
-"""Versions in a real registry: how they are named, which is in use, and that they place as they were trained."""
-
 import shutil
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Versions as rows: from tags, parameters and metrics in MLflow, and what joins them in the lake."""
-
 import pytest
 
 from dreamshard.costs import MeasuredOn

@@ -1,5 +1,3 @@
-"""Evaluation reports on disk: which belongs to what is promoted, and placements that did not fit."""
-
 from dataclasses import replace
 
 import pytest
