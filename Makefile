@@ -22,7 +22,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20 --durations-min=5
 QUICK := tests/dreamshard tests/storage/lake
 
-.PHONY: help run up check lint test test-all bench pictures format lock audit install install-test clean
+.PHONY: help run up check lint test test-all baseline bench pictures format lock audit install install-test clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -48,6 +48,9 @@ test: lint ## run lint and all tests but those that take minutes each: about 9 m
 
 test-all: lint ## run lint and all tests: more than half an hour on two cores
 	$(PYTEST) $(PARALLEL) $(ARGS)
+
+baseline: install-test ## compare costs of plans and errors with the frozen ones; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.baseline $(ARGS)
 
 bench: install-test ## measure quality and speed; figures go to tests/benchmarks/data
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks $(ARGS)

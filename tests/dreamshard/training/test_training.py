@@ -6,15 +6,10 @@ import torch
 
 from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.placer import NoPlacementError
-from dreamshard.search import GreedyCostPlacer
-from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingConfig, TrainingState, load_state, with_algorithm
 from dreamshard.training.config import ALGORITHMS
-from tests.benchmarks.measuring import trained
-from tests.benchmarks.pools import ALL_DIMS, TRAINED, pools, tasks
-from tests.helpers.laws import SIMULATED
 from tests.helpers.tables import pool_of, sample_tasks, tables_of
 from tests.helpers.testbeds import device_costs, simulated
 from tests.helpers.trained import (
@@ -134,18 +129,6 @@ def test_a_short_run_places_unseen_tasks_better_than_chance():
         found = testbed.measure(task, placer.place(task)).overall_ms
         drawn = device_costs(testbed, task.tables, torch.randint(4, (40, 12), generator=generator), 4).overall_ms()
         assert found < float(drawn.quantile(0.1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dims", ALL_DIMS)
-def test_trained_at_50x4_it_beats_greedy_and_every_heuristic(dims):
-    """On unseen tables, on average, by the true cost; tables of 16 columns, the only width it measured, stay whole."""
-    placer, unseen = make_placer(trained(dims, seed=0)), tasks(pools(dims)[1], TRAINED, 10, seed=200)
-    rivals = [GreedyCostPlacer(placer.cost_network, placer.normaliser), *baselines().values()]
-    own, *others = ([each.place(task) for task in unseen] for each in (placer, *rivals))
-    own_ms, *others_ms = (sum(map(SIMULATED.true_ms, unseen, placed)) for placed in (own, *others))
-    assert own_ms < min(others_ms)
-    assert dims == "mixed" or all(placement.is_whole for placement in own)
 
 
 def test_placements_that_did_not_fit_are_not_learnt_from():

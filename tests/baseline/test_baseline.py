@@ -1,0 +1,40 @@
+"""Costs of plans are no higher than the frozen ones, on the smallest tasks; `python -m tests.baseline` compares all."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dreamshard.search import GreedyCostPlacer
+from dreamshard.search.baselines import baselines
+from tests.baseline.adapter import DIMS, network_placer, trained, true_ms
+from tests.baseline.figures import compute, losses
+from tests.baseline.inputs import HERE, cases, pool, training_tasks
+
+
+def test_costs_of_small_tasks_are_no_higher_than_the_frozen_ones():
+    frozen = json.loads((HERE / "figures.json").read_text())
+    assert not list(losses(frozen, compute("20x4")))
+
+
+def test_a_cost_that_rose_by_one_percent_is_a_loss():
+    frozen = {"costs": {"task placer": 1.0}}
+    assert len(list(losses(frozen, {"costs": {"task placer": 1.01}}))) == 1
+
+
+def test_a_network_splits_tables_only_into_widths_it_measured():
+    tasks = [each.task for each in cases() if each.task.name.startswith("50x4 dim16") and not each.hardware]
+    for task in tasks:
+        placement = network_placer("dim16").place(task)
+        assert {sharding.sharding_type for sharding in placement.tables} == {"table_wise"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dims", DIMS)
+def test_trained_at_50x4_it_beats_greedy_and_every_rule(dims):
+    """On tables it has not seen, by the true cost of the simulated testbed: on average."""
+    placer = trained(pool(f"{dims}-train"), training_tasks(dims), seed=0)
+    unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
+    rivals = [GreedyCostPlacer(placer.cost_network, placer.normaliser), *baselines().values()]
+    own, *others = (np.mean([true_ms(task, each.place(task)) for task in unseen]) for each in (placer, *rivals))
+    assert own < min(others)
