@@ -65,7 +65,6 @@ _STEPS, _REUSES = 4 * len(_PLACES), len(_PLACES) + 3
 _MOST_EXPONENT = 8.0  # of the factor of a table's work: a table far outside the pool keeps a finite cost
 _INPUTS = 2 + 4 + len(WIDE_DIMS)  # of a device: work, its 2-norm, tables, distinct weights, dims, lookups, wide tables
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # weights, dims and lookups per sample in a unit of `DISTINCT` to `LOOKUPS`
-_LEAST_SPREAD = 0.05  # of a device's inputs: below, samples do not tell its exponent
 
 _ITERATIONS = 100  # of L-BFGS in a fit; those of a training's rounds go on from each other
 _FREEDOM = 4.0  # degrees of freedom of Student's t: errors five times their scale hardly pull
@@ -75,21 +74,22 @@ _NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
 
 
 class Prior(NamedTuple):
-    """Normal distribution of a parameter before any sample; `positive` ones are bounded from below by `least`."""
+    """Normal distribution of a parameter before any sample; `least` bounds those that are not negative."""
 
+    shape: tuple[int, ...]
     centre: float
     scale: float
     least: float | None = None
 
 
 PRIORS = {
-    "price": Prior(0.0, 1 / _NUM_AMOUNTS, 0.0),  # around `_usual_prices`
-    "step": Prior(0.0, 0.15, 0.0),  # rise of a price of 1.35 at each step, one standard deviation
-    "reuse": Prior(0.0, 0.3),
-    "launch": Prior(0.3, 1.0, 0.0),  # in the work of an average table
-    "power": Prior(3.0, 1.5, 1.0),  # 1: resources are used one after the other; large: at once
-    "exponent": Prior(0.0, 0.1, 0.0),  # around 1 for work, and 0
-    "noise": Prior(-3.0, 2.0),  # logarithm of the relative error of forward, backward and a whole device
+    "price": Prior((4, _NUM_AMOUNTS), 0.0, 1 / _NUM_AMOUNTS, 0.0),  # around equal prices of a resource's own amounts
+    "step": Prior((4, _STEPS), 0.0, 0.15, 0.0),  # a price rises by up to 1.35 at each step, one standard deviation
+    "reuse": Prior((4, _REUSES), 0.0, 0.3),
+    "launch": Prior((2,), 0.3, 1.0, 0.0),  # in the work of an average table
+    "power": Prior((2,), 3.0, 1.5, 1.0),  # 1: resources are used one after the other; large: at once
+    "exponent": Prior((2, _INPUTS), 0.0, 0.1, 0.0),  # around 1 for work, and 0
+    "noise": Prior((3,), -3.0, 2.0),  # logarithm of the relative error of forward, backward and a whole device
 }
 """Of the parameters of a fit, which maximises their posterior."""
 
@@ -375,16 +375,7 @@ def _compared_ms(data: CostData) -> Float[Tensor, "S D"]:
 
 def _prior_centres() -> dict[str, Tensor]:
     """Of each parameter: every amount of a resource costs alike, and a device costs the sum of its work."""
-    shapes = {
-        "price": (4, _NUM_AMOUNTS),
-        "step": (4, _STEPS),
-        "reuse": (4, _REUSES),
-        "launch": (2,),
-        "power": (2,),
-        "exponent": (2, _INPUTS),
-        "noise": (3,),
-    }
-    centres = {name: torch.full(shape, PRIORS[name].centre) for name, shape in shapes.items()}
+    centres = {name: torch.full(prior.shape, prior.centre) for name, prior in PRIORS.items()}
     centres["price"][0::2, _PER_BYTE] = 1 / len(_PER_BYTE)
     centres["price"][1::2, _PER_LOOKUP] = 1 / len(_PER_LOOKUP)
     centres["exponent"][:, 0] = 1.0

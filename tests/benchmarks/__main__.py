@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks [names...] [--quick]
 
-A name is a file name without `bench_`, such as `production` or `quality`; without names all benchmarks run, except
+A name is a file name without `bench_`, such as `training`, `placing` or `quality`; without names all benchmarks run, except
 `real_gpu`, which needs files that this project does not contain.
 `--quick` writes to `.benchmarks` instead. An error in a benchmark ends the command.
 """
