@@ -37,6 +37,8 @@ _CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
 SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES, NETWORK_COLUMNS = 4, 6, 8, 9, 10, 11, 12
 """Squared work by phase, tables wider than each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims,
 tens of lookups per sample, tables."""
+SUMS = (TABLES, DISTINCT, DIMS, LOOKUPS)
+"""Whose logarithms count besides those of work."""
 WIDE_DIMS = (32.5, 64.5)  # dims above which the fused operator gives a row 16 and 32 threads
 LEAST_WORK, LEAST_SQUARE, LEAST_SUM = 1e-6, 1e-12, 1e-3  # added before a logarithm
 
@@ -203,9 +205,8 @@ def network_ms(network: NetworkLaw, load: Floats, phase: int) -> float:
     most, least, power, exponent = max(one, other), min(one, other), network.power[phase], network.exponent[phase]
     output = exponent[0] * (math.log(most) + math.log1p((least / most) ** power) / power)
     output += exponent[1] * 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST_SQUARE)
-    output += exponent[2] * math.log(max(load[TABLES], 0.0) + LEAST_SUM)
-    output += exponent[3] * math.log(max(load[DISTINCT], 0.0) + LEAST_SUM)
-    output += exponent[4] * math.log(max(load[DIMS], 0.0) + LEAST_SUM)
-    output += exponent[5] * math.log(max(load[LOOKUPS], 0.0) + LEAST_SUM)
-    output += exponent[6] * min(max(load[WIDE], 0.0), 1.0) + exponent[7] * min(max(load[WIDE + 1], 0.0), 1.0)
+    for i in range(len(SUMS)):
+        output += exponent[2 + i] * math.log(max(load[SUMS[i]], 0.0) + LEAST_SUM)
+    for i in range(len(WIDE_DIMS)):
+        output += exponent[2 + len(SUMS) + i] * min(max(load[WIDE + i], 0.0), 1.0)
     return network.launch_ms[phase] + network.scale_ms[phase] * math.exp(output)

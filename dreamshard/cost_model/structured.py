@@ -24,9 +24,9 @@ from dreamshard.cost_model.compiled import (
     LEAST_SQUARE,
     LEAST_SUM,
     LEAST_WORK,
-    LOOKUPS,
     NETWORK,
     SQUARES,
+    SUMS,
     TABLES,
     WIDE,
     WIDE_DIMS,
@@ -63,7 +63,9 @@ _NUM_AMOUNTS = len(_PER_LOOKUP) + len(_PER_BYTE)
 _PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in deviations of the training pool from its mean
 _STEPS, _REUSES = 4 * len(_PLACES), len(_PLACES) + 3
 _MOST_EXPONENT = 8.0  # of the factor of a table's work: a table far outside the pool keeps a finite cost
-_INPUTS = 2 + 4 + len(WIDE_DIMS)  # of a device: work, its 2-norm, tables, distinct weights, dims, lookups, wide tables
+_INPUTS = (
+    2 + len(SUMS) + len(WIDE_DIMS)
+)  # of a device: work, its 2-norm, tables, distinct weights, dims, lookups, wide tables
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # weights, dims and lookups per sample in a unit of `DISTINCT` to `LOOKUPS`
 
 _ITERATIONS = 100  # of L-BFGS in a fit; those of a training's rounds go on from each other
@@ -188,8 +190,7 @@ class StructuredCostNetwork(CostNetwork):
         dim, pooling, unique = (logs[..., at].exp() for at in (_LOG_DIM, _LOG_POOLING, _LOG_UNIQUE))
         by_bin = lookups_by_bin(normalised[..., BINS] * self.std[BINS] + self.mean[BINS])
         lookups = pooling[..., None] * torch.stack([by_bin[..., of:to].sum(-1) for of, to in _BINS_OF_CLASS], -1)
-        outputs = dim * pooling.clamp(max=1)
-        own = torch.stack([torch.ones_like(dim), dim, outputs, unique, unique * dim], -1)
+        own = torch.stack([torch.ones_like(dim), dim, dim * pooling.clamp(max=1), unique, unique * dim], -1)
         amounts = torch.cat([own, lookups, lookups * dim[..., None]], -1) / self.unit
         z, per_z = normalised[..., _PHYSICAL], self.std[_PHYSICAL]
         distinct_bytes = z[..., _LOG_UNIQUE] + z[..., _LOG_DIM] * per_z[_LOG_DIM] / per_z[_LOG_UNIQUE]
@@ -281,8 +282,9 @@ class StructuredCostNetwork(CostNetwork):
             return value.item() + float(away @ away) / 2, slopes * scales + away
 
         start = parameters_to_vector(parameters).detach().double().numpy() / scales
-        limits = {"maxiter": _ITERATIONS, "maxcor": 30}
-        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
+        found = scipy.optimize.minimize(
+            objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS, "maxcor": 30}
+        )
         value = objective(found.x)[0]
         if not math.isfinite(value):
             raise TrainingDivergedError(
@@ -311,9 +313,7 @@ class StructuredCostNetwork(CostNetwork):
         """Set all units, so that training starts near the measured costs."""
         self.unit *= self._table_inputs(data.features)[0].mean(0).clamp(min=1e-9)
         sums = data.sums(self.encode)
-        held = sums[data.holding]
-        inputs = device_inputs(held, self.power)  # [2, N, 8]
-        self.centre.copy_(inputs.mean(1))
+        self.centre.copy_(device_inputs(sums[data.holding], self.power).mean(1))
         predicted, measured = self.phases_ms(sums)[..., COMPUTE], data.phases_ms[..., COMPUTE]
         self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1))
 
@@ -350,7 +350,7 @@ class StructuredCostNetwork(CostNetwork):
 
 def device_inputs(loads: Float[Tensor, "N L"], power: Float[Tensor, " 2"]) -> Float[Tensor, "2 N 8"]:
     """Logarithms that `exponent` weighs, by phase, of loads of devices; as `compiled.network_ms`."""
-    sums = (loads[:, [TABLES, DISTINCT, DIMS, LOOKUPS]] + LEAST_SUM).log()
+    sums = (loads[:, SUMS] + LEAST_SUM).log()
     shared = torch.cat([sums, loads[:, WIDE:DISTINCT].clamp(max=1)], -1)
     by_phase = []
     for phase in range(2):

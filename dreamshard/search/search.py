@@ -13,7 +13,6 @@ from operator import attrgetter
 import numpy as np
 import torch
 
-from dreamshard.cost_model.compiled import Ints
 from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
@@ -31,7 +30,6 @@ _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDTH = 1.2  # of an even device's, that a greedy start keeps to
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
-_MARGIN = 3  # numbers of devices to which wide tables keep
 _KEPT = 2  # placements with split tables from which the search goes on
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
 _cost = attrgetter("cost_ms")
@@ -93,24 +91,6 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
     raise NoPlacementError(
         f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
     )
-
-
-def _separated(menu: Menu, dim: Ints) -> list[Found | None]:
-    """Greedy placements in which tables wider than some number of columns keep to some of the devices.
-
-    A kernel gives every row of a device as many threads as the widest needs, so narrow tables are cheap among themselves.
-    """
-    alone, num_devices, found = menu.alone_ms, menu.allowed.shape[1], list[Found | None]()
-    for widest in _WIDEST_RANGES:
-        wide = dim > widest
-        if wide.any() and not wide.all():
-            least = int(np.ceil(alone[wide].sum() / alone.sum() * num_devices))
-            for count in range(least, min(least + _MARGIN, num_devices)):
-                allowed = menu.allowed & (~wide[:, None] | (np.arange(num_devices) < count))
-                if allowed.any(axis=1).all():
-                    order = np.lexsort((-alone, ~wide))
-                    found.append(greedy(menu._replace(allowed=allowed), order))
-    return found
 
 
 def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> Found:
@@ -178,13 +158,11 @@ def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, ca
     alone = menu.alone_ms
     by_cost = np.argsort(-alone, kind="stable")
     by_size = np.argsort(-menu.size[menu.first_range[menu.first_option[:-1]]], kind="stable")
-    dim = np.zeros(len(alone), np.int64)
-    np.maximum.at(dim, options.item, task.tables.dim.numpy())
     by_origin: list[Sequence[Found | None]] = []
     if not caching:
         own_ms, width = balanced(menu).even
         narrow = greedy(menu, by_cost, Target(max(own_ms, alone.max()), _WIDTH * width))
-        by_origin += [[greedy(menu, by_cost)], [narrow, *_separated(menu, dim)]]
+        by_origin += [[greedy(menu, by_cost)], [narrow]]
         if options.are_whole:
             by_origin.append([priced(menu, *options.whole(device.numpy())) for device in rule_placements(task)])
     legal = [[each for each in found if each is not None] for found in by_origin]
