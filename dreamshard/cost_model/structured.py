@@ -60,6 +60,10 @@ _BINS_OF_CLASS = ((0, 1), (1, 6), (6, 11), (11, 17))
 _PER_LOOKUP = [0, 3, 5, 6, 7, 8]  # amounts that take time whatever the dim
 _PER_BYTE = [1, 2, 4, 9, 10, 11, 12]  # and those in proportion to it
 _NUM_AMOUNTS = len(_PER_LOOKUP) + len(_PER_BYTE)
+_LOOKUPS, _LOOKUPS_TIMES_DIM = slice(5, 9), slice(9, 13)  # of these, by class
+_LEAST_SHARE = (
+    0.1  # of all lookups, that a class is taken to have at least: without it, one that no table has would be dear
+)
 _PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in deviations of the training pool from its mean
 _STEPS, _REUSES = 4 * len(_PLACES), len(_PLACES) + 3
 _MOST_EXPONENT = 8.0  # of the factor of a table's work: a table far outside the pool keeps a finite cost
@@ -311,11 +315,14 @@ class StructuredCostNetwork(CostNetwork):
     @torch.no_grad()
     def calibrate(self, data: CostData) -> None:
         """Set all units, so that training starts near the measured costs."""
-        self.unit *= self._table_inputs(data.features)[0].mean(0).clamp(min=1e-9)
+        mean = self._table_inputs(data.features)[0].mean(0).clamp(min=1e-9)
+        for classes in _LOOKUPS, _LOOKUPS_TIMES_DIM:  # a class that hardly occurs is not dear for that
+            mean[classes] = mean[classes].clamp(min=_LEAST_SHARE * float(mean[classes].sum()))
+        self.unit *= mean
         sums = data.sums(self.encode)
         self.centre.copy_(device_inputs(sums[data.holding], self.power).mean(1))
-        predicted, measured = self.phases_ms(sums)[..., COMPUTE], data.phases_ms[..., COMPUTE]
-        self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1))
+        predicted, measured = (each[data.seen][:, COMPUTE] for each in (self.phases_ms(sums), data.phases_ms))
+        self.scale_ms *= measured.mean(dim=0).clamp(min=1e-4) / predicted.mean(dim=0)
 
     @torch.no_grad()
     def misfit_of(self, data: CostData) -> Callable[[], Float[Tensor, ""]]:
@@ -332,7 +339,7 @@ class StructuredCostNetwork(CostNetwork):
         comm_error = (comm_ms - measured_ms[:, 1:3]).sum(1) / compared_ms  # [N]
         idle_error = -measured_ms[:, COMPUTE].T / compared_ms  # [2, N]
         per_unit = self.scale_ms[:, None] / compared_ms  # [2, N]
-        weight = torch.tensor([[0.5], [0.5], [1.0]])
+        weight = torch.tensor([[0.5], [0.5], [1.0]]) * data.weight[:, None].expand_as(held)[held]  # [3, N]
 
         def misfit() -> Float[Tensor, ""]:
             work = self._work(*table_inputs)  # [P, 4]
@@ -369,7 +376,7 @@ def _squares(work: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 2"]:
 
 def _compared_ms(data: CostData) -> Float[Tensor, "S D"]:
     """To which errors are relative."""
-    compared: Tensor = torch.maximum(data.phases_ms.sum(-1), _IDLE * data.overall_ms[:, None])
+    compared: Tensor = torch.maximum(data.phases_ms.sum(-1), _IDLE * data.overall_ms[:, None])  # NaN if not seen
     return compared
 
 

@@ -14,7 +14,7 @@ from dreamshard.search.baselines import RandomPlacer
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.task_sampling import split_tables
 from tests.helpers.samples import sample_of
-from tests.helpers.tables import pool_of, roomy_task, sample_tasks, task_of
+from tests.helpers.tables import pool_of, roomy_task, sample_tasks, tables_of, task_of
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import fit_costs, make_placer, start_training
 
@@ -51,6 +51,18 @@ def test_a_hundred_placements_predict_tables_never_seen():
     fit_costs(state, measured(TRAIN, 100))
     assert 0.9 < network.phases_ms(unseen.sums(network.encode))[..., 0].sum() / unseen.phases_ms[..., 0].sum() < 1.1
     assert 0.001 < network.spread < 2 * prediction_error(network, unseen) < 0.12
+
+
+def test_rows_hotter_than_any_that_was_fitted_are_not_dear():
+    """Such a table cost three hours in a home whose training tables had no row of more than 1,024 lookups."""
+    state = start_training(TRAIN, TrainingConfig(), seed=0)
+    fit_costs(state, measured(TRAIN, 20))
+    warm, hot = (tables_of([24], 4, 8.0, bins=[[0.0] * above + [1.0]], unique_rows=[24]) for above in (3, 16))
+    assert float(TRAIN.bins[:, 16].sum()) == 0
+    data = [
+        CostData.of([sample_of(roomy_task(each), Placement.whole([0], 2), [1, 0])], NORMALISER) for each in (warm, hot)
+    ]
+    assert state.cost_network.predicted(data[1])[0] < 4 * state.cost_network.predicted(data[0])[0]
 
 
 def test_the_fit_estimates_the_noise():
