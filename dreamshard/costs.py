@@ -28,6 +28,9 @@ _REACH, _POINTS = 5.0, 101  # of the grid of the slowest device's time: standard
 SIMULATED = "simulated"
 """The testbed that computes costs without any device; the hardware that it states starts with this name."""
 
+TRACED = "traced"
+"""In place of a testbed, of samples from profiler traces of a running job, which may lack devices."""
+
 Difference = Literal["hardware", "num_devices", "devices_per_host", "precision", "optimizer", "batch_size"]
 """Respects in which a task can differ from the measurements."""
 
@@ -125,8 +128,9 @@ class CostSample(Measurement):
 
     Attributes:
         task: as it was measured: with the devices per host of the testbed.
-        costs: `[D]` per phase, medians over the repeats. Communication includes every collective that waits for pooled
-            vectors or gradients; the exchange of indices is hidden behind the batch before, as in TorchRec's pipeline.
+        costs: `[D]` per phase, medians over the repeats; NaN for devices without a trace. Communication includes every
+            collective that waits for pooled vectors or gradients; the exchange of indices is hidden behind the batch before, as
+            in TorchRec's pipeline.
         batch_size: training samples per pass.
         repeat: number of the independent measurement of the placement that the round belongs to, from 0.
         is_reference: whether it is of the placement that shows how steady the machine is; nothing learns from it.
@@ -142,7 +146,9 @@ class CostSample(Measurement):
 
     def __post_init__(self) -> None:
         phases_ms = self.costs.phases_ms
-        if not phases_ms.isfinite().all() or (phases_ms < 0).any():
+        if self.testbed == TRACED:
+            phases_ms = phases_ms[~phases_ms.isnan().all(-1)]
+        if not len(phases_ms) or not phases_ms.isfinite().all() or (phases_ms < 0).any():
             raise ValueError(
                 f"testbed {self.testbed!r} measured {phases_ms.tolist()} ms for {self.task.name}; costs are finite and not "
                 "negative: check the clock"
@@ -150,8 +156,10 @@ class CostSample(Measurement):
 
     @property
     def overall_ms(self) -> float:
-        """Sum of the slowest device; infinite if a shard did not fit."""
-        return float(self.costs.overall_ms()) if self.infeasible is None else math.inf
+        """Sum of the slowest device that was seen; infinite if a shard did not fit."""
+        if self.infeasible is not None:
+            return math.inf
+        return float(DeviceCosts(self.costs.phases_ms.nan_to_num(0.0)).overall_ms())
 
     def of_whole_tables(self) -> "CostSample":
         """The same with shards as tables of their own, each whole on its device."""

@@ -41,8 +41,9 @@ class CostData:
         features: `[P, F]` normalised, of the `P` distinct tables that occur.
         ratios: `[P, 5]` of `work_ratios`: their vectors, and 1 otherwise.
         assignment: `[S, D, P]` number of tables `p` on device `d` of sample `s`.
-        phases_ms: `[S, D, 4]` measured.
+        phases_ms: `[S, D, 4]` measured; NaN for devices that were not seen.
         measured_on: origin of the newest sample.
+        weight: `[S]` measurements that a sample counts as.
     """
 
     features: Float[Tensor, "P F"]
@@ -50,20 +51,30 @@ class CostData:
     assignment: Float[Tensor, "S D P"]
     phases_ms: Float[Tensor, "S D 4"]
     measured_on: MeasuredOn
+    weight: Float[Tensor, " S"]
+
+    @cached_property
+    def seen(self) -> Bool[Tensor, "S D"]:
+        """Devices that were measured."""
+        return ~self.phases_ms.isnan().any(-1)
 
     @property
     def overall_ms(self) -> Float[Tensor, " S"]:
-        """`[S]` the slowest device's sum."""
-        return self.phases_ms.sum(-1).max(-1).values
+        """`[S]` the sum of the slowest device that was seen."""
+        return self.phases_ms.sum(-1).nan_to_num(0.0).max(-1).values
 
     @cached_property
     def holding(self) -> Bool[Tensor, "S D"]:
-        """Devices with tables."""
-        return self.assignment.any(dim=-1)
+        """Devices that were measured with tables."""
+        return self.assignment.any(dim=-1) & self.seen
 
     @classmethod
-    def of(cls, samples: Sequence[CostSample], normaliser: Normaliser) -> "CostData":
+    def of(
+        cls, samples: Sequence[CostSample], normaliser: Normaliser, weight: Sequence[float] | None = None
+    ) -> "CostData":
         """The samples as tensors; tables of the same features are one, and one whose features differ is several.
+
+        `weight` is 1 for each by default.
 
         Raises:
             ValueError: there are none.
@@ -80,7 +91,8 @@ class CostData:
         assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(found))
         assignment.index_put_((number, device, table), torch.ones(()), accumulate=True)
         phases_ms = torch.stack([sample.costs.phases_ms for sample in samples])
-        return cls(found[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]))
+        weights = torch.ones(len(samples)) if weight is None else torch.tensor(weight)
+        return cls(found[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]), weights)
 
     def sums(self, encode: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, "S D L"]:
         """Latent sums per device, by `CostNetwork.encode`."""
@@ -185,8 +197,9 @@ class CostNetwork(nn.Module, ABC):
         return self
 
     def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-        """Predicted and measured milliseconds of the overall cost."""
-        return self.overall_ms(data.sums(self.encode)), data.overall_ms
+        """Predicted and measured milliseconds of the slowest device, of those that were seen."""
+        predicted_ms = self.phases_ms(data.sums(self.encode)).sum(-1)
+        return torch.where(data.seen, predicted_ms, 0.0).max(-1).values, data.overall_ms
 
 
 def gradient_step(

@@ -149,9 +149,7 @@ class ExchangeModel(nn.Module):
         self.batch_size = torch.tensor(origin.batch_size)
         self.fitted_to = torch.tensor(self.topology(origin))
         alone = self.points[(self.points[:, :_BYTES] == self.fitted_to).all(dim=1)].numpy()
-        self.fitted_ms = _fitted_communication(
-            dims, data.phases_ms, alone[:, _BYTES] / self._unit_bytes, alone[:, _TIMES]
-        )
+        self.fitted_ms = _fitted_communication(dims, data, alone[:, _BYTES] / self._unit_bytes, alone[:, _TIMES])
         self.widest_bytes = dims.max().double() * (count - 1) / count * self._unit_bytes
 
     def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 4"]:
@@ -255,20 +253,20 @@ def link_inputs(points: Array, link: int) -> Array:
 
 
 def _fitted_communication(
-    dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"], alone: Array, alone_ms: Array
+    dims: Float[Tensor, "S D"], data: CostData, alone: Array, alone_ms: Array
 ) -> Float[Tensor, "2 4"]:
     """Weights of `comm_inputs`: non-negative least squares of the error relative to the sample's overall cost.
 
     All-to-alls measured alone, of `alone` `[K]` hundreds of dims from each device in `alone_ms` `[K, 2]`, decide what
     placements leave open: if all have as many dims, these explain the same as a constant.
     """
-    inputs = comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
-    overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
-    weight = 1 / overall.flatten().double().numpy()
+    inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 4]
+    relative = data.weight.sqrt() / data.overall_ms
+    weight = relative[:, None].expand_as(data.seen)[data.seen].double().numpy()
     equal = np.stack([np.ones_like(alone), alone, alone, alone], axis=1)  # [K, 4]
     fitted = torch.zeros(2, 4)
     for row, phase in enumerate(_COMM):
-        measured = phases_ms[..., phase].flatten().double().numpy()
+        measured = data.phases_ms[data.seen][:, phase].double().numpy()
         weights = np.concatenate([weight, _ALONE_WEIGHT / alone_ms[:, row].clip(min=1e-6)])
         targets = np.concatenate([measured, alone_ms[:, row]]) * weights
         solution = scipy.optimize.nnls(np.concatenate([inputs, equal]) * weights[:, None], targets)[0]
