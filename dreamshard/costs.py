@@ -129,8 +129,8 @@ class CostSample(Measurement):
     Attributes:
         task: as it was measured: with the devices per host of the testbed.
         costs: `[D]` per phase, medians over the repeats; NaN for devices without a trace. Communication includes every
-            collective that waits for pooled vectors or gradients; the exchange of indices is hidden behind the batch before, as
-            in TorchRec's pipeline.
+            collective that waits for pooled vectors or gradients; the exchange of indices is hidden behind the batch before,
+            as in TorchRec's pipeline.
         batch_size: training samples per pass.
         repeat: number of the independent measurement of the placement that the round belongs to, from 0.
         is_reference: whether it is of the placement that shows how steady the machine is; nothing learns from it.

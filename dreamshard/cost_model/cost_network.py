@@ -43,7 +43,7 @@ class CostData:
         assignment: `[S, D, P]` number of tables `p` on device `d` of sample `s`.
         phases_ms: `[S, D, 4]` measured; NaN for devices that were not seen.
         measured_on: origin of the newest sample.
-        weight: `[S]` measurements that a sample counts as.
+        weight: `[S, D]` measurements that a device of a sample counts as.
     """
 
     features: Float[Tensor, "P F"]
@@ -51,7 +51,7 @@ class CostData:
     assignment: Float[Tensor, "S D P"]
     phases_ms: Float[Tensor, "S D 4"]
     measured_on: MeasuredOn
-    weight: Float[Tensor, " S"]
+    weight: Float[Tensor, "S D"]
 
     @cached_property
     def seen(self) -> Bool[Tensor, "S D"]:
@@ -70,7 +70,7 @@ class CostData:
 
     @classmethod
     def of(
-        cls, samples: Sequence[CostSample], normaliser: Normaliser, weight: Sequence[float] | None = None
+        cls, samples: Sequence[CostSample], normaliser: Normaliser, weight: Float[Tensor, "S D"] | None = None
     ) -> "CostData":
         """The samples as tensors; tables of the same features are one, and one whose features differ is several.
 
@@ -91,8 +91,8 @@ class CostData:
         assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(found))
         assignment.index_put_((number, device, table), torch.ones(()), accumulate=True)
         phases_ms = torch.stack([sample.costs.phases_ms for sample in samples])
-        weights = torch.ones(len(samples)) if weight is None else torch.tensor(weight)
-        return cls(found[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]), weights)
+        weight = torch.ones(phases_ms.shape[:2]) if weight is None else weight
+        return cls(found[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]), weight)
 
     def sums(self, encode: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, "S D L"]:
         """Latent sums per device, by `CostNetwork.encode`."""

@@ -261,8 +261,7 @@ def _fitted_communication(
     placements leave open: if all have as many dims, these explain the same as a constant.
     """
     inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 4]
-    relative = data.weight.sqrt() / data.overall_ms
-    weight = relative[:, None].expand_as(data.seen)[data.seen].double().numpy()
+    weight = (data.weight.sqrt() / data.overall_ms[:, None])[data.seen].double().numpy()
     equal = np.stack([np.ones_like(alone), alone, alone, alone], axis=1)  # [K, 4]
     fitted = torch.zeros(2, 4)
     for row, phase in enumerate(_COMM):

@@ -339,7 +339,7 @@ class StructuredCostNetwork(CostNetwork):
         comm_error = (comm_ms - measured_ms[:, 1:3]).sum(1) / compared_ms  # [N]
         idle_error = -measured_ms[:, COMPUTE].T / compared_ms  # [2, N]
         per_unit = self.scale_ms[:, None] / compared_ms  # [2, N]
-        weight = torch.tensor([[0.5], [0.5], [1.0]]) * data.weight[:, None].expand_as(held)[held]  # [3, N]
+        weight = torch.tensor([[0.5], [0.5], [1.0]]) * data.weight[held]  # [3, N]
 
         def misfit() -> Float[Tensor, ""]:
             work = self._work(*table_inputs)  # [P, 4]

@@ -166,7 +166,7 @@ def _profiled(events: Iterable[Event], steps: list[tuple[float, float]]) -> list
 
 
 def _paired(started: list[Event], ran: list[Event]) -> list[tuple[Event, Event | None]]:
-    """Gloo's collectives with the operators that started them, in the order of its queue; the first may be of earlier ones."""
+    """Gloo's collectives with the operators that started them, in the order of its queue; an operator may be missing."""
     waiting, pairs = deque(started), list[tuple[Event, Event | None]]()
     for each in ran:
         is_own = waiting and waiting[0].start <= each.start
