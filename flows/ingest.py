@@ -31,7 +31,7 @@ MOST_TABLES_PER_TASK = 64
 def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
     config, store = with_batch_size(configure(options)), open_store()
-    with running(store, "ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
+    with running(store, "ingest", config, config.workload.seed) as run:
         ingested = ingest_workload(store, config.workload)
         mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
     dataset, lake = ingested.dataset, store.lake

@@ -25,7 +25,7 @@ from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
 from flows.stages import open_for, stage
 from storage.lake.sample_buffer import collecting
-from storage.mlflow_store import registry, runs
+from storage.mlflow_store import registry
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.run_records.trainings import TestbedReference
@@ -36,11 +36,11 @@ from storage.store import Store
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
     store = open_for(options)
-    with stage(store, "profile", options) as (run, _, training), training_lock(store, training), freeing_gpus():
+    with stage(store, "profile", options) as (run, training), training_lock(store, training), freeing_gpus():
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)
-        runs.log_metrics(store, run, figures, iteration)
+        run.log_metrics(figures, iteration)
     testbed = trainings.read(store, training).testbed.identity
     return {"training": training, "iteration": iteration, "testbed": testbed} | figures
 

@@ -227,7 +227,8 @@ def _serves(store: Store, version: Version, spec: AcceleratorSpec, task: Placeme
     )
     if hosts == (1, 1) or (hosts[0] == hosts[1] and origin.num_devices == task.num_devices):
         return True
-    return registry.load_predictor(version.uri, store).cost_network.knows_topology(task)
+    placer = registry.load_placer(version.uri, store)
+    return isinstance(placer, DreamShardPlacer) and placer.cost_network.knows_topology(task)
 
 
 def _hosts(num_devices: int, devices_per_host: int | None, spec: AcceleratorSpec) -> int:

@@ -18,18 +18,18 @@ from dreamshard.evaluation import (
 )
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
-from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
+from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures, Subject
 
 
 def make_report(
-    key: str,
+    subject: Subject,
     rows: Sequence[EvaluationRow],
     reference: str,
     predictors: Mapping[str, DreamShardPlacer],
     *,
     known: Collection[str] = (),
     model: str | None = None,
-    **facts: Any,
+    **others: Any,
 ) -> EvaluationReport:
     """The figures of `rows`: every placer, and every pair of placers.
 
@@ -38,24 +38,24 @@ def make_report(
         predictors: placers whose cost networks are compared with the measurements, by name.
         known: identities of placements that were trained on, of which predictions prove nothing.
         model: name of the task of a fixed model; the other tasks are its variants.
-        facts: the other fields of the report.
+        others: fields of the report besides the figures.
     """
     main = [row for row in rows if model in (None, row.task.name)]
     variants = [row for row in rows if model is not None and row.task.name != model]
-    heldout = [row for row in rows if row.placement and placement_identity(row.task, row.placement) not in known]
-    figures = [_figures(name, main, heldout, predictors.get(name)) for name in _names(main)]
+    placed = [(row, placement_identity(row.task, row.placement)) for row in rows if row.placement]
+    heldout = [(row, identity) for row, identity in placed if identity not in known]
+    unseen = [row for row, _ in heldout]
+    figures = [_figures(name, main, unseen, predictors.get(name)) for name in _names(main)]
     return EvaluationReport(
-        key=key,
+        **vars(subject),
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
         gains=_gains(main, "tasks" if model is None else "repeats"),
-        rows=tuple(_measured(row) for row in rows),
+        rows=tuple(map(_measured, rows)),
         model=model,
         variant_gains=_gains(variants, "variants"),
-        heldout_placements=len(
-            {(row.task.name, placement_identity(row.task, row.placement)) for row in heldout if row.placement}
-        ),
-        **facts,
+        heldout_placements=len({(row.task.name, identity) for row, identity in heldout}),
+        **others,
     )
 
 

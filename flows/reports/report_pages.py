@@ -21,42 +21,27 @@ th, td { border: 1px solid #ccc; padding: .25em .6em; text-align: left; }
 th { background: #f3f3f3; }
 img { max-width: 100%; }
 """
-_ABOUT = {
-    "paper": "Algorithm `paper`: DreamShard as published, whose policy places without a search.",
-    "autoshard": "Algorithm `autoshard`: after AutoShard. It balances predicted compute and knows nothing of "
-    "all-to-alls, so compare compute below as well as the cost of a step.",
-}
-"""The objective of a training, by the candidate's name, if it is not the predicted cost of a step."""
 
 
-def evaluation_page(report: EvaluationReport, reason: str, links: Mapping[str, str]) -> str:
-    """The evaluation of a training: outcome, table, pictures, links."""
+def page(report: EvaluationReport, outcome: str, links: Mapping[str, str], *, pictures: bool = True) -> str:
+    """A report as Markdown: its outcome, tables, pictures and links; Prefect and MLflow both show it.
+
+    A comparison of versions has the gain of every pair instead of pictures; MLflow has a table by task.
+    """
     parts = [
-        f"**{reason}**",
-        _ABOUT.get(report.candidate, ""),
+        f"**{outcome}**",
         f"## {report_tables.title(report)}",
         markdown_table(report_tables.placers_table(report)),
-        _note(report),
+        report.caveat and f"Note: {report.caveat}.",
         prediction_sentence(report),
-        *(f"![{name}]({_data_uri(figure)})" for name, figure in plots(report).items()),
-        "## Where",
-        *(f"- {name}: {link}" for name, link in links.items()),
     ]
-    return "\n\n".join(filter(None, parts))
-
-
-def comparison_page(report: EvaluationReport) -> str:
-    """A comparison of versions: its table and every pair; MLflow has a table by task."""
-    paired_by = "task" if report.model is None else "round"
-    parts = [
-        f"# {', '.join(report.gains)}",
-        f"{report_tables.title(report)}; {heldout_sentence(report)}.",
-        markdown_table(report_tables.placers_table(report)),
-        _note(report),
-        "Prediction errors are of a version's own cost network on all placements measured here.",
-        f"## Every pair: measured cost saved (95 % interval, paired by {paired_by})",
-        markdown_table(report_tables.pairs_table(report)),
-    ]
+    if report.training is None:
+        by = "task" if report.model is None else "round"
+        parts += [f"## Every pair: measured cost saved (95 % interval, paired by {by})"]
+        parts += [markdown_table(report_tables.pairs_table(report))]
+    elif pictures:
+        parts += [f"![{name}]({_data_uri(figure)})" for name, figure in plots(report).items()]
+    parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
     return "\n\n".join(filter(None, parts))
 
 
@@ -76,31 +61,33 @@ def heldout_sentence(report: EvaluationReport) -> str:
 
 
 def prediction_sentence(report: EvaluationReport) -> str:
-    """How well the candidate predicts placements that it was not trained on."""
-    error = report.placer(report.candidate).predicted_mape
-    machine = report_tables.steadiness_words(report.steadiness, report.level)
-    also = f"; {machine}" if machine else ""
+    """How well the candidate, or each compared version, predicts placements that it was not trained on."""
+    if report.training is None:
+        return "Prediction errors are of a version's own cost network on all placements measured here."
     if not report.is_predicted:
         return f"No cost of a step is predicted: {report.candidate} predicts compute only."
+    error = report.placer(report.candidate).predicted_mape
     if error is None:
         return "No placement measured here was held out, so the prediction error is not known."
+    machine = report_tables.steadiness_words(report.steadiness, report.level)
+    also = f"; {machine}" if machine else ""
     return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on{also}."
 
 
-def html_page(markdown: str, title: str) -> str:
+def html_page(markdown: str) -> str:
     """A page as one HTML file with its pictures inside; HTML in `markdown` is shown as text."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
-    return f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>\n{body}'
+    return f'<!doctype html><meta charset="utf-8"><title>dreamshard</title><style>{_STYLE}</style>\n{body}'
 
 
-def publish(page: str, key: str, sentence: str) -> None:
+def publish(markdown: str, key: str, sentence: str) -> None:
     """Show a page of Markdown as an artifact of this flow run; does nothing outside of one."""
     if FlowRunContext.get() is not None:
-        create_markdown_artifact(page, key=key, description=sentence)
+        create_markdown_artifact(markdown, key=key, description=sentence)
 
 
-def _note(report: EvaluationReport) -> str:
-    return f"Note: {report.caveat}." if report.caveat else ""
+def _link(name: str, address: str) -> str:
+    return f"- [{name}]({address})" if address.startswith(("http", "#")) else f"- {name}: {address}"
 
 
 def _data_uri(figure: Figure) -> str:

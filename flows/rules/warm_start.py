@@ -25,7 +25,7 @@ class Start:
     """How a training starts.
 
     Attributes:
-        warm: placer to continue from; None to start from nothing.
+        warm: placer to continue from; None to start from scratch.
         split_of: key of the task sets whose table split is kept; None to draw a new split.
         why: the reason, as it follows "training ... starts".
     """
@@ -40,7 +40,7 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
 
     Args:
         training: its known parts so far: recipe, tables and testbed.
-        full: start from nothing all the same; the table split is kept, so that the champion is evaluated on tables that
+        full: start from scratch all the same; the table split is kept, so that the champion is evaluated on tables that
             it was not trained on either.
 
     Raises:
@@ -54,13 +54,13 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
         and (not training.is_fixed or known_as(version.made_of.source) == training.source)
     ]
     if not alike:
-        return Start(why="from nothing: no version was trained on this testbed, hardware and shape of tasks yet")
+        return Start(why="from scratch: no version was trained on this testbed, hardware and shape of tasks yet")
     base = next((version for version in alike if version.is_champion), alike[0])
     split_of = _kept_split(store, base, training, full=full)
     if full:
-        return Start(split_of=split_of, why="from nothing, because a full training was requested")
+        return Start(split_of=split_of, why="from scratch, because a full training was requested")
     if split_of is None:
-        return Start(why=f"from nothing with a new table split: that of {base} is too small")
+        return Start(why=f"from scratch with a new table split: that of {base} is too small")
     warm = base.made_of.warm
     if base.made_of.dataset == training.dataset:
         return Start(warm=warm, split_of=split_of, why=f"as {base} did, which was trained on the same tables")
@@ -76,7 +76,7 @@ def _kept_split(store: Store, base: Version, training: Training, *, full: bool) 
         if full:
             return None
         raise ValueError(
-            f"the table split of {base} is lost, so held-out tables may have been trained on; train from nothing with --full"
+            f"the table split of {base} is lost, so held-out tables may have been trained on; train from scratch with --full"
         )
     if training.is_fixed:
         return tasks

@@ -179,7 +179,7 @@ class Lake:
         except FileNotFoundError as error:
             raise ValueError(
                 f"{path} is lost, so it is not known which tables were trained on and which were held out; restore it, or "
-                "train from nothing with `dreamshard run --full`"
+                "train from scratch with `dreamshard run --full`"
             ) from error
         return TableSplit(frozenset(content["train"]), frozenset(content["test"]))
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dreamshard.training.config import ALGORITHMS
 from storage.lake.parquet_files import read_parquet, write_parquet
 from storage.lake.schemas import datasets
 from storage.mlflow_store import registry, runs
@@ -23,7 +22,7 @@ def versions(settings: Settings) -> list[dict[str, Any]]:
     Returns:
         Of each: its reference, standing (in words), the columns of the view `versions`, and every metric by name.
     """
-    rows = _rows(settings, [each for algorithm in ALGORITHMS for each in registry.versions(settings.of(algorithm))])
+    rows = _rows(settings, registry.all_versions(settings))
     rows.sort(key=lambda row: row["created_at"], reverse=True)  # stable: of one second, the highest number first
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
@@ -78,6 +77,7 @@ def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, 
         "model": version.model,
         "version": version.number,
         "algorithm": version.algorithm,
+        "name": version.name,
         "is_default": version.is_default,
         "aliases": ", ".join(version.aliases),
         "created_at": version.created.replace(microsecond=0),

@@ -54,7 +54,7 @@ def home(mlflow_home: Callable[[], Path]) -> Path:
         same = {"recipe": "none", "source": "by hand", "dataset": dataset, "testbed": "simulated"}
         made_of = training_of("simulated", "a machine", tasks=f"tasks{seed}", tables_per_task=6, **same)
         placer = make_placer(start_training(half, TrainingConfig(), seed=seed))
-        with runs.chain(settings, "retrain", tags={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
+        with runs.open_run(settings, "retrain", tags={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
             tags = {"training": f"t{seed}", "iteration": 1, "dataset": dataset}
             metrics = {"eval_overall_ms": 3 - seed}
             registration.register_placer(settings, placer, run, made_of, metrics=metrics, tags=tags)
@@ -180,6 +180,6 @@ def test_promote_changes_the_champion_and_previous_undoes_it(home, store, compar
 
 
 def test_a_page_interprets_no_html_of_what_it_reports():
-    page = html_page("| a | b |\n| --- | --- |\n| 1 | <script> |", "title")
+    page = html_page("| a | b |\n| --- | --- |\n| 1 | <script> |")
     assert "<td>1</td>" in page
     assert "<script>" not in page

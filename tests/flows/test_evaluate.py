@@ -8,7 +8,7 @@ from dreamshard.recipes import EvaluationConfig, MeasureConfig
 from dreamshard.search.baselines import baselines
 from dreamshard.testbeds.rounds import RoundLimits
 from dreamshard.workloads import dataset_version
-from flows.evaluate import measure_and_report
+from flows.evaluate import measure_and_report, subject_of
 from flows.rules.contestants import Contestants
 from storage.run_records import report_store
 from storage.store import Store
@@ -41,7 +41,8 @@ def evaluated(store: Store, candidate: Alternating, testbed: str):
     placers = {"dim_greedy": baselines()["dim_greedy"], "mine": candidate}
     contestants = Contestants(placers=placers, predictors={}, versions={}, candidate=None, notes=())
     bench = replace(made, batch_size=4096, measure=measure)
-    measure_and_report(store, "key", contestants, tasks, EvaluationConfig(), bench, reference="mine")
+    subject = subject_of(bench, "key", tasks)
+    measure_and_report(store, subject, contestants, EvaluationConfig(), bench, reference="mine")
     return report_store.load(store, "key")
 
 

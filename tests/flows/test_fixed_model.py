@@ -145,9 +145,9 @@ def tracked(model: Model) -> list[tuple[Version, Run]]:
 
 def test_mlflow_shows_differences_and_origins_of_versions(tracked):
     """The page that compares versions reads the parameters of their runs."""
-    names = ("v1 model.csv, from nothing", "v2 model.csv +1 -1 ~25, warm from v1")
+    names = ("v1 model.csv, from scratch", "v2 model.csv +1 -1 ~25, warm from v1")
     for name, (version, run) in zip(names, tracked, strict=True):
-        assert (version.tags["name"], run.info.run_name) == (name, name)
+        assert (version.name, run.info.run_name) == (name, name)
         assert version.description.startswith(f"{name}; ")
     (_, one), (version, two) = tracked
     first, second = one.data.params, two.data.params

@@ -11,10 +11,11 @@ from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
 from flows.reports.plots import plot_placements, plot_predictions, plots
 from flows.reports.report_tables import measured_rows, placers_table
+from storage.run_records.report_store import Subject
 from tests.helpers.samples import four_tables
 from tests.helpers.tables import with_table
 
-FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "training": "t1"}
+SUBJECT = Subject(key="key", dataset="d", tasks="t", testbed="simulated", hardware="a machine", training="t1")
 
 
 def row(placer: str, task: str, overall_ms: float, predicted_ms: float = 1.0, place_ms: float = 1.0) -> EvaluationRow:
@@ -37,10 +38,10 @@ ROWS = [
 ]
 
 
-def report_of(change=lambda each: each, **facts):
+def report_of(change=lambda each: each, subject=SUBJECT):
     """The report of the rows, of which those of the candidate are changed."""
     rows = [change(each) if each.placer == "dreamshard" else each for each in ROWS]
-    return make_report("key", rows, "dim_greedy", {}, **FACTS | facts)
+    return make_report(subject, rows, "dim_greedy", {})
 
 
 def test_a_report_has_figures_of_every_placer_and_all_gains():
@@ -53,10 +54,12 @@ def test_a_report_has_figures_of_every_placer_and_all_gains():
     assert report.gains["dreamshard"]["random"].mean_gain == pytest.approx(1 - (0.45 * 0.6) ** 0.5)
     assert report.task_names == ["a", "b"]
     rows = [row("dim_greedy", task, 1.0, place_ms=ms) for task, ms in (("a", 504.0), ("b", 1.0), ("c", 2.0))]
-    assert make_report("key", rows, "dim_greedy", {}, **FACTS).placers[0].place_ms == 2.0, "the first compiles"
+    assert make_report(SUBJECT, rows, "dim_greedy", {}).placers[0].place_ms == 2.0, "the first compiles"
     saved = {line["placer"]: line["dreamshard saves"] for line in placers_table(report)}
     assert (saved["dreamshard"], saved["dim_greedy"][:7]) == ("-", "+10.0 %")
-    assert "dim_greedy saves" in placers_table(report_of(training=None))[0], "the first of a comparison"
+    assert "dim_greedy saves" in placers_table(report_of(subject=replace(SUBJECT, training=None)))[0], (
+        "the first of a comparison"
+    )
 
 
 def test_a_placer_that_did_not_fit_comes_first_without_a_mean():
