@@ -1,6 +1,5 @@
 """`dreamshard place`, `explain` and `what-if`: plans for tables that a person names, and their costs."""
 
-import gc
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -59,7 +58,6 @@ def place(
         device_type: Of the ranks, for --format torchrec.
         strict: Exit with 3 if costs are of another setting than the plan's.
     """
-    gc.freeze()  # taking the modules apart when the process ends would take a second
     for path in filter(None, (out, html)):
         if path.is_dir() or not path.parent.is_dir():
             raise ValueError(f"{path} is a folder, or its folder does not exist; name another file")

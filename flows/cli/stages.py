@@ -1,6 +1,5 @@
 """`dreamshard run` and `watch`, and one command per stage: each runs a flow in this process on the home."""
 
-import gc
 import logging
 import signal
 import time
@@ -147,7 +146,6 @@ def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: boo
 def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> dict[str, Any]:
     """Run a flow with its options in this process, with progress bars, and return its outcome."""
     open_home()  # fail before the server starts
-    gc.enable()
     for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
         logging.getLogger(name).setLevel(logging.ERROR)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of the server too: it must outlive a Ctrl-C

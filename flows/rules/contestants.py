@@ -19,6 +19,9 @@ MOST_IN_COLUMNS = 150
 """Tables of a task up to which TorchRec's planner also plans columns: 160 on 8 devices take it 10 s, 200 take it 17 s;
 more devices hardly matter."""
 
+NAMES = (*baselines(), *PARTS, *RIVALS)
+"""Names of all placers that are not in the registry: rules of thumb, parts of a trained placer, published rivals."""
+
 _BY_COSTS = (*PARTS, *ON_NETWORK)
 
 
@@ -40,6 +43,27 @@ class Contestants:
     versions: Mapping[str, Version]
     candidate: str | None
     notes: tuple[str, ...]
+
+
+def placer_called(name: str, base: DreamShardPlacer | None, spec: AcceleratorSpec | None, seed: int = 0) -> Placer:
+    """The placer of one of `NAMES`.
+
+    Args:
+        base: predicts costs for placers that place by them; None if there is none.
+        spec: bandwidths and hosts that published planners assume; None for their defaults.
+        seed: of random placements.
+
+    Raises:
+        ValueError: it needs torchrec, which is not installed, or predicted costs of steps, which there are none of.
+    """
+    if name in PARTS:
+        if base is None:
+            raise ValueError(
+                f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
+                "a rule of thumb, which needs none"
+            )
+        return part_of(name, base)
+    return baselines(seed).get(name) or rival(name, base, spec=spec)
 
 
 def champion_name(version: Version) -> str:
@@ -112,7 +136,6 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
     Raises:
         ValueError: there is no such version or placer, no version is among them, or there are fewer than two.
     """
-    others = [*baselines(), *PARTS, *RIVALS]
     resolved: dict[str, Version | None] = {}
     versions = {name: registry.find(store, name) for name in names if names_version(name)}
     is_one_model = len({version.model for version in versions.values()}) == 1
@@ -120,12 +143,12 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
         if name in versions:
             version = versions[name]
             resolved[f"version {version.number}" if is_one_model else str(version)] = version
-        elif name in others:
+        elif name in NAMES:
             resolved[name] = None
         else:
             raise ValueError(
                 f"there is no placer {name!r}, so it cannot be compared; give a version ({WRITTEN}), or one of "
-                f"{sorted(others)}"
+                f"{sorted(NAMES)}"
             )
     if not any(resolved.values()):
         raise ValueError(
@@ -150,8 +173,8 @@ def _contestants(
     *,
     may_leave_out: bool,
 ) -> Contestants:
-    """The placers of these names, the candidate and the versions, which all are models."""
-    models = dict(candidate) | {name: registry.load_placer(version.uri, store) for name, version in versions.items()}
+    """The placers of these names, the candidate and the versions."""
+    models = {**candidate, **{name: registry.load_placer(version.uri, store) for name, version in versions.items()}}
     predictors = {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}
     base = next(iter(predictors.values()), None)
     by_costs = [] if base else [name for name in names if name in _BY_COSTS]
@@ -164,10 +187,8 @@ def _contestants(
         notes.append(f"{' and '.join(by_costs)} were left out: they use {reason}")
     if spec is None and not {*OF_TORCHREC}.isdisjoint(names):
         notes.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
-    known: dict[str, Placer] = {**baselines(seed), **models}
-    known |= {} if base is None else {name: part_of(name, base) for name in PARTS}
     placers = {
-        name: known.get(name) or rival(name, base, spec=spec)
+        name: models.get(name) or placer_called(name, base, spec, seed)
         for name in dict.fromkeys([*names, *models])
         if name not in by_costs
     }
