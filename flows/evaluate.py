@@ -1,7 +1,6 @@
 """The newest placer of a training against every rule of thumb and the champion, on held-out tasks."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +8,10 @@ from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn, is_simulated
 from dreamshard.evaluation import EvaluationRow, Part, best_baseline, placement_identity
 from dreamshard.evaluation import evaluate as place_and_measure
 from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.search import DreamShardPlacer
+from dreamshard.search.baselines import RandomPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
@@ -64,7 +63,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
 
 
 log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)
-"""An evaluation -> figures, plots and tables of its run in MLflow."""
+"""An evaluation -> figures and tables of its run in MLflow."""
 
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
@@ -183,8 +182,8 @@ def measure_and_report(
     optional = placers.keys() - contestants.predictors.keys() - versions.keys() - {candidate, reference}
     steady_by = None
     if not is_simulated(subject.hardware):
-        training = subject.training
-        steady_by = reference_placement(store, training) if training else _placed_first(placers, drawn[0])
+        training, first = subject.training, drawn[0]
+        steady_by = reference_placement(store, training) if training else (first, RandomPlacer().place(first))
     rows, measured_on = measured_rows(store, key, parts, contestants.predictors, testbed, optional, steady_by)
     now = Steadiness.of(lake.round_costs(key))
     then = Steadiness.of(lake.round_costs(subject.training) if subject.training else [])
@@ -218,14 +217,6 @@ def measure_and_report(
     report_store.save(store, report)
 
 
-def _placed_first(placers: Mapping[str, Placer], task: PlacementTask) -> tuple[PlacementTask, Placement] | None:
-    """The task as the first placer that finds room places it."""
-    for placer in placers.values():
-        with suppress(NoPlacementError):
-            return task, placer.place(task)
-    return None
-
-
 def measured_rows(
     store: Store,
     key: str,
@@ -243,20 +234,19 @@ def measured_rows(
         optional: placers that are left out of a part if they find no room for one of its tasks.
         reference: placement that shows how steady the machine is.
     """
-    names = [task.name for _, tasks, repeats in parts for task in tasks for _ in range(repeats)]
-    conditions: list[MeasuredOn] = []
+    order = [task.name for _, tasks, repeats in parts for task in tasks for _ in range(repeats)]
+    samples: list[CostSample] = []
 
     def measured(
         task: PlacementTask, placement: Placement, number: int, *, repeat: int, is_reference: bool
     ) -> CostSample:
         sample = measure(store, in_repeat(testbed, repeat), task, placement)
-        sample = replace(sample, round=number, repeat=repeat, is_reference=is_reference)
-        keep(sample)
-        conditions.append(MeasuredOn.of(sample))
-        if task.name in names:
-            at = names.index(task.name) + repeat
-            report_progress("evaluate", at, len(names), f"tasks, {task.name}, round {number + 1}")
-        return sample
+        samples.append(replace(sample, round=number, repeat=repeat, is_reference=is_reference))
+        keep(samples[-1])
+        if not is_reference:
+            note = f"tasks, {task.name}, round {number + 1}"
+            report_progress("evaluate", order.index(task.name) + repeat, len(order), note)
+        return samples[-1]
 
     def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
         return predictors.get(name, next(iter(predictors.values()))).predict(task, placement)
@@ -271,5 +261,5 @@ def measured_rows(
             optional=optional,
             reference=reference,
         )
-    report_progress("evaluate", len(names), len(names), "tasks")
-    return rows, conditions[0]
+    report_progress("evaluate", len(order), len(order), "tasks")
+    return rows, MeasuredOn.of(samples[0])

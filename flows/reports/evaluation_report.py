@@ -6,7 +6,6 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from dreamshard.costs import PHASES
 from dreamshard.evaluation import (
     EvaluationRow,
     Over,
@@ -91,14 +90,12 @@ def _figures(
 
 
 def _measured(row: EvaluationRow) -> MeasuredRow:
-    phases = row.costs.phases_ms.tolist()
     return MeasuredRow(
         placer=row.placer,
         task=row.task.name,
         overall_ms=row.overall_ms if row.fits else None,
         predicted_ms=_finite(row.predicted_ms),
         place_ms=row.place_ms,
-        devices=tuple(dict(zip(PHASES, device, strict=True)) for device in phases),
         is_split=row.placement is not None and Shards.of(row.task, row.placement).tables.first_column is not None,
     )
 

@@ -8,7 +8,6 @@ import pandas as pd  # type: ignore[import-untyped]
 
 from dreamshard.costs import MeasuredOn
 from flows.reports import report_pages, report_tables
-from flows.reports.plots import plots
 from flows.reports.report_tables import Metrics
 from flows.rules.dataset_diff import diff_datasets
 from storage.lake.ingested import Ingested
@@ -35,12 +34,10 @@ def log_ingested(store: Store, run: Run, ingested: Ingested, source: str) -> Non
 
 
 def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
-    """An evaluation of a training on its run: figures, plots and tables."""
+    """An evaluation of a training on its run: figures and tables."""
     report = report_store.load(store, evaluation)
     _log_measured(store, run, report)
     run.log_metrics(report_tables.evaluation_metrics(report), tasks=report.tasks)
-    for name, figure in plots(report).items():
-        run.tracking.log_figure(run.id, figure, f"plots/{name}.png")
 
 
 def log_comparison(store: Store, run: Run, report: EvaluationReport, page: str) -> None:
@@ -110,7 +107,7 @@ def register(store: Store, run: Run, report: EvaluationReport, budget_ms: float 
 def log_report(
     store: Store, version: Version, report: EvaluationReport, outcome: str, links: Mapping[str, str]
 ) -> None:
-    """The report by which a version was decided on: its page on the version's run, and without pictures as description."""
+    """The report by which a version was decided on: a page on its run, and the description of both."""
     run = Run(store, version.run)
     run.tracking.log_text(run.id, report_pages.html_page(report_pages.page(report, outcome, links)), REPORT)
     pages = {
@@ -118,7 +115,7 @@ def log_report(
         "Version": f"#/models/{version.model}/versions/{version.number}?{runs.MODEL_TRAINING}",
         **{name: link for name, link in links.items() if name == "Prefect run"},
     }
-    about = report_pages.page(report, f"{version.name}; {outcome}", pages, pictures=False)[: runs.LONGEST]
+    about = report_pages.page(report, f"{version.name}; {outcome}", pages)[: runs.LONGEST]
     run.tracking.set_tag(run.id, runs.DESCRIPTION, about)
     run.tracking.update_model_version(version.model, str(version.number), about)  # last: then all of it is there
 

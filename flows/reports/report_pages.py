@@ -1,16 +1,12 @@
 """Evaluation reports as pages of Markdown and HTML, and as artifacts of a flow run in Prefect."""
 
-import base64
-import io
 from collections.abc import Mapping
 
 from markdown_it import MarkdownIt
-from matplotlib.figure import Figure
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 
 from flows.reports import report_tables
-from flows.reports.plots import plots
 from flows.reports.report_tables import markdown_table
 from storage.run_records.report_store import EvaluationReport
 
@@ -19,14 +15,13 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; 
 table { border-collapse: collapse; margin: 1em 0; }
 th, td { border: 1px solid #ccc; padding: .25em .6em; text-align: left; }
 th { background: #f3f3f3; }
-img { max-width: 100%; }
 """
 
 
-def page(report: EvaluationReport, outcome: str, links: Mapping[str, str], *, pictures: bool = True) -> str:
-    """A report as Markdown: its outcome, tables, pictures and links; Prefect and MLflow both show it.
+def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> str:
+    """A report as Markdown: its outcome, tables and links; Prefect and MLflow both show it.
 
-    A comparison of versions has the gain of every pair instead of pictures; MLflow has a table by task.
+    A comparison of versions also has the gain of every pair; MLflow has a table by task.
     """
     parts = [
         f"**{outcome}**",
@@ -39,8 +34,6 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str], *, pi
         by = "task" if report.model is None else "round"
         parts += [f"## Every pair: measured cost saved (95 % interval, paired by {by})"]
         parts += [markdown_table(report_tables.pairs_table(report))]
-    elif pictures:
-        parts += [f"![{name}]({_data_uri(figure)})" for name, figure in plots(report).items()]
     parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
     return "\n\n".join(filter(None, parts))
 
@@ -75,7 +68,7 @@ def prediction_sentence(report: EvaluationReport) -> str:
 
 
 def html_page(markdown: str) -> str:
-    """A page as one HTML file with its pictures inside; HTML in `markdown` is shown as text."""
+    """A page as one HTML file; HTML in `markdown` is shown as text."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
     return f'<!doctype html><meta charset="utf-8"><title>dreamshard</title><style>{_STYLE}</style>\n{body}'
 
@@ -88,9 +81,3 @@ def publish(markdown: str, key: str, sentence: str) -> None:
 
 def _link(name: str, address: str) -> str:
     return f"- [{name}]({address})" if address.startswith(("http", "#")) else f"- {name}: {address}"
-
-
-def _data_uri(figure: Figure) -> str:
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=60)
-    return f"data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}"

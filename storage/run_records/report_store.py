@@ -30,7 +30,6 @@ class MeasuredRow:
         overall_ms: mean cost of the slowest device; None where a shard did not fit.
         predicted_ms: cost of the placement as a cost network predicts it; None if none predicts costs of steps.
         place_ms: time to find the placement.
-        devices: `[D]` measured milliseconds by phase.
         is_split: whether a table is in several shards.
     """
 
@@ -39,7 +38,6 @@ class MeasuredRow:
     overall_ms: float | None
     predicted_ms: float | None
     place_ms: float
-    devices: tuple[dict[str, float], ...]
     is_split: bool = False
 
     @property

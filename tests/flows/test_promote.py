@@ -96,7 +96,6 @@ def row(task: str, placer: str, ms: float) -> EvaluationRow:
 def new_team(home: Path) -> Iterator[Team]:
     with pytest.MonkeyPatch.context() as patch, disable_run_logger():
         patch.setenv("DREAMSHARD_HOME", str(home))
-        patch.setattr(report_pages, "plots", lambda *_: {})  # a second of every promotion
         yield Team(home)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.resources import files
+from itertools import cycle
 
 import pandas as pd  # type: ignore[import-untyped]
 from bokeh import models
@@ -21,7 +22,6 @@ from flows.placing.plan_view.view import (
     SIZES,
     WAITING,
     Side,
-    colours_of,
     moves_of,
     parts_of,
     sides_of,
@@ -111,7 +111,7 @@ def _bar_sources(placed: Placed, sides: list[Side], tables: pd.DataFrame) -> lis
     """The parts of each side's bars, with the text for a part under the pointer."""
     number = {name: t for t, name in enumerate(placed.request.task.tables.names)}
     moves = [(number[step.table], step) for step in placed.steps if step.source is not None]
-    colours = colours_of(sides[0], tables.index, _PALETTE)
+    colours = dict(zip(tables.index, cycle(_PALETTE), strict=False))  # of one size rank to the next
     colours |= {OTHERS: _COLOURS["others"], WAITING: _COLOURS["waiting"]}
     about = tables.drop(columns=["gib", "whole", "lookups"]).assign(rows=tables["rows"].map("{:,}".format))
     sources = []

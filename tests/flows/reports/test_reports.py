@@ -9,7 +9,6 @@ from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
-from flows.reports.plots import plot_placements, plot_predictions, plots
 from flows.reports.report_tables import measured_rows, placers_table
 from storage.run_records.report_store import Subject
 from tests.helpers.samples import four_tables
@@ -66,9 +65,6 @@ def test_a_placer_that_did_not_fit_comes_first_without_a_mean():
     report = report_of(lambda each: replace(each, repeats_ms=(math.inf,)))
     first = report.placers[0]
     assert (first.placer, first.overall_ms, first.fits) == ("dreamshard", None, False)
-    assert plot_placements(report).axes[1].get_title() == "dreamshard: did not fit"
-    points = {each.get_label(): each.get_offsets().tolist() for each in plot_predictions(report).axes[0].collections}
-    assert (points["random"], points["dreamshard"]) == ([[20.0, 1.0], [30.0, 1.0]], [])
     legal = {line["placer"]: line["legal"] for line in measured_rows(report)}
     assert (legal["random"], legal["dreamshard"]) == (True, False)
 
@@ -79,12 +75,3 @@ def test_placers_that_split_tables_by_columns_are_marked():
     split = {"task": task, "placement": with_table(Placement.whole([0, 1, 0, 1], 2), 3, halves)}
     table = placers_table(report_of(lambda each: replace(each, **split) if each.task.name == "a" else each))
     assert {line["placer"] for line in table if line["tables"] == "split"} == {"dreamshard"}
-
-
-def test_bars_stack_to_the_measured_sums_of_both_placers():
-    rule, candidate = plot_placements(report_of()).axes
-    assert rule.get_title() == "dim_greedy: slowest device 10 ms"
-    assert candidate.get_title() == "dreamshard: slowest device 9 ms"
-    tops = [bar.get_y() + bar.get_height() for bar in candidate.containers[-1]]
-    assert tops == pytest.approx([9.0, 1.0])
-    assert set(plots(report_of())) == {"placement", "predicted_vs_measured"}

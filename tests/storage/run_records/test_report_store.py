@@ -9,7 +9,7 @@ from storage.store import Store
 
 NEVER = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=1)
 FIGURES = {"placer": "dreamshard", "overall_ms": None, "predicted_ms": 1 / 3, "place_ms": 0.1}
-ROW = MeasuredRow(**FIGURES, task="test-000", devices=({"forward_compute": 0.0},) * 2)
+ROW = MeasuredRow(**FIGURES, task="test-000")
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "reference": "random"}
 REPORT = EvaluationReport(
     **FACTS,
