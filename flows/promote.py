@@ -187,7 +187,7 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
         variants = report.variant_gain(candidate, other)
         return Gain(over=named, measured=report.gains[candidate][other], variants=variants, attempt=attempt)
 
-    split = ", which keeps whole the tables that this version splits" if report.splits(candidate) else ""
+    split = ", which keeps whole the tables that this version splits" if report.placer(candidate).is_split else ""
     decision = decide(
         gain(rule, f"{rule}, the best rule of thumb{split}"),
         gain(champion_name(rival), f"champion version {rival.number}", max(1, version.number - rival.number))

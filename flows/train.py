@@ -68,8 +68,7 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     earlier = trainings.earlier_samples(store, key)
     samples = [*earlier, *(known[sample_identity(*each)] for each in drawn)]
     fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
-    values = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
-    figures = {name: value for name, value in values.items() if value is not None}
+    figures = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
     checkpoints.save(store, key, "fitted", state, checkpoints.figures(store, key, "measured") | figures)
     return figures
 
@@ -80,8 +79,8 @@ def improve_policy(store: Store, key: str, iteration: int) -> Metrics:
     training, state = trainings.read(store, key), checkpoints.load(store, key, "fitted")
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
     update = TRAINING_ALGORITHMS[state.config.algorithm].improve(state, drawn)
-    own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
-    figures = checkpoints.figures(store, key, "fitted") | own
+    learned = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
+    figures = checkpoints.figures(store, key, "fitted") | learned
     checkpoints.save(store, key, iteration_name(iteration), state, figures)
     checkpoints.discard(store, key, "measured", "fitted")
     get_run_logger().info("iteration %d: %s", iteration, figures)

@@ -17,7 +17,7 @@ from dreamshard.evaluation import (
 )
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
-from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures, Subject
+from storage.run_records.report_store import EvaluationReport, PlacerFigures, Subject
 
 
 def make_report(
@@ -50,7 +50,7 @@ def make_report(
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
         gains=_gains(main, "tasks" if model is None else "repeats"),
-        rows=tuple(map(_measured, rows)),
+        task_names=tuple(dict.fromkeys(row.task.name for row in rows)),
         model=model,
         variant_gains=_gains(variants, "variants"),
         heldout_placements=len({(row.task.name, identity) for row, identity in heldout}),
@@ -86,17 +86,9 @@ def _figures(
         place_ms=median(row.place_ms for row in own),
         predicted_mape=mape,
         predicted_spearman=spearman,
-    )
-
-
-def _measured(row: EvaluationRow) -> MeasuredRow:
-    return MeasuredRow(
-        placer=row.placer,
-        task=row.task.name,
-        overall_ms=row.overall_ms if row.fits else None,
-        predicted_ms=_finite(row.predicted_ms),
-        place_ms=row.place_ms,
-        is_split=row.placement is not None and Shards.of(row.task, row.placement).tables.first_column is not None,
+        is_split=any(
+            each.placement and Shards.of(each.task, each.placement).tables.first_column is not None for each in own
+        ),
     )
 
 

@@ -34,21 +34,19 @@ def log_ingested(store: Store, run: Run, ingested: Ingested, source: str) -> Non
 
 
 def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
-    """An evaluation of a training on its run: figures and tables."""
+    """An evaluation of a training on its run: figures and table."""
     report = report_store.load(store, evaluation)
-    _log_measured(store, run, report)
+    run.log_table(report_tables.placers_table(report))
     run.log_metrics(report_tables.evaluation_metrics(report), tasks=report.tasks)
 
 
 def log_comparison(store: Store, run: Run, report: EvaluationReport, page: str) -> None:
-    """A comparison: page and tables on its run, figures and page on the run of every version."""
-    html = report_pages.html_page(page)
-    _log_measured(store, run, report)
-    run.tracking.log_text(run.id, html, "comparison.html")
+    """A comparison: page and table on its run, figures on the run of every version."""
+    run.log_table(report_tables.placers_table(report))
+    run.tracking.log_text(run.id, report_pages.html_page(page), "comparison.html")
     for name, uri in report.versions.items():
         version = registry.find(store, uri)
         _log_figures(store, version, report, report_tables.comparison_metrics(report, name))
-        run.tracking.log_text(version.run, html, f"comparisons/{report.key}.html")
         registry.tag(store, uri, {"comparison": report.key, "compared_tasks": report.tasks})
 
 
@@ -75,7 +73,7 @@ def register(store: Store, run: Run, report: EvaluationReport, budget_ms: float 
         del recipe["training"]["iterations"]  # the facts have those that were really run
         run.log_params(recipe)
         _log_tables(store, run, report.dataset, made_of.source)
-        _log_measured(store, run, report)
+        run.log_table(report_tables.placers_table(report))
         for name, uri in report.versions.items():
             rival_ms = {"eval_overall_ms": report.placer(name).overall_ms}
             _log_figures(store, registry.find(store, uri), report, rival_ms)
@@ -162,16 +160,7 @@ def _log_tables(store: Store, run: Run, dataset: str, source: str) -> None:
     tables, folder = store.lake.read_dataset(dataset), hive_folder(store.lake.root / "tables", dataset_version=dataset)
     columns = {name: getattr(tables, name).numpy() for name in ("rows", "dim", "pooling_factor")}
     frame = pd.DataFrame({"name": tables.names, **columns})
-    run.log_input(frame, "training", source=str(folder), name=source, digest=dataset)
-
-
-def _log_measured(store: Store, run: Run, report: EvaluationReport) -> None:
-    """The tables of a report, and its tasks as an input of a run, whose digest is their key."""
-    rows, source = report_tables.measured_rows(report), str(store.lake.root / "evaluations")
-    name = f"held-out tasks on {report.hardware}"
-    run.log_input(pd.DataFrame(rows), "evaluation", source=source, name=name, digest=report.tasks)
-    run.log_table(report_tables.placers_table(report))
-    run.log_table(rows, "evaluation_by_task")
+    run.log_input(frame, source=str(folder), name=source, digest=dataset)
 
 
 def _log_figures(store: Store, version: Version, report: EvaluationReport, figures: Metrics) -> None:

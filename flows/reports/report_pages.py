@@ -21,7 +21,7 @@ th { background: #f3f3f3; }
 def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> str:
     """A report as Markdown: its outcome, tables and links; Prefect and MLflow both show it.
 
-    A comparison of versions also has the gain of every pair; MLflow has a table by task.
+    A comparison of versions also has the gain of every pair.
     """
     parts = [
         f"**{outcome}**",

@@ -1,6 +1,5 @@
 """Tables and MLflow metrics of evaluation reports."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,7 +52,7 @@ def placers_table(report: EvaluationReport) -> Table:
         row["predicted ms"] = "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}"
         if report.training is None:
             row["prediction error"] = "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}"
-        split = "split" if report.splits(line.placer) else "whole"
+        split = "split" if line.is_split else "whole"
         rows.append(row | {"tables": split, "place ms": f"{line.place_ms:.2f}"})
     return rows
 
@@ -63,21 +62,6 @@ def pairs_table(report: EvaluationReport) -> Table:
     names = [line.placer for line in report.placers]
     return [
         {"placer": name} | {f"over {other}": gain_text(report.gain(name, other)) for other in names} for name in names
-    ]
-
-
-def measured_rows(report: EvaluationReport) -> Table:
-    """One row per placer and task; the cost of a placement that did not fit is infinite."""
-    return [
-        {
-            "task": row.task,
-            "placer": row.placer,
-            "overall_ms": math.inf if row.overall_ms is None else row.overall_ms,
-            "predicted_ms": row.predicted_ms,
-            "legal": row.fits,
-            "place_ms": row.place_ms,
-        }
-        for row in report.rows
     ]
 
 

@@ -101,13 +101,13 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
 
 
 def _is_like(made_of: Training, config: Recipe) -> bool:
-    own, tasks = made_of.recipe, config.tasks
-    sizes = ("devices_per_host", *(() if tasks.mode == "fixed" else ("tables_per_task",)))
+    trained, tasks = made_of.recipe.tasks, config.tasks
     return (
-        (own.name, known_as(made_of.source)) == (config.name, config.workload.source)
+        (made_of.recipe.name, known_as(made_of.source)) == (config.name, config.workload.source)
         and made_of.is_fixed == (tasks.mode == "fixed")
-        and all(getattr(own.tasks, size) == getattr(tasks, size) for size in sizes)
-        and ("memory_bytes" in config.derived or own.tasks.memory_bytes == tasks.memory_bytes - tasks.reserve_bytes)
+        and (made_of.is_fixed or trained.tables_per_task == tasks.tables_per_task)
+        and trained.devices_per_host == tasks.devices_per_host
+        and ("memory_bytes" in config.derived or trained.memory_bytes == tasks.memory_bytes - tasks.reserve_bytes)
         and _is_on(made_of, config)
     )
 
@@ -117,8 +117,8 @@ def version_in_use(store: Store, config: Recipe) -> Version | None:
 
     If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the default model.
     """
-    found = [each for each in registry.versions(store) if each.is_champion and _is_on(each.made_of, config)]
-    return min(found, key=lambda version: not version.is_default, default=None)
+    champions = [each for each in registry.versions(store) if each.is_champion and _is_on(each.made_of, config)]
+    return max(champions, key=lambda version: version.is_default, default=None)
 
 
 def _is_on(made_of: Training, config: Recipe) -> bool:

@@ -14,18 +14,12 @@ import pyarrow.parquet as pq
 import dreamshard
 from dreamshard.tables import Tables
 from dreamshard.training import TrainedPlacer, save_placer
-from dreamshard.training.config import Algorithm
 from storage.lake.rows import description_columns
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.runs import Run
 from storage.run_records.trainings import Training
 from storage.settings import Settings
 
-_ABOUT: dict[Algorithm, str] = {
-    "dreamshard": "Places embedding tables on devices.",
-    "paper": "Places embedding tables on devices as DreamShard was published (arXiv 2210.02023): the policy alone.",
-    "autoshard": "Places embedding tables on devices after AutoShard (arXiv 2208.06399): balances compute.",
-}
 _EXAMPLE = [
     {
         "num_devices": 2,
@@ -91,7 +85,7 @@ def register_placer(
     labels = {**(tags or {}), registry.MADE_OF: made_of.to_json(), **conditions}
     tracking = run.tracking
     if not tracking.search_registered_models(f"name = '{name}'"):
-        about = f"{_ABOUT[settings.algorithm]} Costs are of {made_of.topology}."
+        about = f"Places embedding tables on devices: algorithm {settings.algorithm}, costs of {made_of.topology}."
         tracking.create_registered_model(name, description=about)
     version = tracking.create_model_version(
         name,

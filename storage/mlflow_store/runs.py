@@ -155,15 +155,15 @@ class Run:
         if rows and all(entry.path != file for entry in self.tracking.list_artifacts(self.id, "tables")):
             mlflow.log_table(pd.DataFrame(rows), file, run_id=self.id)
 
-    def log_input(self, frame: pd.DataFrame, context: str, *, source: str, name: str, digest: str) -> None:
-        """Log a dataset as an input: `mlflow.log_input` for a run that need not be the active one.
+    def log_input(self, frame: pd.DataFrame, *, source: str, name: str, digest: str) -> None:
+        """Log training tables as an input: `mlflow.log_input` for a run that need not be the active one.
 
         MLflow may refuse one of two runs that bring the same new dataset at once, so it tries again.
         """
         known = source if urlsplit(source).scheme in get_registered_artifact_repositories() else None
         with warnings.catch_warnings(action="ignore"):  # that whole numbers cannot be missing
             data = from_pandas(frame, known, name=name[:500], digest=digest[:36]).to_dict()  # type: ignore[arg-type]  # None too
-        inputs = [DatasetInput(Dataset(**data), [InputTag("mlflow.data.context", context)])]
+        inputs = [DatasetInput(Dataset(**data), [InputTag("mlflow.data.context", "training")])]
         for left in reversed(range(_TRIES)):
             try:
                 self.tracking.log_inputs(self.id, inputs)

@@ -23,30 +23,6 @@ IN_USE = "current plan"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredRow:
-    """One placer on one held-out task.
-
-    Attributes:
-        overall_ms: mean cost of the slowest device; None where a shard did not fit.
-        predicted_ms: cost of the placement as a cost network predicts it; None if none predicts costs of steps.
-        place_ms: time to find the placement.
-        is_split: whether a table is in several shards.
-    """
-
-    placer: str
-    task: str
-    overall_ms: float | None
-    predicted_ms: float | None
-    place_ms: float
-    is_split: bool = False
-
-    @property
-    def fits(self) -> bool:
-        """Whether every shard fitted its device."""
-        return self.overall_ms is not None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlacerFigures:
     """One placer over all tasks.
 
@@ -56,6 +32,7 @@ class PlacerFigures:
         place_ms: median time to find a placement; the first run compiles.
         predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
         predicted_spearman: its mean rank correlation within a task; None without one.
+        is_split: whether it split a table in any task.
     """
 
     placer: str
@@ -64,6 +41,7 @@ class PlacerFigures:
     place_ms: float
     predicted_mape: float | None = None
     predicted_spearman: float | None = None
+    is_split: bool = False
 
     @property
     def fits(self) -> bool:
@@ -106,7 +84,7 @@ class EvaluationReport(Subject):
         reference: placer that gains are reported over.
         placers: figures of each placer, most expensive first.
         gains: gain of each placer over each other one: on held-out tasks of a pool, or on the model of a fixed one.
-        rows: every placer on every task.
+        task_names: names of the held-out tasks, in order.
         model: name of the task of a fixed model, which `placers` and `gains` are of; None for a pool.
         variant_gains: of a fixed model, the same on its drifted variants; empty if there are none.
         heldout_placements: placements behind the prediction errors, none of which was trained on.
@@ -121,7 +99,7 @@ class EvaluationReport(Subject):
     reference: str
     placers: tuple[PlacerFigures, ...]
     gains: Mapping[str, Mapping[str, PairedComparison]]
-    rows: tuple[MeasuredRow, ...]
+    task_names: tuple[str, ...]
     model: str | None = None
     variant_gains: Mapping[str, Mapping[str, PairedComparison]] = field(default_factory=dict)
     heldout_placements: int | None = None
@@ -136,15 +114,6 @@ class EvaluationReport(Subject):
     def is_predicted(self) -> bool:
         """Whether a placer of the report predicts what steps cost; AutoShard predicts compute only."""
         return any(figures.predicted_ms is not None for figures in self.placers)
-
-    @property
-    def task_names(self) -> list[str]:
-        """Names of the held-out tasks, in order."""
-        return list(dict.fromkeys(row.task for row in self.rows))
-
-    def splits(self, placer: str) -> bool:
-        """Whether a placer split a table in any task."""
-        return any(row.is_split for row in self.rows if row.placer == placer)
 
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""

@@ -94,7 +94,7 @@ def test_runs_that_bring_one_dataset_at_once_all_have_it(mlflow_settings: Settin
 
     def bring(run: Run) -> tuple[str, str]:
         together.wait()
-        run.log_input(frame, "training", source="/lake", name="a.csv", digest="0123456789ab")
+        run.log_input(frame, source="/lake", name="a.csv", digest="0123456789ab")
         (found,) = run.tracking.get_run(run.id).inputs.dataset_inputs
         return found.dataset.name, found.dataset.digest
 
