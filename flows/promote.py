@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from prefect import get_run_logger
 
-from dreamshard.search import DreamShardPlacer
 from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
@@ -20,7 +19,7 @@ from flows.stages import last_iteration, open_for, stage
 from storage.mlflow_store import registry, versions
 from storage.mlflow_store.registry import PROVISIONAL, TRYOUT, Version
 from storage.mlflow_store.runs import Run
-from storage.run_records import checkpoints, report_store, trainings
+from storage.run_records import report_store, trainings
 from storage.run_records.report_store import IN_USE, EvaluationReport
 from storage.store import Store, open_store
 
@@ -39,50 +38,23 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
         return register_and_decide(store, run, training, report.key, tryout=options.no_promote)
 
 
+@retried_task("promote")
 def register_and_decide(
     store: Store, run: Run, training: str, evaluation: str, *, tryout: bool = False
 ) -> dict[str, Any]:
-    """Evaluated candidate -> version, its standing; returns the flow's outcome.
+    """Evaluated candidate -> version in MLflow's registry, its standing and report; returns the flow's outcome.
 
     Args:
         run: MLflow's of the flow.
         tryout: leave champion and challenger as they are.
     """
-    version = register(store, run, training, evaluation)
-    return decide_standing(store, run, version, evaluation, tryout=tryout)
-
-
-@retried_task("register version")
-def register(store: Store, run: Run, training: str, evaluation: str) -> str:
-    """Evaluated candidate -> version in MLflow's registry, once per iteration; returns its URI."""
-    report, budget_ms = (
-        report_store.load(store, evaluation),
-        trainings.read(store, training).recipe.evaluation.budget_ms,
-    )
-    with registry_lock(store):
-        version = mlflow_tracking.register(store, run, report, budget_ms)
-        placer = checkpoints.placer(store, training, version.iteration, budget_ms)
-        if isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
-            store.lake.write_estimates(placer, report.dataset, training, version.iteration)
-        versions.write_versions(store)
-    report_progress("register", 1, 1, str(version))
-    return version.uri
-
-
-@retried_task("promote")
-def decide_standing(store: Store, run: Run, uri: str, evaluation: str, *, tryout: bool = False) -> dict[str, Any]:
-    """Evaluation report -> standing of a version in its topology, and the reason on it; returns the flow's outcome.
-
-    Args:
-        tryout: leave champion and challenger as they are.
-    """
     report = report_store.load(store, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
-        version = registry.find(store, uri)
+        version = mlflow_tracking.register(store, run, report)
         decision = _decide(store, report, version)
         standing = (try_out if tryout else settle)(store, version, decision)
         versions.write_versions(store)
-    reason, training = decision.reason, version.training
+    reason = decision.reason
     report_progress("promote", 1, 1, f"{version} is {standing.words}")
     notes = [standing.note, _cheaper_plan_in_use(report)]
     if version.algorithm != DEFAULT_ALGORITHM:
@@ -98,7 +70,7 @@ def decide_standing(store: Store, run: Run, uri: str, evaluation: str, *, tryout
         mlflow_tracking.log_report(store, version, report, sentence, links)
     report_pages.publish(report_pages.page(report, sentence, links), "dreamshard-report", reason)
     return {
-        "version": uri,
+        "version": version.uri,
         "alias": standing.alias,
         "standing": standing.words,
         "topology": str(version.made_of.topology),

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd  # type: ignore[import-untyped]
 
 from dreamshard.costs import MeasuredOn
+from dreamshard.search import DreamShardPlacer
 from flows.reports import report_pages, report_tables
 from flows.reports.report_tables import Metrics
 from flows.rules.dataset_diff import diff_datasets
@@ -50,7 +51,7 @@ def log_comparison(store: Store, run: Run, report: EvaluationReport, page: str) 
         registry.tag(store, uri, {"comparison": report.key, "compared_tasks": report.tasks})
 
 
-def register(store: Store, run: Run, report: EvaluationReport, budget_ms: float | None) -> Version:
+def register(store: Store, run: Run, report: EvaluationReport) -> Version:
     """Register the evaluated placer as the next version, unless that is done.
 
     MLflow's page that compares versions shows `run`, so the training's curves, what the version is made of, and the
@@ -64,7 +65,10 @@ def register(store: Store, run: Run, report: EvaluationReport, budget_ms: float 
         *earlier, last = checkpoints.history(store, training)[:iteration]
         for step, figures in enumerate(earlier, start=1):
             run.log_metrics(figures, step)
-        made_of, placer = trainings.read(store, training), checkpoints.placer(store, training, iteration, budget_ms)
+        made_of = trainings.read(store, training)
+        placer = checkpoints.placer(store, training, iteration, made_of.recipe.evaluation.budget_ms)
+        if isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
+            store.lake.write_estimates(placer, report.dataset, training, iteration)
         facts = _facts(store, made_of, placer.cost_network.measured_on, report)
         run.log_params(facts | trainings.effort(store, training))
         recipe = asdict(made_of.recipe)

@@ -13,7 +13,7 @@ from prefect.context import FlowRunContext
 Listener = Callable[[str, int, int, str], None]
 """Called with (stage, done, total, note) whenever a part of a stage is done."""
 
-STAGES = {"ingest": 5, "tasks": 1, "train": 70, "evaluate": 20, "register": 3, "promote": 1}
+STAGES = {"ingest": 5, "tasks": 1, "train": 70, "evaluate": 20, "promote": 4}
 """The stages of the whole chain, and the share of its time that each usually takes, in percent."""
 
 ANNOUNCEMENT = ""

@@ -74,7 +74,7 @@ class Team:
         )
         figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
         report_store.save(self.store, replace(report, placers=tuple(figures)))
-        return promote.decide_standing.fn(self.store, self.runs[version], version, key, tryout=tryout)
+        return promote.register_and_decide.fn(self.store, self.runs[version], training, key, tryout=tryout)
 
     @property
     def champion(self) -> str | None:
