@@ -71,21 +71,20 @@ def _figures(
     name: str, rows: Sequence[EvaluationRow], heldout: Sequence[EvaluationRow], predictor: DreamShardPlacer | None
 ) -> PlacerFigures:
     own = [row for row in rows if row.placer == name]
-    mape, spearman = None, None
+    mape = None
     if predictor is not None:
         predicted = [
             replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms()))
             for row in heldout
             if row.placement
         ]
-        mape, spearman = map(_finite, prediction_figures(predicted))
+        mape = _finite(prediction_figures(predicted)[0])
     return PlacerFigures(
         placer=name,
         overall_ms=_finite(mean_overall_ms(rows, name)),
         predicted_ms=_finite(sum(row.predicted_ms for row in own) / len(own)),
         place_ms=median(row.place_ms for row in own),
         predicted_mape=mape,
-        predicted_spearman=spearman,
         is_split=any(
             each.placement and Shards.of(each.task, each.placement).tables.first_column is not None for each in own
         ),

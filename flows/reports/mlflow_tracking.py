@@ -9,7 +9,6 @@ import pandas as pd  # type: ignore[import-untyped]
 from dreamshard.costs import MeasuredOn
 from dreamshard.search import DreamShardPlacer
 from flows.reports import report_pages, report_tables
-from flows.reports.report_tables import Metrics
 from flows.rules.dataset_diff import diff_datasets
 from storage.lake.ingested import Ingested
 from storage.lake.parquet_files import hive_folder
@@ -42,21 +41,19 @@ def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
 
 
 def log_comparison(store: Store, run: Run, report: EvaluationReport, page: str) -> None:
-    """A comparison: page and table on its run, figures on the run of every version."""
+    """A comparison: page and table on its run, the cost of every version on the version's run."""
     run.log_table(report_tables.placers_table(report))
     run.tracking.log_text(run.id, report_pages.html_page(page), "comparison.html")
-    for name, uri in report.versions.items():
-        version = registry.find(store, uri)
-        _log_figures(store, version, report, report_tables.comparison_metrics(report, name))
-        registry.tag(store, uri, {"comparison": report.key, "compared_tasks": report.tasks})
+    _log_costs(store, report)
+    for uri in report.versions.values():
+        registry.tag(store, uri, {"comparison": report.key})
 
 
 def register(store: Store, run: Run, report: EvaluationReport) -> Version:
     """Register the evaluated placer as the next version, unless that is done.
 
     MLflow's page that compares versions shows `run`, so the training's curves, what the version is made of, and the
-    evaluation are logged there, all before there is a version. The champion that it was measured with gets its own cost on
-    the same tasks.
+    evaluation are logged there, all before there is a version.
     """
     training, iteration = str(report.training), int(report.iteration or 0)
     known = (each for each in registry.versions(store) if (each.training, each.iteration) == (training, iteration))
@@ -78,9 +75,7 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
         run.log_params(recipe)
         _log_tables(store, run, report.dataset, made_of.source)
         run.log_table(report_tables.placers_table(report))
-        for name, uri in report.versions.items():
-            rival_ms = {"eval_overall_ms": report.placer(name).overall_ms}
-            _log_figures(store, registry.find(store, uri), report, rival_ms)
+        _log_costs(store, report)
         uri = registration.register_placer(
             store,
             placer,
@@ -167,6 +162,8 @@ def _log_tables(store: Store, run: Run, dataset: str, source: str) -> None:
     run.log_input(frame, source=str(folder), name=source, digest=dataset)
 
 
-def _log_figures(store: Store, version: Version, report: EvaluationReport, figures: Metrics) -> None:
-    """Figures of a version on the tasks of a report, on its run and its model."""
-    Run(store, version.run).log_metrics(figures, tasks=report.tasks, model=version.model_id)
+def _log_costs(store: Store, report: EvaluationReport) -> None:
+    """What each registered version of a report costs, on its run and model, so that MLflow sets versions side by side."""
+    for name, uri in report.versions.items():
+        version, costs = registry.find(store, uri), {"eval_overall_ms": report.placer(name).overall_ms}
+        Run(store, version.run).log_metrics(costs, tasks=report.tasks, model=version.model_id)

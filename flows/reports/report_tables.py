@@ -90,18 +90,6 @@ def gains_over_champion(report: EvaluationReport) -> Metrics:
     )
 
 
-def comparison_metrics(report: EvaluationReport, placer: str) -> Metrics:
-    """Figures of one compared version in MLflow."""
-    line = report.placer(placer)
-    return {
-        "compared_overall_ms": line.overall_ms,
-        "compared_place_ms": line.place_ms,
-        "compared_predicted_mape": line.predicted_mape,
-        "compared_predicted_spearman": line.predicted_spearman,
-        **_gain_metrics("compared_gain_over_first", report.gain(placer, report.reference)),
-    }
-
-
 def gain_text(gain: PairedComparison | None) -> str:
     """A paired gain with its 95 % interval, e.g. `+4.2 % (+2.0 to +6.3)`."""
     if gain is None:

@@ -6,18 +6,14 @@ Thresholds separate drift from noise, because the statistics of every new batch 
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import pydantic
-from pydantic import Field
+from typing import Any
 
 from dreamshard.tables import Tables
 
 KINDS = ("added", "removed", "resized", "drifted")
-Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DriftThresholds:
     """Least changes that count; 0 for any change.
 
@@ -25,14 +21,11 @@ class DriftThresholds:
         pooling: relative change of a table's pooling factor, 0.1 for 10 %.
         reuse: share of a table's distinct rows that change their bin.
         share: changed share of the tables for the whole dataset to count as changed, 1 for all.
-
-    Raises:
-        ValueError: a threshold is negative or not finite.
     """
 
-    pooling: Threshold = 0.1
-    reuse: Threshold = 0.1
-    share: Threshold = 0.0
+    pooling: float = 0.1
+    reuse: float = 0.1
+    share: float = 0.0
 
 
 USUAL = DriftThresholds()

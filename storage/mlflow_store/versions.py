@@ -60,9 +60,9 @@ def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, 
     text, made_of = {**params, **version.tags}, version.made_of
     tasks = made_of.recipe.tasks
     metrics = {name: value for name, value in run_metrics.items() if "/" not in name}
-    for key in (text[name] for name in ("compared_tasks", "tasks") if name in text):
-        prefix = runs.of_tasks(key)
-        metrics |= {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
+    prefix = runs.of_tasks(text.get("tasks", ""))
+    of_tasks = {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
+    metrics |= of_tasks if prefix else {}
     columns: dict[str, Any] = {}
     for field in datasets()["versions"]:
         value = text.get(field.name) or None

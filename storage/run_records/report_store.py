@@ -31,7 +31,6 @@ class PlacerFigures:
         predicted_ms: mean predicted cost; None if nothing predicts costs of steps.
         place_ms: median time to find a placement; the first run compiles.
         predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
-        predicted_spearman: its mean rank correlation within a task; None without one.
         is_split: whether it split a table in any task.
     """
 
@@ -40,7 +39,6 @@ class PlacerFigures:
     predicted_ms: float | None
     place_ms: float
     predicted_mape: float | None = None
-    predicted_spearman: float | None = None
     is_split: bool = False
 
     @property
