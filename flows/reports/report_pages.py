@@ -80,4 +80,6 @@ def publish(markdown: str, key: str, sentence: str) -> None:
 
 
 def _link(name: str, address: str) -> str:
-    return f"- [{name}]({address})" if address.startswith(("http", "#")) else f"- {name}: {address}"
+    if address.startswith("#"):  # of MLflow's own pages
+        return f"- [{name}]({address})"
+    return f"- {name}: {f'<{address}>' if address.startswith('http') else address}"
