@@ -36,14 +36,13 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
     with running(store, "ingest", config, config.workload.seed) as run:
         ingested = ingest_workload(store, config.workload)
         mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
-    dataset, lake = ingested.dataset, store.lake
-    tables = lake.read_dataset(dataset)
+    tables = ingested.tables
     return {
-        "dataset": dataset,
+        "dataset": ingested.dataset,
         "tables": len(tables),
         "new_tables": ingested.new,
         "reused_tables": ingested.reused,
-        "samples": lake.lookup_source(dataset)(tables.names[0]).batch_size,
+        "samples": store.lake.lookup_source(ingested.dataset)(tables.names[0]).batch_size,
         "lookups": int(tables.lookups.sum()),
         "distinct_rows": int(tables.unique_rows.sum()),
         "gib_fp32": round(4 * int((tables.rows * tables.dim).sum()) / 2**30, 3),
@@ -92,11 +91,11 @@ def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool =
     return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)
 
 
-def ingest_workload(store: Store, workload: WorkloadConfig, *, newest: bool = True, lookups: bool = True) -> Ingested:
+def ingest_workload(store: Store, workload: WorkloadConfig, *, keeps: bool = True, lookups: bool = True) -> Ingested:
     """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
 
     Args:
-        newest: let stages that name no dataset take this one.
+        keeps: write the dataset, which stages that name none then take; otherwise it is only returned.
         lookups: keep them as well as their statistics; a simulated testbed needs none.
     """
     state = read_source_state(store, workload, lookups=lookups)
@@ -108,10 +107,10 @@ def ingest_workload(store: Store, workload: WorkloadConfig, *, newest: bool = Tr
         tables = _bring_in(store, workload, state, lookups)
     finally:
         sources.close()
-    version = store.lake.write_dataset(tables, workload.source, newest=newest)
-    if newest:
+    if keeps:
+        store.lake.write_dataset(tables, workload.source)
         report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
-    return Ingested(dataset=version, new=num_new, reused=total - num_new, notes=notes)
+    return Ingested(tables=tables, new=num_new, reused=total - num_new, notes=notes)
 
 
 def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookups: bool) -> Tables:
@@ -149,12 +148,11 @@ def ingest_tables(
         fingerprints: tables to ingest: fingerprint by position in the source.
         lookups: keep them too.
     """
-    source = opened_source(workload, token)
-    parts: list[Tables] = []
+    source, described = opened_source(workload, token), list[Tables]()
     for position in fingerprints:
         table = source.table(position)
-        parts.append(statistics(table))
+        described.append(statistics(table))
         if lookups:
-            store.lake.write_table_lookups(table, parts[-1])
-    keep_part(store.lake, key, list(fingerprints.values()), concatenate(parts))
-    return len(parts)
+            store.lake.write_table_lookups(table, described[-1])
+    keep_part(store.lake, key, list(fingerprints.values()), concatenate(described))
+    return len(described)

@@ -17,7 +17,7 @@ from flows.ingest import ingest_workload
 from flows.promote import register_and_decide
 from flows.reports import mlflow_tracking
 from flows.runtime.testbed_pool import check_testbed
-from flows.stages import open_for, prepare, running, settle
+from flows.stages import open_for, prepare, running, with_sizes
 from flows.train import train_placer
 
 
@@ -32,7 +32,7 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
         with run.stage("ingest") as part:
             ingested = ingest_workload(store, config.workload, lookups=capacity.kind != "simulated")
             mlflow_tracking.log_ingested(store, part, ingested, config.workload.source)
-            config = settle(store, config, ingested.dataset, capacity)
+            config = with_sizes(config, ingested.tables, capacity)
             training = prepare(store, config, ingested.dataset, options.seed, full=options.full)
             current_plan(store, training, options.current)
         with run.stage("train") as part:

@@ -8,6 +8,7 @@ from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
 from dreamshard.recipes import Recipe, batch_size_of, sized
+from dreamshard.tables import Tables
 from dreamshard.testbeds.base import Capacity
 from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.drawing import draw_tasks
@@ -102,16 +103,16 @@ def configured(store: Store, options: TaskOptions) -> tuple[Recipe, str]:
     if dataset is None:
         raise ValueError("nothing has been ingested; run `dreamshard ingest`")
     config = configure(options, source=store.lake.dataset_source(dataset))
-    batch_size = batch_size_of(store.lake.read_dataset(dataset))
-    config = replace(config, workload=replace(config.workload, batch_size=batch_size))
-    return settle(store, config, dataset, testbed_pool.check_testbed(store, config)), dataset
+    tables = store.lake.read_dataset(dataset)
+    config = replace(config, workload=replace(config.workload, batch_size=batch_size_of(tables)))
+    return with_sizes(config, tables, testbed_pool.check_testbed(store, config)), dataset
 
 
-def settle(store: Store, config: Recipe, dataset: str, capacity: Capacity) -> Recipe:
-    """The recipe with its mode and sizes for a dataset, which the run shows first."""
-    settled, sentence = sized(config, store.lake.read_dataset(dataset), capacity)
+def with_sizes(config: Recipe, tables: Tables, capacity: Capacity) -> Recipe:
+    """The recipe with its mode and sizes for these tables, which the run shows first."""
+    config, sentence = sized(config, tables, capacity)
     announce(sentence)
-    return settled
+    return config
 
 
 def last_iteration(store: Store, key: str) -> int:

@@ -21,7 +21,7 @@ from flows.reports.report_pages import publish
 from flows.reports.report_tables import markdown_table
 from flows.rules.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.rules.warm_start import last_trained, version_in_use
-from flows.stages import open_for, settle
+from flows.stages import open_for, with_sizes
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import source_label
 
@@ -38,12 +38,12 @@ _BUNDLED = (
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> a retraining if it matters."""
     config, store = with_batch_size(configure(options)), open_for(options)
-    dataset = ingest_workload(store, config.workload, newest=False, lookups=False).dataset
-    config = settle(store, config, dataset, Capacity(kind="unknown"))
+    ingested = ingest_workload(store, config.workload, keeps=False, lookups=False)
+    dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
     trained = last_trained(store, config, dataset)
     before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
     limits = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
-    diff = diff_datasets(before, store.lake.read_dataset(dataset), limits)
+    diff = diff_datasets(before, ingested.tables, limits)
     started, link, retraining = None, "", "Nothing needs to be trained."
     if diff.matters and options.source is None:
         retraining = _BUNDLED

@@ -31,14 +31,6 @@ def test_an_evaluation_keeps_versions_and_ignores_misfits(
     assert found(settings, "select avg(overall_ms) from evaluations") == [(3.0,)]
 
 
-def test_tables_that_were_only_compared_are_not_among_the_users(lake: Lake, settings: Settings, tables, version: str):
-    sql, some = "select distinct dataset_version from tables", tables.select([0, 1])
-    lake.write_dataset(some, "watched", newest=False)
-    assert found(settings, sql) == [(version,)]
-    lake.write_dataset(some, "ingested")
-    assert len(found(settings, sql)) == 2
-
-
 @pytest.mark.parametrize("view", catalog.VIEWS)
 def test_a_view_has_its_columns_before_the_first_file(
     settings: Settings, view: str, request: pytest.FixtureRequest, lake: Lake, task: PlacementTask
