@@ -76,7 +76,7 @@ def compare_placers(
         measure_and_report(
             store,
             subject_of(testbed, key, tasks, unseen_tables=len(unseen)),
-            contestants.of_versions(store, names, spec, testbed.seed, may_leave_out=config.rivals),
+            contestants.of_entrants(store, names, spec, testbed.seed, may_leave_out=config.rivals),
             config,
             testbed,
             reference=next(iter(names)),

@@ -35,7 +35,7 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
     config, store = with_batch_size(configure(options)), open_store()
     with running(store, "ingest", config, config.workload.seed) as run:
         ingested = ingest_workload(store, config.workload)
-        mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
+        log_ingested(run, ingested, config.workload.source)
     tables = ingested.tables
     return {
         "dataset": ingested.dataset,
@@ -48,6 +48,10 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
         "gib_fp32": round(4 * int((tables.rows * tables.dim).sum()) / 2**30, 3),
         "notes": list(ingested.notes),
     }
+
+
+log_ingested = retried_task("log tables")(mlflow_tracking.log_ingested)
+"""Tables -> an input of their run in MLflow."""
 
 
 @dataclass(frozen=True, kw_only=True)

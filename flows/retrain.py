@@ -13,9 +13,8 @@ from flows.evaluate import current_plan, evaluate_placers, log_evaluation
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
-from flows.ingest import ingest_workload
+from flows.ingest import ingest_workload, log_ingested
 from flows.promote import register_and_decide
-from flows.reports import mlflow_tracking
 from flows.runtime.testbed_pool import check_testbed
 from flows.stages import open_for, prepare, running, with_sizes
 from flows.train import train_placer
@@ -31,7 +30,7 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
     with running(store, "retrain", config, options.seed) as run:
         with run.stage("ingest") as part:
             ingested = ingest_workload(store, config.workload, lookups=capacity.kind != "simulated")
-            mlflow_tracking.log_ingested(store, part, ingested, config.workload.source)
+            log_ingested(part, ingested, config.workload.source)
             config = with_sizes(config, ingested.tables, capacity)
             training = prepare(store, config, ingested.dataset, options.seed, full=options.full)
             current_plan(store, training, options.current)

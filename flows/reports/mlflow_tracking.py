@@ -11,7 +11,6 @@ from dreamshard.search import DreamShardPlacer
 from flows.reports import report_pages, report_tables
 from flows.rules.dataset_diff import diff_datasets
 from storage.lake.ingested import Ingested
-from storage.lake.parquet_files import hive_folder
 from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import Version
 from storage.mlflow_store.runs import Run
@@ -27,9 +26,11 @@ PREFECT_RUN = "prefect_run"
 """Tag of a run and a version: the address of the Prefect run that made it, or its id if it has no page."""
 
 
-def log_ingested(store: Store, run: Run, ingested: Ingested, source: str) -> None:
-    """The dataset version as an input of the run, and how many of its tables were new."""
-    _log_tables(store, run, ingested.dataset, source)
+def log_ingested(run: Run, ingested: Ingested, source: str) -> None:
+    """The tables as an input of the run, whose digest is their dataset's version, and how many of them were new."""
+    tables = ingested.tables
+    columns = {name: getattr(tables, name).numpy() for name in ("rows", "dim", "pooling_factor")}
+    run.log_input(pd.DataFrame({"name": tables.names, **columns}), name=source, digest=ingested.dataset)
     run.log_params({"tables_new": ingested.new, "tables_reused": ingested.reused})
 
 
@@ -73,7 +74,6 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
             del recipe[derived]
         del recipe["training"]["iterations"]  # the facts have those that were really run
         run.log_params(recipe)
-        _log_tables(store, run, report.dataset, made_of.source)
         run.log_table(report_tables.placers_table(report))
         _log_costs(store, report)
         uri = registration.register_placer(
@@ -152,14 +152,6 @@ def _facts(store: Store, made_of: Training, measured: MeasuredOn | None, report:
         "iterations": report.iteration,
         "warm_from": number_of(warm.version) if warm else "",
     }
-
-
-def _log_tables(store: Store, run: Run, dataset: str, source: str) -> None:
-    """The tables of a dataset, as an input of a run; the input's digest is the dataset version."""
-    tables, folder = store.lake.read_dataset(dataset), hive_folder(store.lake.root / "tables", dataset_version=dataset)
-    columns = {name: getattr(tables, name).numpy() for name in ("rows", "dim", "pooling_factor")}
-    frame = pd.DataFrame({"name": tables.names, **columns})
-    run.log_input(frame, source=str(folder), name=source, digest=dataset)
 
 
 def _log_costs(store: Store, report: EvaluationReport) -> None:

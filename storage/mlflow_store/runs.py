@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import mlflow
 import pandas as pd  # type: ignore[import-untyped]
@@ -18,10 +17,7 @@ from mlflow import MlflowClient
 from mlflow.data.pandas_dataset import from_pandas
 from mlflow.entities import Dataset, DatasetInput, InputTag, RunData
 from mlflow.exceptions import MlflowException
-from mlflow.store.artifact.artifact_repository_registry import (
-    get_artifact_repository,
-    get_registered_artifact_repositories,
-)
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from dreamshard.files.text import error_sentence, without_passwords
 from storage.settings import LOCAL, Settings
@@ -37,7 +33,6 @@ STAGE = "dreamshard.stage"
 DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
 LONGEST = 5000  # characters of a tag or description
-_TRIES = 3
 
 
 def client(settings: Settings) -> MlflowClient:
@@ -155,23 +150,12 @@ class Run:
         if rows and all(entry.path != file for entry in self.tracking.list_artifacts(self.id, "tables")):
             mlflow.log_table(pd.DataFrame(rows), file, run_id=self.id)
 
-    def log_input(self, frame: pd.DataFrame, *, source: str, name: str, digest: str) -> None:
-        """Log training tables as an input: `mlflow.log_input` for a run that need not be the active one.
-
-        MLflow may refuse one of two runs that bring the same new dataset at once, so it tries again.
-        """
-        known = source if urlsplit(source).scheme in get_registered_artifact_repositories() else None
+    def log_input(self, frame: pd.DataFrame, *, name: str, digest: str) -> None:
+        """Log training tables as an input: `mlflow.log_input` for a run that need not be the active one."""
         with warnings.catch_warnings(action="ignore"):  # that whole numbers cannot be missing
-            data = from_pandas(frame, known, name=name[:500], digest=digest[:36]).to_dict()  # type: ignore[arg-type]  # None too
-        inputs = [DatasetInput(Dataset(**data), [InputTag("mlflow.data.context", "training")])]
-        for left in reversed(range(_TRIES)):
-            try:
-                self.tracking.log_inputs(self.id, inputs)
-            except MlflowException as error:
-                if error.error_code != "BAD_REQUEST" or not left:  # MLflow's code for a database error
-                    raise
-            else:
-                return
+            data = from_pandas(frame, name=name[:500], digest=digest[:36]).to_dict()
+        tags = [InputTag("mlflow.data.context", "training")]
+        self.tracking.log_inputs(self.id, [DatasetInput(Dataset(**data), tags)])
 
 
 def open_run(

@@ -159,7 +159,6 @@ def test_mlflow_shows_differences_and_origins_of_versions(tracked):
     wanted = {"workload.source", "hardware", "tasks.num_devices", "tasks.memory_bytes", "tasks.mode", "iterations"}
     assert wanted <= first.keys()
     assert (second["table_diff"], second["warm_from"]) == ("+1 -1 ~25", "1")
-    assert version.tags["dataset"] in {entry.dataset.digest for entry in two.inputs.dataset_inputs}
 
 
 def test_mlflow_compares_both_versions_on_the_seconds_tasks(model: Model, tracked):
