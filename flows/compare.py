@@ -44,13 +44,11 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         announce(sentence)
     return {
         "comparison": key,
-        "testbed": report.hardware,
         "held_out": report_pages.heldout_sentence(report),
         "report": str(report_store.path(store, key)),
         "page": run.address,
         "notes": "; ".join(filter(None, (taken, other, report.caveat))),
-        "title": report_tables.title(report),
-        "table": report_tables.placers_table(report),
+        **report_tables.outcome(report),
     }
 
 

@@ -53,13 +53,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     report = report_store.load(store, key)
     if report.caveat:
         announce(report.caveat)
-    return {
-        "evaluation": key,
-        "testbed": report.hardware,
-        "title": report_tables.title(report),
-        "table": report_tables.placers_table(report),
-        "notes": report.caveat,
-    }
+    return {"evaluation": key, "notes": report.caveat, **report_tables.outcome(report)}
 
 
 log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)

@@ -77,11 +77,11 @@ def register_and_decide(
         "reason": reason,
         "note": note,
         "effort": trainings.effort_sentence(store, training),
-        "testbed": report.hardware,
         "prediction": report_pages.prediction_sentence(report),
         "training": training,
         "evaluation": evaluation,
         "where": links,
+        **report_tables.outcome(report),
     }
 
 

@@ -18,7 +18,7 @@ from flows.reports.mlflow_tracking import PREFECT_RUN
 from flows.rules.warm_start import find_start
 from flows.runtime import testbed_pool
 from flows.runtime.identity import content_key, source_revision
-from flows.runtime.progress import STAGES, announce, progress_artifact
+from flows.runtime.progress import announce, progress_artifact
 from flows.runtime.retries import retried_task
 from storage.lake import catalog
 from storage.mlflow_store import runs
@@ -26,9 +26,6 @@ from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
 from storage.run_records.trainings import Training, source_label
 from storage.store import Store, open_store
-
-_SHOWN = {"retrain": tuple(STAGES), "compare": ("evaluate",), "profile": ("measure",)}
-"""Stages whose progress Prefect shows of a flow, other than the one of its name."""
 
 
 def open_for(options: RecipeOptions) -> Store:
@@ -57,7 +54,7 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
     with (
         runs.open_run(store, named, key=flow_run and str(flow_run.id), tags=tags) as run,
         testbed_pool.shared_testbeds(),
-        progress_artifact(_SHOWN.get(name, (name,))),
+        progress_artifact(),
     ):
         try:
             yield run

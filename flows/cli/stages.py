@@ -41,9 +41,7 @@ from flows.forms.options import (
     StageOptions,
     WatchOptions,
 )
-from flows.reports import report_tables
 from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
-from storage.run_records import report_store
 from storage.version_names import in_words
 
 _LINE_EVERY_S = 60.0
@@ -54,11 +52,9 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
     store, started = open_home(), time.monotonic()
     outcome = _flow(flows.retrain.retrain, options, quiet=as_json)
-    report = report_store.load(store, outcome["evaluation"])
     if as_json:
         terminal.print_json(outcome)
         return
-    terminal.print_table(report_tables.placers_table(report), title=report_tables.title(report))
     _show_promotion(outcome)
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.home}.")
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
@@ -193,6 +189,7 @@ def _progress_bars() -> Iterator[None]:
 
 def _show_promotion(outcome: Mapping[str, Any]) -> None:
     """The version that a promotion decided on, and why."""
+    terminal.print_table(outcome["table"], title=outcome["title"])
     terminal.say(f"{in_words(outcome['version'])} is {outcome['standing']}: {outcome['reason']}")
     if outcome["note"]:
         terminal.say(f"Note: {outcome['note']}")

@@ -21,6 +21,11 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def outcome(report: EvaluationReport) -> dict[str, Any]:
+    """The table of a report as fields of a flow's outcome."""
+    return {"testbed": report.hardware, "title": title(report), "table": placers_table(report)}
+
+
 def title(report: EvaluationReport) -> str:
     """Captions of a report: its tables, the basis of its intervals, and the predicting network."""
     by = f"; all predicted by {report.candidate}" if report.training is not None and report.is_predicted else ""

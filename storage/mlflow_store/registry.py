@@ -228,14 +228,12 @@ def set_alias(
         decision |= {PROVISIONAL: provisional or None, REPLACED: None}
     tag(settings, version.uri, decision)
     if alias == "champion":
-        known = versions(settings)
-        for former in (each for each in known if each.is_champion and each.model == version.model):
-            if former.uri != version.uri:
-                registry.set_registered_model_alias(version.model, "previous", str(former.number))
-                tag(settings, former.uri, {REPLACED: now} if by_hand else {})
+        former, default = champion(settings, version.made_of.topology), champion(settings) or version
+        if former is not None and former.uri != version.uri:
+            registry.set_registered_model_alias(version.model, "previous", str(former.number))
+            tag(settings, former.uri, {REPLACED: now} if by_hand else {})
         if "challenger" in version.aliases:
             registry.delete_registered_model_alias(version.model, "challenger")
-        default = next((each for each in known if each.is_default), version)
         is_better = version.made_of.topology.is_measured and not default.made_of.topology.is_measured
         if by_hand or is_better or default.model == version.model:
             registry.set_registered_model_tag(version.model, DEFAULT, datetime.now(UTC).isoformat())

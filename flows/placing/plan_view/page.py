@@ -122,9 +122,7 @@ def _bar_sources(placed: Placed, sides: list[Side], tables: pd.DataFrame) -> lis
         parts["name"] = parts["name"].fillna(parts["table"].map(_ABOUT))
         parts["colour"] = parts["table"].map(colours)
         parts = parts.fillna("-").assign(side=side.name, **{f"label{k}": "" for k in range(len(SIZES))})
-        parts = parts.astype({"device": str, "table": "int32", "moved": "float32"})
-        floats = parts.select_dtypes("float64").columns
-        sources.append(models.ColumnDataSource(dict(parts.astype(dict.fromkeys(floats, "float32")))))
+        sources.append(models.ColumnDataSource(dict(parts.astype({"device": str, "moved": float}))))
     return sources
 
 
