@@ -5,7 +5,7 @@ from typing import Any
 
 from dreamshard.recipes import EvaluationConfig
 from flows.drawing import draw_heldout_tasks
-from flows.evaluate import measure_and_report
+from flows.evaluate import measure_and_report, subject_of
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions
 from flows.reports import mlflow_tracking, report_pages, report_tables
@@ -16,6 +16,7 @@ from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from flows.stages import configured, running
 from storage.mlflow_store.registry import Version
+from storage.mlflow_store.runs import Run
 from storage.run_records import report_store
 from storage.run_records.trainings import TestbedReference, Training
 from storage.store import Store, open_store
@@ -30,26 +31,24 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     options, taken = comparison.with_sizes_of_versions(store, options, versions)
     announce(taken)
     config, dataset = configured(store, options)
-    with running(store, "compare", config, options.seed) as chain, chain.stage("compare"):
+    with running(store, "compare", config, options.seed) as run:
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
         training = Training(recipe=config, dataset=dataset, testbed=bench)
         other = comparison.other_hardware(versions, training.topology)
         tasks = draw_heldout_tasks(store, training, versions)
         measured = replace(config.evaluation, rivals=options.rivals)
         key = compare_placers(store, who, tasks, measured, bench)
-        page = show_comparison(store, chain.run, key)
+        show_comparison(store, run, key)
     report = report_store.load(store, key)
     for sentence in filter(None, (other, report.caveat)):
         announce(sentence)
     return {
         "comparison": key,
-        "testbed": report.hardware,
         "held_out": report_pages.heldout_sentence(report),
         "report": str(report_store.path(store, key)),
-        "page": page,
+        "page": run.address,
         "notes": "; ".join(filter(None, (taken, other, report.caveat))),
-        "title": report_tables.title(report),
-        "table": report_tables.placers_table(report),
+        **report_tables.outcome(report),
     }
 
 
@@ -71,25 +70,24 @@ def compare_placers(
     if not report_store.path(store, key).exists():
         versions = [version for version in names.values() if version is not None]
         spec = testbed_pool.capacity(store, testbed).spec
+        _, unseen = heldout.split_by_training(store, testbed.dataset, versions)
         measure_and_report(
             store,
-            key,
-            contestants.of_versions(store, names, spec, testbed.seed, may_leave_out=config.rivals),
-            tasks,
+            subject_of(testbed, key, tasks, unseen_tables=len(unseen)),
+            contestants.of_entrants(store, names, spec, testbed.seed, may_leave_out=config.rivals),
             config,
             testbed,
             reference=next(iter(names)),
-            unseen_tables=len(heldout.split_by_training(store, testbed.dataset, versions)[1]),
             trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},
         )
     return key
 
 
 @retried_task("show comparison")
-def show_comparison(store: Store, run: str, comparison: str) -> str:
-    """Report -> MLflow (figures of each version, evaluation dataset, page) and an artifact; returns its address."""
+def show_comparison(store: Store, run: Run, comparison: str) -> None:
+    """Report -> MLflow (figures of each version, evaluation dataset, page) and an artifact."""
     report = report_store.load(store, comparison)
-    page = mlflow_tracking.log_comparison(store, run, report)
     sentence = report_pages.heldout_sentence(report)
-    report_pages.publish(report_pages.comparison_page(report), "dreamshard-comparison", sentence)
-    return page
+    page = report_pages.page(report, sentence, {})
+    mlflow_tracking.log_comparison(store, run, report, page)
+    report_pages.publish(page, "dreamshard-comparison", sentence)

@@ -41,13 +41,11 @@ def draw_tasks(store: Store, training: Training, split_of: str | None = None) ->
     pool, generator = store.lake.read_dataset(dataset), torch.Generator().manual_seed(seed)
     earlier = EMPTY_SPLIT if split_of is None else store.lake.read_table_split(split_of)
     if config.mode == "fixed":
-        train, test = new = pool, pool.select([])
+        train, test = pool, pool.select([])
     else:
-        new = split_tables(pool, torch.Generator().manual_seed(seed))
         train, test = split_tables(pool, generator, earlier)
     split = earlier.with_tables(train, test)
-    is_new = split == EMPTY_SPLIT.with_tables(*new)
-    key = content_key(dataset, config, seed, *([] if is_new else [sorted(split.train), sorted(split.test)]))
+    key = content_key(dataset, config, seed, sorted(split.train), sorted(split.test))
     if config.mode == "fixed":
         trained, heldout = _model_tasks(store, training, config.task(pool, MODEL))
     else:

@@ -1,7 +1,6 @@
 """The newest placer of a training against every rule of thumb and the champion, on held-out tasks."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +8,10 @@ from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn, is_simulated
 from dreamshard.evaluation import EvaluationRow, Part, best_baseline, placement_identity
 from dreamshard.evaluation import evaluate as place_and_measure
 from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.search import DreamShardPlacer
+from dreamshard.search.baselines import RandomPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
@@ -35,7 +34,7 @@ from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records import checkpoints, report_store, trainings
-from storage.run_records.report_store import IN_USE
+from storage.run_records.report_store import CANDIDATE, IN_USE, Subject
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store
 
@@ -47,24 +46,18 @@ FEW_TASKS = 5
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
     store = open_for(options)
-    with stage(store, "evaluate", options) as (run, _, training):
+    with stage(store, "evaluate", options) as (run, training):
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, rivals_too=options.rivals, current=options.current)
         log_evaluation(store, run, key)
     report = report_store.load(store, key)
     if report.caveat:
         announce(report.caveat)
-    return {
-        "evaluation": key,
-        "testbed": report.hardware,
-        "title": report_tables.title(report),
-        "table": report_tables.placers_table(report),
-        "notes": report.caveat,
-    }
+    return {"evaluation": key, "notes": report.caveat, **report_tables.outcome(report)}
 
 
 log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)
-"""An evaluation -> figures, plots and tables of its run in MLflow."""
+"""An evaluation -> figures and tables of its run in MLflow."""
 
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
@@ -96,23 +89,20 @@ def evaluate_placers(
     made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
     testbed, config = made_of.testbed, replace(made_of.recipe.evaluation, rivals=rivals_too)
     plan = current_plan(store, training, current)
-    uri = None if rival is None else rival.uri
+    uri = rival and rival.uri
     key = content_key(training, iteration, config, uri, *([] if plan is None else [plan.to_json()]))
     with training_lock(store, training), freeing_gpus():
         if not report_store.path(store, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
             drawn = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
             spec = capacity(store, testbed).spec
+            subject = subject_of(testbed, key, made_of.tasks, training=training, iteration=iteration, rival=uri)
             measure_and_report(
                 store,
-                key,
+                subject,
                 of_training(store, candidate, rival, drawn, spec, testbed.seed, rivals=rivals_too),
-                made_of.tasks,
                 config,
                 testbed,
-                training=training,
-                iteration=iteration,
-                rival=uri,
                 caveat=heldout.bias_caveat(store, rival, drawn),
                 current=plan,
                 trainings=heldout.trainings_behind(training, made_of),
@@ -138,11 +128,16 @@ def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
     return plan
 
 
+def subject_of(testbed: TestbedReference, key: str, tasks: str, **others: Any) -> Subject:
+    """What is evaluated on a testbed; `others` are the optional fields."""
+    where = {"dataset": testbed.dataset, "testbed": testbed.kind, "hardware": testbed.identity}
+    return Subject(key=key, tasks=tasks, **where, **others)
+
+
 def measure_and_report(
     store: Store,
-    key: str,
+    subject: Subject,
     contestants: Contestants,
-    tasks: str,
     config: EvaluationConfig,
     testbed: TestbedReference,
     *,
@@ -150,29 +145,25 @@ def measure_and_report(
     current: Plan | None = None,
     trainings: Collection[str] = (),
     caveat: str = "",
-    **facts: Any,
 ) -> None:
     """Held-out tasks x placers -> measured costs in the lake -> report in the store.
 
     A fixed model, the first task, is measured more often than its variants.
 
     Args:
-        key: names the report, and its samples and rows in the lake.
-        tasks: key of the tasks.
         reference: placer that gains are reported over; by default the best rule of thumb.
         current: the plan in use of a fixed model, measured too, on the model alone.
         trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
         caveat: reason to doubt the comparison.
-        facts: further fields of the report.
 
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung.
         ValueError: the plan in use is not one of these tasks' model.
     """
-    placers, candidate = contestants.placers, contestants.candidate
+    lake, key, placers, candidate = store.lake, subject.key, contestants.placers, contestants.candidate
     drawn = [  # a version of another batch size predicts for this one
-        replace(task, batch_size=testbed.batch_size) for task in store.lake.read_tasks(testbed.dataset, "test", tasks)
+        replace(task, batch_size=testbed.batch_size) for task in lake.read_tasks(subject.dataset, "test", subject.tasks)
     ]
     notes, parts, model = [caveat], [(placers, drawn, config.repeats)], None
     if is_fixed_model(drawn):
@@ -183,56 +174,41 @@ def measure_and_report(
         notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
     versions = {name: version.uri for name, version in contestants.versions.items()}
     optional = placers.keys() - contestants.predictors.keys() - versions.keys() - {candidate, reference}
-    training = facts.get("training")
     steady_by = None
-    if not is_simulated(testbed.identity):
-        steady_by = reference_placement(store, training) if training else _placed_first(placers, drawn[0])
+    if not is_simulated(subject.hardware):
+        training, first = subject.training, drawn[0]
+        steady_by = reference_placement(store, training) if training else (first, RandomPlacer().place(first))
     rows, measured_on = measured_rows(store, key, parts, contestants.predictors, testbed, optional, steady_by)
-    now = Steadiness.of(store.lake.round_costs(key))
-    then = Steadiness.of(store.lake.round_costs(training) if training else [])
+    now = Steadiness.of(lake.round_costs(key))
+    then = Steadiness.of(lake.round_costs(subject.training) if subject.training else [])
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
-    words = steadiness_words(now, level)
-    words = steadiness_words(now, level)
     if not now.is_steady or (level is not None and abs(level - 1) > UNSTEADY):
+        words = steadiness_words(now, level)
         notes.append(f"the machine was not steady, so differences of a few per cent prove little: {words}")
     measured = {(row.placer, row.task.name) for row in rows}
     if absent := {name for placers, own, _ in parts for name in placers for t in own if (name, t.name) not in measured}:
         notes.append(f"{', '.join(sorted(absent))} found no room for every task and were left out")
     origins: dict[str, dict[str, Any]] = {name: {"model_version": uri} for name, uri in versions.items()}
     if candidate:
-        origins[candidate] = {"training": facts["training"], "iteration": facts["iteration"]}
-    store.lake.write_evaluation(
-        rows, origins, key, dataset_version=testbed.dataset, testbed=testbed.kind, hardware=testbed.identity
-    )
-    samples = [sample for training in trainings for sample in store.lake.read_cost_samples(run_key=training)]
+        origins[candidate] = {"training": subject.training, "iteration": subject.iteration}
+    where = {"dataset_version": subject.dataset, "testbed": subject.testbed, "hardware": subject.hardware}
+    lake.write_evaluation(rows, origins, key, **where)
+    samples = [sample for training in trainings for sample in lake.read_cost_samples(run_key=training)]
     report = make_report(
-        key,
+        subject,
         rows,
         reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
         contestants.predictors,
         known={placement_identity(sample.task, sample.placement) for sample in samples},
         model=model,
-        dataset=testbed.dataset,
-        tasks=tasks,
-        testbed=testbed.kind,
-        hardware=testbed.identity,
         versions=versions,
         caveat="; ".join(filter(None, [*notes, *contestants.notes])),
         measured_on=measured_on,
         steadiness=now,
         level=level,
-        **({"candidate": candidate} if candidate else {}),
-        **facts,
+        candidate=candidate or CANDIDATE,
     )
     report_store.save(store, report)
-
-
-def _placed_first(placers: Mapping[str, Placer], task: PlacementTask) -> tuple[PlacementTask, Placement] | None:
-    """The task as the first placer that finds room places it."""
-    for placer in placers.values():
-        with suppress(NoPlacementError):
-            return task, placer.place(task)
-    return None
 
 
 def measured_rows(
@@ -252,20 +228,19 @@ def measured_rows(
         optional: placers that are left out of a part if they find no room for one of its tasks.
         reference: placement that shows how steady the machine is.
     """
-    names = [task.name for _, tasks, repeats in parts for task in tasks for _ in range(repeats)]
-    conditions: list[MeasuredOn] = []
+    order = [task.name for _, tasks, repeats in parts for task in tasks for _ in range(repeats)]
+    samples: list[CostSample] = []
 
     def measured(
         task: PlacementTask, placement: Placement, number: int, *, repeat: int, is_reference: bool
     ) -> CostSample:
         sample = measure(store, in_repeat(testbed, repeat), task, placement)
-        sample = replace(sample, round=number, repeat=repeat, is_reference=is_reference)
-        keep(sample)
-        conditions.append(MeasuredOn.of(sample))
-        if task.name in names:
-            at = names.index(task.name) + repeat
-            report_progress("evaluate", at, len(names), f"tasks, {task.name}, round {number + 1}")
-        return sample
+        samples.append(replace(sample, round=number, repeat=repeat, is_reference=is_reference))
+        keep(samples[-1])
+        if not is_reference:
+            note = f"tasks, {task.name}, round {number + 1}"
+            report_progress("evaluate", order.index(task.name) + repeat, len(order), note)
+        return samples[-1]
 
     def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
         return predictors.get(name, next(iter(predictors.values()))).predict(task, placement)
@@ -280,5 +255,5 @@ def measured_rows(
             optional=optional,
             reference=reference,
         )
-    report_progress("evaluate", len(names), len(names), "tasks")
-    return rows, conditions[0]
+    report_progress("evaluate", len(order), len(order), "tasks")
+    return rows, MeasuredOn.of(samples[0])

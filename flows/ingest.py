@@ -1,8 +1,11 @@
 """New and changed tables of a source, and their lookups, into the lake."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from dreamshard.recipes import with_batch_size
 from dreamshard.tables import Tables, concatenate
@@ -16,7 +19,6 @@ from flows.runtime.identity import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.sources import opened_source
-from flows.runtime.task_runners import task_runner
 from flows.stages import running
 from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_state
 from storage.store import Store, open_store
@@ -31,22 +33,25 @@ MOST_TABLES_PER_TASK = 64
 def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
     config, store = with_batch_size(configure(options)), open_store()
-    with running(store, "ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
+    with running(store, "ingest", config, config.workload.seed) as run:
         ingested = ingest_workload(store, config.workload)
-        mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
-    dataset, lake = ingested.dataset, store.lake
-    tables = lake.read_dataset(dataset)
+        log_ingested(run, ingested, config.workload.source)
+    tables = ingested.tables
     return {
-        "dataset": dataset,
+        "dataset": ingested.dataset,
         "tables": len(tables),
         "new_tables": ingested.new,
         "reused_tables": ingested.reused,
-        "samples": lake.lookup_source(dataset)(tables.names[0]).batch_size,
+        "samples": store.lake.lookup_source(ingested.dataset)(tables.names[0]).batch_size,
         "lookups": int(tables.lookups.sum()),
         "distinct_rows": int(tables.unique_rows.sum()),
         "gib_fp32": round(4 * int((tables.rows * tables.dim).sum()) / 2**30, 3),
         "notes": list(ingested.notes),
     }
+
+
+log_ingested = retried_task("log tables")(mlflow_tracking.log_ingested)
+"""Tables -> an input of their run in MLflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +95,11 @@ def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool =
     return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)
 
 
-def ingest_workload(store: Store, workload: WorkloadConfig, *, newest: bool = True, lookups: bool = True) -> Ingested:
+def ingest_workload(store: Store, workload: WorkloadConfig, *, keeps: bool = True, lookups: bool = True) -> Ingested:
     """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
 
     Args:
-        newest: let stages that name no dataset take this one.
+        keeps: write the dataset, which stages that name none then take; otherwise it is only returned.
         lookups: keep them as well as their statistics; a simulated testbed needs none.
     """
     state = read_source_state(store, workload, lookups=lookups)
@@ -106,10 +111,10 @@ def ingest_workload(store: Store, workload: WorkloadConfig, *, newest: bool = Tr
         tables = _bring_in(store, workload, state, lookups)
     finally:
         sources.close()
-    version = store.lake.write_dataset(tables, workload.source, newest=newest)
-    if newest:
+    if keeps:
+        store.lake.write_dataset(tables, workload.source)
         report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
-    return Ingested(dataset=version, new=num_new, reused=total - num_new, notes=notes)
+    return Ingested(tables=tables, new=num_new, reused=total - num_new, notes=notes)
 
 
 def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookups: bool) -> Tables:
@@ -118,7 +123,7 @@ def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookup
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
     parts = [changed[start : start + size] for start in range(0, len(changed), size)]
     if parts:
-        with task_runner() as runner:
+        with ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1) as runner:
             futures = []
             for part in parts:
                 wanted = {t: state.fingerprints[t] for t in part}
@@ -142,18 +147,16 @@ def ingest_tables(
     """Some tables of a source -> statistics of their lookups in the lake; returns the number of tables.
 
     Args:
-        store: may be another machine's.
         token: `token_of` the source when its state was read.
         key: of that state.
         fingerprints: tables to ingest: fingerprint by position in the source.
         lookups: keep them too.
     """
-    source = opened_source(workload, token)
-    parts: list[Tables] = []
+    source, described = opened_source(workload, token), list[Tables]()
     for position in fingerprints:
         table = source.table(position)
-        parts.append(statistics(table))
+        described.append(statistics(table))
         if lookups:
-            store.lake.write_table_lookups(table, parts[-1])
-    keep_part(store.lake, key, list(fingerprints.values()), concatenate(parts))
-    return len(parts)
+            store.lake.write_table_lookups(table, described[-1])
+    keep_part(store.lake, key, list(fingerprints.values()), concatenate(described))
+    return len(described)

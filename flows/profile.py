@@ -25,7 +25,7 @@ from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
 from flows.stages import open_for, stage
 from storage.lake.sample_buffer import collecting
-from storage.mlflow_store import registry, runs
+from storage.mlflow_store import registry
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.run_records.trainings import TestbedReference
@@ -36,11 +36,11 @@ from storage.store import Store
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
     store = open_for(options)
-    with stage(store, "profile", options) as (run, _, training), training_lock(store, training), freeing_gpus():
+    with stage(store, "profile", options) as (run, training), training_lock(store, training), freeing_gpus():
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)
-        runs.log_metrics(store, run, figures, iteration)
+        run.log_metrics(figures, iteration)
     testbed = trainings.read(store, training).testbed.identity
     return {"training": training, "iteration": iteration, "testbed": testbed} | figures
 
@@ -134,6 +134,8 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     group = [(*each, 0) for identity, each in distinct.items() if identity not in before]
     if not is_simulated(training.testbed.identity):
         group.append((*reference_placement(store, key, proposals[0]), iteration))
+    limits = training.testbed.measure.rounds
+    order = torch.Generator().manual_seed(training.testbed.seed + iteration)
     with collecting(store.lake, key, iteration, training.dataset) as keep:
         kept = store.lake.read_rounds(key)
 
@@ -144,17 +146,11 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
             report_progress("measure", number * len(group), len(group) * limits.most, f"placements, {placed.name}")
             return sample
 
-        def rounds_of(placed: PlacementTask, placement: Placement, repeat: int) -> list[CostSample]:
-            named = (placed.name, placement, repeat)
-            return [sample for sample in kept if (sample.task.name, sample.placement, sample.repeat) == named]
-
-        limits, order = (
-            training.testbed.measure.rounds,
-            torch.Generator().manual_seed(training.testbed.seed + iteration),
-        )
-        measures = [partial(measured, *each) for each in group]
-        known = [rounds_of(*each) for each in group]
-        measure_in_rounds(measures, known, limits, order, are_compared=False)
+        known = [
+            [each for each in kept if (each.task.name, each.placement, each.repeat) == (placed.name, placement, repeat)]
+            for placed, placement, repeat in group
+        ]
+        measure_in_rounds([partial(measured, *each) for each in group], known, limits, order, are_compared=False)
     report_progress("measure", 1, 1, "placements")
     samples = measured_samples(store, key)
     fitting = [cost for named in placements if isfinite(cost := samples[sample_identity(*named)].overall_ms)]

@@ -1,25 +1,25 @@
 """The newest placer of the home into the registry, champion if its evaluation says so; or any version, by hand."""
 
 import os
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from prefect import get_run_logger
 
-from dreamshard.search import DreamShardPlacer
 from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
 from flows.reports import mlflow_tracking, report_pages, report_tables
 from flows.rules.contestants import champion_name
-from flows.rules.promotion import Decision, Gain, decide, find_veto, settle, try_out
+from flows.rules.promotion import Decision, Gain, decide, find_veto
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
 from flows.stages import last_iteration, open_for, stage
 from storage.mlflow_store import registry, versions
-from storage.mlflow_store.registry import PROVISIONAL, Version
-from storage.run_records import checkpoints, report_store, trainings
+from storage.mlflow_store.registry import PROVISIONAL, TRYOUT, Version
+from storage.mlflow_store.runs import Run
+from storage.run_records import report_store, trainings
 from storage.run_records.report_store import IN_USE, EvaluationReport
 from storage.store import Store, open_store
 
@@ -31,88 +31,97 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
         store = open_store().of(options.algorithm or DEFAULT_ALGORITHM)
         return replace_champion(store, options.version, options.reason or "")
     store = open_for(options)
-    with stage(store, "promote", options) as (_, parent, training):
+    with stage(store, "promote", options) as (run, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
         report_store.require_iteration(report, last)
-        return register_and_decide(store, parent, training, report.key, tryout=options.no_promote)
-
-
-def register_and_decide(
-    store: Store, run: str, training: str, evaluation: str, *, tryout: bool = False
-) -> dict[str, Any]:
-    """Evaluated candidate -> version, its standing; returns the chain's outcome.
-
-    Args:
-        run: MLflow run of the chain.
-        tryout: leave champion and challenger as they are.
-    """
-    version = register(store, run, training, evaluation)
-    return decide_standing(store, run, version, evaluation, tryout=tryout)
-
-
-@retried_task("register version")
-def register(store: Store, run: str, training: str, evaluation: str) -> str:
-    """Evaluated candidate -> version in MLflow's registry, once per iteration; returns its URI."""
-    report = report_store.load(store, evaluation)
-    iteration, budget_ms = int(report.iteration or 0), trainings.read(store, training).recipe.evaluation.budget_ms
-    with registry_lock(store):
-        known = (version for version in registry.versions(store) if version.training == training)
-        found = next((version for version in known if version.iteration == iteration), None)
-        if found is None:
-            found = registry.find(store, mlflow_tracking.register(store, run, report, budget_ms))
-        mlflow_tracking.complete(store, found, report)
-        placer = checkpoints.placer(store, training, iteration, budget_ms)
-        if isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
-            store.lake.write_estimates(placer, report.dataset, training, iteration)
-        versions.write_versions(store)
-    report_progress("register", 1, 1, str(found))
-    return found.uri
+        return register_and_decide(store, run, training, report.key, tryout=options.no_promote)
 
 
 @retried_task("promote")
-def decide_standing(store: Store, run: str, uri: str, evaluation: str, *, tryout: bool = False) -> dict[str, Any]:
-    """Evaluation report -> standing of a version in its topology, and the reason on it; returns the chain's outcome.
+def register_and_decide(
+    store: Store, run: Run, training: str, evaluation: str, *, tryout: bool = False
+) -> dict[str, Any]:
+    """Evaluated candidate -> version in MLflow's registry, its standing and report; returns the flow's outcome.
 
     Args:
+        run: MLflow's of the flow.
         tryout: leave champion and challenger as they are.
     """
     report = report_store.load(store, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
-        version = registry.find(store, uri)
+        version = mlflow_tracking.register(store, run, report)
         decision = _decide(store, report, version)
-        place = (try_out if tryout else settle)(store, version, decision)
+        standing = (try_out if tryout else settle)(store, version, decision)
         versions.write_versions(store)
-    note = f" ({place.note})" if place.note else ""
-    get_run_logger().info("%s is %s: %s%s", version, place.words, decision.reason, note)
-    report_progress("promote", 1, 1, f"{version} is {place.words}")
-    training, algorithm = version.training, version.algorithm
-    notes = [place.note, _beside_plan_in_use(report)]
-    if algorithm != DEFAULT_ALGORITHM:
+    reason = decision.reason
+    report_progress("promote", 1, 1, f"{version} is {standing.words}")
+    notes = [standing.note, _cheaper_plan_in_use(report)]
+    if version.algorithm != DEFAULT_ALGORITHM:
         notes.append(
-            f"it was compared with champions of {algorithm} only; other algorithms' versions keep their standing"
+            f"it was compared with champions of {version.algorithm} only; other algorithms' versions keep their standing"
         )
+    note = "; ".join(filter(None, notes))
+    sentence = f"{standing.words}: {reason}{note and f' ({note})'}"
+    get_run_logger().info("%s is %s", version, sentence)
     links = mlflow_tracking.addresses(store, run, evaluation, training)
-    outcome = {
-        "version": uri,
-        "alias": place.alias,
-        "standing": place.words,
+    # an error may have prevented the report of a champion
+    if not decision.already_champion or not version.description:
+        mlflow_tracking.log_report(store, version, report, sentence, links)
+    report_pages.publish(report_pages.page(report, sentence, links), "dreamshard-report", reason)
+    return {
+        "version": version.uri,
+        "alias": standing.alias,
+        "standing": standing.words,
         "topology": str(version.made_of.topology),
-        "reason": decision.reason,
-        "note": "; ".join(filter(None, notes)),
+        "reason": reason,
+        "note": note,
         "effort": trainings.effort_sentence(store, training),
-        "testbed": report.hardware,
         "prediction": report_pages.prediction_sentence(report),
         "training": training,
         "evaluation": evaluation,
         "where": links,
+        **report_tables.outcome(report),
     }
-    page = report_pages.evaluation_page(report, f"{decision.reason}{note}", links)
-    # an error may have prevented the report of a champion
-    if not decision.already_champion or not mlflow_tracking.has_report(store, version):
-        mlflow_tracking.log_report(store, version, report, page, f"{place.words}: {decision.reason}")
-    report_pages.publish(page, "dreamshard-report", decision.reason)
-    return outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where a version stands after a promotion.
+
+    Attributes:
+        alias: the alias that it has; `none` for a try-out.
+        words: the same for people, e.g. `champion of simulated h100 · 4 devices`.
+        note: a further remark; empty if none.
+    """
+
+    alias: Literal["champion", "challenger", "none"]
+    words: str
+    note: str = ""
+
+
+def settle(store: Store, version: Version, decision: Decision) -> Standing:
+    """Make the candidate what the decision says, in its topology; the caller holds the registry's lock."""
+    alias, provisional = decision.alias, decision.provisional
+    if not decision.already_champion:
+        registry.set_alias(store, version.uri, alias, decision.reason, provisional=provisional)
+    elif provisional != version.tags.get(PROVISIONAL, ""):
+        registry.tag(store, version.uri, {PROVISIONAL: provisional or None})
+    in_use, note = registry.champion(store), ""
+    if in_use is not None and in_use.model != version.model:
+        note = f"`champion` alone means {in_use}; `dreamshard promote {version.uri}` makes it mean this one"
+    named = "provisional champion" if alias == "champion" and provisional else alias
+    return Standing(alias=alias, words=f"{named} of {version.made_of.topology}", note=note)
+
+
+def try_out(store: Store, version: Version, decision: Decision) -> Standing:
+    """Leave all as it is, and record why; a version that was decided on before keeps its standing."""
+    if "decided_by" in version.tags:
+        note = f"it was decided on at {version.tags['decided_at']}"
+        return Standing(alias="none", words="left as it is", note=note)
+    registry.tag(store, version.uri, {"reason": decision.reason, TRYOUT: "yes"})
+    note = f"no version's standing changed; `dreamshard promote {version.uri}` makes it champion"
+    return Standing(alias="none", words="a try-out", note=note)
 
 
 def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
@@ -128,7 +137,7 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     return {**change, "alias": "champion", "reason": why}
 
 
-def _beside_plan_in_use(report: EvaluationReport) -> str:
+def _cheaper_plan_in_use(report: EvaluationReport) -> str:
     """Says that the plan in use is cheaper than the version's; empty if it is not, or if none was measured."""
     gain = report.gain(report.candidate, IN_USE)
     if gain is None or gain.is_positive:
@@ -150,7 +159,7 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
         variants = report.variant_gain(candidate, other)
         return Gain(over=named, measured=report.gains[candidate][other], variants=variants, attempt=attempt)
 
-    split = ", which keeps whole the tables that this version splits" if report.splits(candidate) else ""
+    split = ", which keeps whole the tables that this version splits" if report.placer(candidate).is_split else ""
     decision = decide(
         gain(rule, f"{rule}, the best rule of thumb{split}"),
         gain(champion_name(rival), f"champion version {rival.number}", max(1, version.number - rival.number))

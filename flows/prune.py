@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from prefect.artifacts import create_table_artifact
-from prefect.context import FlowRunContext
-
 from flows.forms.form import deployed
 from flows.forms.options import PruneOptions
+from flows.reports.report_pages import publish
+from flows.reports.report_tables import markdown_table
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from storage import retention
@@ -30,6 +29,5 @@ def remove_old(store: Store, older_than_days: int, delete: bool) -> dict[str, An
     done = "removed" if delete else "would be removed (give `delete` to remove them)"
     sentence = f"{table[-1]['files']} files, {table[-1]['bytes']} bytes, older than {older_than_days} days {done}"
     announce(sentence)
-    if FlowRunContext.get() is not None:
-        create_table_artifact(table, key="dreamshard-prune", description=sentence)
+    publish(markdown_table(table), "dreamshard-prune", sentence)
     return {"older_than_days": older_than_days, "deleted": delete, "table": table}

@@ -13,11 +13,10 @@ from flows.evaluate import current_plan, evaluate_placers, log_evaluation
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
-from flows.ingest import ingest_workload
+from flows.ingest import ingest_workload, log_ingested
 from flows.promote import register_and_decide
-from flows.reports import mlflow_tracking
 from flows.runtime.testbed_pool import check_testbed
-from flows.stages import open_for, prepare, running, settle
+from flows.stages import open_for, prepare, running, with_sizes
 from flows.train import train_placer
 
 
@@ -28,17 +27,17 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
     if options.current is not None:
         read_plan(options.current)
     capacity = check_testbed(store, config)
-    with running(store, "retrain", config, options.seed) as chain:
-        with chain.stage("ingest") as run:
+    with running(store, "retrain", config, options.seed) as run:
+        with run.stage("ingest") as part:
             ingested = ingest_workload(store, config.workload, lookups=capacity.kind != "simulated")
-            mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
-            config = settle(store, config, ingested.dataset, capacity)
+            log_ingested(part, ingested, config.workload.source)
+            config = with_sizes(config, ingested.tables, capacity)
             training = prepare(store, config, ingested.dataset, options.seed, full=options.full)
             current_plan(store, training, options.current)
-        with chain.stage("train") as run:
-            last = train_placer(store, run, training)
-        with chain.stage("evaluate") as run:
+        with run.stage("train") as part:
+            last = train_placer(store, part, training)
+        with run.stage("evaluate") as part:
             evaluation = evaluate_placers(store, training, last, current=options.current)
-            log_evaluation(store, run, evaluation)
-        with chain.stage("promote"):
-            return register_and_decide(store, chain.run, training, evaluation, tryout=options.no_promote)
+            log_evaluation(store, part, evaluation)
+        with run.stage("promote"):
+            return register_and_decide(store, run, training, evaluation, tryout=options.no_promote)

@@ -4,23 +4,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from prefect.context import FlowRunContext
+from prefect.utilities.urls import url_for
+
 from dreamshard.recipes import Recipe, batch_size_of, sized
+from dreamshard.tables import Tables
 from dreamshard.testbeds.base import Capacity
+from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, StageOptions, TaskOptions
-from flows.reports import mlflow_tracking
+from flows.reports.mlflow_tracking import PREFECT_RUN
 from flows.rules.warm_start import find_start
 from flows.runtime import testbed_pool
-from flows.runtime.identity import content_key
-from flows.runtime.progress import STAGES, announce, progress_artifact
+from flows.runtime.identity import content_key, source_revision
+from flows.runtime.progress import announce, progress_artifact
 from flows.runtime.retries import retried_task
+from storage.lake import catalog
+from storage.mlflow_store import runs
+from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
-from storage.run_records.trainings import Training
+from storage.run_records.trainings import Training, source_label
 from storage.store import Store, open_store
-
-_SHOWN = {"retrain": tuple(STAGES), "compare": ("evaluate",), "profile": ("measure",)}
-"""Stages whose progress Prefect shows of a flow, other than the one of its name."""
 
 
 def open_for(options: RecipeOptions) -> Store:
@@ -29,22 +34,40 @@ def open_for(options: RecipeOptions) -> Store:
 
 
 @contextmanager
-def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[mlflow_tracking.Chain]:
-    """Keep an MLflow run of the flow `name` and all testbeds open while the block runs, and show its progress."""
+def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]:
+    """Keep an MLflow run of the flow `name` and all testbeds open while the block runs, and show its progress.
+
+    If the same Prefect run was interrupted, its MLflow run is opened again.
+    """
+    context, revision = FlowRunContext.get(), source_revision()
+    flow_run = None if context is None else context.flow_run
+    tags = {
+        **{"recipe": config.name, "seed": str(seed), "commit": revision},
+        "mlflow.source.git.commit": revision.removesuffix("-dirty"),
+    }
+    if flow_run is not None:
+        tags |= {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id)}
+        tags[PREFECT_RUN] = url_for(flow_run) or str(flow_run.id)  # a server of this process alone has no pages
+    named = f"{name} {source_label(config.workload.source)}"
+    if store.algorithm != DEFAULT_ALGORITHM:
+        named = f"{store.algorithm}: {named}"
     with (
-        mlflow_tracking.chain(store, name, config, seed) as chain,
+        runs.open_run(store, named, key=flow_run and str(flow_run.id), tags=tags) as run,
         testbed_pool.shared_testbeds(),
-        progress_artifact(_SHOWN.get(name, (name,))),
+        progress_artifact(),
     ):
-        yield chain
+        try:
+            yield run
+        finally:
+            catalog.write_catalog(store)
 
 
 @contextmanager
-def stage(store: Store, name: str, options: StageOptions) -> Iterator[tuple[str, str, str]]:
-    """Run the block as the stage `name`; yields ids of its run and of the run above it, and the training's key."""
+def stage(store: Store, name: str, options: StageOptions) -> Iterator[tuple[Run, str]]:
+    """Run the block as the flow `name` of one stage; yields its run and the training's key."""
     config, dataset = configured(store, options)
-    with running(store, name, config, options.seed) as chain, chain.stage(name) as run:
-        yield run, chain.run, prepare(store, config, dataset, options.seed)
+    with running(store, name, config, options.seed) as run:
+        yield run, prepare(store, config, dataset, options.seed)
 
 
 @retried_task("prepare training")
@@ -52,7 +75,7 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
     """Recipe and tables -> start and tasks; returns the key of the training, which may have begun before.
 
     Args:
-        full: start from nothing.
+        full: start from scratch.
     """
     testbed = testbed_pool.testbed_reference(store, config, dataset, seed)
     training = Training(recipe=config, dataset=dataset, testbed=testbed)
@@ -77,16 +100,16 @@ def configured(store: Store, options: TaskOptions) -> tuple[Recipe, str]:
     if dataset is None:
         raise ValueError("nothing has been ingested; run `dreamshard ingest`")
     config = configure(options, source=store.lake.dataset_source(dataset))
-    batch_size = batch_size_of(store.lake.read_dataset(dataset))
-    config = replace(config, workload=replace(config.workload, batch_size=batch_size))
-    return settle(store, config, dataset, testbed_pool.check_testbed(store, config)), dataset
+    tables = store.lake.read_dataset(dataset)
+    config = replace(config, workload=replace(config.workload, batch_size=batch_size_of(tables)))
+    return with_sizes(config, tables, testbed_pool.check_testbed(store, config)), dataset
 
 
-def settle(store: Store, config: Recipe, dataset: str, capacity: Capacity) -> Recipe:
-    """The recipe with its mode and sizes for a dataset, which the run shows first."""
-    settled, sentence = sized(config, store.lake.read_dataset(dataset), capacity)
+def with_sizes(config: Recipe, tables: Tables, capacity: Capacity) -> Recipe:
+    """The recipe with its mode and sizes for these tables, which the run shows first."""
+    config, sentence = sized(config, tables, capacity)
     announce(sentence)
-    return settled
+    return config
 
 
 def last_iteration(store: Store, key: str) -> int:

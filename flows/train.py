@@ -17,7 +17,7 @@ from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import freeing_gpus
 from flows.stages import open_for, stage
-from storage.mlflow_store import runs
+from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.store import Store
@@ -27,7 +27,7 @@ from storage.store import Store
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
     store = open_for(options)
-    with stage(store, "train", options) as (run, _, training):
+    with stage(store, "train", options) as (run, training):
         train_placer(store, run, training)
     history = checkpoints.history(store, training)
     return {
@@ -37,7 +37,7 @@ def train(options: StageOptions) -> dict[str, Any]:
     }
 
 
-def train_placer(store: Store, run: str, key: str) -> int:
+def train_placer(store: Store, run: Run, key: str) -> int:
     """Run all iterations that have no checkpoint yet; returns the number of the last one.
 
     The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
@@ -52,8 +52,8 @@ def train_placer(store: Store, run: str, key: str) -> int:
                 fit_cost_network(store, key, iteration)
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
-            runs.log_metrics(store, run, figures, iteration)
-    runs.log_params(store, run, trainings.effort(store, key))
+            run.log_metrics(figures, iteration)
+    run.log_params(trainings.effort(store, key))
     return iterations
 
 
@@ -68,8 +68,7 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     earlier = trainings.earlier_samples(store, key)
     samples = [*earlier, *(known[sample_identity(*each)] for each in drawn)]
     fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
-    values = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
-    figures = {name: value for name, value in values.items() if value is not None}
+    figures = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
     checkpoints.save(store, key, "fitted", state, checkpoints.figures(store, key, "measured") | figures)
     return figures
 
@@ -80,8 +79,8 @@ def improve_policy(store: Store, key: str, iteration: int) -> Metrics:
     training, state = trainings.read(store, key), checkpoints.load(store, key, "fitted")
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
     update = TRAINING_ALGORITHMS[state.config.algorithm].improve(state, drawn)
-    own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
-    figures = checkpoints.figures(store, key, "fitted") | own
+    learned = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
+    figures = checkpoints.figures(store, key, "fitted") | learned
     checkpoints.save(store, key, iteration_name(iteration), state, figures)
     checkpoints.discard(store, key, "measured", "fitted")
     get_run_logger().info("iteration %d: %s", iteration, figures)

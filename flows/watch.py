@@ -17,14 +17,13 @@ from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import WatchOptions
 from flows.ingest import ingest_workload
-from flows.reports.mlflow_tracking import source_label
 from flows.reports.report_pages import publish
 from flows.reports.report_tables import markdown_table
 from flows.rules.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.rules.warm_start import last_trained, version_in_use
-from flows.stages import open_for, settle
+from flows.stages import open_for, with_sizes
 from storage.mlflow_store.registry import Version
-from storage.store import Store
+from storage.run_records.trainings import source_label
 
 SHOWN = 100
 """Largest number of changed tables in the artifact and the outcome."""
@@ -39,19 +38,20 @@ _BUNDLED = (
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> a retraining if it matters."""
     config, store = with_batch_size(configure(options)), open_for(options)
-    dataset = ingest_workload(store, config.workload, newest=False, lookups=False).dataset
-    config = settle(store, config, dataset, Capacity(kind="unknown"))
+    ingested = ingest_workload(store, config.workload, keeps=False, lookups=False)
+    dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
     trained = last_trained(store, config, dataset)
-    thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
-    diff = compare_datasets(store, trained, dataset, thresholds)
-    is_due = diff.matters and options.source is not None
-    started, link = None, ""
-    retraining = "Nothing needs to be trained." if not diff.matters else _BUNDLED
-    if is_due and options.start:
+    before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
+    limits = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
+    diff = diff_datasets(before, ingested.tables, limits)
+    started, link, retraining = None, "", "Nothing needs to be trained."
+    if diff.matters and options.source is None:
+        retraining = _BUNDLED
+    elif diff.matters and options.start:
         name = f"{source_label(config.workload.source)} {diff.label}".strip()
         started, state, link = start_retraining(options, dataset, name)
         retraining = f"Retraining {started} is {state}."
-    elif is_due:
+    elif diff.matters:
         filled = ", ".join(f"{name} {value}" for name, value in options.given().items())
         retraining = f"Retraining is due: {filled}."
     in_use = version_in_use(store, config)
@@ -78,12 +78,6 @@ def in_use_sentence(version: Version) -> str:
     """The version in use, for people."""
     note = f" It is {version.provisional}." if version.provisional else ""
     return f"{version} is in use since {version.tags['decided_at']} ({version.made_of.topology}).{note}"
-
-
-def compare_datasets(store: Store, trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
-    """Changes from the dataset of the last training to the current one."""
-    before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
-    return diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
 
 
 def start_retraining(options: WatchOptions, dataset: str, name: str) -> tuple[str, str, str]:

@@ -114,15 +114,16 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
             FileInfo(path=path, size_bytes=stat.st_size, modified=datetime.fromtimestamp(stat.st_mtime, UTC))
             for path, stat in stats
         ]
-    found = folder.fs.glob(f"{folder.path.rstrip('/')}/{pattern}", detail=True)
-    files = {name: info for name, info in sorted(found.items()) if info["type"] == "file"}
+    root = folder.path.rstrip("/")
+    found = folder.fs.glob(f"{root}/{pattern}", detail=True)
     return [
         FileInfo(
-            path=folder / name.removeprefix(folder.path.rstrip("/")).lstrip("/"),
+            path=folder / name.removeprefix(root).lstrip("/"),
             size_bytes=int(info["size"]),
             modified=_modification_time(info),
         )
-        for name, info in files.items()
+        for name, info in sorted(found.items())
+        if info["type"] == "file"
     ]
 
 

@@ -3,7 +3,6 @@
 So `--help` need not wait for torch, and Prefect and MLflow, which read their settings on import, find the home's.
 """
 
-import gc
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -69,7 +68,6 @@ def launch(
         warnings.simplefilter("ignore")
     read_by_people = debug or words[:1] in [("deploy",), ("worker",)]
     prepare(home, log_level="INFO" if read_by_people else "CRITICAL")
-    gc.disable()  # walking the imported modules again and again takes a second; commands that run long enable it
     app(words)
 
 

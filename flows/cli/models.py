@@ -1,6 +1,5 @@
 """`dreamshard models`: versions side by side, or one in full."""
 
-import gc
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -37,7 +36,6 @@ def models(
         version: A version or alias (3, champion): everything about it, and why it was (not) promoted.
         every: Versions beyond the newest and those with an alias.
     """
-    gc.freeze()  # taking the modules apart when the process ends would take a second
     settings = open_home(existing=True, reads_only=True)
     if version is not None:
         found = versions.version(settings, version)

@@ -1,6 +1,5 @@
 """`dreamshard place`, `explain` and `what-if`: plans for tables that a person names, and their costs."""
 
-import gc
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -22,8 +21,8 @@ from flows.forms.options import PlaceOptions, PlanOptions
 from flows.placing import models, request
 from flows.placing.placers import choose
 from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
-from flows.placing.what_if import Cluster, Estimate
-from flows.placing.what_if import what_if as estimates_of
+from flows.placing.what_if import Cluster
+from flows.placing.what_if import what_if as figures_of
 
 OTHER_SETTING = 3
 """Exit code of `place` if the plan's costs are of another setting than the plan."""
@@ -59,7 +58,6 @@ def place(
         device_type: Of the ranks, for --format torchrec.
         strict: Exit with 3 if costs are of another setting than the plan's.
     """
-    gc.freeze()  # taking the modules apart when the process ends would take a second
     for path in filter(None, (out, html)):
         if path.is_dir() or not path.parent.is_dir():
             raise ValueError(f"{path} is a folder, or its folder does not exist; name another file")
@@ -186,8 +184,7 @@ def what_if(
     model = models.read_model(store, tables, terminal.note)
     constraints = models.runnable(model, UNCONSTRAINED, None, terminal.note)
     settings: dict[str, Any] = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
-    found = estimates_of(model, clusters, constraints=constraints, **settings)
-    figures = list(map(_figures, clusters, found))
+    figures = figures_of(model, clusters, constraints=constraints, **settings)
     settings |= {"precision": precision or model.precision, "optimizer": optimizer or model.optimizer}
     if as_json:
         terminal.print_json([each | settings for each in figures])
@@ -216,31 +213,6 @@ def parse_clusters(text: str) -> list[Cluster]:
             )
         clusters.append(Cluster(called=name, spec=hardware_of(name), num_devices=int(count)))
     return clusters
-
-
-def _figures(cluster: Cluster, found: Estimate | str) -> dict[str, Any]:
-    """One cluster for programs; the figures are null if nothing fits."""
-    costs = "overall_ms", *(f"{phase}_ms" for phase in PHASES), "index_exchange_ms"
-    figures: dict[str, Any] = dict.fromkeys((*costs, "balance", "largest_memory_bytes", "shards"))
-    if isinstance(found, Estimate):
-        values = (
-            found.overall_ms,
-            *found.phases_ms,
-            found.index_ms,
-            found.balance,
-            found.largest_bytes,
-            found.num_shards,
-        )
-        figures = dict(zip(figures, values, strict=True))
-    return {
-        "hardware": cluster.called,
-        "name": cluster.spec.name,
-        "num_devices": cluster.num_devices,
-        "num_hosts": cluster.num_hosts,
-        "memory_bytes": cluster.table_bytes,
-        **figures,
-        "infeasible": found if isinstance(found, str) else None,
-    }
 
 
 def _row(figures: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`dreamshard up`, `deploy` and `worker`: servers and workers, on this machine or for a team."""
 
-import gc
 import os
 import signal
 import sys
@@ -41,7 +40,6 @@ def up(
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
     settings = open_home()
-    gc.enable()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     try:

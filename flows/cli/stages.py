@@ -1,6 +1,5 @@
 """`dreamshard run` and `watch`, and one command per stage: each runs a flow in this process on the home."""
 
-import gc
 import logging
 import signal
 import time
@@ -42,9 +41,7 @@ from flows.forms.options import (
     StageOptions,
     WatchOptions,
 )
-from flows.reports import report_tables
 from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
-from storage.run_records import report_store
 from storage.version_names import in_words
 
 _LINE_EVERY_S = 60.0
@@ -55,11 +52,9 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
     store, started = open_home(), time.monotonic()
     outcome = _flow(flows.retrain.retrain, options, quiet=as_json)
-    report = report_store.load(store, outcome["evaluation"])
     if as_json:
         terminal.print_json(outcome)
         return
-    terminal.print_table(report_tables.placers_table(report), title=report_tables.title(report))
     _show_promotion(outcome)
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.home}.")
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
@@ -147,7 +142,6 @@ def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: boo
 def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> dict[str, Any]:
     """Run a flow with its options in this process, with progress bars, and return its outcome."""
     open_home()  # fail before the server starts
-    gc.enable()
     for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
         logging.getLogger(name).setLevel(logging.ERROR)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of the server too: it must outlive a Ctrl-C
@@ -195,6 +189,7 @@ def _progress_bars() -> Iterator[None]:
 
 def _show_promotion(outcome: Mapping[str, Any]) -> None:
     """The version that a promotion decided on, and why."""
+    terminal.print_table(outcome["table"], title=outcome["title"])
     terminal.say(f"{in_words(outcome['version'])} is {outcome['standing']}: {outcome['reason']}")
     if outcome["note"]:
         terminal.say(f"Note: {outcome['note']}")

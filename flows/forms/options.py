@@ -132,7 +132,7 @@ class RetrainOptions(RetrainingOptions):
     placements_per_iteration: int | None = Field(default=None, ge=1, le=10_000)
     """Placements measured in each round."""
     full: bool = False
-    """Train from nothing instead of continuing from the champion."""
+    """Train from scratch instead of continuing from the champion."""
     current: Current = None
     no_promote: NoPromote = False
 

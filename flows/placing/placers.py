@@ -7,11 +7,11 @@ from dreamshard.costs import MeasuredOn, is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.rivals import OF_TORCHREC, RIVALS, rival
-from dreamshard.search import PARTS, DreamShardPlacer, RooflinePlacer, part_of
-from dreamshard.search.baselines import baselines
+from dreamshard.rivals import OF_TORCHREC
+from dreamshard.search import DreamShardPlacer, RooflinePlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
+from flows.rules.contestants import NAMES, placer_called
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.store import Store
@@ -85,8 +85,8 @@ def choose(
     Raises:
         ValueError: there is no such placer; the message lists the existing ones.
     """
-    if name in (*baselines(), *RIVALS, *PARTS):
-        return _rule_or_rival(store, str(name), task, spec, called, note)
+    if name in NAMES:
+        return _rule_or_rival(store, name, task, spec, called, note)
     if name == PRIOR:
         if spec is None:
             raise ValueError(
@@ -97,7 +97,7 @@ def choose(
         return _for_hardware(store, task, spec, called)
     name = name or "champion"
     if not names_version(name):
-        others = sorted([*baselines(), *RIVALS, *PARTS, PRIOR])
+        others = sorted([*NAMES, PRIOR])
         raise ValueError(f"there is no placer {name!r}; give a version ({WRITTEN}), or one of {others}")
     return _version(store, name)
 
@@ -130,30 +130,17 @@ def _rule_or_rival(
     Raises:
         ValueError: it places by learned costs and there are none, or it would have to measure some.
     """
-    best: Choice | None
-    if spec is not None:
-        best = _for_hardware(store, task, spec, called)
-        why = f"costs by {best.name}: {best.why}"
-    else:
-        best, why = _champion(store), ""
+    best = _champion(store) if spec is None else _for_hardware(store, task, spec, called)
     learned = best.predictor if best and isinstance(best.predictor, DreamShardPlacer) else None
     if spec is None and best is not None and best.costs_of is not None:
         spec = preset_of(best.costs_of.hardware)
     if name in OF_TORCHREC and spec is None:
         note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
-    if name in PARTS and learned is None:
-        raise ValueError(
-            f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
-            "a rule of thumb, which needs none"
-        )
-    placer: Placer
-    if name in PARTS and learned is not None:
-        placer = part_of(name, learned)
-    else:
-        placer = baselines().get(name) or rival(name, learned, spec=spec)
+    placer = placer_called(name, learned, spec)
     if best is None:
         return Choice(placer, name)
-    return Choice(placer, name, best.predictor, best.costs_of, why, best.name, best.caveat)
+    why = best.why and f"costs by {best.name}: {best.why}"
+    return replace(best, placer=placer, name=name, why=why, predicted_by=best.name)
 
 
 def _champion(store: Store) -> Choice | None:
@@ -182,7 +169,7 @@ def _version(store: Store, name: str) -> Choice:
     if best is None or best.predictor is None:
         return Choice(placer, called, caveat=caveat)
     why = f"{called} predicts no cost of a step; {best.name} does"
-    return Choice(placer, called, best.predictor, best.costs_of, why, best.name, caveat)
+    return replace(best, placer=placer, name=called, why=why, predicted_by=best.name, caveat=caveat)
 
 
 def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Version | None:
@@ -192,43 +179,34 @@ def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Ver
     other topologies, then versions of as many devices, then measured before simulated ones, then the newest; try-outs last.
     """
 
-    def preference(version: Version) -> tuple[bool, ...]:
-        origin, is_champion = version.measured_on, version.is_champion
-        assert origin is not None
+    def preference(version: Version, origin: MeasuredOn) -> tuple[bool, ...]:
         return (
-            is_champion and origin.shares_hosts_as(task),
-            is_champion and version.is_default,
-            is_champion,
+            version.is_champion and origin.shares_hosts_as(task),
+            version.is_champion and version.is_default,
+            version.is_champion,
             not version.is_tryout,
             origin.num_devices == task.num_devices,
             not is_simulated(origin.hardware),
         )
 
-    known = [
-        version
-        for version in registry.versions(store)
-        if version.measured_on is not None and is_named(spec.name, version.measured_on.hardware)
-    ]
-    ranked = sorted(known, key=preference, reverse=True)  # stable: of those alike, the newest
-    return next((version for version in ranked if _serves(store, version, spec, task)), None)
+    measured = [(each, each.measured_on) for each in registry.versions(store)]
+    known = [(each, origin) for each, origin in measured if origin and is_named(spec.name, origin.hardware)]
+    ranked = sorted(known, key=lambda each: preference(*each), reverse=True)  # stable: of those alike, the newest
+    return next((version for version, origin in ranked if _serves(store, version, origin, spec, task)), None)
 
 
-def _serves(store: Store, version: Version, spec: AcceleratorSpec, task: PlacementTask) -> bool:
+def _serves(store: Store, version: Version, origin: MeasuredOn, spec: AcceleratorSpec, task: PlacementTask) -> bool:
     """Whether its communication is that of the task's devices and hosts.
 
     It is if placements of as many devices were measured, if neither leaves a host, or if all-to-alls of the task's
     topology were measured.
     """
-    origin = version.measured_on
-    assert origin is not None
-    hosts = (
-        _hosts(origin.num_devices, origin.devices_per_host, spec),
-        _hosts(task.num_devices, task.devices_per_host, spec),
-    )
-    if hosts == (1, 1) or (hosts[0] == hosts[1] and origin.num_devices == task.num_devices):
+    hosts, wanted = _hosts(origin, spec), _hosts(task, spec)
+    if hosts == wanted == 1 or (hosts == wanted and origin.num_devices == task.num_devices):
         return True
-    return registry.load_predictor(version.uri, store).cost_network.knows_topology(task)
+    placer = registry.load_placer(version.uri, store)
+    return isinstance(placer, DreamShardPlacer) and placer.cost_network.knows_topology(task)
 
 
-def _hosts(num_devices: int, devices_per_host: int | None, spec: AcceleratorSpec) -> int:
-    return -(-num_devices // (devices_per_host or spec.devices_per_node))
+def _hosts(of: MeasuredOn | PlacementTask, spec: AcceleratorSpec) -> int:
+    return -(-of.num_devices // (of.devices_per_host or spec.devices_per_node))

@@ -1,16 +1,16 @@
 """Cost of a training step on other clusters: the same tables placed by each one's figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dreamshard.costs import PHASES
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import collective_s
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
-from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables
 
@@ -32,69 +32,55 @@ class Cluster:
     num_devices: int
 
     @property
-    def num_hosts(self) -> int:
-        """As many devices share a host as the hardware has."""
-        return -(-self.num_devices // self.spec.devices_per_node)
-
-    @property
     def table_bytes(self) -> int:
         """Room for tables on each device."""
         return round(TABLES_SHARE * self.spec.memory_bytes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """Cost of a step on a cluster, by its figures.
-
-    Attributes:
-        overall_ms: the slowest device's lookups, exchanges and updates.
-        phases_ms: of the slowest device, in the order of `PHASES`.
-        balance: mean over the largest cost of a device; 1 if all are equal.
-        index_ms: the all-to-all of the indices, which TorchRec hides behind the computation of another batch.
-        largest_bytes: of tables on the fullest device.
-        num_shards: of all devices: whole tables, columns, blocks of rows, copies.
-    """
-
-    overall_ms: float
-    phases_ms: tuple[float, ...]
-    balance: float
-    index_ms: float
-    largest_bytes: int
-    num_shards: int
+_COSTS = ("overall_ms", *(f"{phase}_ms" for phase in PHASES), "index_exchange_ms")
 
 
-def what_if(model: ModelTables, clusters: Sequence[Cluster], **options: Any) -> list[Estimate | str]:
+def what_if(model: ModelTables, clusters: Sequence[Cluster], **options: Any) -> list[dict[str, Any]]:
     """Place the tables of a model on each cluster by its figures; `options` are as for `ModelTables.task`.
 
     Returns:
-        For each cluster an estimate, or the reason why no placement fits.
+        The figures of each cluster: the slowest device's milliseconds in all, by phase, and of the all-to-all of the
+        indices, which TorchRec hides behind the computation of another batch; `balance`, the mean over the largest cost of
+        a device; bytes of the fullest device; number of shards. All are None if no placement fits; `infeasible` says why.
     """
-    estimates: list[Estimate | str] = []
-    for cluster in clusters:
-        try:
-            task = model.task(cluster.num_devices, cluster.table_bytes, name="the model", **options)
-            estimates.append(_estimate(task, cluster.spec))
-        except ValueError as error:
-            estimates.append(str(error))
-    return estimates
+    return [_figures(model, cluster, options) for cluster in clusters]
 
 
-def _estimate(task: PlacementTask, spec: AcceleratorSpec) -> Estimate:
-    per_host = task.devices_per_host or spec.devices_per_node
-    if task.constraints.all_sharding_types & set(ON_ONE_HOST):  # so hosts must be known
-        task = replace(task, devices_per_host=min(spec.devices_per_node, task.num_devices))
-    placer = RooflinePlacer(spec)
-    placement = placer.place(task)
+def _figures(model: ModelTables, cluster: Cluster, options: Mapping[str, Any]) -> dict[str, Any]:
+    spec, count, memory_bytes = cluster.spec, cluster.num_devices, cluster.table_bytes
+    figures = {
+        "hardware": cluster.called,
+        "name": spec.name,
+        "num_devices": count,
+        "num_hosts": -(-count // spec.devices_per_node),
+        "memory_bytes": memory_bytes,
+        **dict.fromkeys((*_COSTS, "balance", "largest_memory_bytes", "shards", "infeasible")),
+    }
+    try:
+        task = model.task(count, memory_bytes, name="the model", **options)
+        per_host = task.devices_per_host or spec.devices_per_node
+        if task.constraints.all_sharding_types & set(ON_ONE_HOST):  # so hosts must be known
+            task = replace(task, devices_per_host=min(spec.devices_per_node, count))
+        placer = RooflinePlacer(spec)
+        placement = placer.place(task)
+    except ValueError as error:
+        return figures | {"infeasible": str(error)}
     costs, shards = placer.predict(task, placement), Shards.of(task, placement)
     device_ms = costs.device_ms()  # [D]
-    return Estimate(
-        overall_ms=float(device_ms.max()),
-        phases_ms=tuple(costs.phases_ms[int(device_ms.argmax())].tolist()),
-        balance=float(device_ms.mean() / device_ms.max()),
-        index_ms=1e3 * _index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, spec, per_host),
-        largest_bytes=int(shards.memory_bytes().max()),
-        num_shards=len(shards.device),
-    )
+    phases_ms = costs.phases_ms[int(device_ms.argmax())].tolist()
+    index_ms = 1e3 * _index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, spec, per_host)
+    return {
+        **figures,
+        **dict(zip(_COSTS, [float(device_ms.max()), *phases_ms, index_ms], strict=True)),
+        "balance": float(device_ms.mean() / device_ms.max()),
+        "largest_memory_bytes": int(shards.memory_bytes().max()),
+        "shards": len(shards.device),
+    }
 
 
 def _index_exchange_s(shards: Shards, batch_size: int, spec: AcceleratorSpec, devices_per_host: int) -> float:

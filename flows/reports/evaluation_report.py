@@ -6,7 +6,6 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from dreamshard.costs import PHASES
 from dreamshard.evaluation import (
     EvaluationRow,
     Over,
@@ -18,18 +17,18 @@ from dreamshard.evaluation import (
 )
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
-from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
+from storage.run_records.report_store import EvaluationReport, PlacerFigures, Subject
 
 
 def make_report(
-    key: str,
+    subject: Subject,
     rows: Sequence[EvaluationRow],
     reference: str,
     predictors: Mapping[str, DreamShardPlacer],
     *,
     known: Collection[str] = (),
     model: str | None = None,
-    **facts: Any,
+    **others: Any,
 ) -> EvaluationReport:
     """The figures of `rows`: every placer, and every pair of placers.
 
@@ -38,24 +37,24 @@ def make_report(
         predictors: placers whose cost networks are compared with the measurements, by name.
         known: identities of placements that were trained on, of which predictions prove nothing.
         model: name of the task of a fixed model; the other tasks are its variants.
-        facts: the other fields of the report.
+        others: fields of the report besides the figures.
     """
     main = [row for row in rows if model in (None, row.task.name)]
     variants = [row for row in rows if model is not None and row.task.name != model]
-    heldout = [row for row in rows if row.placement and placement_identity(row.task, row.placement) not in known]
-    figures = [_figures(name, main, heldout, predictors.get(name)) for name in _names(main)]
+    placed = [(row, placement_identity(row.task, row.placement)) for row in rows if row.placement]
+    heldout = [(row, identity) for row, identity in placed if identity not in known]
+    unseen = [row for row, _ in heldout]
+    figures = [_figures(name, main, unseen, predictors.get(name)) for name in _names(main)]
     return EvaluationReport(
-        key=key,
+        **vars(subject),
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
         gains=_gains(main, "tasks" if model is None else "repeats"),
-        rows=tuple(_measured(row) for row in rows),
+        task_names=tuple(dict.fromkeys(row.task.name for row in rows)),
         model=model,
         variant_gains=_gains(variants, "variants"),
-        heldout_placements=len(
-            {(row.task.name, placement_identity(row.task, row.placement)) for row in heldout if row.placement}
-        ),
-        **facts,
+        heldout_placements=len({(row.task.name, identity) for row, identity in heldout}),
+        **others,
     )
 
 
@@ -72,34 +71,23 @@ def _figures(
     name: str, rows: Sequence[EvaluationRow], heldout: Sequence[EvaluationRow], predictor: DreamShardPlacer | None
 ) -> PlacerFigures:
     own = [row for row in rows if row.placer == name]
-    mape, spearman = None, None
+    mape = None
     if predictor is not None:
         predicted = [
             replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms()))
             for row in heldout
             if row.placement
         ]
-        mape, spearman = map(_finite, prediction_figures(predicted))
+        mape = _finite(prediction_figures(predicted)[0])
     return PlacerFigures(
         placer=name,
         overall_ms=_finite(mean_overall_ms(rows, name)),
         predicted_ms=_finite(sum(row.predicted_ms for row in own) / len(own)),
         place_ms=median(row.place_ms for row in own),
         predicted_mape=mape,
-        predicted_spearman=spearman,
-    )
-
-
-def _measured(row: EvaluationRow) -> MeasuredRow:
-    phases = row.costs.phases_ms.tolist()
-    return MeasuredRow(
-        placer=row.placer,
-        task=row.task.name,
-        overall_ms=row.overall_ms if row.fits else None,
-        predicted_ms=_finite(row.predicted_ms),
-        place_ms=row.place_ms,
-        devices=tuple(dict(zip(PHASES, device, strict=True)) for device in phases),
-        is_split=row.placement is not None and Shards.of(row.task, row.placement).tables.first_column is not None,
+        is_split=any(
+            each.placement and Shards.of(each.task, each.placement).tables.first_column is not None for each in own
+        ),
     )
 
 

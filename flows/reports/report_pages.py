@@ -1,16 +1,12 @@
 """Evaluation reports as pages of Markdown and HTML, and as artifacts of a flow run in Prefect."""
 
-import base64
-import io
 from collections.abc import Mapping
 
 from markdown_it import MarkdownIt
-from matplotlib.figure import Figure
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 
 from flows.reports import report_tables
-from flows.reports.plots import plots
 from flows.reports.report_tables import markdown_table
 from storage.run_records.report_store import EvaluationReport
 
@@ -19,44 +15,26 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; 
 table { border-collapse: collapse; margin: 1em 0; }
 th, td { border: 1px solid #ccc; padding: .25em .6em; text-align: left; }
 th { background: #f3f3f3; }
-img { max-width: 100%; }
 """
-_ABOUT = {
-    "paper": "Algorithm `paper`: DreamShard as published, whose policy places without a search.",
-    "autoshard": "Algorithm `autoshard`: after AutoShard. It balances predicted compute and knows nothing of "
-    "all-to-alls, so compare compute below as well as the cost of a step.",
-}
-"""The objective of a training, by the candidate's name, if it is not the predicted cost of a step."""
 
 
-def evaluation_page(report: EvaluationReport, reason: str, links: Mapping[str, str]) -> str:
-    """The evaluation of a training: outcome, table, pictures, links."""
+def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> str:
+    """A report as Markdown: its outcome, tables and links; Prefect and MLflow both show it.
+
+    A comparison of versions also has the gain of every pair.
+    """
     parts = [
-        f"**{reason}**",
-        _ABOUT.get(report.candidate, ""),
+        f"**{outcome}**",
         f"## {report_tables.title(report)}",
         markdown_table(report_tables.placers_table(report)),
-        _note(report),
+        report.caveat and f"Note: {report.caveat}.",
         prediction_sentence(report),
-        *(f"![{name}]({_data_uri(figure)})" for name, figure in plots(report).items()),
-        "## Where",
-        *(f"- {name}: {link}" for name, link in links.items()),
     ]
-    return "\n\n".join(filter(None, parts))
-
-
-def comparison_page(report: EvaluationReport) -> str:
-    """A comparison of versions: its table and every pair; MLflow has a table by task."""
-    paired_by = "task" if report.model is None else "round"
-    parts = [
-        f"# {', '.join(report.gains)}",
-        f"{report_tables.title(report)}; {heldout_sentence(report)}.",
-        markdown_table(report_tables.placers_table(report)),
-        _note(report),
-        "Prediction errors are of a version's own cost network on all placements measured here.",
-        f"## Every pair: measured cost saved (95 % interval, paired by {paired_by})",
-        markdown_table(report_tables.pairs_table(report)),
-    ]
+    if report.training is None:
+        by = "task" if report.model is None else "round"
+        parts += [f"## Every pair: measured cost saved (95 % interval, paired by {by})"]
+        parts += [markdown_table(report_tables.pairs_table(report))]
+    parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
     return "\n\n".join(filter(None, parts))
 
 
@@ -76,34 +54,32 @@ def heldout_sentence(report: EvaluationReport) -> str:
 
 
 def prediction_sentence(report: EvaluationReport) -> str:
-    """How well the candidate predicts placements that it was not trained on."""
-    error = report.placer(report.candidate).predicted_mape
-    machine = report_tables.steadiness_words(report.steadiness, report.level)
-    also = f"; {machine}" if machine else ""
+    """How well the candidate, or each compared version, predicts placements that it was not trained on."""
+    if report.training is None:
+        return "Prediction errors are of a version's own cost network on all placements measured here."
     if not report.is_predicted:
         return f"No cost of a step is predicted: {report.candidate} predicts compute only."
+    error = report.placer(report.candidate).predicted_mape
     if error is None:
         return "No placement measured here was held out, so the prediction error is not known."
+    machine = report_tables.steadiness_words(report.steadiness, report.level)
+    also = f"; {machine}" if machine else ""
     return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on{also}."
 
 
-def html_page(markdown: str, title: str) -> str:
-    """A page as one HTML file with its pictures inside; HTML in `markdown` is shown as text."""
+def html_page(markdown: str) -> str:
+    """A page as one HTML file; HTML in `markdown` is shown as text."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
-    return f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>\n{body}'
+    return f'<!doctype html><meta charset="utf-8"><title>dreamshard</title><style>{_STYLE}</style>\n{body}'
 
 
-def publish(page: str, key: str, sentence: str) -> None:
+def publish(markdown: str, key: str, sentence: str) -> None:
     """Show a page of Markdown as an artifact of this flow run; does nothing outside of one."""
     if FlowRunContext.get() is not None:
-        create_markdown_artifact(page, key=key, description=sentence)
+        create_markdown_artifact(markdown, key=key, description=sentence)
 
 
-def _note(report: EvaluationReport) -> str:
-    return f"Note: {report.caveat}." if report.caveat else ""
-
-
-def _data_uri(figure: Figure) -> str:
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=60)
-    return f"data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}"
+def _link(name: str, address: str) -> str:
+    if address.startswith("#"):  # of MLflow's own pages
+        return f"- [{name}]({address})"
+    return f"- {name}: {f'<{address}>' if address.startswith('http') else address}"

@@ -1,15 +1,15 @@
 """Tables and MLflow metrics of evaluation reports."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamshard.evaluation import PairedComparison
 from dreamshard.testbeds.rounds import Steadiness
-from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
 
 Table = list[dict[str, Any]]
+Metrics = Mapping[str, float | None]
+"""Figures by their names in MLflow, which has none for None."""
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -19,6 +19,11 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = list(rows[0])
     lines = [columns, ["---"] * len(columns), *([str(row[column]) for column in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def outcome(report: EvaluationReport) -> dict[str, Any]:
+    """The table of a report as fields of a flow's outcome."""
+    return {"testbed": report.hardware, "title": title(report), "table": placers_table(report)}
 
 
 def title(report: EvaluationReport) -> str:
@@ -40,23 +45,20 @@ def intervals_over(report: EvaluationReport) -> str:
 def placers_table(report: EvaluationReport) -> Table:
     """One row per placer, cheapest last, and the saving of the candidate, or of the first of a comparison, over it."""
     first = report.reference if report.training is None else report.candidate
-    errors = {line.placer: "-" if (error := line.predicted_mape) is None else f"{error:.1%}" for line in report.placers}
     rows = []
     for line in report.placers:
-        gains = {f"{first} saves": gain_text(report.gain(first, line.placer))}
+        row = {
+            "placer": line.placer,
+            "measured ms": "did not fit" if line.overall_ms is None else f"{line.overall_ms:.3f}",
+            f"{first} saves": gain_text(report.gain(first, line.placer)),
+        }
         if report.model is not None:
-            gains["on variants"] = gain_text(report.variant_gain(first, line.placer))
-        rows.append(
-            {
-                "placer": line.placer,
-                "measured ms": _milliseconds(line.overall_ms),
-                **gains,
-                "predicted ms": "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}",
-                **({} if report.training else {"prediction error": errors[line.placer]}),
-                "tables": "split" if report.splits(line.placer) else "whole",
-                "place ms": f"{line.place_ms:.2f}",
-            }
-        )
+            row["on variants"] = gain_text(report.variant_gain(first, line.placer))
+        row["predicted ms"] = "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}"
+        if report.training is None:
+            row["prediction error"] = "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}"
+        split = "split" if line.is_split else "whole"
+        rows.append(row | {"tables": split, "place ms": f"{line.place_ms:.2f}"})
     return rows
 
 
@@ -68,56 +70,28 @@ def pairs_table(report: EvaluationReport) -> Table:
     ]
 
 
-def measured_rows(report: EvaluationReport) -> Table:
-    """One row per placer and task; the cost of a placement that did not fit is infinite."""
-    return [
-        {
-            "task": row.task,
-            "placer": row.placer,
-            "overall_ms": math.inf if row.overall_ms is None else row.overall_ms,
-            "predicted_ms": row.predicted_ms,
-            "legal": row.fits,
-            "place_ms": row.place_ms,
-        }
-        for row in report.rows
-    ]
-
-
 def evaluation_metrics(report: EvaluationReport) -> Metrics:
     """Figures of the candidate under the names that every version has in MLflow."""
     candidate, over_random = report.placer(report.candidate), report.gain(report.candidate, "random")
-    figures = {
+    steady = report.steadiness
+    return {
         "eval_overall_ms": candidate.overall_ms,
-        "eval_gain_over_random": None if over_random is None else over_random.mean_gain,
+        "eval_gain_over_random": over_random and over_random.mean_gain,
         **_gain_metrics("eval_gain_over_best_baseline", report.gain(report.candidate, report.reference)),
         **_gain_metrics("eval_gain_over_torchrec", report.gain(report.candidate, "torchrec_planner")),
         **_gain_metrics("eval_gain_on_variants", report.variant_gain(report.candidate, report.reference)),
         "eval_predicted_mape": candidate.predicted_mape,
         "eval_place_ms": candidate.place_ms,
         "machine_level": report.level,
-        **({} if report.steadiness is None else {"machine_spread": report.steadiness.spread}),
-        **({} if report.steadiness is None else {"disturbed_rounds": report.steadiness.disturbed}),
+        "machine_spread": steady and steady.spread,
+        "disturbed_rounds": steady and steady.disturbed,
     }
-    return _known(figures)
 
 
 def gains_over_champion(report: EvaluationReport) -> Metrics:
     """The candidate's gain over the champion on the same tasks, with its interval; empty without a measured champion."""
-    gain = next((report.gain(report.candidate, name) for name in report.versions), None)
-    return _known(_gain_metrics("gain_over_champion", gain))
-
-
-def comparison_metrics(report: EvaluationReport, placer: str) -> Metrics:
-    """Figures of one compared version in MLflow."""
-    line = report.placer(placer)
-    return _known(
-        {
-            "compared_overall_ms": line.overall_ms,
-            "compared_place_ms": line.place_ms,
-            "compared_predicted_mape": line.predicted_mape,
-            "compared_predicted_spearman": line.predicted_spearman,
-            **_gain_metrics("compared_gain_over_first", report.gain(placer, report.reference)),
-        }
+    return _gain_metrics(
+        "gain_over_champion", next((report.gain(report.candidate, name) for name in report.versions), None)
     )
 
 
@@ -143,13 +117,5 @@ def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
     return f"a reference placement{spread or ' was measured'}{since}, and {steadiness.disturbed:.0%} of rounds were disturbed"
 
 
-def _milliseconds(value: float | None) -> str:
-    return "did not fit" if value is None else f"{value:.3f}"
-
-
-def _gain_metrics(name: str, gain: PairedComparison | None) -> dict[str, float | None]:
+def _gain_metrics(name: str, gain: PairedComparison | None) -> Metrics:
     return {} if gain is None else {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
-
-
-def _known(figures: Mapping[str, float | None]) -> Metrics:
-    return {name: value for name, value in figures.items() if value is not None}

@@ -1,25 +1,17 @@
 """Setting of a comparison of versions: the sizes, hardware and tables of the versions, unless others are given."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dreamshard.recipes import RECIPES
 from flows.forms.options import CompareOptions
 from flows.rules.heldout import split_by_training
 from storage.mlflow_store.registry import Version
-from storage.run_records.trainings import Topology, Training
+from storage.run_records.trainings import Topology
 from storage.store import Store
 
 _FEWEST_TABLES = 2
 """Of a task that has a choice of devices."""
-
-_TAKEN: dict[str, tuple[str, Callable[[Training], Any]]] = {
-    "testbed": ("testbed", lambda own: own.testbed.kind if own.testbed.name == "auto" else own.testbed.name),
-    "devices": ("number of devices", lambda own: own.recipe.tasks.num_devices),
-    "devices_per_host": ("number per host", lambda own: own.recipe.tasks.devices_per_host),
-    "memory_gb": ("GiB per device", lambda own: own.recipe.tasks.memory_bytes / 2**30),
-}
-"""Options that come from the first version: their names for people, and their values."""
 
 
 def with_sizes_of_versions(
@@ -34,26 +26,20 @@ def with_sizes_of_versions(
         ValueError: too few tables are held out for all of the versions, or the tables are not in this lake.
     """
     first, newest = versions[0], max(versions, key=lambda version: (version.created, version.number))
-    taken: dict[str, Any] = {}
-    notes: list[str] = []
-    if options.recipe == "default" and first.made_of.recipe.name in RECIPES:
-        taken["recipe"] = first.made_of.recipe.name
-    for name, (what, value_of) in _TAKEN.items():
-        if getattr(options, name) is not None or (name == "devices_per_host" and options.devices):
-            continue
-        values = {str(each): value_of(each.made_of) for each in versions}
-        taken[name] = values[str(first)]
-        differing = [f"{value} ({version})" for version, value in values.items() if value != taken[name]]
-        if differing:
-            notes.append(f"the {what} is that of {first}, {taken[name]}, not {' and '.join(differing)}")
-    if options.dataset is None:
-        taken["dataset"] = newest.made_of.dataset
-        if len({version.made_of.dataset for version in versions}) > 1:
-            notes.append(f"the tables are those of {newest}, the newest")
+    testbed, recipe = first.made_of.testbed, first.made_of.recipe
+    taken = {
+        "recipe": recipe.name if recipe.name in RECIPES else options.recipe,
+        "testbed": testbed.kind if testbed.name == "auto" else testbed.name,
+        "devices": recipe.tasks.num_devices,
+        "devices_per_host": None if options.devices else recipe.tasks.devices_per_host,
+        "memory_gb": recipe.tasks.memory_bytes / 2**30,
+        "dataset": newest.made_of.dataset,
+    }
+    filled, notes = options.model_copy(update=taken | options.model_dump(exclude_defaults=True)), list[str]()
     if options.mode is None:
         is_pool = options.tables_per_task is not None
-        taken |= {"mode": "pool"} if is_pool else _tasks(store, options.dataset or taken["dataset"], versions, notes)
-    filled = options.model_copy(update=taken)
+        mode = {"mode": "pool"} if is_pool else _tasks(store, str(filled.dataset), versions, notes)
+        filled = filled.model_copy(update=mode)
     what = "one fixed model" if filled.mode == "fixed" else f"tasks of {filled.tables_per_task} tables"
     sentence = (
         f"compared as {first} was trained: {what} of dataset {filled.dataset}, {filled.devices} devices of "

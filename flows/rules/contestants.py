@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placer import Placer
@@ -18,6 +19,12 @@ from storage.version_names import WRITTEN, names_version
 MOST_IN_COLUMNS = 150
 """Tables of a task up to which TorchRec's planner also plans columns: 160 on 8 devices take it 10 s, 200 take it 17 s;
 more devices hardly matter."""
+
+NAMES = (*baselines(), *PARTS, *RIVALS)
+"""Names of all placers that are not in the registry: rules of thumb, parts of a trained placer, published rivals."""
+
+Entrant = TrainedPlacer | Version | None
+"""The candidate of a training, a registered version, or a placer that its name alone says."""
 
 _BY_COSTS = (*PARTS, *ON_NETWORK)
 
@@ -40,6 +47,27 @@ class Contestants:
     versions: Mapping[str, Version]
     candidate: str | None
     notes: tuple[str, ...]
+
+
+def placer_called(name: str, base: DreamShardPlacer | None, spec: AcceleratorSpec | None, seed: int = 0) -> Placer:
+    """The placer of one of `NAMES`.
+
+    Args:
+        base: predicts costs for placers that place by them; None if there is none.
+        spec: bandwidths and hosts that published planners assume; None for their defaults.
+        seed: of random placements.
+
+    Raises:
+        ValueError: it needs torchrec, which is not installed, or predicted costs of steps, which there are none of.
+    """
+    if name in PARTS:
+        if base is None:
+            raise ValueError(
+                f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
+                "a rule of thumb, which needs none"
+            )
+        return part_of(name, base)
+    return baselines(seed).get(name) or rival(name, base, spec=spec)
 
 
 def champion_name(version: Version) -> str:
@@ -79,26 +107,10 @@ def of_training(
                 "takes more than about 10 seconds to plan columns; to measure it all the same, name it in "
                 "`dreamshard compare`"
             )
-    versions = {} if champion is None else {champion_name(champion): champion}
-    return _contestants(store, names, {candidate.name: candidate}, versions, spec, seed, notes, may_leave_out=True)
-
-
-def of_versions(
-    store: Store, names: Mapping[str, Version | None], spec: AcceleratorSpec | None, seed: int, *, may_leave_out: bool
-) -> Contestants:
-    """The placers that `resolve` names.
-
-    Args:
-        names: version of each placer; None if it is not a registered version.
-        spec: as for `of_training`.
-        may_leave_out: leave out rivals that cannot take part, because all were requested and none by name.
-
-    Raises:
-        ValueError: the files of a version cannot be read, torchrec is not installed, or a placer places by predicted costs
-            of steps and no version predicts them.
-    """
-    versions = {name: version for name, version in names.items() if version is not None}
-    return _contestants(store, list(names), {}, versions, spec, seed, [], may_leave_out=may_leave_out)
+    entrants: dict[str, Entrant] = {**dict.fromkeys(names), candidate.name: candidate}
+    if champion is not None:
+        entrants[champion_name(champion)] = champion
+    return of_entrants(store, entrants, spec, seed, notes, may_leave_out=True)
 
 
 def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[str, Version | None]:
@@ -112,7 +124,6 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
     Raises:
         ValueError: there is no such version or placer, no version is among them, or there are fewer than two.
     """
-    others = [*baselines(), *PARTS, *RIVALS]
     resolved: dict[str, Version | None] = {}
     versions = {name: registry.find(store, name) for name in names if names_version(name)}
     is_one_model = len({version.model for version in versions.values()}) == 1
@@ -120,12 +131,12 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
         if name in versions:
             version = versions[name]
             resolved[f"version {version.number}" if is_one_model else str(version)] = version
-        elif name in others:
+        elif name in NAMES:
             resolved[name] = None
         else:
             raise ValueError(
                 f"there is no placer {name!r}, so it cannot be compared; give a version ({WRITTEN}), or one of "
-                f"{sorted(others)}"
+                f"{sorted(NAMES)}"
             )
     if not any(resolved.values()):
         raise ValueError(
@@ -139,22 +150,34 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[st
     return resolved
 
 
-def _contestants(
+def of_entrants(
     store: Store,
-    names: Sequence[str],
-    candidate: Mapping[str, TrainedPlacer],
-    versions: Mapping[str, Version],
+    entrants: Mapping[str, Entrant],
     spec: AcceleratorSpec | None,
     seed: int,
-    notes: list[str],
+    notes: Sequence[str] = (),
     *,
     may_leave_out: bool,
 ) -> Contestants:
-    """The placers of these names, the candidate and the versions, which all are models."""
-    models = dict(candidate) | {name: registry.load_placer(version.uri, store) for name, version in versions.items()}
+    """The placers of these names.
+
+    Args:
+        spec: as for `of_training`.
+        seed: of random placements.
+        notes: about placers that were left out already.
+        may_leave_out: leave out placers that cannot take part, because all were requested and none by name.
+
+    Raises:
+        ValueError: the files of a version cannot be read, torchrec is not installed, or a placer places by predicted costs
+            of steps and no version predicts them.
+    """
+    versions = {name: each for name, each in entrants.items() if isinstance(each, Version)}
+    candidate = {name: each for name, each in entrants.items() if each is not None and name not in versions}
+    loaded = {name: registry.load_placer(version.uri, store) for name, version in versions.items()}
+    models: dict[str, Any] = candidate | loaded
     predictors = {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}
-    base = next(iter(predictors.values()), None)
-    by_costs = [] if base else [name for name in names if name in _BY_COSTS]
+    base, notes = next(iter(predictors.values()), None), [*notes]
+    by_costs = [] if base else [name for name in entrants if name in _BY_COSTS]
     if by_costs:
         reason = "predicted costs of steps, but AutoShard predicts compute only"
         if not may_leave_out:
@@ -162,17 +185,11 @@ def _contestants(
                 f"{', '.join(by_costs)} would use {reason}; name a version of another algorithm too, or leave them out"
             )
         notes.append(f"{' and '.join(by_costs)} were left out: they use {reason}")
-    if spec is None and not {*OF_TORCHREC}.isdisjoint(names):
+    if spec is None and not {*OF_TORCHREC}.isdisjoint(entrants):
         notes.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
-    known: dict[str, Placer] = {**baselines(seed), **models}
-    known |= {} if base is None else {name: part_of(name, base) for name in PARTS}
-    placers = {
-        name: known.get(name) or rival(name, base, spec=spec)
-        for name in dict.fromkeys([*names, *models])
-        if name not in by_costs
-    }
+    names = [name for name in entrants if name not in by_costs]
     return Contestants(
-        placers=placers,
+        placers={name: models.get(name) or placer_called(name, base, spec, seed) for name in names},
         predictors=predictors,
         versions=versions,
         candidate=next(iter(candidate), None),

@@ -6,18 +6,14 @@ Thresholds separate drift from noise, because the statistics of every new batch 
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import pydantic
-from pydantic import Field
+from typing import Any
 
 from dreamshard.tables import Tables
 
 KINDS = ("added", "removed", "resized", "drifted")
-Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DriftThresholds:
     """Least changes that count; 0 for any change.
 
@@ -25,14 +21,14 @@ class DriftThresholds:
         pooling: relative change of a table's pooling factor, 0.1 for 10 %.
         reuse: share of a table's distinct rows that change their bin.
         share: changed share of the tables for the whole dataset to count as changed, 1 for all.
-
-    Raises:
-        ValueError: a threshold is negative or not finite.
     """
 
-    pooling: Threshold = 0.1
-    reuse: Threshold = 0.1
-    share: Threshold = 0.0
+    pooling: float = 0.1
+    reuse: float = 0.1
+    share: float = 0.0
+
+
+USUAL = DriftThresholds()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +49,12 @@ class TableChange:
     pooling_factor: tuple[float, float]
     reuse: float
     weight: float
+
+    def counts(self, limits: DriftThresholds) -> bool:
+        """Whether it is more than noise."""
+        before, after = self.pooling_factor
+        drift = abs(after - before) / before if before else math.inf * (after > 0)
+        return self.kind != "drifted" or _reaches(drift, limits.pooling) or _reaches(self.reuse, limits.reuse)
 
     def row(self) -> dict[str, str]:
         """The change as a row of a table for people."""
@@ -115,22 +117,21 @@ class DatasetDiff:
         return f"{counts} ({tables}), most of all {self.changes[0].name}, {self.changes[0].kind}"
 
 
-def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresholds | None = None) -> DatasetDiff:
+def diff_datasets(before: Tables | None, after: Tables, limits: DriftThresholds = USUAL) -> DatasetDiff:
     """Changes from `before` to `after`; tables are matched by name.
 
     Args:
         before: dataset that was trained on, or None if there is none.
         after: current dataset.
-        thresholds: by default `DriftThresholds()`.
+        limits: least changes that count.
     """
-    limits = thresholds or DriftThresholds()
     if before is None:
         return DatasetDiff(changes=(), num_before=0, num_after=len(after), matters=True)
     old, new = ({name: tables.select([t]) for t, name in enumerate(tables.names)} for tables in (before, after))
     work = max(float((before.pooling_factor.double() * before.dim).sum()), 1e-12)
     memory = float((before.rows * before.dim).sum())
-    found = [_change(name, old.get(name), new.get(name), work, memory) for name in old | new]
-    changes = sorted((each for each in found if _counts(each, limits)), key=lambda each: (-each.weight, each.name))
+    changes = [_change(name, old.get(name), new.get(name), work, memory) for name in old | new]
+    changes = sorted((each for each in changes if each.counts(limits)), key=lambda each: (-each.weight, each.name))
     matters = _reaches(len(changes) / max(len(before), len(after)), limits.share)
     return DatasetDiff(changes=tuple(changes), num_before=len(before), num_after=len(after), matters=matters)
 
@@ -144,17 +145,10 @@ def _change(name: str, old: Tables | None, new: Tables | None, work: float, memo
         p, q = old.bins[0].double(), new.bins[0].double()
         reuse = 0.5 * float((p - q).abs().sum() + (p.sum() - q.sum()).abs())
         kind = "drifted" if pair[0][:2] == pair[1][:2] else "resized"
-    of_table = (pooling[0] * dim[0], pooling[1] * dim[1])
-    changed_work = max(abs(of_table[1] - of_table[0]), reuse * max(of_table)) / work
+    before, after = pooling[0] * dim[0], pooling[1] * dim[1]
+    changed_work = max(abs(after - before), reuse * max(before, after)) / work
     weight = max(changed_work, abs(rows[1] * dim[1] - rows[0] * dim[0]) / memory)
     return TableChange(name=name, kind=kind, rows=rows, dim=dim, pooling_factor=pooling, reuse=reuse, weight=weight)
-
-
-def _counts(change: TableChange, limits: DriftThresholds) -> bool:
-    """Whether a change is more than noise."""
-    before, after = change.pooling_factor
-    drift = abs(after - before) / before if before else math.inf * (after > 0)
-    return change.kind != "drifted" or _reaches(drift, limits.pooling) or _reaches(change.reuse, limits.reuse)
 
 
 def _reaches(change: float, threshold: float) -> bool:

@@ -1,14 +1,12 @@
-"""Whether a candidate becomes champion, why, and its standing in its topology."""
+"""Whether a candidate becomes champion, and why."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from dreamshard.evaluation import PairedComparison
 from dreamshard.recipes import RECIPES
-from storage.mlflow_store import registry
-from storage.mlflow_store.registry import PROVISIONAL, REPLACED, TRYOUT, Version
+from storage.mlflow_store.registry import REPLACED, Version
 from storage.run_records.trainings import Training
-from storage.store import Store
 
 FALSE_ALARMS = 0.025
 """Largest probability that a candidate as good as a champion ever replaces it, however many nights it is compared.
@@ -214,42 +212,3 @@ def _is_named(made_of: Training) -> bool:
     """Whether a person named the tables to train on, rather than taking the recipe's own."""
     name = made_of.recipe.name
     return name not in RECIPES or made_of.source != RECIPES[name].workload.source
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Where a version stands after a promotion.
-
-    Attributes:
-        alias: the alias that it has; `none` for a try-out.
-        words: the same for people, e.g. `champion of simulated h100 · 4 devices`.
-        note: a further remark; empty if none.
-    """
-
-    alias: Literal["champion", "challenger", "none"]
-    words: str
-    note: str = ""
-
-
-def settle(store: Store, version: Version, decision: Decision) -> Standing:
-    """Make the candidate what the decision says, in its topology; the caller holds the registry's lock."""
-    command = f"`dreamshard promote {version.uri}`"
-    if not decision.already_champion:
-        registry.set_alias(store, version.uri, decision.alias, decision.reason, provisional=decision.provisional)
-    elif decision.provisional != version.tags.get(PROVISIONAL, ""):
-        registry.tag(store, version.uri, {PROVISIONAL: decision.provisional or None})
-    in_use = registry.champion(store)
-    named = "provisional champion" if decision.alias == "champion" and decision.provisional else decision.alias
-    is_other = in_use is not None and in_use.model != version.model
-    note = f"`champion` alone means {in_use}; {command} makes it mean this one" if is_other else ""
-    return Standing(alias=decision.alias, words=f"{named} of {version.made_of.topology}", note=note)
-
-
-def try_out(store: Store, version: Version, decision: Decision) -> Standing:
-    """Leave all as it is, and record why; a version that was decided on before keeps its standing."""
-    if "decided_by" in version.tags:
-        note = f"it was decided on at {version.tags['decided_at']}"
-        return Standing(alias="none", words="left as it is", note=note)
-    registry.tag(store, version.uri, {"reason": decision.reason, TRYOUT: "yes"})
-    note = f"no version's standing changed; `dreamshard promote {version.uri}` makes it champion"
-    return Standing(alias="none", words="a try-out", note=note)

@@ -25,7 +25,7 @@ class Start:
     """How a training starts.
 
     Attributes:
-        warm: placer to continue from; None to start from nothing.
+        warm: placer to continue from; None to start from scratch.
         split_of: key of the task sets whose table split is kept; None to draw a new split.
         why: the reason, as it follows "training ... starts".
     """
@@ -40,7 +40,7 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
 
     Args:
         training: its known parts so far: recipe, tables and testbed.
-        full: start from nothing all the same; the table split is kept, so that the champion is evaluated on tables that
+        full: start from scratch all the same; the table split is kept, so that the champion is evaluated on tables that
             it was not trained on either.
 
     Raises:
@@ -54,13 +54,13 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
         and (not training.is_fixed or known_as(version.made_of.source) == training.source)
     ]
     if not alike:
-        return Start(why="from nothing: no version was trained on this testbed, hardware and shape of tasks yet")
+        return Start(why="from scratch: no version was trained on this testbed, hardware and shape of tasks yet")
     base = next((version for version in alike if version.is_champion), alike[0])
     split_of = _kept_split(store, base, training, full=full)
     if full:
-        return Start(split_of=split_of, why="from nothing, because a full training was requested")
+        return Start(split_of=split_of, why="from scratch, because a full training was requested")
     if split_of is None:
-        return Start(why=f"from nothing with a new table split: that of {base} is too small")
+        return Start(why=f"from scratch with a new table split: that of {base} is too small")
     warm = base.made_of.warm
     if base.made_of.dataset == training.dataset:
         return Start(warm=warm, split_of=split_of, why=f"as {base} did, which was trained on the same tables")
@@ -76,7 +76,7 @@ def _kept_split(store: Store, base: Version, training: Training, *, full: bool) 
         if full:
             return None
         raise ValueError(
-            f"the table split of {base} is lost, so held-out tables may have been trained on; train from nothing with --full"
+            f"the table split of {base} is lost, so held-out tables may have been trained on; train from scratch with --full"
         )
     if training.is_fixed:
         return tasks
@@ -101,13 +101,13 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
 
 
 def _is_like(made_of: Training, config: Recipe) -> bool:
-    own, tasks = made_of.recipe, config.tasks
-    sizes = ("devices_per_host", *(() if tasks.mode == "fixed" else ("tables_per_task",)))
+    trained, tasks = made_of.recipe.tasks, config.tasks
     return (
-        (own.name, known_as(made_of.source)) == (config.name, config.workload.source)
+        (made_of.recipe.name, known_as(made_of.source)) == (config.name, config.workload.source)
         and made_of.is_fixed == (tasks.mode == "fixed")
-        and all(getattr(own.tasks, size) == getattr(tasks, size) for size in sizes)
-        and ("memory_bytes" in config.derived or own.tasks.memory_bytes == tasks.memory_bytes - tasks.reserve_bytes)
+        and (made_of.is_fixed or trained.tables_per_task == tasks.tables_per_task)
+        and trained.devices_per_host == tasks.devices_per_host
+        and ("memory_bytes" in config.derived or trained.memory_bytes == tasks.memory_bytes - tasks.reserve_bytes)
         and _is_on(made_of, config)
     )
 
@@ -117,8 +117,8 @@ def version_in_use(store: Store, config: Recipe) -> Version | None:
 
     If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the default model.
     """
-    found = [each for each in registry.versions(store) if each.is_champion and _is_on(each.made_of, config)]
-    return min(found, key=lambda version: not version.is_default, default=None)
+    champions = [each for each in registry.versions(store) if each.is_champion and _is_on(each.made_of, config)]
+    return max(champions, key=lambda version: version.is_default, default=None)
 
 
 def _is_on(made_of: Training, config: Recipe) -> bool:

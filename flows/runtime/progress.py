@@ -1,7 +1,7 @@
 """Progress of a run, shown in the terminal and as a Prefect artifact."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -13,8 +13,8 @@ from prefect.context import FlowRunContext
 Listener = Callable[[str, int, int, str], None]
 """Called with (stage, done, total, note) whenever a part of a stage is done."""
 
-STAGES = {"ingest": 5, "tasks": 1, "train": 70, "evaluate": 20, "register": 3, "promote": 1}
-"""The stages of the whole chain, and the share of its time that each usually takes, in percent."""
+STAGES = ("ingest", "tasks", "train", "evaluate", "promote")
+"""Stages of the whole chain; `measure` and `exchange` are steps of `train`."""
 
 ANNOUNCEMENT = ""
 """The stage of sentences that belong to none."""
@@ -36,8 +36,8 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 @contextmanager
-def progress_artifact(stages: Sequence[str] = tuple(STAGES)) -> Iterator[None]:
-    """Show the progress of these stages on the flow run's page in Prefect during the block."""
+def progress_artifact() -> Iterator[None]:
+    """Show the progress of the current stage on the flow run's page in Prefect during the block."""
     if FlowRunContext.get() is None:
         yield
         return
@@ -46,10 +46,9 @@ def progress_artifact(stages: Sequence[str] = tuple(STAGES)) -> Iterator[None]:
 
     def show(stage: str, done: int, total: int, note: str) -> None:
         nonlocal updated
-        if stage in stages and (done == total or time.monotonic() >= updated + _LEAST_S):
+        if stage != ANNOUNCEMENT and (done == total or time.monotonic() >= updated + _LEAST_S):
             updated = time.monotonic()
-            percent = overall_percent(stage, done, total, stages)
-            update_progress_artifact(artifact, percent, f"{stage}: {done} of {total} {note}".strip())
+            update_progress_artifact(artifact, 100 * done / max(total, 1), f"{stage}: {done} of {total} {note}".strip())
 
     with listening(show):
         yield
@@ -65,10 +64,3 @@ def report_progress(stage: str, done: int, total: int, note: str = "") -> None:
     """Report that `done` of `total` parts of `stage` are finished."""
     for listener in _listeners.get():
         listener(stage, done, total, note)
-
-
-def overall_percent(stage: str, done: int, total: int, stages: Sequence[str] = tuple(STAGES)) -> float:
-    """Percentage of `stages` that is finished when `done` of `total` parts of `stage` are."""
-    shares = [STAGES.get(name, 1) for name in stages]
-    position = stages.index(stage)
-    return 100 * (sum(shares[:position]) + shares[position] * done / max(total, 1)) / sum(shares)

@@ -22,8 +22,9 @@ from mlflow.exceptions import MlflowException
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
-"""MLflow's codes for answers 500, 503 and 429 of a server, and for a database that is locked or unavailable."""
+_PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "BAD_REQUEST")
+"""MLflow's codes for answers 500, 503 and 429 of a server, for a database that is locked or unavailable, and for one of two
+runs that bring the same new dataset at once."""
 
 
 def retried_task(name: str, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]:

@@ -7,7 +7,7 @@ share a server. `deploy` makes the limit; without it, the file lock alone holds.
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 def registry_lock(store: Store) -> Iterator[None]:
     """Nobody else in this home or store, or on this Prefect server, registers or promotes during the block."""
     has_server = get_current_settings().api.url is not None
-    between_hosts = concurrency(REGISTRY, lease_duration=LEASE_S) if has_server else nullcontext()
-    with store_lock(store, "registry"), between_hosts:
+    with store_lock(store, "registry"), concurrency(REGISTRY if has_server else [], lease_duration=LEASE_S):
         yield
 
 

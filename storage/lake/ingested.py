@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dreamshard.files import json_digest
 from dreamshard.tables import Tables
+from dreamshard.workloads import dataset_version
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import content_id, read_parquet, read_parquet_files, write_parquet
@@ -26,16 +27,21 @@ class Ingested:
     """The result of ingesting a source.
 
     Attributes:
-        dataset: version of the dataset.
+        tables: all of the source's, in its order.
         new: number of new or changed tables.
         reused: number of tables whose lookups and statistics were in the lake.
         notes: unused parts of the source, and assumptions.
     """
 
-    dataset: str
+    tables: Tables
     new: int
     reused: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def dataset(self) -> str:
+        """Version of the dataset of these tables."""
+        return dataset_version(self.tables)
 
 
 def keep_part(lake: Lake, key: str, fingerprints: Sequence[str], tables: Tables) -> None:

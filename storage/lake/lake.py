@@ -101,20 +101,16 @@ class Lake:
         existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
         return existing.intersection(files)
 
-    def write_dataset(self, tables: Tables, source: str, *, newest: bool = True) -> str:
+    def write_dataset(self, tables: Tables, source: str) -> str:
         """Write the tables of a dataset, and return its version; from now on it is the newest, even if it existed.
 
         Args:
             source: origin of the tables, for people.
-            newest: if not, it never counts as the newest, and one that exists stays as it is.
         """
         version = dataset_version(tables)
-        becomes_newest = newest and self.newest_dataset() != version
-        if becomes_newest or not self.has_dataset(version):
-            created_at = rows.now() if newest else None
-            content = rows.tables_to_rows(tables, source=source, created_at=created_at)
+        if self.newest_dataset() != version or not self.has_dataset(version):
+            content = rows.tables_to_rows(tables, source=source, created_at=rows.now())
             write_parquet(self._dataset_path(version), content)
-        if becomes_newest:
             write_json(self.root / "tables" / "_newest.json", {"dataset": version})
         return version
 
@@ -179,7 +175,7 @@ class Lake:
         except FileNotFoundError as error:
             raise ValueError(
                 f"{path} is lost, so it is not known which tables were trained on and which were held out; restore it, or "
-                "train from nothing with `dreamshard run --full`"
+                "train from scratch with `dreamshard run --full`"
             ) from error
         return TableSplit(frozenset(content["train"]), frozenset(content["test"]))
 

@@ -2,8 +2,7 @@
 
 create view versions as from lake.versions;
 
--- A dataset that `watch` only compared has no time.
-create view tables as from lake.tables where created_at is not null;
+create view tables as from lake.tables;
 
 create view tasks as from lake.tasks;
 

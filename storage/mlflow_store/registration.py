@@ -14,17 +14,12 @@ import pyarrow.parquet as pq
 import dreamshard
 from dreamshard.tables import Tables
 from dreamshard.training import TrainedPlacer, save_placer
-from dreamshard.training.config import Algorithm
 from storage.lake.rows import description_columns
 from storage.mlflow_store import registry, runs
+from storage.mlflow_store.runs import Run
 from storage.run_records.trainings import Training
 from storage.settings import Settings
 
-_ABOUT: dict[Algorithm, str] = {
-    "dreamshard": "Places embedding tables on devices.",
-    "paper": "Places embedding tables on devices as DreamShard was published (arXiv 2210.02023): the policy alone.",
-    "autoshard": "Places embedding tables on devices after AutoShard (arXiv 2208.06399): balances compute.",
-}
 _EXAMPLE = [
     {
         "num_devices": 2,
@@ -47,7 +42,7 @@ _REQUIREMENTS = (
 def register_placer(
     settings: Settings,
     placer: TrainedPlacer,
-    run: str,
+    run: Run,
     made_of: Training,
     *,
     metrics: Mapping[str, float | None] | None = None,
@@ -66,7 +61,7 @@ def register_placer(
         pool: training tables; their means replace fields that a served request omits.
     """
     name, experiment = made_of.topology.registered_model(settings.algorithm), runs.experiment_id(settings)
-    model = mlflow.initialize_logged_model(name, source_run_id=run, experiment_id=experiment)
+    model = mlflow.initialize_logged_model(name, source_run_id=run.id, experiment_id=experiment)
     with TemporaryDirectory() as scratch, warnings.catch_warnings(action="ignore"):  # that a plan is of type Any
         artifacts = {"placer": f"{scratch}/placer"}
         save_placer(placer, Path(artifacts["placer"]))
@@ -84,18 +79,18 @@ def register_placer(
         )
     mlflow.finalize_logged_model(model.model_id, "READY")
     # first: a version that exists has its metrics
-    runs.log_metrics(settings, run, metrics or {}, step, model=model.model_id)
+    run.log_metrics(metrics or {}, step, model=model.model_id)
     measured = placer.cost_network.measured_on
     conditions = {} if measured is None else {registry.MEASURED_ON: measured.model_dump_json()}
     labels = {**(tags or {}), registry.MADE_OF: made_of.to_json(), **conditions}
-    tracking = runs.client(settings)
+    tracking = run.tracking
     if not tracking.search_registered_models(f"name = '{name}'"):
-        about = f"{_ABOUT[settings.algorithm]} Costs are of {made_of.topology}."
+        about = f"Places embedding tables on devices: algorithm {settings.algorithm}, costs of {made_of.topology}."
         tracking.create_registered_model(name, description=about)
     version = tracking.create_model_version(
         name,
         f"models:/{model.model_id}",
-        run,
+        run.id,
         {label: str(value) for label, value in labels.items()},
         model_id=model.model_id,
     )

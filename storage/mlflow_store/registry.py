@@ -20,11 +20,10 @@ import mlflow.artifacts
 
 from dreamshard import training
 from dreamshard.costs import MeasuredOn
-from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainedPlacer
 from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 from storage.mlflow_store.runs import client
-from storage.run_records.trainings import Topology, Training
+from storage.run_records.trainings import Topology, Training, source_label
 from storage.settings import LOCAL, Settings
 from storage.version_names import ALIASES, algorithm_of, in_words, model_and_name, number_of
 
@@ -82,6 +81,13 @@ class Version:
     def model(self) -> str:
         """Its registered model."""
         return model_and_name(self.uri)[0]
+
+    @property
+    def name(self) -> str:
+        """Its number, tables and start in a few words: `v4 tables.csv +3 -2, warm from v3`."""
+        warm, tables = self.made_of.warm, [source_label(self.made_of.source), self.tags.get("table_diff", "")]
+        start = f"warm from v{number_of(warm.version)}" if warm else "from scratch"
+        return f"v{self.number} {' '.join(filter(None, tables))}, {start}"
 
     @property
     def algorithm(self) -> Algorithm:
@@ -151,7 +157,7 @@ def versions(settings: Settings) -> list[Version]:
             model_id=str(each.source).removeprefix("models:/"),
             created=datetime.fromtimestamp(each.creation_timestamp / 1000, UTC).replace(tzinfo=None),
             tags=dict(each.tags),
-            aliases=tuple(alias for alias, n in models[each.name].aliases.items() if str(n) == str(each.version)),
+            aliases=tuple(each.aliases),
             is_default=bool(has_default) and each.name == default,
             description=each.description or "",
         )
@@ -159,17 +165,16 @@ def versions(settings: Settings) -> list[Version]:
     ]
 
 
+def all_versions(settings: Settings) -> list[Version]:
+    """All versions of all algorithms, of each algorithm newest first."""
+    return [version for algorithm in ALGORITHMS for version in versions(settings.of(algorithm))]
+
+
 def champion(settings: Settings, topology: Topology | None = None) -> Version | None:
     """The algorithm's champion of a topology, by default of the default model; None before the first."""
     model = topology and topology.registered_model(settings.algorithm)
-    return next(
-        (
-            version
-            for version in versions(settings)
-            if version.is_champion and (version.model == model if model else version.is_default)
-        ),
-        None,
-    )
+    champions = (version for version in versions(settings) if version.is_champion)
+    return next((each for each in champions if (each.model == model if model else each.is_default)), None)
 
 
 def find(settings: Settings, name: str) -> Version:
@@ -184,7 +189,7 @@ def find(settings: Settings, name: str) -> Version:
         if is_of_model and wanted in (str(version.number), *version.aliases):
             return version
     what = f"{in_words(name)} yet" if wanted in ALIASES else f"version {name!r}"
-    known = [version.uri for algorithm in ALGORITHMS for version in versions(settings.of(algorithm))]
+    known = [version.uri for version in all_versions(settings)]
     option = "" if settings.algorithm == DEFAULT_ALGORITHM else f" --algorithm {settings.algorithm}"
     advice = f"registered: {', '.join(known)}" if known else f"train one with `dreamshard run{option}`"
     raise ValueError(f"there is no {what} at {settings.tracking_uri}; {advice}")
@@ -223,14 +228,12 @@ def set_alias(
         decision |= {PROVISIONAL: provisional or None, REPLACED: None}
     tag(settings, version.uri, decision)
     if alias == "champion":
-        known = versions(settings)
-        for former in (each for each in known if each.is_champion and each.model == version.model):
-            if former.uri != version.uri:
-                registry.set_registered_model_alias(version.model, "previous", str(former.number))
-                tag(settings, former.uri, {REPLACED: now} if by_hand else {})
+        former, default = champion(settings, version.made_of.topology), champion(settings) or version
+        if former is not None and former.uri != version.uri:
+            registry.set_registered_model_alias(version.model, "previous", str(former.number))
+            tag(settings, former.uri, {REPLACED: now} if by_hand else {})
         if "challenger" in version.aliases:
             registry.delete_registered_model_alias(version.model, "challenger")
-        default = next((each for each in known if each.is_default), version)
         is_better = version.made_of.topology.is_measured and not default.made_of.topology.is_measured
         if by_hand or is_better or default.model == version.model:
             registry.set_registered_model_tag(version.model, DEFAULT, datetime.now(UTC).isoformat())
@@ -260,8 +263,8 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> dict[s
 
 def referenced_keys(settings: Settings) -> frozenset[str]:
     """The values of the tags `REFERENCES` of all versions, of all algorithms."""
-    known = [version for algorithm in ALGORITHMS for version in versions(settings.of(algorithm))]
-    return frozenset(version.tags[name] for version in known for name in REFERENCES if name in version.tags)
+    found = all_versions(settings)
+    return frozenset(version.tags[name] for version in found for name in REFERENCES if name in version.tags)
 
 
 def load_placer(name: str = "champion", settings: Settings | None = None) -> TrainedPlacer:
@@ -290,19 +293,4 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
         placer = training.load_placer(Path(folder))
     if settings is None and version.provisional:
         logger.warning("%s is %s", version.uri, version.provisional)
-    return placer
-
-
-def load_predictor(name: str, settings: Settings) -> DreamShardPlacer:
-    """The placer of a version that predicts what steps cost; raises like `load_placer`.
-
-    Raises:
-        ValueError: also if it is one of AutoShard, which predicts compute only.
-    """
-    placer = load_placer(name, settings)
-    if not isinstance(placer, DreamShardPlacer):
-        raise ValueError(
-            f"{name} is a version of {placer.name}, which predicts compute and no communication, so it cannot predict what "
-            "steps cost; name a version of another algorithm"
-        )
     return placer

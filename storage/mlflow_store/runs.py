@@ -1,26 +1,23 @@
-"""Runs in MLflow, by its fluent functions: one parent per chain, a nested run per stage, and their logs."""
+"""Runs in MLflow, by its fluent functions: one per flow, a nested one per stage, and their logs."""
 
 import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.data.pandas_dataset import from_pandas
-from mlflow.entities import Dataset, DatasetInput, InputTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, RunData
 from mlflow.exceptions import MlflowException
-from mlflow.store.artifact.artifact_repository_registry import (
-    get_artifact_repository,
-    get_registered_artifact_repositories,
-)
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from dreamshard.files.text import error_sentence, without_passwords
 from storage.settings import LOCAL, Settings
@@ -35,8 +32,7 @@ CHAIN_KEY = "dreamshard.chain"
 STAGE = "dreamshard.stage"
 DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
-_LONGEST = 5000  # characters of a tag
-_TRIES = 3
+LONGEST = 5000  # characters of a tag or description
 
 
 def client(settings: Settings) -> MlflowClient:
@@ -91,52 +87,112 @@ def experiment_id(settings: Settings) -> str:
         return experiment_id(settings)  # another run has just created it
 
 
-@contextmanager
-def chain(
+@dataclass(frozen=True)
+class Run:
+    """A run in MLflow: of a flow, or of a stage below it.
+
+    Attributes:
+        settings: address of MLflow.
+        id: MLflow's.
+    """
+
+    settings: Settings
+    id: str
+
+    @property
+    def tracking(self) -> MlflowClient:
+        """MLflow's client."""
+        return client(self.settings)
+
+    @property
+    def data(self) -> RunData:
+        """Its tags, parameters and newest metrics."""
+        return self.tracking.get_run(self.id).data
+
+    @property
+    def address(self) -> str:
+        """Where people find it, without passwords: its page if there is a server, else the database and its id."""
+        server = without_passwords(self.settings.tracking_uri)
+        return f"{server.rstrip('/')}/{self.link()}" if server.startswith("http") else f"{server} run {self.id}"
+
+    def link(self, file: str = "") -> str:
+        """Link to it, or to a file of it, on MLflow's pages, relative to the address of the server."""
+        experiment = self.tracking.get_run(self.id).info.experiment_id
+        return f"#/experiments/{experiment}/runs/{self.id}{file and f'/artifacts/{file}'}?{MODEL_TRAINING}"
+
+    def stage(self, name: str) -> AbstractContextManager["Run"]:
+        """Open a stage's run below it for a block; one that was opened before and has not finished is resumed."""
+        return _open(self.settings, name, {_PARENT: self.id, STAGE: name}, {})
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Log parameters, nested ones as `outer.inner`; those that it has keep their value."""
+        known = self.data.params
+        mlflow.log_params({name: value for name, value in _flatten(params) if name not in known}, run_id=self.id)
+
+    def log_metrics(
+        self, metrics: Mapping[str, float | None], step: int = 0, *, tasks: str = "", model: str | None = None
+    ) -> None:
+        """Log metrics, except those that are None or not finite.
+
+        Args:
+            step: the iteration.
+            tasks: key of the tasks that they were measured on, for `on_tasks`.
+            model: MLflow's id of the model that they are of.
+        """
+        client(self.settings)
+        known = {name: value for name, value in on_tasks(metrics, tasks).items() if value is not None}
+        if finite := {name: float(value) for name, value in known.items() if math.isfinite(value)}:
+            mlflow.log_metrics(finite, step, run_id=self.id, model_id=model)
+
+    def log_table(self, rows: Sequence[Mapping[str, Any]], name: str = "evaluation") -> None:
+        """Log rows as the table `tables/NAME.json`, which MLflow's UI shows and compares; once per run."""
+        file = f"tables/{name}.json"
+        if rows and all(entry.path != file for entry in self.tracking.list_artifacts(self.id, "tables")):
+            mlflow.log_table(pd.DataFrame(rows), file, run_id=self.id)
+
+    def log_input(self, frame: pd.DataFrame, *, name: str, digest: str) -> None:
+        """Log training tables as an input: `mlflow.log_input` for a run that need not be the active one."""
+        with warnings.catch_warnings(action="ignore"):  # that whole numbers cannot be missing
+            data = from_pandas(frame, name=name[:500], digest=digest[:36]).to_dict()
+        tags = [InputTag("mlflow.data.context", "training")]
+        self.tracking.log_inputs(self.id, [DatasetInput(Dataset(**data), tags)])
+
+
+def open_run(
     settings: Settings, name: str, *, key: str | None = None, tags: Mapping[str, str] | None = None
-) -> Iterator[str]:
-    """Yield the id of a chain's parent run, which ends with the block.
+) -> AbstractContextManager[Run]:
+    """Open the run of a flow for a block.
 
     Args:
         name: how MLflow shows it, e.g. `retrain`.
-        key: identifies this chain across restarts: an unfinished run of the same key is resumed. None for a new run.
+        key: identifies it across restarts: an unfinished run of the same key is resumed. None for a new run.
         tags: tags for searching.
     """
-    with _open(settings, name, {CHAIN_KEY: key} if key else {}, tags or {}) as run:
-        yield run
+    return _open(settings, name, {CHAIN_KEY: key} if key else {}, tags or {})
 
 
 @contextmanager
-def stage(settings: Settings, parent: str, name: str) -> Iterator[str]:
-    """Yield the id of a stage's run below its chain's; one that was opened before and has not finished is resumed."""
-    with _open(settings, name, {_PARENT: parent, STAGE: name}, {}) as run:
-        yield run
-
-
-@contextmanager
-def _open(settings: Settings, name: str, labels: Mapping[str, str], tags: Mapping[str, str]) -> Iterator[str]:
+def _open(settings: Settings, name: str, labels: Mapping[str, str], tags: Mapping[str, str]) -> Iterator[Run]:
     """The newest unfinished run that carries `labels`, or a new one; a failed one says why in its description."""
-    experiment = experiment_id(settings)
-    resumed = _unfinished(settings, experiment, labels) if labels else None
+    experiment, resumed = experiment_id(settings), None
+    if labels:
+        of_labels = [f"tags.`{label}` = '{value}'" for label, value in labels.items()]
+        query = " and ".join([*of_labels, "status != 'FINISHED'"])
+        found = client(settings).search_runs([experiment], query, max_results=1)
+        resumed = found[0].info.run_id if found else None
     new = None if resumed else {**labels, **tags}
     with mlflow.start_run(resumed, experiment, name, nested=True, tags=new) as run:
         try:
-            yield str(run.info.run_id)
+            yield Run(settings, str(run.info.run_id))
         except BaseException as error:
-            mlflow.set_tag(DESCRIPTION, error_sentence(error)[:_LONGEST])
+            mlflow.set_tag(DESCRIPTION, error_sentence(error)[:LONGEST])
             if not isinstance(error, Exception):
                 mlflow.end_run("KILLED")
             raise
 
 
-def _unfinished(settings: Settings, experiment: str, labels: Mapping[str, str]) -> str | None:
-    query = " and ".join([*(f"tags.`{label}` = '{value}'" for label, value in labels.items()), "status != 'FINISHED'"])
-    found = client(settings).search_runs([experiment], query, max_results=1)
-    return str(found[0].info.run_id) if found else None
-
-
 def end_killed(settings: Settings, key: str, why: str) -> None:
-    """Mark the chain `key` and its unfinished stages as KILLED, also if the cancellation ended them as failed."""
+    """Mark the run of a flow and its unfinished stages as KILLED, also if the cancellation ended them as failed."""
     tracking = client(settings)
     experiment = tracking.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
@@ -150,69 +206,18 @@ def end_killed(settings: Settings, key: str, why: str) -> None:
             tracking.set_terminated(run, "KILLED")
 
 
-def log_params(settings: Settings, run: str, params: Mapping[str, Any]) -> None:
-    """Log parameters, nested ones as `outer.inner`; those that the run has keep their value."""
-    known = client(settings).get_run(run).data.params
-    mlflow.log_params({name: value for name, value in _flatten(params) if name not in known}, run_id=run)
-
-
-def log_metrics(
-    settings: Settings,
-    run: str,
-    metrics: Mapping[str, float | None],
-    step: int = 0,
-    *,
-    tasks: str = "",
-    model: str | None = None,
-) -> None:
-    """Log metrics, except those that are None or not finite.
+def on_tasks(metrics: Mapping[str, float | None], tasks: str) -> dict[str, float | None]:
+    """Metrics with the key of their tasks in their names, since MLflow sets equal names side by side.
 
     Args:
-        step: the iteration.
-        tasks: key of the tasks that they were measured on. It becomes part of the names, since MLflow sets metrics of the
-            same name side by side.
-        model: MLflow's id of the model that they are of.
+        tasks: empty for metrics of no tasks.
     """
-    prefix = of_tasks(tasks) if tasks else ""
-    finite = {
-        f"{prefix}{name}": float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)
-    }
-    client(settings)
-    if finite:
-        mlflow.log_metrics(finite, step, run_id=run, model_id=model)
+    return {f"{of_tasks(tasks)}{name}": value for name, value in metrics.items()}
 
 
 def of_tasks(tasks: str) -> str:
     """How names of metrics begin that were measured on tasks."""
-    return f"tasks_{tasks[:8]}/"
-
-
-def log_table(settings: Settings, run: str, rows: Sequence[Mapping[str, Any]], name: str = "evaluation") -> None:
-    """Log rows as the table `tables/NAME.json`, which MLflow's UI shows and compares; once per run."""
-    tracking, file = client(settings), f"tables/{name}.json"
-    if rows and all(entry.path != file for entry in tracking.list_artifacts(run, "tables")):
-        mlflow.log_table(pd.DataFrame([dict(row) for row in rows]), file, run_id=run)
-
-
-def log_input(
-    settings: Settings, run: str, frame: pd.DataFrame, context: str, *, source: str, name: str, digest: str
-) -> None:
-    """Log a dataset as an input of a run: `mlflow.log_input` for a run that need not be the active one.
-
-    MLflow may refuse one of two runs that bring the same new dataset at once, so it tries again.
-    """
-    known = source if urlsplit(source).scheme in get_registered_artifact_repositories() else None
-    with warnings.catch_warnings(action="ignore"):  # that whole numbers cannot be missing
-        data = from_pandas(frame, known, name=name[:500], digest=digest[:36]).to_dict()  # type: ignore[arg-type]  # None too
-    inputs = [DatasetInput(Dataset(**data), [InputTag("mlflow.data.context", context)])]
-    for left in reversed(range(_TRIES)):
-        try:
-            client(settings).log_inputs(run, inputs)
-        except MlflowException as error:
-            if error.error_code != "BAD_REQUEST" or not left:  # MLflow's code for a database error
-                raise
-        else:
-            return
+    return tasks and f"tasks_{tasks[:8]}/"
 
 
 def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dict[str, str], dict[str, float]]]:
@@ -223,18 +228,6 @@ def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dic
     wanted = ", ".join(f"'{run}'" for run in runs)
     found = mlflow.search_runs([experiment_id(settings)], f"attributes.run_id IN ({wanted})", output_format="list")
     return {run.info.run_id: ({**run.data.tags, **run.data.params}, run.data.metrics) for run in found}
-
-
-def run_address(settings: Settings, run: str) -> str:
-    """Where people find the run, without passwords: its page if there is a server, else the database and the run's id."""
-    own = without_passwords(settings.tracking_uri)
-    return f"{own.rstrip('/')}/{run_link(settings, run)}" if own.startswith("http") else f"{own} run {run}"
-
-
-def run_link(settings: Settings, run: str, file: str = "") -> str:
-    """Link to a run, or a file of it, on MLflow's pages, relative to the address of the server."""
-    experiment = client(settings).get_run(run).info.experiment_id
-    return f"#/experiments/{experiment}/runs/{run}{file and f'/artifacts/{file}'}?{MODEL_TRAINING}"
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dreamshard.training.config import ALGORITHMS
 from storage.lake.parquet_files import read_parquet, write_parquet
 from storage.lake.schemas import datasets
 from storage.mlflow_store import registry, runs
@@ -23,7 +22,7 @@ def versions(settings: Settings) -> list[dict[str, Any]]:
     Returns:
         Of each: its reference, standing (in words), the columns of the view `versions`, and every metric by name.
     """
-    rows = _rows(settings, [each for algorithm in ALGORITHMS for each in registry.versions(settings.of(algorithm))])
+    rows = _rows(settings, registry.all_versions(settings))
     rows.sort(key=lambda row: row["created_at"], reverse=True)  # stable: of one second, the highest number first
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
@@ -61,9 +60,9 @@ def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, 
     text, made_of = {**params, **version.tags}, version.made_of
     tasks = made_of.recipe.tasks
     metrics = {name: value for name, value in run_metrics.items() if "/" not in name}
-    for key in (text[name] for name in ("compared_tasks", "tasks") if name in text):
-        prefix = runs.of_tasks(key)
-        metrics |= {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
+    prefix = runs.of_tasks(text.get("tasks", ""))
+    of_tasks = {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
+    metrics |= of_tasks if prefix else {}
     columns: dict[str, Any] = {}
     for field in datasets()["versions"]:
         value = text.get(field.name) or None
@@ -75,23 +74,18 @@ def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, 
         "reference": version.uri,
         "standing": version.standing,
         **columns,
-        "model": version.model,
         "version": version.number,
-        "algorithm": version.algorithm,
-        "is_default": version.is_default,
+        **{name: getattr(version, name) for name in ("model", "algorithm", "name", "is_default")},
         "aliases": ", ".join(version.aliases),
         "created_at": version.created.replace(microsecond=0),
         "source": made_of.source,
         "dataset_version": made_of.dataset,
-        "mode": tasks.mode,
+        **{name: getattr(tasks, name) for name in ("mode", "devices_per_host", "precision", "optimizer")},
         "tables_per_task": "all" if made_of.is_fixed else str(tasks.tables_per_task),
         "testbed": made_of.testbed.kind,
         "hardware": made_of.testbed.identity,
         "devices": tasks.num_devices,
-        "devices_per_host": tasks.devices_per_host,
         "memory_gb": round(tasks.memory_bytes / 2**30, 3),
-        "precision": tasks.precision,
-        "optimizer": tasks.optimizer,
         "batch_size": made_of.testbed.batch_size,
         "recipe": made_of.recipe.name,
         "seed": made_of.testbed.seed,

@@ -17,8 +17,8 @@ from dreamshard.training import TRAINING_ALGORITHMS, TrainedPlacer, TrainingStat
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
 from storage.store import Store
 
-Metrics = dict[str, float]
-"""Metrics of one iteration by their names in MLflow."""
+Metrics = dict[str, float | None]
+"""Metrics of one iteration by their names in MLflow, which has none for None."""
 
 _ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
 

@@ -23,32 +23,6 @@ IN_USE = "current plan"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredRow:
-    """One placer on one held-out task.
-
-    Attributes:
-        overall_ms: mean cost of the slowest device; None where a shard did not fit.
-        predicted_ms: cost of the placement as a cost network predicts it; None if none predicts costs of steps.
-        place_ms: time to find the placement.
-        devices: `[D]` measured milliseconds by phase.
-        is_split: whether a table is in several shards.
-    """
-
-    placer: str
-    task: str
-    overall_ms: float | None
-    predicted_ms: float | None
-    place_ms: float
-    devices: tuple[dict[str, float], ...]
-    is_split: bool = False
-
-    @property
-    def fits(self) -> bool:
-        """Whether every shard fitted its device."""
-        return self.overall_ms is not None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlacerFigures:
     """One placer over all tasks.
 
@@ -57,7 +31,7 @@ class PlacerFigures:
         predicted_ms: mean predicted cost; None if nothing predicts costs of steps.
         place_ms: median time to find a placement; the first run compiles.
         predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
-        predicted_spearman: its mean rank correlation within a task; None without one.
+        is_split: whether it split a table in any task.
     """
 
     placer: str
@@ -65,7 +39,7 @@ class PlacerFigures:
     predicted_ms: float | None
     place_ms: float
     predicted_mape: float | None = None
-    predicted_spearman: float | None = None
+    is_split: bool = False
 
     @property
     def fits(self) -> bool:
@@ -74,32 +48,19 @@ class PlacerFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationReport:
-    """Placers measured on the same held-out tasks.
+class Subject:
+    """What is evaluated, and on which tasks.
 
     Attributes:
         key: names the report and its rows in the lake.
         dataset: version of the tables.
         tasks: key of the task sets.
         testbed: kind of testbed.
-        hardware: hardware that was measured.
-        reference: placer that gains are reported over.
-        placers: figures of each placer, most expensive first.
-        gains: gain of each placer over each other one: on held-out tasks of a pool, or on the model of a fixed one.
-        rows: every placer on every task.
-        model: name of the task of a fixed model, which `placers` and `gains` are of; None for a pool.
-        variant_gains: of a fixed model, the same on its drifted variants; empty if there are none.
-        heldout_placements: placements behind the prediction errors, none of which was trained on.
-        versions: URI of each registered version, by placer.
-        training: training of the candidate; None in a comparison of versions, as are the fields below.
+        hardware: hardware that is measured.
+        training: training of the candidate; None in a comparison of versions, as are the next two fields.
         iteration: number of iterations after which the candidate was taken.
         rival: version of the champion that the candidate has to beat; None if there is none.
-        caveat: reason to doubt the comparison; empty if there is none.
-        measured_on: devices, setting and library versions of the measurements.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
-        candidate: the placer of the training, by its algorithm.
-        steadiness: how steady the machine was.
-        level: cost of the reference placement over its cost in the training; None in a comparison.
     """
 
     key: str
@@ -107,20 +68,42 @@ class EvaluationReport:
     tasks: str
     testbed: str
     hardware: str
+    training: str | None = None
+    iteration: int | None = None
+    rival: str | None = None
+    unseen_tables: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReport(Subject):
+    """Placers measured on the same held-out tasks.
+
+    Attributes:
+        reference: placer that gains are reported over.
+        placers: figures of each placer, most expensive first.
+        gains: gain of each placer over each other one: on held-out tasks of a pool, or on the model of a fixed one.
+        task_names: names of the held-out tasks, in order.
+        model: name of the task of a fixed model, which `placers` and `gains` are of; None for a pool.
+        variant_gains: of a fixed model, the same on its drifted variants; empty if there are none.
+        heldout_placements: placements behind the prediction errors, none of which was trained on.
+        versions: URI of each registered version, by placer.
+        caveat: reason to doubt the comparison; empty if there is none.
+        measured_on: devices, setting and library versions of the measurements.
+        candidate: the placer of the training, by its algorithm.
+        steadiness: how steady the machine was.
+        level: cost of the reference placement over its cost in the training; None in a comparison.
+    """
+
     reference: str
     placers: tuple[PlacerFigures, ...]
     gains: Mapping[str, Mapping[str, PairedComparison]]
-    rows: tuple[MeasuredRow, ...]
+    task_names: tuple[str, ...]
     model: str | None = None
     variant_gains: Mapping[str, Mapping[str, PairedComparison]] = field(default_factory=dict)
     heldout_placements: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    training: str | None = None
-    iteration: int | None = None
-    rival: str | None = None
     caveat: str = ""
     measured_on: MeasuredOn | None = None
-    unseen_tables: int | None = None
     candidate: str = CANDIDATE
     steadiness: Steadiness | None = None
     level: float | None = None
@@ -129,15 +112,6 @@ class EvaluationReport:
     def is_predicted(self) -> bool:
         """Whether a placer of the report predicts what steps cost; AutoShard predicts compute only."""
         return any(figures.predicted_ms is not None for figures in self.placers)
-
-    @property
-    def task_names(self) -> list[str]:
-        """Names of the held-out tasks, in order."""
-        return list(dict.fromkeys(row.task for row in self.rows))
-
-    def splits(self, placer: str) -> bool:
-        """Whether a placer split a table in any task."""
-        return any(row.is_split for row in self.rows if row.placer == placer)
 
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""

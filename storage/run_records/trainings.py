@@ -105,11 +105,11 @@ class Training:
     """The inputs of a training.
 
     Attributes:
-        recipe: with all sizes; with the training settings of a training from nothing.
+        recipe: with all sizes; with the training settings of a training from scratch.
         dataset: version of the tables.
         tasks: key of the task sets drawn from them, and of their table split.
         testbed: where costs are measured; its seed is the training's.
-        warm: placer to continue from; None to start from nothing.
+        warm: placer to continue from; None to start from scratch.
         start: why it starts so, as it follows "training ... starts".
     """
 
@@ -166,6 +166,11 @@ class Training:
 _JSON = TypeAdapter(Training)
 
 
+def source_label(source: str) -> str:
+    """The last part of a path or address, or a bundled source's name: `tables.csv`."""
+    return source.rstrip("/").rsplit("/", 1)[-1]
+
+
 def write(store: Store, key: str, training: Training) -> None:
     """Keep what a training is made of."""
     with writing(store.checkpoints / key / RECORD) as file:
@@ -189,7 +194,7 @@ def earlier_samples(store: Store, key: str) -> list[CostSample]:
 
 
 def effort(store: Store, key: str) -> dict[str, int]:
-    """Placements that a training measured, earlier samples that it re-used, and measurements fewer than from nothing."""
+    """Placements that a training measured, earlier samples that it re-used, and measurements fewer than from scratch."""
     training, made = read(store, key), len(store.lake.read_cost_samples(key))
     return {
         "measurements_made": made,
@@ -203,5 +208,5 @@ def effort_sentence(store: Store, key: str) -> str:
     made, reused, saved = effort(store, key).values()
     warm = read(store, key).warm
     if warm is None:
-        return f"from nothing: {made} measurements"
+        return f"from scratch: {made} measurements"
     return f"warm from {in_words(warm.version)}: {reused} cost samples re-used, {saved} of {saved + made} measurements saved"

@@ -1,10 +1,181 @@
 """What holds of every placer on any task: legal, the same whatever the order of tables, and never worse for more memory."""
 
-import pytest
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
+import pytest
+import torch
+
+from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import hardware
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
+from dreamshard.rivals.neuroshard import NeuroShardPlacer
+from dreamshard.search import GreedyCostPlacer, RooflinePlacer
+from dreamshard.search.baselines import baselines
+from dreamshard.search.packing import PlacementLimits, pack
+from dreamshard.shards import allowed_devices, violation
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from tests.helpers.placer_properties import PLACERS, broken_properties, drawn_task, thread_differences
-from tests.helpers.tables import pool_of
+from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.trained import learnt, learnt_placer
+
+_WORSE = {"dreamshard": 1.01, "dreamshard_columns": 1.04, "prior": 1.04}
+"""By how much a search may end worse with more memory: in another local optimum, or with tables whole that had to be split,
+which are split for a gain of 3 % and more only."""
+
+_PROVE_NOTHING = ("policy", "dreamshard_columns", "prior")
+
+_FREE = ("neuroshard", "policy")  # place without constraints on devices; the policy may find nothing at all
+
+PLACERS: dict[str, Callable[[], Any]] = {
+    **{name: (lambda name=name: baselines()[name]) for name in baselines()},
+    "cost_greedy": lambda: GreedyCostPlacer(learnt().cost_network, learnt().normaliser),
+    "policy": lambda: replace(learnt_placer(), inference="policy"),
+    "dreamshard": lambda: replace(learnt_placer(), columns=False),
+    "dreamshard_columns": learnt_placer,
+    "prior": lambda: RooflinePlacer(hardware("a100")),
+    "neuroshard": lambda: NeuroShardPlacer(learnt().cost_network, learnt().normaliser, columns=False),
+    "autoshard": lambda: learnt_placer("autoshard"),
+}
+"""Makes a placer by name."""
+
+
+def drawn_task(seed: int) -> PlacementTask:
+    """A random task that memory and constraints do not rule out at once."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        try:
+            return _task(generator, seed)
+        except ValueError:
+            continue  # contradictory, or larger than all devices: refused before any placer sees it
+
+
+def broken_properties(name: str, task: PlacementTask) -> str:
+    """The properties that a placer breaks on a task, in words; empty where it breaks none."""
+    if name in _FREE:
+        task = replace(task, constraints=Constraints())
+    return "; ".join(_broken(name, PLACERS[name](), task))
+
+
+def thread_differences(name: str, task: PlacementTask) -> str:
+    """How placements by one and by four threads differ; empty where they do not."""
+    threads, placed = torch.get_num_threads(), []
+    for count in (1, 4, threads):
+        torch.set_num_threads(count)
+        placed.append(PLACERS[name]().place(task))
+    return "" if placed[0] == placed[1] else f"{name} places otherwise with four threads"
+
+
+def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
+    try:
+        placement = placer.place(task)
+    except NoPlacementError as error:
+        if name not in _PROVE_NOTHING and not error.is_proved:
+            yield f"found nothing, and proved nothing: {error}"
+        elif error.is_proved and _packs(task):
+            yield f"called impossible what is possible: {error}"
+        return
+    if broken := violation(task, placement):
+        yield f"is not legal: {broken}"
+    if _held(task, placer.place(task)) != _held(task, placement):
+        yield "places otherwise when asked again"
+    yield from _broken_by_order(placer, task, placement)
+    if not task.constraints.places_freely:
+        yield from _broken_by_numbers_of_devices(placer, task, placement)
+    if name in _WORSE:
+        roomier = replace(task, memory_bytes=int(1.3 * task.memory_bytes))
+        before, after = (float(placer.predict(task, placer.place(each)).overall_ms()) for each in (task, roomier))
+        if after > before * _WORSE[name]:
+            yield f"costs {after / before:.4f} with more memory"
+
+
+def _packs(task: PlacementTask) -> bool:
+    try:
+        return pack(PlacementLimits.of(task))[0] is not None
+    except NoPlacementError:
+        return False
+
+
+def _broken_by_order(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:
+    order = torch.arange(len(task.tables)).flip(0)
+    turned = replace(task, tables=task.tables.select(order))
+    if _held(turned, placer.place(turned)) != _held(task, placement):
+        yield "places otherwise when tables come in another order"
+
+
+def _broken_by_numbers_of_devices(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:
+    """Devices are alike but for their constraints, so these may name other ones."""
+    number = torch.randperm(task.num_devices, generator=torch.Generator().manual_seed(len(task.tables))).tolist()
+    other = replace(task, constraints=task.constraints.renumbered(number))
+    try:
+        renumbered = placer.place(other)
+    except NoPlacementError as error:
+        yield f"finds nothing when devices have other numbers: {error}"
+        return
+    if broken := violation(other, renumbered):
+        yield f"is not legal when devices have other numbers: {broken}"
+    if _held_by_kind(other, renumbered) != _held_by_kind(task, placement):
+        yield "places otherwise when devices have other numbers"
+
+
+def _held_by_kind(task: PlacementTask, placement: Placement) -> Counter[tuple[object, ...]]:
+    """What each device holds, beside its room and the tables that may be there, without its number."""
+    ranges_on: dict[int, set[tuple[str, int, int]]] = {}
+    for columns, device in _held(task, placement).items():
+        ranges_on.setdefault(device, set()).add(columns)
+    allowed, room = allowed_devices(task), task.capacity_bytes.tolist()
+    return Counter(
+        (room[d], tuple(allowed[:, d].tolist()), frozenset(ranges_on.get(d, set()))) for d in range(task.num_devices)
+    )
+
+
+def _held(task: PlacementTask, placement: Placement) -> dict[tuple[str, int, int], int]:
+    """Device by table and columns."""
+    tables = zip(task.tables.names, task.tables.dim.tolist(), placement.tables, strict=True)
+    return {
+        (name, *columns): place
+        for name, dim, sharding in tables
+        for columns, place in zip(sharding.ranges(dim), sharding.where, strict=True)
+    }
+
+
+def _task(generator: torch.Generator, seed: int) -> PlacementTask:
+    def drawn(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    count, num_devices = drawn(1, 14), drawn(1, 5)
+    rows = [10 ** drawn(2, 6) + drawn(0, 99) for _ in range(count)]
+    dims = [4 * drawn(1, 32) for _ in range(count)]
+    pooling = [0.5 + drawn(0, 2000) / 50 for _ in range(count)]
+    tables = tables_of(rows, dims, pooling)
+    sizes = PlacementTask(tables, 1, 0).table_bytes
+    share = (1.0, 1.02, 1.1, 1.5, 4.0)[drawn(0, 4)]  # of an even share, and at least the largest table
+    room = max(int(share * float(sizes.sum()) / num_devices) + 1, int(sizes.max()))
+    return PlacementTask(
+        tables, num_devices, room, name=f"random-{seed}", constraints=_constraints(tables, num_devices, room, drawn)
+    )
+
+
+def _constraints(tables: Tables, num_devices: int, room: int, drawn: Callable[[int, int], int]) -> Constraints:
+    """None for two tasks of three, or one of each kind at random."""
+    if drawn(0, 2) or len(tables) < 4 or num_devices < 3:
+        return Constraints()
+    names, last = tables.names, num_devices - 1
+    pinned = {names[0]: (drawn(0, last),)} if drawn(0, 1) else {}
+    if drawn(0, 1):
+        excluded = drawn(0, last)
+        pinned[names[1]] = tuple(device for device in range(num_devices) if device != excluded)
+    return Constraints(
+        pinned=pinned,
+        together=(frozenset(names[1:3]),) if drawn(0, 1) else (),
+        apart=(frozenset((names[0], names[3])),) if drawn(0, 1) else (),
+        memory_bytes_of=({drawn(0, last): 0} if not drawn(0, 3) else {})
+        | ({drawn(0, last): room * drawn(2, 8) // 4} if not drawn(0, 2) else {}),
+    )
+
 
 SEEDS = range(3)
 

@@ -1,6 +1,5 @@
 """Run `dreamshard` in the process of the tests, which starts Prefect's temporary server once instead of per command."""
 
-import gc
 import io
 import os
 from collections.abc import Callable
@@ -41,8 +40,6 @@ def dreamshard(*arguments: str | Path) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main([str(each) for each in arguments])
-    gc.enable()
-    gc.unfreeze()
     return Done(ended.value.code or 0, out.getvalue(), err.getvalue())
 
 

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ from prefect.logging import disable_run_logger
 
 from storage.store import Store, open_store
 from tests.flows.commands import Dreamshard, runner
-from tests.helpers.home_copies import copy_home
 from tests.helpers.tables import pool_of
 
 
@@ -57,6 +58,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> P
             assert done.returncode == 0, done.sentence
             finished.touch()
     return home
+
+
+def copy_home(home: Path, copy: Path) -> Path:
+    """Copy a home whose commands have ended; MLflow's addresses of files name the copy."""
+    shutil.copytree(home, copy, ignore=shutil.ignore_patterns("mlflow.db*"))
+    with closing(sqlite3.connect(home / "mlflow.db")) as source, closing(sqlite3.connect(copy / "mlflow.db")) as target:
+        target.executescript("\n".join(source.iterdump()).replace(str(home), str(copy)))
+    return copy
 
 
 @pytest.fixture(scope="module")

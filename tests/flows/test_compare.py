@@ -54,7 +54,7 @@ def home(mlflow_home: Callable[[], Path]) -> Path:
         same = {"recipe": "none", "source": "by hand", "dataset": dataset, "testbed": "simulated"}
         made_of = training_of("simulated", "a machine", tasks=f"tasks{seed}", tables_per_task=6, **same)
         placer = make_placer(start_training(half, TrainingConfig(), seed=seed))
-        with runs.chain(settings, "retrain", tags={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
+        with runs.open_run(settings, "retrain", tags={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
             tags = {"training": f"t{seed}", "iteration": 1, "dataset": dataset}
             metrics = {"eval_overall_ms": 3 - seed}
             registration.register_placer(settings, placer, run, made_of, metrics=metrics, tags=tags)
@@ -94,23 +94,22 @@ def test_every_pair_is_compared_on_the_same_tasks(compared, said):
     assert report["versions"] == {"version 1": ONE, "version 2": TWO}
     names = {"version 1", "version 2", "dim_greedy"}
     assert {name: set(gains) | {name} for name, gains in report["gains"].items()} == dict.fromkeys(names, names)
-    costs = {(row["task"], row["placer"]): row["overall_ms"] for row in report["rows"]}
+    measured = said("sql", "select task, placer, overall_ms, model_version from evaluations")
+    costs = {(row["task"], row["placer"]): row["overall_ms"] for row in measured}
     assert len(costs) == 3 * 4
     ratios = [costs[task, "version 2"] / costs[task, "version 1"] for task in dict.fromkeys(task for task, _ in costs)]
     assert report["gains"]["version 2"]["version 1"]["mean_gain"] == pytest.approx(1 - math.prod(ratios) ** 0.25)
-    rows = said("sql", "select placer, model_version, count(*) as n from evaluations group by 1, 2 order by 1")
-    assert [tuple(row.values()) for row in rows] == [("dim_greedy", None, 4), ("version 1", 1, 4), ("version 2", 2, 4)]
+    versions = {row["placer"]: row["model_version"] for row in measured}
+    assert versions == {"dim_greedy": None, "version 1": 1, "version 2": 2}
 
 
 def test_mlflow_has_both_versions_figures_under_one_name(store, compared):
     tracking, names = runs.client(store), set()
     for version in (ONE, TWO):
         run = tracking.get_run(registry.find(store, version).run)
-        (measured,) = (key for key in run.data.metrics if key.endswith("/compared_overall_ms"))
+        (measured,) = (key for key in run.data.metrics if key.endswith("/eval_overall_ms"))
         assert run.data.metrics[measured] > 0
         names.add(measured)
-        pages = tracking.list_artifacts(run.info.run_id, "comparisons")
-        assert [Path(file.path).name for file in pages] == [f"{compared['comparison']}.html"]
     assert len(names) == 1
 
 
@@ -180,6 +179,6 @@ def test_promote_changes_the_champion_and_previous_undoes_it(home, store, compar
 
 
 def test_a_page_interprets_no_html_of_what_it_reports():
-    page = html_page("| a | b |\n| --- | --- |\n| 1 | <script> |", "title")
+    page = html_page("| a | b |\n| --- | --- |\n| 1 | <script> |")
     assert "<td>1</td>" in page
     assert "<script>" not in page

@@ -25,7 +25,6 @@ from storage.run_records import checkpoints, trainings
 from storage.run_records.trainings import Training
 from storage.store import open_store
 from storage.version_names import in_words
-from tests.helpers.trained import same
 
 BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
 REMOVED, RESIZED, DRIFTED, ADDED = ("t3", "t4"), ("t5", "t6"), ("t7", "t8"), ("n0", "n1", "n2")
@@ -141,16 +140,6 @@ def test_earlier_samples_are_fitted_with_their_own_tables(home: Home):
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
     assert set(rows) <= home.store.lake.read_table_split(home.versions[0].made_of.tasks).train
     assert all(rows[name] == BEFORE[name][0] for name in rows)
-
-
-def test_a_killed_warm_training_ends_with_the_same_bits(home: Home):
-    store, training = home.store, home.versions[1].training
-    whole = checkpoints.load(store, training, "iteration_02")
-    (checkpoints.folder(store, training) / "iteration_02.zip").unlink()
-    assert checkpoints.last_iteration(store, training) == 1
-    assert home.train(home.versions[1].made_of.dataset) == training, "the same tables are the same training"
-    assert same(whole, checkpoints.load(store, training, "iteration_02"))
-    assert len(store.lake.read_cost_samples(run_key=training)) == 10
 
 
 def test_a_full_training_keeps_only_the_table_split(home: Home):

@@ -139,7 +139,7 @@ def test_a_chain_makes_one_whole_version_after_a_store_failure(finished, shared_
         monkeypatch.setattr(owner, name, first_fails)
 
     for owner, name in (
-        (Lake, "write_tasks"), (Lake, "write_evaluation"), (checkpoints, "save"), (runs, "log_table")
+        (Lake, "write_tasks"), (Lake, "write_evaluation"), (checkpoints, "save"), (runs.Run, "log_table")
     ):  # fmt: skip
         away_at_first(owner, name)
     done = shared_dreamshard(*RUN, "simulated", "--seed", "1", home=finished)

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.costs import CostSample
+from dreamshard.costs import CostSample, Exchange
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
 from storage.lake import Lake
+from storage.lake.parquet_files import write_rows
 from storage.settings import Settings
 from storage.store import Store, open_store
-from tests.helpers.samples import four_tables, make_sample
+from tests.helpers.lake import append_samples
+from tests.helpers.samples import four_tables, make_evaluation, make_sample
+from tests.helpers.testbeds import simulated
 from tests.helpers.trained import make_placer, start_training
 
 
@@ -65,3 +68,15 @@ def mlflow_settings(settings: Store, empty_database: Path) -> Store:
 def placer() -> TrainedPlacer:
     """A placer, untrained."""
     return make_placer(start_training(four_tables(), TrainingConfig(), seed=0))
+
+
+@pytest.fixture
+def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) -> None:
+    """A row for every view."""
+    lake.write_tasks([task], version, "train", "set")
+    lake.write_exchanges("abacus", [simulated().measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))])
+    append_samples(lake, [sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
+    lake.write_evaluation(
+        [make_evaluation(task, "random", 4.0)], {}, "key", dataset_version=version, testbed="cluster", hardware="x"
+    )
+    write_rows(lake.root / "versions" / "versions.parquet", "versions", [{"version": 1}])

@@ -1,4 +1,4 @@
-"""The lake on addresses: the cases of the local lake again, in memory and on an S3 server, and what is only there."""
+"""A lake on addresses: what it is given comes back from memory and from an S3 server, and other tools read it there."""
 
 import subprocess
 import sys
@@ -6,38 +6,22 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import torch
 
+from dreamshard.costs import CostSample
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from storage import notebook
 from storage.lake import catalog
+from storage.lake.sample_buffer import collecting
 from storage.settings import Settings
-from storage.store import open_store
-
-# the same cases, for the lake of this module's `settings`
-from tests.storage.lake.test_catalog import (  # noqa: F401
-    filled,
-    test_a_damaged_file_of_the_lake_is_named_in_one_sentence,
-    test_a_query_of_one_testbed_opens_only_its_files,
-    test_a_sample_is_one_row_and_each_of_its_devices_is_one,
-    test_placements_name_the_device_of_every_table,
-)
-from tests.storage.lake.test_lake import (  # noqa: F401
-    test_a_repeated_evaluation_replaces_the_one_before,
-    test_datasets_that_share_a_table_share_its_lookups,
-    test_exchanges_come_back_as_they_were_measured,
-    test_samples_come_back_bit_for_bit_in_order,
-    test_tables_come_back_bit_for_bit_in_their_order,
-    test_tasks_come_back_as_they_were_drawn,
-    test_the_dataset_ingested_last_is_the_newest,
-    test_the_same_samples_again_add_nothing_even_among_new_ones,
-    test_writers_of_one_run_at_the_same_time_lose_nothing,
-)
-from tests.storage.lake.test_sample_buffer import (  # noqa: F401
-    test_samples_kept_one_by_one_are_one_file_of_the_lake,
-)
+from storage.store import Store, open_store
+from tests.helpers.samples import make_evaluation, make_sample
 
 
 @pytest.fixture(params=["memory", "s3"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A home on this machine and a store of its own elsewhere."""
     if request.param == "s3":
         for name, value in request.getfixturevalue("s3_environment").items():
@@ -47,16 +31,32 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     return open_store()
 
 
-on_s3 = pytest.mark.parametrize("settings", ["s3"], indirect=True)
+def test_what_a_lake_is_given_comes_back(settings: Store, tables: Tables, task: PlacementTask, sample: CostSample):
+    lake, version = settings.lake, settings.lake.write_dataset(tables, "by hand")
+    assert (lake.newest_dataset(), lake.read_dataset(version).names) == (version, tables.names)
+    table = WorkloadTable("e", 10, 4, Lookups(torch.tensor([1, 1, 3]), torch.tensor([0, 1, 3])))
+    described = statistics(table)
+    lake.write_table_lookups(table, described)
+    assert lake.lookup_source(lake.write_dataset(described, "one"))("e").indices.tolist() == [1, 1, 3]
+    key = lake.write_tasks([task], version, "train")
+    assert lake.read_tasks(version, "train", key)[0].tables.names == task.tables.names
+    with collecting(lake, "run", 1, version) as keep:
+        keep(sample)
+        keep(make_sample(task, [0, 0, 0]))
+    assert lake.read_cost_samples("run")[0].placement == sample.placement
+    where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
+    lake.write_evaluation([make_evaluation(task, "random", 4.0)], {}, "key", **where)
+    counted = "select count(*) as n from evaluations union all select count(*) from cost_samples"
+    assert [row["n"] for row in catalog.query(settings, counted)] == [1, 2]
 
 
-@on_s3
-def test_the_catalog_file_opens_in_another_process(settings: Settings, filled: None):  # noqa: F811
+@pytest.mark.parametrize("settings", ["s3"], indirect=True)
+def test_the_catalog_file_opens_in_another_process(settings: Settings, version: str):
     catalog.write_catalog(settings)
-    assert len(notebook.view("cost_samples", home=str(settings.store_root))) == 2
+    assert len(notebook.view("tables", home=str(settings.store_root))) == 4
     reader = (
         "import sys, duckdb, fsspec; c = duckdb.connect(sys.argv[1], read_only=True); "
-        "c.register_filesystem(fsspec.filesystem('s3')); print(c.sql('select count(*) from cost_samples').fetchall())"
+        "c.register_filesystem(fsspec.filesystem('s3')); print(c.sql('select count(*) from tables').fetchall())"
     )
     done = subprocess.run([sys.executable, "-c", reader, str(settings.catalog_path)], capture_output=True, text=True)
-    assert done.stdout == "[(2,)]\n", done.stderr
+    assert done.stdout == "[(4,)]\n", done.stderr

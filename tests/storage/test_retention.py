@@ -76,7 +76,7 @@ def store(mlflow_settings: Settings, placer: TrainedPlacer) -> Store:
         version = train(mlflow_settings, name, "second" if name == "third" else "")
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
-            with runs.chain(mlflow_settings, "retrain") as run:
+            with runs.open_run(mlflow_settings, "retrain") as run:
                 registration.register_placer(mlflow_settings, placer, run, training_of(), tags=tags, pool=four_tables())
     return mlflow_settings
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.resources import files
+from itertools import cycle
 
 import pandas as pd  # type: ignore[import-untyped]
 from bokeh import models
@@ -21,7 +22,6 @@ from flows.placing.plan_view.view import (
     SIZES,
     WAITING,
     Side,
-    colours_of,
     moves_of,
     parts_of,
     sides_of,
@@ -36,7 +36,7 @@ _PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#ffaabb", "#99ddff", "#44bb99", "#
 """Of tables: Paul Tol's light scheme, on which dark text is readable and which colour-blind people tell apart."""
 _COLOURS = {"plan": _PALETTE[0], "others": "#c9cacf", "waiting": "#9a9ca5", "moved": "#d6006c", "room": "#d1495b"}
 _INK, _SOFT = "#16181d", "#767a84"  # of names in bars, and of sums next to them, on light and dark pages
-_PALE = 0.55  # of white in the bars of the plan in use
+_PALE = 0.45  # opacity of the bars of the plan in use
 _MEMORY = SIZES.index("gib")
 _SCREEN = 16  # devices that a screen shows
 _LANES = {1: [(0.0, 0.76)], 2: [(0.22, 0.42), (-0.24, 0.32)]}  # middle and height of bars in a row from -0.5 to 0.5
@@ -97,7 +97,8 @@ def html_page(placed: Placed) -> str:
             "sides": sides,
             "overall_ms": [side.sums["whole"].max() for side in sides] if has_costs else [],
             "kinds": {kind for source in sources for kind in source.data["table"]},
-            "colours": {**_COLOURS, "pale": _paler(_PALETTE[0])},
+            "colours": _COLOURS,
+            "pale": _PALE,
             "capacity": [gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
             "gib": gib,
             "unmeasured": unmeasured_sentence(placed.plan),
@@ -111,7 +112,7 @@ def _bar_sources(placed: Placed, sides: list[Side], tables: pd.DataFrame) -> lis
     """The parts of each side's bars, with the text for a part under the pointer."""
     number = {name: t for t, name in enumerate(placed.request.task.tables.names)}
     moves = [(number[step.table], step) for step in placed.steps if step.source is not None]
-    colours = colours_of(sides[0], tables.index, _PALETTE)
+    colours = dict(zip(tables.index, cycle(_PALETTE), strict=False))  # of one size rank to the next
     colours |= {OTHERS: _COLOURS["others"], WAITING: _COLOURS["waiting"]}
     about = tables.drop(columns=["gib", "whole", "lookups"]).assign(rows=tables["rows"].map("{:,}".format))
     sources = []
@@ -119,11 +120,9 @@ def _bar_sources(placed: Placed, sides: list[Side], tables: pd.DataFrame) -> lis
         parts = parts_of(side, {(t, getattr(step, end)) for t, step in moves})
         parts = parts.join(about.astype(object), on="table")
         parts["name"] = parts["name"].fillna(parts["table"].map(_ABOUT))
-        parts["colour"] = [colours[t] if side is sides[0] else _paler(colours[t]) for t in parts["table"]]
+        parts["colour"] = parts["table"].map(colours)
         parts = parts.fillna("-").assign(side=side.name, **{f"label{k}": "" for k in range(len(SIZES))})
-        parts = parts.astype({"device": str, "table": "int32", "moved": "float32"})
-        floats = parts.select_dtypes("float64").columns
-        sources.append(models.ColumnDataSource(dict(parts.astype(dict.fromkeys(floats, "float32")))))
+        sources.append(models.ColumnDataSource(dict(parts.astype({"device": str, "moved": float}))))
     return sources
 
 
@@ -157,7 +156,8 @@ def _chart(
     for side, source, (middle, height) in zip(sides, sources, _LANES[len(sides)], strict=True):
         ends = {"left": f"left{k}", "right": f"right{k}", "source": source}
         y, top = (dodge("device", at, range=rows) for at in (middle, middle + height / 2 - 0.035))
-        hovered.append(plot.hbar(y=y, height=height, fill_color="colour", line_color="white", line_width=0.5, **ends))
+        look = {"fill_color": "colour", "fill_alpha": 1 if side is sides[0] else _PALE, "line_color": "white"}
+        hovered.append(plot.hbar(y=y, height=height, line_width=0.5, **look, **ends))
         plot.hbar(y=top, height=0.07, fill_color=_COLOURS["moved"], fill_alpha="moved", line_color=None, **ends)
         if height * plot.height / num_devices >= 9:
             plot.text(f"left{k}", y, f"label{k}", source=source, text_color=_INK, x_offset=4, **_SMALL)
@@ -253,8 +253,3 @@ def _column(field: str, title: str, width: int, number: str | None = None) -> mo
         return models.TableColumn(field=field, title=title, width=width, formatter=models.StringFormatter())
     formatter = models.NumberFormatter(format=number, text_align="right", nan_format="-")
     return models.TableColumn(field=field, title=title, width=width, formatter=formatter, default_sort="descending")
-
-
-def _paler(colour: str) -> str:
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * _PALE):02x}" for part in parts)

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
 
@@ -165,15 +164,3 @@ def parts_of(side: Side, moved: Collection[tuple[int, int | None]], most: int = 
         frame[f"right{k}"] = stacked.groupby("device")[name].cumsum()
         frame[f"left{k}"] = frame[f"right{k}"] - frame[name]
     return frame.astype({"moved": bool})
-
-
-def colours_of(side: Side, order: Sequence[int], palette: Sequence[str]) -> dict[int, str]:
-    """A colour of each table, given in this order, so that tables of one device differ as far as there are colours."""
-    used, colours = np.zeros((side.pairs["device"].nunique(), len(palette))), {}
-    devices_of = side.pairs.groupby("table")["device"].apply(list)
-    for rank, t in enumerate(order):
-        turned = np.roll(used[devices_of[t]].sum(axis=0), -rank)  # of two that are used alike, the next one
-        chosen = (rank + int(turned.argmin())) % len(palette)
-        used[devices_of[t], chosen] += 1
-        colours[t] = palette[chosen]
-    return colours

@@ -1,12 +1,7 @@
-import json
-
 import pytest
 
 from dreamshard.constraints import parse_constraints
 from dreamshard.files.foreign import InputError, reading
-from dreamshard.plan import parse_plan
-
-TABLE = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0]}
 
 
 @pytest.mark.parametrize(
@@ -22,16 +17,3 @@ def test_an_error_of_a_library_is_one_sentence_with_its_cause(error: Exception):
 def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str):
     with pytest.raises(InputError):
         parse_constraints(text, (), 1)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"num_devices": 100_000_000},
-        {"tables": {"t": TABLE | {"where": ["zero"]}}},
-        {"tables": {"t": TABLE | {"dim": 2**60}}},
-    ],
-)
-def test_a_wrong_field_of_a_plan_is_named(wrong: dict[str, object]):
-    with pytest.raises(ValueError):
-        parse_plan(json.dumps({"num_devices": 2, "tables": {"t": TABLE}, **wrong}), "p.json")

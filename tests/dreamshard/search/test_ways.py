@@ -31,8 +31,6 @@ PRIOR = RooflinePlacer(PRESETS["a100"])
 BUDGET_MS = 10.0
 GB = 10**9
 COLUMNS = ("table_wise", "column_wise")
-TASK = PlacementTask(pool_of(20), 4, 2**40)
-NAMES = TASK.tables.names
 
 
 def bundled(name):
@@ -48,27 +46,6 @@ def legal(task, placer=PRIOR, budget_ms=None):
     placement = placer.place(task, budget_ms)
     assert violation(task, placement) == "", placer.name
     return placement
-
-
-@pytest.mark.parametrize(
-    "constraints",
-    [
-        Constraints(pinned={NAMES[0]: (2,), NAMES[1]: (1, 3), NAMES[5]: (0, 1, 2)}),
-        Constraints(memory_bytes_of={1: 0, 2: 0}),
-        Constraints(together=(frozenset(NAMES[:4]), frozenset(NAMES[3:6]), frozenset(NAMES[8:10]))),
-        Constraints(apart=(frozenset(NAMES[:4]), frozenset(NAMES[4:7]))),
-        Constraints(
-            pinned={NAMES[0]: (3,)},
-            together=(frozenset(NAMES[:2]),),
-            apart=(frozenset({NAMES[1], NAMES[7], NAMES[9]}),),
-            memory_bytes_of={0: 0},
-        ),
-    ],
-    ids=["pinned", "excluded devices", "together", "apart", "all"],
-)
-def test_every_placer_respects_constraints(constraints):
-    for placer in (learnt_placer(), PRIOR, *baselines().values()):
-        legal(replace(TASK, constraints=constraints), placer)
 
 
 def test_devices_of_unequal_memory_are_filled_by_their_room():
@@ -117,20 +94,6 @@ def test_tables_that_must_be_sharded_in_one_way_are(sharding_type):
     constraints = replace(ANY_SHARDING, sharding_types_of={tables.names[2]: (sharding_type,)})
     placement = legal(PlacementTask(tables, 8, 2**40, devices_per_host=4, constraints=constraints))
     assert placement.tables[2].sharding_type == sharding_type
-
-
-def test_constraints_on_places_hold_beside_spread_tables():
-    tables = bundled("mlperf-dlrm-dcnv2")
-    small = [name for name, rows in zip(tables.names, tables.rows.tolist(), strict=True) if rows < 10**6]
-    constraints = replace(
-        ANY_SHARDING,
-        pinned={small[0]: (3,)},
-        together=(frozenset(small[1:4]),),
-        apart=(frozenset(small[4:7]),),
-        memory_bytes_of={0: 40 * GB},
-        reserve_bytes=GB,
-    )
-    legal(PlacementTask(tables, 8, 80 * GB, constraints=constraints))
 
 
 def test_what_fits_nowhere_is_refused():

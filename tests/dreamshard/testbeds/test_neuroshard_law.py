@@ -3,17 +3,12 @@
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dreamshard.costs import Exchange
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from tests.benchmarks.annealing import annealed_ms
-from tests.helpers.laws import BATCH, LawTestbed
 from tests.helpers.neuroshard_law import neuroshard_law
 from tests.helpers.tables import pool_of
 
@@ -97,32 +92,6 @@ def test_phases_are_those_of_the_networks_by_hand(folder):
     assert not torch.allclose(by_hand(folder, True), by_hand(folder, False))
 
 
-def test_halves_of_a_table_cost_as_two_tables(folder):
-    law, shardings = neuroshard_law(folder), list(PLACED.tables)
-    shardings[5] = TableSharding("column_wise", ((0, 64), (64, 128)), (1, 3))
-    split = Tables(tuple("abcdefghijklm"), **TABLES.columns(torch.tensor([*range(12), 5])))
-    split.dim[5] = split.dim[12] = 64
-    whole = Placement.whole([*PLACED.device.tolist(), 3], 4)
-    halves = Placement(tuple(shardings), 4, 4)
-    assert law.true_ms(TASK, halves) == pytest.approx(law.true_ms(replace(TASK, tables=split), whole))
-
-
-def test_a_testbed_measures_placements_and_exchanges_alike(folder):
-    testbed = LawTestbed(neuroshard_law(folder), seed=0, noise=0.0)
-    phases = testbed.measure(TASK, PLACED).costs.phases_ms
-    dims = torch.tensor([28, 224, 28 + 32, 192])
-    alone = testbed.measure_exchange(Exchange(sent_bytes=dims * 4 * BATCH))
-    assert torch.allclose(alone.forward_ms, phases[:, 1])
-    assert torch.allclose(alone.backward_ms, phases[:, 2])
-
-
-def test_annealing_finds_the_cheapest_placement_with_waits(folder):
-    law, few = neuroshard_law(folder), replace(TASK, tables=TABLES.select([*range(5)]))
-    places = np.stack(np.meshgrid(*[range(4)] * 5), axis=-1).reshape(-1, 5)
-    cheapest = min(law.true_ms(few, Placement.whole(place, 4)) for place in places.tolist())
-    assert annealed_ms(law, few, moves=3000) == pytest.approx(cheapest)
-
-
 REFUSED = {
     "2 devices": (replace(TASK, num_devices=2), Placement.whole([0] * 6 + [1] * 6, 2)),
     "fp16": (replace(TASK, precision="fp16"), PLACED),
@@ -138,19 +107,3 @@ REFUSED = {
 def test_the_law_refuses_what_was_not_measured(folder, name):
     with pytest.raises(ValueError, match="did not measure"):
         neuroshard_law(folder).true_ms(*REFUSED[name])
-
-
-def test_the_wider_law_predicts_more_tables_and_dims_between(folder):
-    law = neuroshard_law(folder, wider=True)
-    assert law.true_ms(*on_one(60, dim=24)) > 0
-    assert law.outside(*on_one(16, dim=16))
-    assert not law.outside(*on_one(15, dim=16))
-    with pytest.raises(ValueError, match="61 tables"):
-        law.true_ms(*on_one(61, dim=24))
-
-
-def test_exchanges_outside_the_measured_widths_are_refused(folder):
-    law = neuroshard_law(folder)
-    for dims in ([100.0, 100.0], [1.0] * 4, [2000.0] * 4):
-        with pytest.raises(ValueError, match="all-to-all"):
-            law.exchange_ms(np.array(dims))

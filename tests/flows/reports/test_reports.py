@@ -9,12 +9,12 @@ from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
-from flows.reports.plots import plot_placements, plot_predictions, plots
-from flows.reports.report_tables import measured_rows, placers_table
+from flows.reports.report_tables import placers_table
+from storage.run_records.report_store import Subject
 from tests.helpers.samples import four_tables
 from tests.helpers.tables import with_table
 
-FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "training": "t1"}
+SUBJECT = Subject(key="key", dataset="d", tasks="t", testbed="simulated", hardware="a machine", training="t1")
 
 
 def row(placer: str, task: str, overall_ms: float, predicted_ms: float = 1.0, place_ms: float = 1.0) -> EvaluationRow:
@@ -37,10 +37,10 @@ ROWS = [
 ]
 
 
-def report_of(change=lambda each: each, **facts):
+def report_of(change=lambda each: each, subject=SUBJECT):
     """The report of the rows, of which those of the candidate are changed."""
     rows = [change(each) if each.placer == "dreamshard" else each for each in ROWS]
-    return make_report("key", rows, "dim_greedy", {}, **FACTS | facts)
+    return make_report(subject, rows, "dim_greedy", {})
 
 
 def test_a_report_has_figures_of_every_placer_and_all_gains():
@@ -51,23 +51,20 @@ def test_a_report_has_figures_of_every_placer_and_all_gains():
     assert report.gain("dim_greedy", "dim_greedy") is None
     assert report.gains["dreamshard"]["dim_greedy"].mean_gain == pytest.approx(0.1)
     assert report.gains["dreamshard"]["random"].mean_gain == pytest.approx(1 - (0.45 * 0.6) ** 0.5)
-    assert report.task_names == ["a", "b"]
+    assert report.task_names == ("a", "b")
     rows = [row("dim_greedy", task, 1.0, place_ms=ms) for task, ms in (("a", 504.0), ("b", 1.0), ("c", 2.0))]
-    assert make_report("key", rows, "dim_greedy", {}, **FACTS).placers[0].place_ms == 2.0, "the first compiles"
+    assert make_report(SUBJECT, rows, "dim_greedy", {}).placers[0].place_ms == 2.0, "the first compiles"
     saved = {line["placer"]: line["dreamshard saves"] for line in placers_table(report)}
     assert (saved["dreamshard"], saved["dim_greedy"][:7]) == ("-", "+10.0 %")
-    assert "dim_greedy saves" in placers_table(report_of(training=None))[0], "the first of a comparison"
+    assert "dim_greedy saves" in placers_table(report_of(subject=replace(SUBJECT, training=None)))[0], (
+        "the first of a comparison"
+    )
 
 
 def test_a_placer_that_did_not_fit_comes_first_without_a_mean():
     report = report_of(lambda each: replace(each, repeats_ms=(math.inf,)))
     first = report.placers[0]
     assert (first.placer, first.overall_ms, first.fits) == ("dreamshard", None, False)
-    assert plot_placements(report).axes[1].get_title() == "dreamshard: did not fit"
-    points = {each.get_label(): each.get_offsets().tolist() for each in plot_predictions(report).axes[0].collections}
-    assert (points["random"], points["dreamshard"]) == ([[20.0, 1.0], [30.0, 1.0]], [])
-    legal = {line["placer"]: line["legal"] for line in measured_rows(report)}
-    assert (legal["random"], legal["dreamshard"]) == (True, False)
 
 
 def test_placers_that_split_tables_by_columns_are_marked():
@@ -76,12 +73,3 @@ def test_placers_that_split_tables_by_columns_are_marked():
     split = {"task": task, "placement": with_table(Placement.whole([0, 1, 0, 1], 2), 3, halves)}
     table = placers_table(report_of(lambda each: replace(each, **split) if each.task.name == "a" else each))
     assert {line["placer"] for line in table if line["tables"] == "split"} == {"dreamshard"}
-
-
-def test_bars_stack_to_the_measured_sums_of_both_placers():
-    rule, candidate = plot_placements(report_of()).axes
-    assert rule.get_title() == "dim_greedy: slowest device 10 ms"
-    assert candidate.get_title() == "dreamshard: slowest device 9 ms"
-    tops = [bar.get_y() + bar.get_height() for bar in candidate.containers[-1]]
-    assert tops == pytest.approx([9.0, 1.0])
-    assert set(plots(report_of())) == {"placement", "predicted_vs_measured"}

@@ -48,7 +48,7 @@ def autoshard_placer():
 def compared(monkeypatch, placer, *names: str) -> Contestants:
     """Version 1, whose placer is given, and others."""
     monkeypatch.setattr(registry, "load_placer", lambda *_: placer)
-    return field_of.of_versions(NO_STORE, {"version 1": VERSION} | dict.fromkeys(names), None, 0, may_leave_out=False)
+    return field_of.of_entrants(NO_STORE, {"version 1": VERSION} | dict.fromkeys(names), None, 0, may_leave_out=False)
 
 
 def test_rivals_without_predictions_meet_autoshard():

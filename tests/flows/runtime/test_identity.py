@@ -1,6 +1,5 @@
 import importlib.metadata
 from dataclasses import replace
-from pathlib import Path
 
 from dreamshard.recipes import RECIPES
 from flows.runtime.identity import content_key
@@ -9,10 +8,8 @@ SMOKE = RECIPES["smoke"]
 
 
 def test_equal_inputs_have_one_key_and_others_another():
-    assert content_key("dataset", SMOKE, 0) == content_key("dataset", SMOKE, 0)
-    assert content_key("dataset", SMOKE, 0) != content_key("dataset", SMOKE, 1)
-    assert content_key("dataset", SMOKE, 0) != content_key("dataset", replace(SMOKE, testbed="simulated"), 0)
-    assert content_key(Path("x")) == content_key("x")
+    assert content_key("dataset", SMOKE, 0) == content_key("dataset", SMOKE, 0) != content_key("dataset", SMOKE, 1)
+    assert content_key(replace(SMOKE, testbed="simulated")) != content_key(SMOKE)
 
 
 def test_another_version_of_the_package_changes_every_key(monkeypatch):

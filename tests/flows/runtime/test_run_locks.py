@@ -60,18 +60,6 @@ def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path,
     assert other(tmp_path / "lock") == "measures", "a measurement that fails gives the lock back"
 
 
-@pytest.mark.processes
-def test_a_process_that_was_killed_gives_the_lock_back(tmp_path: Path):
-    lock = tmp_path / "lock"
-    hold = "import sys, time; from pathlib import Path; from flows.runtime.run_locks import locked\n"
-    hold += "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", hold, lock], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "held\n"
-        assert other(lock) == "waits"
-        holder.kill()
-    assert other(lock) == "measures"
-
-
 def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch):
     begun = threading.Event()
     monkeypatch.setattr(promote.registry, "make_champion", lambda *_, **__: begun.set() or {})

@@ -2,19 +2,15 @@ import math
 
 import duckdb
 import pytest
-import torch
 
-from dreamshard.costs import CostSample, Exchange
 from dreamshard.tasks import PlacementTask
 from storage.filesystem import list_files, writing
 from storage.lake import catalog
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import write_rows
 from storage.lake.schemas import datasets
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
-from tests.helpers.testbeds import simulated
 
 WHERE = {"testbed": "cluster", "hardware": "x"}
 
@@ -22,15 +18,6 @@ WHERE = {"testbed": "cluster", "hardware": "x"}
 def found(settings: Settings, sql: str) -> list[tuple]:
     """The rows that answer a query."""
     return [tuple(row.values()) for row in catalog.query(settings, sql)]
-
-
-@pytest.fixture
-def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) -> None:
-    lake.write_tasks([task], version, "train", "set")
-    lake.write_exchanges("abacus", [simulated().measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))])
-    append_samples(lake, [sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
-    lake.write_evaluation([make_evaluation(task, "random", 4.0)], {}, "key", dataset_version=version, **WHERE)
-    write_rows(lake.root / "versions" / "versions.parquet", "versions", [{"version": 1}])
 
 
 def test_an_evaluation_keeps_versions_and_ignores_misfits(
@@ -42,14 +29,6 @@ def test_an_evaluation_keeps_versions_and_ignores_misfits(
     sql = "select placer, model_version, overall_ms from evaluations order by placer"
     assert found(settings, sql) == [("champion", 3, 4.0), ("new", None, 2.0), ("random", None, None)]
     assert found(settings, "select avg(overall_ms) from evaluations") == [(3.0,)]
-
-
-def test_tables_that_were_only_compared_are_not_among_the_users(lake: Lake, settings: Settings, tables, version: str):
-    sql, some = "select distinct dataset_version from tables", tables.select([0, 1])
-    lake.write_dataset(some, "watched", newest=False)
-    assert found(settings, sql) == [(version,)]
-    lake.write_dataset(some, "ingested")
-    assert len(found(settings, sql)) == 2
 
 
 @pytest.mark.parametrize("view", catalog.VIEWS)

@@ -14,7 +14,6 @@ from storage.lake.lake import Lake
 from storage.lake.parquet_files import HIVE_COLUMNS, hive_folder, read_parquet_files, write_parquet
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation
-from tests.storage.lake.test_catalog import filled  # noqa: F401
 
 
 def keys(table: pa.Table) -> list[str]:
@@ -43,7 +42,7 @@ def test_every_folder_of_the_lake_opens_in_every_library(
     lake: Lake,
     task: PlacementTask,
     sample: CostSample,
-    filled: None,  # noqa: F811
+    filled: None,
 ):
     version = "001234567890"  # looks like a number to a reader that guesses
     append_samples(lake, [sample], "run", 1, version)

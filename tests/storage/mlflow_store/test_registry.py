@@ -25,7 +25,7 @@ def register(mlflow_settings: Settings, placer: TrainedPlacer):
 
     def make(made_of: Training = MODELLED, algorithm="dreamshard", **given) -> str:
         own = mlflow_settings.of(algorithm)
-        with runs.chain(own, "retrain") as run:
+        with runs.open_run(own, "retrain") as run:
             return registration.register_placer(own, placer, run, made_of, **given)
 
     return make

@@ -4,10 +4,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from threading import Barrier
 
 import pandas as pd
 import pytest
@@ -30,15 +28,14 @@ def test_one_homes_runs_do_not_become_the_next_homes(mlflow_settings: Settings, 
     assert "MLFLOW_REGISTRY_URI" not in os.environ
 
 
-def test_stages_are_children_of_their_chain(mlflow_settings: Settings):
-    with runs.chain(mlflow_settings, "retrain") as parent:
-        runs.log_params(mlflow_settings, parent, {"seed": 3, "tasks": {"num_devices": 2}})
-        with runs.stage(mlflow_settings, parent, "ingest") as child:
+def test_stages_are_children_of_their_flows_run(mlflow_settings: Settings):
+    with runs.open_run(mlflow_settings, "retrain") as parent:
+        parent.log_params({"seed": 3, "tasks": {"num_devices": 2}})
+        with parent.stage("ingest") as child:
             assert statuses(mlflow_settings) == {"retrain": "RUNNING", "ingest": "RUNNING"}
-        assert runs.client(mlflow_settings).get_run(child).data.tags["mlflow.parentRunId"] == parent
+        assert child.data.tags["mlflow.parentRunId"] == parent.id
     assert statuses(mlflow_settings) == {"retrain": "FINISHED", "ingest": "FINISHED"}
-    logged = runs.client(mlflow_settings).get_run(parent).data.params
-    assert logged == {"seed": "3", "tasks.num_devices": "2"}
+    assert parent.data.params == {"seed": "3", "tasks.num_devices": "2"}
 
 
 @pytest.mark.parametrize(
@@ -51,64 +48,53 @@ def test_stages_are_children_of_their_chain(mlflow_settings: Settings):
 def test_a_failed_run_says_why_and_nothing_stays_running(mlflow_settings: Settings, error, status: str, why: str):
     with (
         pytest.raises(type(error)),
-        runs.chain(mlflow_settings, "retrain") as parent,
-        runs.stage(mlflow_settings, parent, "ingest"),
+        runs.open_run(mlflow_settings, "retrain") as parent,
+        parent.stage("ingest"),
     ):
         raise error
     assert statuses(mlflow_settings) == {"retrain": status, "ingest": status}
-    assert runs.client(mlflow_settings).get_run(parent).data.tags["mlflow.note.content"] == why
+    assert parent.data.tags["mlflow.note.content"] == why
 
 
-def test_a_chain_that_was_killed_goes_on_in_its_runs(mlflow_settings: Settings):
-    killed = runs.chain(mlflow_settings, "retrain", key="its own")
+def test_a_flow_that_was_killed_goes_on_in_its_runs(mlflow_settings: Settings):
+    killed = runs.open_run(mlflow_settings, "retrain", key="its own")
     parent = killed.__enter__()
-    killed_stage = runs.stage(mlflow_settings, parent, "train")
+    killed_stage = parent.stage("train")
     child = killed_stage.__enter__()
     with (
-        runs.chain(mlflow_settings, "retrain", key="its own") as again,
-        runs.stage(mlflow_settings, again, "train") as stage,
+        runs.open_run(mlflow_settings, "retrain", key="its own") as again,
+        again.stage("train") as stage,
     ):
         pass
     assert (again, stage) == (parent, child)
     for key in ("its own", "another"):  # the first of which is finished
-        with runs.chain(mlflow_settings, "retrain", key=key) as new:
+        with runs.open_run(mlflow_settings, "retrain", key=key) as new:
             assert new != parent
 
 
 def test_a_run_has_its_table_once_and_only_numbers_as_metrics(mlflow_settings: Settings):
     rows = [{"placer": "random", "overall_ms": 3.0}, {"placer": "dreamshard", "overall_ms": 2.0}]
-    with runs.chain(mlflow_settings, "evaluate") as run:
-        runs.log_metrics(mlflow_settings, run, {"a": math.nan, "b": -math.inf, "c": None, "d": 1.0})
+    with runs.open_run(mlflow_settings, "evaluate") as run:
+        run.log_metrics({"a": math.nan, "b": -math.inf, "c": None, "d": 1.0})
         for _ in range(2):
-            runs.log_table(mlflow_settings, run, rows)
-    tracking = runs.client(mlflow_settings)
-    assert tracking.get_run(run).data.metrics == {"d": 1.0}
-    table = json.loads((mlflow_settings.home / tracking.download_artifacts(run, "tables/evaluation.json")).read_text())
+            run.log_table(rows)
+    assert run.data.metrics == {"d": 1.0}
+    table = json.loads(Path(run.tracking.download_artifacts(run.id, "tables/evaluation.json")).read_text())
     assert table == {"columns": ["placer", "overall_ms"], "data": [["random", 3.0], ["dreamshard", 2.0]]}
 
 
-def test_runs_that_bring_one_dataset_at_once_all_have_it(mlflow_settings: Settings):
-    started = []
-    for _ in range(6):
-        with runs.chain(mlflow_settings, "ingest") as run:
-            started.append(run)
-    together, frame = Barrier(6), pd.DataFrame({"name": ["a"], "rows": [1000]})
-
-    def bring(run: str) -> tuple[str, str]:
-        together.wait()
-        runs.log_input(mlflow_settings, run, frame, "training", source="/lake", name="a.csv", digest="0123456789ab")
-        (found,) = runs.client(mlflow_settings).get_run(run).inputs.dataset_inputs
-        return found.dataset.name, found.dataset.digest
-
-    with ThreadPoolExecutor(6) as threads:
-        assert set(threads.map(bring, started)) == {("a.csv", "0123456789ab")}
+def test_a_run_shows_its_tables_as_an_input(mlflow_settings: Settings):
+    with runs.open_run(mlflow_settings, "ingest") as run:
+        run.log_input(pd.DataFrame({"name": ["a"], "rows": [1000]}), name="a.csv", digest="0123456789ab")
+    (found,) = run.tracking.get_run(run.id).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == ("a.csv", "0123456789ab")
 
 
 def test_a_cancelled_flows_stages_are_killed(mlflow_settings: Settings):
-    cancelled = runs.chain(mlflow_settings, "retrain", key="cancelled")
-    stage = runs.stage(mlflow_settings, cancelled.__enter__(), "train")
+    cancelled = runs.open_run(mlflow_settings, "retrain", key="cancelled")
+    stage = cancelled.__enter__().stage("train")
     stage.__enter__()
-    with runs.chain(mlflow_settings, "other", key="other"):
+    with runs.open_run(mlflow_settings, "other", key="other"):
         runs.end_killed(mlflow_settings, "cancelled", "retrain was Cancelled")
         assert statuses(mlflow_settings) == {"retrain": "KILLED", "train": "KILLED", "other": "RUNNING"}
 
@@ -117,7 +103,7 @@ OPEN_AND_RUN = """
 import sys
 from storage.mlflow_store import runs
 from storage.settings import Settings
-with runs.chain(Settings.from_environment({"DREAMSHARD_HOME": sys.argv[1]}), "retrain"):
+with runs.open_run(Settings.from_environment({"DREAMSHARD_HOME": sys.argv[1]}), "retrain"):
     pass
 """
 

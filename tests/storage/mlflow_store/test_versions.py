@@ -25,10 +25,10 @@ MADE_OF = {
 def registered(mlflow_settings, placer: TrainedPlacer, version: str, task: PlacementTask) -> Store:
     """Version 1 of training `first`, the champion, and version 2 of training `second`."""
     for training, made_of in MADE_OF.items():
-        with runs.chain(mlflow_settings, "retrain") as run:
-            runs.log_params(mlflow_settings, run, {"tasks": training, "iterations": 2, "tables": 4})
-            runs.log_metrics(mlflow_settings, run, {"eval_overall_ms": 3.0}, tasks=training)
-            runs.log_metrics(mlflow_settings, run, {"eval_overall_ms": 9.0}, tasks="other")
+        with runs.open_run(mlflow_settings, "retrain") as run:
+            run.log_params({"tasks": training, "iterations": 2, "tables": 4})
+            run.log_metrics({"eval_overall_ms": 3.0}, tasks=training)
+            run.log_metrics({"eval_overall_ms": 9.0}, tasks="other")
             tags = {"training": training, "evaluation": "of it", "dataset": version, "iteration": 2}
             gain = {"gain_over_champion": 0.25}
             registration.register_placer(mlflow_settings, placer, run, made_of, metrics=gain, tags=tags)

@@ -4,19 +4,18 @@ import pytest
 
 from dreamshard.evaluation import PairedComparison
 from storage.run_records import report_store
-from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
+from storage.run_records.report_store import EvaluationReport, PlacerFigures
 from storage.store import Store
 
 NEVER = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=1)
 FIGURES = {"placer": "dreamshard", "overall_ms": None, "predicted_ms": 1 / 3, "place_ms": 0.1}
-ROW = MeasuredRow(**FIGURES, task="test-000", devices=({"forward_compute": 0.0},) * 2)
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "reference": "random"}
 REPORT = EvaluationReport(
     **FACTS,
     key="a",
     placers=(PlacerFigures(**FIGURES),),
     gains={"dreamshard": {"random": NEVER}},
-    rows=(ROW,),
+    task_names=("test-000",),
     versions={"champion 3": "3"},
     training="training",
     iteration=2,
