@@ -7,6 +7,7 @@ together: [[a, b]]                  # groups on one device
 apart: [[c, d]]                     # groups on devices of their own
 memory_gb: {0: 60, 1: 40}           # GiB of single devices, or a list with one per device
 reserve_gb: 8                       # of each device, for dense parameters and activations
+reserve_share: 0.1                  # the same as a share of each device's memory; both are kept free
 sharding_types: {default: [table_wise, column_wise], hot: row_wise}
 narrowest_columns: {wide: 64}       # of a shard of a table
 cache: true                         # or {table: share of its rows in device memory}
@@ -42,6 +43,7 @@ class Constraints:
         memory_bytes_of: room for tables on single devices, instead of the task's. A device of 0 bytes holds no table, so
             data-parallel and row-wise are out.
         reserve_bytes: of each device's room, kept free for dense parameters and activations.
+        reserve_share: of each device's room, kept free besides.
     """
 
     sharding_types: tuple[ShardingType, ...] = ON_ONE_DEVICE
@@ -54,6 +56,7 @@ class Constraints:
     apart: tuple[frozenset[str], ...] = ()
     memory_bytes_of: Mapping[int, int] = field(default_factory=dict)
     reserve_bytes: int = 0
+    reserve_share: float = 0.0
 
     def may_be_cached(self, table: str) -> bool:
         """Whether a table may be in host memory."""
@@ -158,6 +161,7 @@ class _File(BaseModel):
     apart: _Groups = ()
     memory_gb: Annotated[dict[int, _Gib], _Rooms] = {}
     reserve_gb: _Gib = 0
+    reserve_share: Annotated[float, Field(ge=0, lt=1)] = 0
     sharding_types: Annotated[dict[str, _Ways], _OfTables] = {}
     narrowest_columns: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = {}
     cache: bool | dict[str, Annotated[float, Field(ge=0, le=1)]] = False
@@ -209,6 +213,7 @@ def parse_constraints(
         memory_bytes_of={device: round(gib * 2**30) for device, gib in file.memory_gb.items()}
         | dict.fromkeys(file.exclude_devices, 0),
         reserve_bytes=round(file.reserve_gb * 2**30),
+        reserve_share=file.reserve_share,
     )
     named = constraints.memory_bytes_of.keys() | set().union(*file.pin.values(), *file.exclude.values())
     if unknown := sorted(named - every):

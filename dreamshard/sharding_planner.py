@@ -1,7 +1,6 @@
 """`DreamShardPlanner` in place of TorchRec's `EmbeddingShardingPlanner`: one line changes in a trainer."""
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,8 @@ from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, S
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from torchrec.distributed.utils import get_device_type
+from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
+from torchrec.types import DataType
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files.text import did_you_mean, gib, shown
@@ -36,7 +37,7 @@ from dreamshard.search.costs import Predictor
 from dreamshard.shard_costs import ShardCosts
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import Activations, PlacementTask
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import per_feature, sharding_options
 from dreamshard.torchrec.ways import check_given, narrowed
@@ -51,7 +52,7 @@ Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
 _INPUTS: dict[Pipeline, int] = {"none": 1, "base": 1, "sparse_dist": 2, "prefetch": 3}
 """How many batches of a rank's inputs are in its memory, as TorchRec's storage estimator counts them."""
 _INDEX_BYTES = 8  # of a lookup: int64
-_VECTOR_BYTES = 8  # per column of a pooled vector with its gradient: TorchRec's outputs are fp32
+_PREFETCHED = 7  # further batches of the inputs of cached tables that prefetching holds, as TorchRec counts them
 _PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves by default
 
 
@@ -120,7 +121,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             placement = self.placer.place(task, self.timeout_seconds and 1000 * self.timeout_seconds)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
-        self._log_memory(model, self._checked(task, placement))
+        self._log_memory(self._checked(task, placement))
         options = sharding_options(placement, model.details, module, self.constraints, self.batch_size)
         for callback in self.callbacks:
             options = callback(options)
@@ -189,7 +190,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         own, notes = narrowed(own, model.by_name, device_type=device, sharders=sharders, given=self.constraints)
         for note in (*model.notes, *notes):
             logger.info("dreamshard: %s", note)
-        room = self._room(model, module, sharders)
+        room = self._sizes(self._reserved(module, sharders))
         unequal = {rank: own_room for rank, own_room in enumerate(room) if own_room != max(room)}
         own = replace(own, memory_bytes_of=unequal | dict(own.memory_bytes_of))
         try:
@@ -199,47 +200,58 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 batch_size=self.batch_size * self.topology.world_size,
                 devices_per_host=self.topology.intra_group_size,
                 constraints=own,
+                activations=self._activations(model, sharders),
             )
         except ValueError as error:
             raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
 
-    def _room(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> list[int]:
-        """Bytes for tables on each device: without the reservation, inputs, and pooled vectors with their gradients."""
-        reserved = self.storage_reservation.reserve(
+    def _reserved(self, module: nn.Module, sharders: Sharders) -> Topology:
+        """The topology with the memory that the reservation leaves."""
+        return self.storage_reservation.reserve(
             topology=self.topology,
             batch_size=self.batch_size,
             module=module,
             sharders=list(sharders),
             constraints=self.constraints,
         )
-        inputs = math.ceil(float(model.tables.pooling_factor.sum()) * self._bytes_per_lookup)
-        return [max(size - inputs - self._vector_bytes(model), 0) for size in self._sizes(reserved)]
 
-    @property
-    def _bytes_per_lookup(self) -> int:
-        """Of one lookup per sample, in all batches of a rank that are in memory."""
-        return self.batch_size * _INDEX_BYTES * _INPUTS[self.pipeline]
+    def _activations(self, model: ModelTables, sharders: Sharders) -> Activations:
+        """Memory of a step besides tables.
 
-    def _vector_bytes(self, model: ModelTables) -> int:
-        """Of a rank's pooled vectors and their gradients."""
-        return self.batch_size * int(model.tables.sent_dim.sum()) * _VECTOR_BYTES
+        A device makes its vectors for the whole batch in the forward pass, and gets their gradients in the backward pass,
+        once the vectors are gone; it has the vectors of its own samples together with their gradients. A quantised
+        collective has encoded copies of both besides.
+        """
+        types = [self.constraints.get(table.name, ParameterConstraints()).output_dtype for table in model.details]
+        vector_bytes = max(DATA_TYPE_NUM_BITS[each or DataType.FP32] for each in types) // 8
+        both = [pair for each in sharders for pair in (getattr(each, "qcomm_codecs_registry", None) or {}).values()]
+        codecs = [codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)]
+        coded_bytes = max((each.itemsize for each in codecs if isinstance(each, torch.dtype)), default=0)
+        return Activations(
+            lookup_bytes=_INDEX_BYTES * _INPUTS[self.pipeline],
+            cached_lookup_bytes=_INDEX_BYTES * _PREFETCHED * (self.pipeline == "prefetch"),
+            sent_bytes=vector_bytes + coded_bytes,
+            received_bytes=2 * vector_bytes + coded_bytes,
+        )
 
     def _sizes(self, topology: Topology) -> list[int]:
         """Memory of each device that holds tables."""
         kind = "ddr" if self.topology.compute_device == "cpu" else "hbm"
-        return [getattr(device.storage, kind) for device in topology.devices]
+        return [max(getattr(device.storage, kind), 0) for device in topology.devices]
 
-    def _log_memory(self, model: ModelTables, shards: Shards) -> None:
+    def _log_memory(self, shards: Shards) -> None:
         """Log the bytes that each rank holds, and its reserve."""
-        elements = shards.num_rows * shards.num_columns * ~shards.in_host
-        weights = shards.per_device(elements * shards.task.weight_bytes[shards.table])
-        lookups = shards.tables.pooling_factor * shards.batch_share * self.topology.world_size
-        inputs = shards.per_device((lookups * self._bytes_per_lookup).ceil().long())
-        topologies = self.topology, self.storage_reservation.last_reserved_topology
-        size, left = (torch.tensor(self._sizes(each)) for each in topologies)
-        text = "rank %d: %s of weights, %s of optimizer state and caches, %s of inputs, %s reserved, %s of outputs"
-        for rank, held in enumerate(zip(weights, shards.memory_bytes() - weights, inputs, size - left, strict=True)):
-            logger.info(text, rank, *(gib(int(each)) for each in (*held, self._vector_bytes(model))))
+        elements, received = shards.num_rows * shards.num_columns * ~shards.in_host, shards.task.received_bytes
+        weights = elements * shards.task.weight_bytes[shards.table]
+        state = shards.device_bytes - weights - shards.lookup_bytes - shards.sent_bytes
+        kinds = torch.stack([weights, state, shards.lookup_bytes, shards.sent_bytes], dim=1)
+        reserved = torch.tensor(self._sizes(self.topology)) - shards.task.capacity_bytes - received
+        text = (
+            "rank %d: %s of weights, %s of optimizer state, gradients and caches, %s of inputs, %s of vectors for the whole "
+            "batch, %s of vectors of its own samples; %s are reserved"
+        )
+        for rank, held in enumerate(shards.per_device(kinds).tolist()):
+            logger.info(text, rank, *(gib(each) for each in (*held, received, int(reserved[rank]))))
 
     def collective_plan(
         self, module: nn.Module, sharders: Sharders | None = None, pg: dist.ProcessGroup | None = None

@@ -146,12 +146,27 @@ class Shards:
 
     @cached_property
     def device_bytes(self) -> Int[Tensor, " S"]:
-        """`[S]` device memory of each shard."""
+        """`[S]` device memory of each shard, with the task's activations but without `PlacementTask.received_bytes`."""
         rows, dim = self.num_rows, self.num_columns
         per_row = dim * self.task.weight_bytes[self.table] + CACHED_ROW_BYTES
         in_cache = (rows * self.resident_share).ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
         gradient = self.is_any("data_parallel") * rows * dim * GRADIENT_BYTES
-        return torch.where(self.in_host, in_cache, self.stored_bytes + gradient)
+        held = torch.where(self.in_host, in_cache, self.stored_bytes + gradient)
+        return held if self.task.activations is None else held + self.lookup_bytes + self.sent_bytes
+
+    @property
+    def lookup_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` ids that each shard looks up, in all batches that are in memory; 0 if the task counts no activations."""
+        if (own := self.task.activations) is None:
+            return torch.zeros_like(self.table)
+        each = own.lookup_bytes + own.cached_lookup_bytes * self.in_host
+        lookups = self.tables.pooling_factor.double() * self.batch_share.double() * (self.task.batch_size or 0)
+        return (lookups * each).ceil().long()
+
+    @property
+    def sent_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` vectors that each shard makes for the whole batch; a copy's are among the device's `received_bytes`."""
+        return self.task.sent_bytes(self.tables.sent_dim * ~self.is_any("data_parallel"))
 
     @property
     def host_bytes(self) -> Int[Tensor, " S"]:
@@ -194,7 +209,7 @@ class Shards:
         return self.per_device(self.traffic).amax(dim=0).double()
 
     def memory_bytes(self) -> Int[Tensor, " D"]:
-        """Device memory that the shards of each device take."""
+        """Device memory that the shards of each device take, as `device_bytes`."""
         return self.per_device(self.device_bytes)
 
     @property

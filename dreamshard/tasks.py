@@ -24,6 +24,23 @@ UNCACHED_ROW_BYTES = 4
 """On the device, of a table in host memory: fbgemm's map from each row to its place in the cache, int32."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """Memory of a training step besides tables, gradients of copies and caches: lookups, and the vectors that are exchanged.
+
+    Attributes:
+        lookup_bytes: per lookup of a device's shards: the ids of all batches that are in memory at once.
+        cached_lookup_bytes: of these, only of tables in host memory; besides `lookup_bytes`.
+        sent_bytes: per column of the vectors, or partial sums, that a device's shards make for the whole batch.
+        received_bytes: per column of the vectors that a device gets of all tables for its own samples.
+    """
+
+    lookup_bytes: int = 0
+    cached_lookup_bytes: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
 @dataclass(frozen=True)
 class PlacementTask:
     """Tables to place on `num_devices` equal devices.
@@ -31,7 +48,7 @@ class PlacementTask:
     Attributes:
         tables: the `T` tables.
         num_devices: `D`.
-        memory_bytes: bytes for tables on each device.
+        memory_bytes: bytes on each device for tables and, if given, `activations`.
         optimizer: fused into the backward pass; some keep state per row.
         name: in logs and in the lake.
         devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; None for as many per host as the
@@ -40,6 +57,8 @@ class PlacementTask:
             measures the batch that it was set up with.
         precision_of: of single tables, instead of `precision`.
         constraints: that a placement must respect.
+        activations: of a step of `batch_size` samples, which count as memory of the devices, as in a trainer. None in
+            training and `dreamshard place`, as in the papers: memory is for weights, optimizer state and caches alone.
 
     Raises:
         ValueError: there are no tables, or the constraints contradict one another. Whether the tables fit the devices' memory
@@ -56,6 +75,7 @@ class PlacementTask:
     batch_size: int | None = None
     precision_of: Mapping[str, Precision] = field(default_factory=dict)
     constraints: Constraints = UNCONSTRAINED
+    activations: Activations | None = None
 
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
@@ -65,6 +85,8 @@ class PlacementTask:
                 raise ValueError(f"{self.name} has {count} {what}; give 1 to {MOST_DEVICES}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
+        if self.activations is not None and self.batch_size is None:
+            raise ValueError(f"{self.name} counts the memory of activations; give its batch_size, which they depend on")
         if self.constraints is UNCONSTRAINED:
             return
         if reason := next(self.constraints.contradictions(self.tables.names, self.capacity_bytes.tolist()), ""):
@@ -92,8 +114,25 @@ class PlacementTask:
 
     @cached_property
     def table_bytes(self) -> Int[Tensor, " T"]:
-        """`[T]` bytes of each table on a device."""
-        return self.bytes_of(torch.arange(len(self.tables)), self.tables.rows, self.tables.dim)
+        """`[T]` bytes of each table on a device, whole."""
+        stored = self.bytes_of(torch.arange(len(self.tables)), self.tables.rows, self.tables.dim)
+        return stored + self.lookup_bytes + self.sent_bytes(self.tables.sent_dim)
+
+    @property
+    def lookup_bytes(self) -> Int[Tensor, " T"]:
+        """`[T]` bytes of the whole batch's lookups in each table."""
+        each = self.activations.lookup_bytes * (self.batch_size or 0) if self.activations else 0
+        return (self.tables.pooling_factor.double() * each).ceil().long()
+
+    def sent_bytes(self, columns: Int[Tensor, " S"]) -> Int[Tensor, " S"]:
+        """Bytes of vectors of so many columns for each sample of the whole batch."""
+        return columns * (self.activations.sent_bytes * (self.batch_size or 0) if self.activations else 0)
+
+    @cached_property
+    def received_bytes(self) -> int:
+        """Bytes of the vectors that each device gets for its own samples, wherever the tables are."""
+        columns = self.activations.received_bytes * int(self.tables.sent_dim.sum()) if self.activations else 0
+        return -(-columns * (self.batch_size or 0) // self.num_devices)
 
     def bytes_of(
         self, table: Int[Tensor, " S"], rows: Int[Tensor, " S"], columns: Int[Tensor, " S"]
@@ -103,10 +142,11 @@ class PlacementTask:
 
     @cached_property
     def capacity_bytes(self) -> Int[Tensor, " D"]:
-        """`[D]` room for tables on each device, without the reserve."""
+        """`[D]` room for shards on each device, without the reserve and `received_bytes`."""
         own = self.constraints.memory_bytes_of
         room = torch.tensor([own.get(device, self.memory_bytes) for device in range(self.num_devices)])
-        return (room - self.constraints.reserve_bytes).clamp(min=0)
+        reserved = (self.constraints.reserve_share * room.double()).long() + self.constraints.reserve_bytes
+        return (room - reserved - self.received_bytes).clamp(min=0)
 
     @property
     def precisions(self) -> list[Precision]:

@@ -408,5 +408,5 @@ def _shard_loads(
         cached_share=torch.from_numpy(share[of_range]),
         devices_per_host=model.devices_per_host,
     )
-    number, step = first[number], differ[number].astype(np.int64)
-    return number, step, shards.device_bytes.numpy()[number], model.loads(shards)
+    size = np.maximum.reduceat(shards.device_bytes.numpy(), first)  # of the largest block
+    return first[number], differ[number].astype(np.int64), size[number], model.loads(shards)

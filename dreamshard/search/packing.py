@@ -271,9 +271,10 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
             most[t] = 1
         if "table_wise" not in types:
             least[t] = 2
-    unit_bytes = rows * DIM_MULTIPLE * (task.weight_bytes + task.element_state_bytes)
+    every_shard = rows * task.row_bytes + task.lookup_bytes  # [T] bytes, however few columns it has
+    unit_bytes = (task.table_bytes - every_shard) // units
     for k in range(7):
-        room = max(int(task.capacity_bytes.max()) // 2**k, 1) - rows * task.row_bytes
+        room = max(int(task.capacity_bytes.max()) // 2**k, 1) - every_shard
         fitting = torch.div(room, unit_bytes, rounding_mode="floor").clamp(min=1)
         found.append(torch.minimum(torch.maximum((units + fitting - 1) // fitting, least), most))
     return found

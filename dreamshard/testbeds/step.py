@@ -5,6 +5,7 @@ as many samples, the first ones on one more if need be. Collectives that need eq
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.shards import Shards
+from dreamshard.tasks import Activations
 from dreamshard.testbeds.device import Device, Floats
 from dreamshard.testbeds.operators import VALUE, RankOperators, sample_counts
 
@@ -149,10 +151,11 @@ def _timed(work: Work, team: Group | None, device: Device) -> float:
 
 
 def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool) -> int:
-    """Memory for a rank's shards, their pooled vectors and gradients, and at most its traffic both ways."""
-    own, exchanged = shards.on(rank), shards.most_traffic()[[0, 1, 3]]
-    columns = int(own.tables.sent_dim.sum()) + is_exchanged * 2 * int(exchanged.sum())
-    return int(own.device_bytes.sum()) + 2 * ELEMENT_BYTES * batch_size * columns
+    """Memory for a rank's shards, their vectors and gradients, and the buffers of its collectives both ways."""
+    buffers = 2 * ELEMENT_BYTES * is_exchanged
+    held = Activations(sent_bytes=2 * ELEMENT_BYTES + buffers, received_bytes=buffers)
+    task = replace(shards.task, activations=held, batch_size=batch_size)
+    return int(replace(shards, task=task).on(rank).device_bytes.sum()) + task.received_bytes
 
 
 def all_to_all(sent: list[int], received: list[int], team: Group, place: torch.device) -> tuple[Work, Work]:
