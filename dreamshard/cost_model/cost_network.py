@@ -44,6 +44,7 @@ class CostData:
         phases_ms: `[S, D, 4]` measured; NaN for devices that were not seen.
         measured_on: origin of the newest sample.
         weight: `[S, D]` measurements that a device of a sample counts as.
+        error: `[S, D]` relative standard error besides that of measurements; of what a preset says instead of a measurement.
     """
 
     features: Float[Tensor, "P F"]
@@ -52,6 +53,7 @@ class CostData:
     phases_ms: Float[Tensor, "S D 4"]
     measured_on: MeasuredOn
     weight: Float[Tensor, "S D"]
+    error: Float[Tensor, "S D"]
 
     @cached_property
     def seen(self) -> Bool[Tensor, "S D"]:
@@ -69,12 +71,8 @@ class CostData:
         return self.assignment.any(dim=-1) & self.seen
 
     @classmethod
-    def of(
-        cls, samples: Sequence[CostSample], normaliser: Normaliser, weight: Float[Tensor, "S D"] | None = None
-    ) -> "CostData":
+    def of(cls, samples: Sequence[CostSample], normaliser: Normaliser) -> "CostData":
         """The samples as tensors; tables of the same features are one, and one whose features differ is several.
-
-        `weight` is 1 for each by default.
 
         Raises:
             ValueError: there are none.
@@ -91,8 +89,8 @@ class CostData:
         assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(found))
         assignment.index_put_((number, device, table), torch.ones(()), accumulate=True)
         phases_ms = torch.stack([sample.costs.phases_ms for sample in samples])
-        weight = torch.ones(phases_ms.shape[:2]) if weight is None else weight
-        return cls(found[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]), weight)
+        weight = torch.ones(phases_ms.shape[:2])
+        return cls(found[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]), weight, 0 * weight)
 
     def sums(self, encode: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, "S D L"]:
         """Latent sums per device, by `CostNetwork.encode`."""

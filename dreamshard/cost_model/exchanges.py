@@ -26,6 +26,7 @@ Array = NDArray[np.float64]
 _BYTES, _TIMES = 2, slice(3, 5)  # columns of points, after devices and devices per host: milliseconds both ways
 _COMM = 1, 2  # of `PHASES`
 _ALONE_WEIGHT = 0.1  # of the relative error of an all-to-all measured alone, next to a placement's
+_NOISE = 0.03  # relative error of a measurement, next to which what a preset says counts less
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
 _HUNDRED = 100  # dims in a unit of comm_inputs
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
@@ -261,7 +262,8 @@ def _fitted_communication(
     placements leave open: if all have as many dims, these explain the same as a constant.
     """
     inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 4]
-    weight = (data.weight.sqrt() / data.overall_ms[:, None])[data.seen].double().numpy()
+    trust = data.weight.sqrt() * _NOISE / (_NOISE + data.error)
+    weight = (trust / data.overall_ms[:, None])[data.seen].double().numpy()
     equal = np.stack([np.ones_like(alone), alone, alone, alone], axis=1)  # [K, 4]
     fitted = torch.zeros(2, 4)
     for row, phase in enumerate(_COMM):

@@ -339,7 +339,7 @@ class StructuredCostNetwork(CostNetwork):
         comm_error = (comm_ms - measured_ms[:, 1:3]).sum(1) / compared_ms  # [N]
         idle_error = -measured_ms[:, COMPUTE].T / compared_ms  # [2, N]
         per_unit = self.scale_ms[:, None] / compared_ms  # [2, N]
-        weight = torch.tensor([[0.5], [0.5], [1.0]]) * data.weight[held]  # [3, N]
+        weight, known_error = torch.tensor([[0.5], [0.5], [1.0]]) * data.weight[held], data.error[held] + _LEAST_ERROR
 
         def misfit() -> Float[Tensor, ""]:
             work = self._work(*table_inputs)  # [P, 4]
@@ -348,7 +348,7 @@ class StructuredCostNetwork(CostNetwork):
             log_cost = self.centre[:, :1] + (away * self.exponent[:, None]).sum(-1)
             error = idle_error + (self.launch[:, None] + log_cost.exp()) * per_unit  # [2, N]
             errors = torch.cat([error, (error.sum(0) + comm_error)[None]])  # [3, N]
-            scale = self.noise.exp()[:, None] + _LEAST_ERROR
+            scale = self.noise.exp()[:, None] + known_error
             surprise = (_FREEDOM + 1) / 2 * torch.log1p((errors / scale).square() / _FREEDOM) + scale.log()
             return (weight * surprise).sum()
 

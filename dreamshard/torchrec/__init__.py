@@ -3,12 +3,14 @@
 models    the tables of a model that its sharders shard
 ways      the ways to shard that sharders and constraints allow
 plans     a placement as a `ShardingPlan`, and back
+profiling traces of a job's steps, for `dreamshard learn`
 batches   lookups counted in sample batches, and a person's own functions as a source of tables
 """
 
 from dreamshard.torchrec.batches import open_model, record
 from dreamshard.torchrec.models import discover, tables_of
 from dreamshard.torchrec.plans import current_plan, load_plan, reshard_delta, sharding_options
+from dreamshard.torchrec.profiling import profiled_steps
 from dreamshard.torchrec.ways import narrowed
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "load_plan",
     "narrowed",
     "open_model",
+    "profiled_steps",
     "record",
     "reshard_delta",
     "sharding_options",

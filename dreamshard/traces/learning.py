@@ -5,9 +5,10 @@ costs change with a table's figures, the profiles how much there is of them here
 `PRIOR_DEVICES` observed devices, so the more is observed, the less it matters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,18 +20,22 @@ from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.roofline import sharding_costs
-from dreamshard.placement import Placement, TableSharding
+from dreamshard.placement import Placement
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 
-PRIOR_DEVICES = 8.0
-"""Observed devices that the prior counts as."""
+PRIOR_DEVICES = 40.0
+"""Devices that the prior counts as."""
+PRESET_ERROR = 0.15
+"""Relative standard error of what a preset says of a device, next to which observed devices count more."""
 
 _PRIOR_PLACEMENTS = 40
-_REFITS = 8
+_HELD_OUT = 4  # profiles or devices that are left out in turn
 _CALIBRATED, _LEAST_ERROR = 1.645, 0.005
+_UNEVEN, _TRIES = 0.7, 20  # deviation of the logarithm of a device's share of the tables moved; draws until one fits
+_TABLE_ERROR, _POWER_ERROR = 0.3, 0.3  # standard deviations of the logarithms in `_PresetError`, by which refits differ
 _MOVED = (0.1, 0.3, 1.0)  # shares of the tables that a placement of the prior puts elsewhere
 
 
@@ -75,62 +80,131 @@ class Learned:
 
 
 def learn(
-    samples: Sequence[CostSample], spec: AcceleratorSpec, seed: int = 0, prior_devices: float = PRIOR_DEVICES
+    samples: Sequence[CostSample],
+    spec: AcceleratorSpec,
+    seed: int = 0,
+    prior_devices: float = PRIOR_DEVICES,
+    refits: int = 8,
 ) -> Learned:
     """Fit a cost network to samples of one job and to a preset.
 
     Args:
         samples: of profiles, on as many devices each, the newest last.
         spec: the preset of the job's hardware.
-        seed: of the prior's placements and of the refits.
-        prior_devices: observed devices that the prior counts as.
+        seed: of all draws.
+        prior_devices: devices that the prior counts as.
+        refits: for `Learned.saving`, which needs at least 2.
     """
     generator, normaliser = np.random.default_rng(seed), Normaliser.fit(samples[-1].task.tables)
-    prior, network = prior_samples(samples, spec, generator), StructuredCostNetwork(normaliser)
-    weight = torch.ones(len(prior) + len(samples), samples[-1].task.num_devices)
-    weight[: len(prior)] = prior_devices / weight[: len(prior)].numel()
-    data = CostData.of([*prior, *samples], normaliser, weight)
+    network = StructuredCostNetwork(normaliser)
+    prior = [_varied(samples[number % len(samples)], number, generator) for number in range(_PRIOR_PLACEMENTS)]
+    prior = prior_samples(prior, samples, spec)
+    data, is_prior = CostData.of([*prior, *samples], normaliser), slice(len(prior))
+    data.weight[is_prior] = prior_devices / data.weight[is_prior].numel()
+    data.error[is_prior] = PRESET_ERROR
     network.fit(data, None)
     network.measured_on = data.measured_on
-    refits = []
-    for _ in range(_REFITS):
-        drawn, refit = torch.from_numpy(generator.exponential(size=weight.shape)), deepcopy(network)
-        refit.fit(replace(data, weight=weight * drawn.float()), None)
-        refits.append(refit)
-    return Learned(DreamShardPlacer(network, PolicyNetwork(), normaliser), tuple(refits))
+    others = []
+    for _ in range(refits):
+        costs = [each.costs.phases_ms for each in prior_samples(prior, samples, spec, _drawn_error(samples, generator))]
+        drawn, refit = torch.from_numpy(generator.exponential(size=data.weight.shape)).float(), deepcopy(network)
+        phases_ms = torch.cat([torch.stack(costs), data.phases_ms[len(prior) :]])
+        refit.fit(replace(data, phases_ms=phases_ms, weight=data.weight * drawn), None)
+        others.append(refit)
+    return Learned(DreamShardPlacer(network, PolicyNetwork(), normaliser), tuple(others))
 
 
-def prior_samples(samples: Sequence[CostSample], spec: AcceleratorSpec, generator: Generator) -> list[CostSample]:
-    """What the preset says of placements like those of `samples`, in proportion to these by phase."""
-    seen = [~sample.costs.phases_ms.isnan().any(-1) for sample in samples]
-    observed = sum(sample.costs.phases_ms[own].sum(0) for sample, own in zip(samples, seen, strict=True))
-    stated = sum(_preset_ms(sample, spec)[own].sum(0) for sample, own in zip(samples, seen, strict=True))
-    scale = observed / stated.clamp(min=1e-9)  # [4]
-    found = []
-    for number in range(_PRIOR_PLACEMENTS):
-        base = samples[number % len(samples)]
-        placement = _varied(base.task, base.placement, _MOVED[number % len(_MOVED)], generator)
-        sample = replace(base, placement=placement)
-        found.append(replace(sample, costs=DeviceCosts(_preset_ms(sample, spec) * scale)))
-    return found
+def heldout_error(samples: Sequence[CostSample], spec: AcceleratorSpec) -> float:
+    """Mean relative error of costs of devices that were not fitted to; NaN if there is one device.
+
+    The newest profiles are left out in turn, or of a sole one some devices.
+    """
+    errors = []
+    for kept, held in _divided(samples):
+        if any(not sample.costs.phases_ms.isnan().all() for sample in kept):
+            predicted_ms = learn(kept, spec, refits=0).placer.predict(held.task, held.placement).device_ms()
+            traced_ms = held.costs.device_ms()
+            errors += ((predicted_ms - traced_ms).abs() / traced_ms)[traced_ms > 0].tolist()
+    return float(np.mean(errors)) if errors else float("nan")
 
 
-def _preset_ms(sample: CostSample, spec: AcceleratorSpec) -> Float[Tensor, "D 4"]:
-    shards = Shards.of(sample.task, sample.placement)
+def _divided(samples: Sequence[CostSample]) -> Iterator[tuple[list[CostSample], CostSample]]:
+    """Samples to fit, and one to predict."""
+    if len(samples) > 1:
+        for held in range(len(samples))[-_HELD_OUT:]:
+            yield [*samples[:held], *samples[held + 1 :]], samples[held]
+        return
+    (sample,) = samples
+    for device in range(sample.task.num_devices)[:_HELD_OUT]:
+        is_held = torch.arange(sample.task.num_devices)[:, None] == device
+        parts = [torch.where(each, torch.nan, sample.costs.phases_ms) for each in (is_held, ~is_held)]
+        kept, held = (replace(sample, costs=DeviceCosts(part)) for part in parts if not part.isnan().all())
+        yield [kept], held
+
+
+class _PresetError(NamedTuple):
+    """How a preset may err.
+
+    Attributes:
+        factors: by which it misjudges lookups of a table, by its name; none for 1.
+        power: of costs around the mean device: below 1 if more is constant per device than it says.
+    """
+
+    factors: Mapping[str, float]
+    power: float
+
+
+_EXACT = _PresetError({}, 1.0)
+
+
+def _drawn_error(samples: Sequence[CostSample], generator: Generator) -> _PresetError:
+    names = {name for sample in samples for name in sample.task.tables.names}
+    factors = {name: float(np.exp(_TABLE_ERROR * generator.normal())) for name in sorted(names)}
+    return _PresetError(factors, float(np.exp(_POWER_ERROR * generator.normal())))
+
+
+def prior_samples(
+    placed: Sequence[CostSample], observed: Sequence[CostSample], spec: AcceleratorSpec, error: _PresetError = _EXACT
+) -> list[CostSample]:
+    """What the preset says of placements, in proportion to what it says of the observed ones, by phase.
+
+    Args:
+        placed: samples of the placements, whose costs do not matter.
+        observed: on as many devices.
+        spec: the preset.
+        error: of the preset.
+    """
+    seen = [~sample.costs.phases_ms.isnan().any(-1) for sample in observed]
+    traced = torch.cat([sample.costs.phases_ms[own] for sample, own in zip(observed, seen, strict=True)])  # [N, 4]
+    stated = [_preset_ms(sample, spec, error)[own] for sample, own in zip(observed, seen, strict=True)]
+    mean = torch.cat(stated).mean(0).clamp(min=1e-9)  # [4]
+    scale = traced.mean(0) / (torch.cat(stated) / mean).pow(error.power).mean(0).clamp(min=1e-9)
+    costs = [(_preset_ms(each, spec, error) / mean).pow(error.power) * scale for each in placed]
+    return [replace(each, costs=DeviceCosts(phases_ms)) for each, phases_ms in zip(placed, costs, strict=True)]
+
+
+def _preset_ms(sample: CostSample, spec: AcceleratorSpec, error: _PresetError) -> Float[Tensor, "D 4"]:
+    task = sample.task
+    if error.factors:
+        tables, factor = task.tables, torch.tensor([error.factors[name] for name in task.tables.names])
+        counts = {name: (getattr(tables, name) * factor).long() for name in ("lookups", "unique_rows")}
+        task = replace(task, tables=replace(tables, pooling_factor=tables.pooling_factor * factor, **counts))
+    shards = Shards.of(task, sample.placement)
     return sharding_costs(shards, sample.batch_size, spec).phases_ms.float()
 
 
-def _varied(task: PlacementTask, placement: Placement, share: float, generator: Generator) -> Placement:
-    """The placement with a share of its tables elsewhere, devices more or less full; of those that fit, if any does."""
-    favour = np.exp(generator.normal(0, 0.7, task.num_devices))
-    for _ in range(20):
+def _varied(sample: CostSample, number: int, generator: Generator) -> CostSample:
+    """The sample with tables elsewhere, devices more or less full; of those placements that fit, if any does."""
+    task, placement = sample.task, sample.placement
+    favour = np.exp(generator.normal(0, _UNEVEN, task.num_devices))
+    for _ in range(_TRIES):
         shardings = list(placement.tables)
-        for t in np.flatnonzero(generator.random(len(shardings)) < share):
+        for t in np.flatnonzero(generator.random(len(shardings)) < _MOVED[number % len(_MOVED)]):
             own = shardings[t]
             if own.is_by_columns:
                 where = generator.choice(task.num_devices, len(own.where), p=favour / favour.sum())
-                shardings[t] = TableSharding(own.sharding_type, own.columns, tuple(where.tolist()), own.cached_share)
+                shardings[t] = replace(own, where=tuple(where.tolist()))
         varied = Placement(tuple(shardings), placement.num_devices, placement.devices_per_host)
         if not violation(task, varied):
-            return varied
-    return placement
+            return replace(sample, placement=varied)
+    return sample

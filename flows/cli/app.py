@@ -15,6 +15,7 @@ from flows.runtime.environment import prepare
 COMMANDS = {
     "Learn and place": {
         "stages:run": "Run the whole chain in this process: ingest, measure, learn, evaluate, promote.",
+        "stages:learn": "Learn the job's real costs from PROFILES of its steps, and plan it by them.",
         "plans:place": "Place TABLES: write the plan to stdout or a file, and its figures to stderr.",
         "plans:explain": "Explain PLAN for TABLES: why devices are slow, and each table's cost elsewhere.",
         "plans:what_if": "Compare clusters for TABLES: cost of a step, memory and balance, by published figures.",

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import Flow
@@ -22,6 +23,7 @@ from rich.progress import (
 import flows.compare
 import flows.evaluate
 import flows.ingest
+import flows.learn
 import flows.profile
 import flows.promote
 import flows.retrain
@@ -33,6 +35,7 @@ from flows.forms.options import (
     CompareOptions,
     EvaluateOptions,
     IngestOptions,
+    LearnOptions,
     Options,
     PromoteOptions,
     RecipeOptions,
@@ -59,6 +62,31 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.home}.")
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
     terminal.say(f"Next: `dreamshard place TABLES{placer}` plans, `dreamshard models` compares versions")
+
+
+@command
+def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, as_json: Json = False) -> None:
+    """Learn the job's real costs from PROFILES of its steps, and plan it by them.
+
+    Args:
+        out: File for the plan, besides the home's.
+    """
+    outcome = _flow(flows.learn.learn_costs, options, quiet=as_json)
+    if out is not None:
+        out.write_bytes(Path(outcome["plan"]).read_bytes())
+    if as_json:
+        terminal.print_json(outcome)
+        return
+    traced, error, saving = (
+        outcome["traced_ms"],
+        outcome["prediction_error"],
+        [100 * each for each in outcome["saving"]],
+    )
+    terminal.say(
+        f"The slowest of {outcome['ranks_traced']} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}."
+    )
+    terminal.say(f"The new plan saves {saving[0]:+.1f} % ({saving[1]:+.1f} to {saving[2]:+.1f}): {outcome['advice']}.")
+    terminal.say(f"Plan {out or outcome['plan']}, page {outcome['page']}, version {outcome['version']}")
 
 
 @command

@@ -249,6 +249,35 @@ class PlaceOptions(PlanOptions):
     """How fast all devices together move tables, GB/s."""
 
 
+class ProfilesField(Options):
+    """Profiles of a running job."""
+
+    profiles: list[str] = Field(min_length=1, kw_only=False)
+    """Folders, oldest first, each with traces rank*.json.gz, plan.json, tables.json and job.json, as
+    dreamshard.torchrec.profiled_steps writes them."""
+
+
+class LearnOptions(DeviceFields, ProfilesField):
+    """Profiles of a running job, and what their folders do not say."""
+
+    plan: str | None = None
+    """The plan that ran; by default plan.json of each profile."""
+    tables: str | None = None
+    """The job's tables, as for place; by default tables.json of each profile."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Training samples per step of all ranks; by default as in job.json."""
+    hardware: str | None = None
+    """Preset that the traces correct; by default that of the traced GPU."""
+    precision: Precision | None = None
+    """Type of the weights; by default the model's."""
+    optimizer: Optimizer | None = None
+    """Optimizer of the tables; by default the model's."""
+    sharding: str | None = None
+    """Sharding types of the new plan, as for place; by default whole tables, columns, and those in use."""
+    constraints: str | None = None
+    """Constraints of the new plan, as for place."""
+
+
 class PruneOptions(Options):
     """Files to remove."""
 

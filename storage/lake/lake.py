@@ -101,16 +101,18 @@ class Lake:
         existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
         return existing.intersection(files)
 
-    def write_dataset(self, tables: Tables, source: str) -> str:
-        """Write the tables of a dataset, and return its version; from now on it is the newest, even if it existed.
+    def write_dataset(self, tables: Tables, source: str, *, is_newest: bool = True) -> str:
+        """Write the tables of a dataset, and return its version.
 
         Args:
             source: origin of the tables, for people.
+            is_newest: whether stages run by hand take it from now on; those of profiles have no lookups.
         """
         version = dataset_version(tables)
-        if self.newest_dataset() != version or not self.has_dataset(version):
+        if not self.has_dataset(version) or (is_newest and self.newest_dataset() != version):
             content = rows.tables_to_rows(tables, source=source, created_at=rows.now())
             write_parquet(self._dataset_path(version), content)
+        if is_newest:
             write_json(self.root / "tables" / "_newest.json", {"dataset": version})
         return version
 

@@ -4,12 +4,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from math import isnan, nan
 from typing import Any
 
 import pyarrow as pa
 import torch
 
-from dreamshard.costs import PHASES, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
+from dreamshard.costs import PHASES, TRACED, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables, block_shares
@@ -122,7 +123,11 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
     for d in range(task.num_devices):
         shard = (device == d).nonzero().flatten().tolist()
         names = [labels[t] for t in shard]
-        times = {} if misfit else {"device_ms": sum(phases[d]), **dict(zip(_PHASES, phases[d], strict=True))}
+        times = (
+            {}
+            if misfit or isnan(phases[d][0])
+            else {"device_ms": sum(phases[d]), **dict(zip(_PHASES, phases[d], strict=True))}
+        )
         own = {
             "device": d,
             "memory_bytes": held_bytes[d],
@@ -174,7 +179,10 @@ def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
     infeasible, device = None, first["infeasible_device"]
     if device is not None:
         infeasible = Infeasible(device=device, asked_bytes=first["asked_bytes"], free_bytes=first["free_bytes"])
-    phases = torch.tensor([[row[name] or 0.0 for name in _PHASES] for row in rows])  # [D, 4]
+    unknown_ms = nan if first["testbed"] == TRACED else 0.0
+    phases = torch.tensor(
+        [[unknown_ms if row[name] is None else row[name] for name in _PHASES] for row in rows]
+    )  # [D, 4]
     return CostSample(
         task=task_from_row(first | {"memory_bytes": first["capacity_bytes"]}, pool),
         placement=Placement.whole(first["placement"], first["num_devices"]),

@@ -1,0 +1,60 @@
+"""Profiles of a running job's training steps, for `dreamshard learn`."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+from torchrec.distributed.comm import get_local_size
+
+from dreamshard.files.atomic import replacing
+from dreamshard.testbeds.device import library_versions
+from dreamshard.torchrec.plans import current_plan
+from dreamshard.workloads import ModelTables
+
+_SKIPPED, _WARMUPS = 1, 2  # steps before those that are profiled: the profiler itself starts
+
+
+@contextmanager
+def profiled_steps(
+    folder: str | Path, dmp: Any, tables: ModelTables, *, batch_size: int, steps: int = 5
+) -> Iterator[profile]:
+    """Profile the training steps of a block on each rank, into one folder; call its `step()` after each of `steps` + 3.
+
+    Every rank writes `rank*.json.gz`; rank 0 also `plan.json`, `tables.json` and `job.json`. Nothing is communicated.
+
+    Args:
+        folder: of this profile alone; on a disk that all ranks share, or to be gathered afterwards.
+        dmp: the `DistributedModelParallel` that trains.
+        tables: of the model, by `tables_of`, or better by `record` with some batches.
+        batch_size: samples of a rank.
+        steps: that are profiled.
+    """
+    rank, ranks, target = dist.get_rank(), dist.get_world_size(), Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    if rank == 0:
+        own = tables.tables
+        counted = {name: getattr(own, name).tolist() for name in ("pooling_factor", "lookups", "unique_rows", "bins")}
+        listed = [
+            asdict(detail) | {"name": own.names[t]} | {name: values[t] for name, values in counted.items()}
+            for t, detail in enumerate(tables.details)
+        ]
+        job = {"batch_size": batch_size * ranks, "versions": dict(library_versions())}
+        plan = current_plan(dmp.plan, own, num_devices=ranks, devices_per_host=get_local_size(ranks)).to_json()
+        for name, text in {"plan": plan, "tables": json.dumps(listed), "job": json.dumps(job)}.items():
+            with replacing(target / f"{name}.json") as temporary:
+                temporary.write_text(text, encoding="utf-8")
+
+    def write(profiler: profile) -> None:
+        with replacing(target / f"rank{rank}.json.gz") as temporary:
+            profiler.export_chrome_trace(str(temporary))
+
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+    when = schedule(skip_first=_SKIPPED, wait=0, warmup=_WARMUPS, active=steps, repeat=1)
+    with profile(activities=activities, schedule=when, on_trace_ready=write) as profiler:
+        yield profiler

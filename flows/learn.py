@@ -1,0 +1,178 @@
+"""Profiles of the running job -> cost samples -> placer with a preset as prior -> version and plan, as `learn` does."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dreamshard.constraints import ANY_SHARDING
+from dreamshard.costs import TRACED, CostSample
+from dreamshard.files.foreign import reading
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, preset_of
+from dreamshard.hardware.accelerator import hardware as hardware_of
+from dreamshard.plan import read_plan
+from dreamshard.recipes import Recipe
+from dreamshard.testbeds.base import TABLES_SHARE
+from dreamshard.traces.learning import Interval, Learned, heldout_error, learn
+from dreamshard.traces.samples import trace_files, traced_sample
+from dreamshard.workloads import dataset_version
+from flows.forms.configuration import configure
+from flows.forms.form import deployed
+from flows.forms.options import LearnOptions, PlaceOptions, RecipeOptions
+from flows.place import place_tables
+from flows.placing.models import read_model
+from flows.placing.request import read_any_plan
+from flows.runtime.identity import content_key
+from flows.runtime.progress import announce, report_progress
+from flows.runtime.retries import retried_task
+from flows.runtime.run_locks import registry_lock
+from flows.stages import running
+from storage.lake.sample_buffer import collecting
+from storage.mlflow_store import registration, registry, versions
+from storage.mlflow_store.runs import Run
+from storage.run_records.trainings import TestbedReference, Training
+from storage.store import Store, open_store
+
+_ROOM = 2**50  # bytes of a device of a job that ran, so it had enough
+_PROVISIONAL = "learned from profiles of the job, not compared by measurement"
+
+
+@deployed
+def learn_costs(options: LearnOptions) -> dict[str, Any]:
+    """Profiles of a job, oldest first -> version of a placer that knows its costs, and a plan for the job."""
+    store = open_store()
+    requests = [_request(options, Path(folder)) for folder in options.profiles]
+    samples = [read_profile(store, folder, asked) for folder, asked in zip(options.profiles, requests, strict=True)]
+    asked, newest = requests[-1], samples[-1]
+    spec = hardware_of(asked.hardware) if asked.hardware else preset_of(newest.hardware)
+    if spec is None:
+        raise ValueError(
+            f"there is no preset of {newest.hardware}; give --hardware, the most similar of {', '.join(PRESETS)}"
+        )
+    memory_gb = asked.memory_gb or TABLES_SHARE * spec.memory_bytes / 2**30
+    asked = asked.model_copy(update={"hardware": None, "memory_gb": memory_gb})
+    with running(store, "learn", config := _recipe(asked, newest), 0) as run:
+        learned, error = fit_profiles(samples, spec)
+        version = register_learned(store, run, config, samples, learned, error)
+        outcome = place_tables(store, asked.model_copy(update={"placer": version}))
+    planned = read_plan(outcome["plan"]).placement(newest.task.tables)
+    saving = learned.saving(newest.task, newest.placement, planned)
+    advice = _advice(saving)
+    announce(f"a step saves {saving} of the plan in use, with 90 % probability: {advice}")
+    return outcome | {
+        "version": version,
+        "profiles": len(samples),
+        "ranks_traced": int((~newest.costs.phases_ms.isnan()).all(-1).sum()),
+        "traced_ms": newest.overall_ms,
+        "prediction_error": error,
+        "saving": [saving.mean, saving.low, saving.high],
+        "advice": advice,
+    }
+
+
+def _advice(saving: Interval) -> str:
+    if saving.low > 0:
+        return "take the new plan"
+    if saving.mean > 0:
+        return "profile some steps of the new plan, and learn from them too, before it is taken for good"
+    return "keep the plan in use"
+
+
+def _request(options: LearnOptions, folder: Path) -> PlaceOptions:
+    """A profile's plan, tables and setting as a request to place; options that are given come first."""
+    given = options.model_dump(exclude={"profiles", "plan"}, exclude_none=True)
+    fields: dict[str, Any] = {"tables": str(folder / "tables.json"), "batch_size": _job(folder).get("batch_size")}
+    asked = PlaceOptions(**fields | given, current=options.plan or str(folder / "plan.json"))
+    if asked.batch_size is None:
+        raise ValueError(f"{folder} does not say how many samples a step has; give --batch-size, of all ranks together")
+    return asked
+
+
+@retried_task("read profile")
+def read_profile(store: Store, folder: str, asked: PlaceOptions) -> CostSample:
+    """Traces, plan and tables -> cost sample, also in the lake.
+
+    Raises:
+        ValueError: a trace is damaged, or not of this plan.
+    """
+    model = read_model(store, Path(asked.tables), announce)
+    plan = read_any_plan(Path(str(asked.current)), model.tables, asked.devices_per_host, asked.devices)
+    task = model.task(
+        plan.num_devices,
+        _ROOM,
+        precision=asked.precision,
+        optimizer=asked.optimizer,
+        name=Path(folder).name,
+        devices_per_host=plan.devices_per_host,
+        batch_size=asked.batch_size,
+        constraints=replace(ANY_SHARDING, caching=True),
+    )
+    job, paths = _job(Path(folder)), trace_files(Path(folder))
+    sample = traced_sample(paths, task, plan.placement(task.tables), job.get("versions", {}))
+    dataset = store.lake.write_dataset(task.tables, asked.tables, is_newest=False)
+    with collecting(store.lake, content_key(TRACED, dataset, sample.hardware, folder), 1, dataset) as keep:
+        keep(sample)
+    report_progress("profile", len(paths), task.num_devices, f"ranks traced, {sample.overall_ms:.3f} ms a step")
+    return sample
+
+
+@retried_task("fit profiles")
+def fit_profiles(samples: list[CostSample], spec: AcceleratorSpec) -> tuple[Learned, float]:
+    """Samples and preset -> placer, and its error on devices that were not fitted to."""
+    return learn(samples, spec), heldout_error(samples, spec)
+
+
+@retried_task("register version")
+def register_learned(
+    store: Store, run: Run, config: Recipe, samples: list[CostSample], learned: Learned, error: float
+) -> str:
+    """Placer -> version, champion of its topology unless one that was compared by measurement is; returns its URI."""
+    newest = samples[-1]
+    dataset = dataset_version(newest.task.tables)
+    reference = TestbedReference(
+        name=TRACED,
+        kind=TRACED,
+        identity=newest.hardware,
+        num_devices=newest.task.num_devices,
+        batch_size=newest.batch_size,
+        dataset=dataset,
+        seed=0,
+        measure=config.measure,
+    )
+    made_of = Training(recipe=config, dataset=dataset, testbed=reference, start="from profiles of the job")
+    tags = {"training": content_key(TRACED, dataset, run.id), "iteration": len(samples), "dataset": dataset}
+    with registry_lock(store):
+        uri = registration.register_placer(
+            store, learned.placer, run, made_of, metrics={"prediction_error": error}, tags=tags, pool=newest.task.tables
+        )
+        in_use = registry.champion(store, made_of.topology)
+        alias: registry.Alias = "champion" if in_use is None or in_use.provisional else "challenger"
+        registry.set_alias(store, uri, alias, _PROVISIONAL, provisional=_PROVISIONAL)
+        versions.write_versions(store)
+    return uri
+
+
+def _job(folder: Path) -> dict[str, Any]:
+    """What `profiled_steps` wrote of the job; empty if a profile has no such file."""
+    about = folder / "job.json"
+    if not about.is_file():
+        return {}
+    with reading(about, "describes no job", "let profiled_steps write it"):
+        return {"batch_size": None, "versions": {}, **json.loads(about.read_bytes())}
+
+
+def _recipe(asked: PlaceOptions, sample: CostSample) -> Recipe:
+    """How a version records what it was learned from."""
+    base, task = configure(RecipeOptions(), source=asked.tables), sample.task
+    tasks = replace(
+        base.tasks,
+        mode="fixed",
+        num_devices=task.num_devices,
+        devices_per_host=task.devices_per_host,
+        memory_bytes=round((asked.memory_gb or 0) * 2**30),
+        precision=task.precision,
+        optimizer=task.optimizer,
+    )
+    return replace(
+        base, tasks=tasks, testbed=TRACED, workload=replace(base.workload, batch_size=sample.batch_size), derived=()
+    )

@@ -1,0 +1,103 @@
+"""A training job of TorchRec on gloo ranks that profiles its steps.
+
+torchrun ... -m tests.helpers.profiled_job FOLDER
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+
+from dreamshard.constraints import ANY_SHARDING
+from dreamshard.placement import Placement, TableSharding
+from dreamshard.plan import make_plan
+from dreamshard.torchrec import load_plan, profiled_steps, record, tables_of
+
+TABLES, RANKS, BATCH, STEPS = 30, 4, 64, 3
+NAMES = [f"t{t:02}" for t in range(TABLES)]
+CPU = torch.device("cpu")
+
+
+class Model(torch.nn.Module):
+    """Tables of many sizes and a dense layer; the same weights on all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        tables = [
+            EmbeddingBagConfig(
+                name=name, num_embeddings=1000 * (1 + t % 7), embedding_dim=8 << t % 4, feature_names=[name]
+            )
+            for t, name in enumerate(NAMES)
+        ]
+        self.bags = EmbeddingBagCollection(tables=tables, device=CPU)
+        self.dense = torch.nn.Linear(sum(table.embedding_dim for table in tables), 1)
+
+    def forward(self, batch: KeyedJaggedTensor) -> torch.Tensor:
+        """One number per sample."""
+        return self.dense(self.bags(batch).values())
+
+
+def batch(seed: int) -> KeyedJaggedTensor:
+    """Samples of a rank; later tables are looked up more often."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.cat([torch.randint(0, 2 + t, (BATCH,), generator=generator) for t in range(TABLES)])
+    return KeyedJaggedTensor.from_lengths_sync(
+        NAMES, torch.randint(0, 1000, (int(lengths.sum()),), generator=generator), lengths
+    )
+
+
+def placement() -> Placement:
+    """Rank 0 has most tables; two are row-wise and one is in columns."""
+    ways = [TableSharding("table_wise", (), (0 if t % 2 else t % RANKS,)) for t in range(TABLES)]
+    ways[3] = ways[4] = TableSharding("row_wise")
+    ways[7] = TableSharding("column_wise", ((0, 32), (32, 64)), (1, 2))
+    return Placement(tuple(ways), RANKS, RANKS)
+
+
+def profile(folder: Path, ranks: int = RANKS) -> None:
+    """Run the job; raises with what its ranks printed."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    ran = subprocess.run(
+        [*launcher, "-m", __name__, str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert not ran.returncode, ran.stderr[-15000:]
+
+
+def main(folder: Path) -> None:
+    """One rank."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = Model()
+    written = folder.with_name(f"{folder.name}-{dist.get_rank()}.json")
+    task = tables_of(model).task(RANKS, 2**40, constraints=ANY_SHARDING)
+    written.write_text(make_plan(task, placement(), "test").to_json())
+    fused = {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.1}
+    sharders = [EmbeddingBagCollectionSharder(fused_params=fused)]
+    sharded = DistributedModelParallel(model, device=CPU, plan=load_plan(written, model), sharders=sharders)
+    optimizer = torch.optim.SGD(dict(in_backward_optimizer_filter(sharded.named_parameters())).values(), 0.1)
+    tables = record(tables_of(Model(), sharders=sharders), [batch(100 + k) for k in range(4)])
+    with profiled_steps(folder, sharded, tables, batch_size=BATCH, steps=STEPS) as profiler:
+        for step in range(STEPS + 3):
+            optimizer.zero_grad()
+            sharded(batch(RANKS * step + dist.get_rank())).sum().backward()
+            optimizer.step()
+            profiler.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
