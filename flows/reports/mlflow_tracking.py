@@ -18,7 +18,6 @@ from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import EvaluationReport
 from storage.run_records.trainings import Training
 from storage.store import Store
-from storage.version_names import number_of
 
 REPORT = "comparison_report.html"
 """The page on every version's run that shows the comparison by which it was decided on."""
@@ -139,18 +138,13 @@ def _facts(store: Store, made_of: Training, measured: MeasuredOn | None, report:
     is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
     earlier = store.lake.read_dataset(before.made_of.dataset) if before and is_known else None
     return {
-        "recipe": made_of.recipe.name,
-        "seed": made_of.testbed.seed,
+        **{name: "" if value is None else value for name, value in made_of.facts.items()},
         "tasks": report.tasks,
         "libraries": "" if measured is None else ", ".join(map(" ".join, measured.versions.items())),
-        "hardware": made_of.testbed.identity,
-        "batch_size": made_of.testbed.batch_size,
-        "dataset": made_of.dataset,
         "tables": len(tables),
         "table_diff": diff_datasets(earlier, tables).label,
         "table_diff_from": before.uri if before else "",
         "iterations": report.iteration,
-        "warm_from": number_of(warm.version) if warm else "",
     }
 
 

@@ -144,9 +144,9 @@ class Run:
         if finite := {name: float(value) for name, value in known.items() if math.isfinite(value)}:
             mlflow.log_metrics(finite, step, run_id=self.id, model_id=model)
 
-    def log_table(self, rows: Sequence[Mapping[str, Any]], name: str = "evaluation") -> None:
-        """Log rows as the table `tables/NAME.json`, which MLflow's UI shows and compares; once per run."""
-        file = f"tables/{name}.json"
+    def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log rows as the table `tables/evaluation.json`, which MLflow's UI shows and compares; once per run."""
+        file = "tables/evaluation.json"
         if rows and all(entry.path != file for entry in self.tracking.list_artifacts(self.id, "tables")):
             mlflow.log_table(pd.DataFrame(rows), file, run_id=self.id)
 

@@ -13,7 +13,6 @@ from storage.lake.schemas import datasets
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.registry import Version
 from storage.settings import Settings
-from storage.version_names import number_of
 
 
 def versions(settings: Settings) -> list[dict[str, Any]]:
@@ -57,8 +56,7 @@ def _rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
 
 
 def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, float]) -> dict[str, Any]:
-    text, made_of = {**params, **version.tags}, version.made_of
-    tasks = made_of.recipe.tasks
+    text = {**params, **version.tags}
     metrics = {name: value for name, value in run_metrics.items() if "/" not in name}
     prefix = runs.of_tasks(text.get("tasks", ""))
     of_tasks = {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
@@ -78,18 +76,7 @@ def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, 
         **{name: getattr(version, name) for name in ("model", "algorithm", "name", "is_default")},
         "aliases": ", ".join(version.aliases),
         "created_at": version.created.replace(microsecond=0),
-        "source": made_of.source,
-        "dataset_version": made_of.dataset,
-        **{name: getattr(tasks, name) for name in ("mode", "devices_per_host", "precision", "optimizer")},
-        "tables_per_task": "all" if made_of.is_fixed else str(tasks.tables_per_task),
-        "testbed": made_of.testbed.kind,
-        "hardware": made_of.testbed.identity,
-        "devices": tasks.num_devices,
-        "memory_gb": round(tasks.memory_bytes / 2**30, 3),
-        "batch_size": made_of.testbed.batch_size,
-        "recipe": made_of.recipe.name,
-        "seed": made_of.testbed.seed,
-        "warm_from": number_of(made_of.warm.version) if made_of.warm else None,
+        **version.made_of.facts,
         "mlflow_run": version.run,
         **dict(sorted(metrics.items())),
         "prediction_error": metrics.get("eval_predicted_mape"),

@@ -23,7 +23,7 @@ from storage.run_records import trainings
 from storage.run_records.trainings import Warm
 from storage.settings import Settings
 from storage.store import Store, open_store
-from tests.helpers.lake import append_samples
+from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.versions import training_of
 
@@ -97,11 +97,11 @@ def facts(store: Store, name: str) -> tuple[list, ...]:
     """What is known of a training, its evaluation and its tables."""
     lake, training, evaluation = store.lake, key(name), key(f"evaluation of {name}")
     samples = [sample.overall_ms for run in (training, evaluation) for sample in lake.read_cost_samples(run)]
-    rows = catalog.query(store, f"select placer, overall_ms from evaluations where run_key = '{evaluation}'")
+    rows = query(store, f"select placer, overall_ms from evaluations where run_key = '{evaluation}'")
     states = sorted(path.name for path in (store.checkpoints / training).glob("*"))
     reports = [(store.evaluations / path).exists() for path in (f"{evaluation}.json", f"newest/{training}.json")]
     sql = f"select distinct dataset_version as version from tables where name = '{name}'"
-    (version,) = (row["version"] for row in catalog.query(store, sql))
+    (version,) = (row["version"] for row in query(store, sql))
     source = lake.lookup_source(version)
     looked_up = [source(table).indices.tolist() for table in lake.read_dataset(version).names]
     return samples, rows, states, reports, looked_up
@@ -131,7 +131,7 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
         facts(store, "first")
     assert removable(store) == []
     for view in catalog.VIEWS:
-        catalog.query(store, f"select * from {view}")
+        query(store, f"select * from {view}")
 
 
 @pytest.mark.parametrize("seed", range(2))

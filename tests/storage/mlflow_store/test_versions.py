@@ -4,11 +4,11 @@ from dreamshard.costs import MeasuredOn
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
 from storage import notebook
-from storage.lake import catalog
 from storage.mlflow_store import registration, runs, versions
 from storage.mlflow_store.registry import set_alias
 from storage.run_records.trainings import Warm
 from storage.store import Store
+from tests.helpers.lake import query
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
@@ -38,7 +38,7 @@ def registered(mlflow_settings, placer: TrainedPlacer, version: str, task: Place
 
 def rows(store: Store, sql: str) -> list[dict]:
     versions.write_versions(store)
-    return catalog.query(store, sql)
+    return query(store, sql)
 
 
 def test_versions_are_rows_that_say_what_they_are(registered: Store):
@@ -52,7 +52,7 @@ def test_versions_are_rows_that_say_what_they_are(registered: Store):
 
 
 def test_the_lake_has_the_registry_as_it_was_when_it_was_written(registered: Store):
-    assert catalog.query(registered, "from versions") == []
+    assert query(registered, "from versions") == []
     path, sql = registered.lake_root / "versions" / "versions.parquet", "from versions order by version"
     assert [row["aliases"] for row in rows(registered, sql)] == ["champion", ""]
     before = path.stat().st_mtime_ns
