@@ -9,7 +9,8 @@ from prefect import get_run_logger
 from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
-from flows.reports import mlflow_tracking, report_pages, report_tables
+from flows.reports import evaluation_report, mlflow_tracking
+from flows.reports.pages import publish
 from flows.rules.contestants import champion_name
 from flows.rules.promotion import Decision, Gain, decide, find_veto
 from flows.runtime.progress import report_progress
@@ -68,7 +69,7 @@ def register_and_decide(
     # an error may have prevented the report of a champion
     if not decision.already_champion or not version.description:
         mlflow_tracking.log_report(store, version, report, sentence, links)
-    report_pages.publish(report_pages.page(report, sentence, links), "dreamshard-report", reason)
+    publish(evaluation_report.page(report, sentence, links), "dreamshard-report", reason)
     return {
         "version": version.uri,
         "alias": standing.alias,
@@ -77,11 +78,11 @@ def register_and_decide(
         "reason": reason,
         "note": note,
         "effort": trainings.effort_sentence(store, training),
-        "prediction": report_pages.prediction_sentence(report),
+        "prediction": evaluation_report.prediction_sentence(report),
         "training": training,
         "evaluation": evaluation,
         "where": links,
-        **report_tables.outcome(report),
+        **evaluation_report.outcome(report),
     }
 
 
@@ -143,7 +144,7 @@ def _cheaper_plan_in_use(report: EvaluationReport) -> str:
     if gain is None or gain.is_positive:
         return ""
     return (
-        f"the plan in use is cheaper than its placement ({report_tables.gain_text(gain)}), so keep that plan; "
+        f"the plan in use is cheaper than its placement ({evaluation_report.gain_text(gain)}), so keep that plan; "
         "`dreamshard place --current` weighs moving from it"
     )
 

@@ -20,7 +20,7 @@ from dreamshard.testbeds.rounds import RoundCost, Steadiness
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from flows.cli import terminal
 from flows.cli.command import Json, command
-from flows.reports.report_tables import steadiness_words
+from flows.reports.evaluation_report import steadiness_words
 from flows.runtime import run_locks
 from flows.servers.local import LOOPBACK, answers
 from storage.settings import Settings

@@ -14,7 +14,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from flows import evaluate, promote
 from flows.placing.placers import choose
-from flows.reports import report_pages
+from flows.reports import pages
 from flows.reports.evaluation_report import make_report
 from flows.rules.contestants import champion_name
 from flows.rules.promotion import find_veto
@@ -156,7 +156,7 @@ def test_bad_predictions_or_a_recipes_own_tables_need_a_person(source, of_champi
 def test_a_champion_has_its_report_even_after_a_late_error(team: Team, monkeypatch):
     version = team.version()
     with monkeypatch.context() as patch:
-        patch.setattr(report_pages, "html_page", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
+        patch.setattr(pages, "html_page", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
         with pytest.raises(OSError):
             team.promote(version)
     assert team.champion == version
