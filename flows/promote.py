@@ -17,7 +17,7 @@ from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
 from flows.stages import last_iteration, open_for, stage
-from storage.mlflow_store import registry, versions
+from storage.mlflow_store import registry
 from storage.mlflow_store.registry import PROVISIONAL, TRYOUT, Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import report_store, trainings
@@ -54,7 +54,7 @@ def register_and_decide(
         version = mlflow_tracking.register(store, run, report)
         decision = _decide(store, report, version)
         standing = (try_out if tryout else settle)(store, version, decision)
-        versions.write_versions(store)
+        registry.write_versions(store)
     reason = decision.reason
     report_progress("promote", 1, 1, f"{version} is {standing.words}")
     notes = [standing.note, _cheaper_plan_in_use(report)]
@@ -134,7 +134,7 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     why = reason or "by hand"
     with registry_lock(store):
         change = registry.make_champion(store, name, why, by=os.environ.get("USER") or "unknown")
-        versions.write_versions(store)
+        registry.write_versions(store)
     return {**change, "alias": "champion", "reason": why}
 
 

@@ -20,7 +20,7 @@ from flows.rules.contestants import champion_name
 from flows.rules.promotion import find_veto
 from flows.rules.warm_start import version_in_use
 from flows.watch import in_use_sentence
-from storage.mlflow_store import registration, registry, runs, versions
+from storage.mlflow_store import registration, registry, runs
 from storage.run_records import report_store, trainings
 from storage.run_records.report_store import CANDIDATE, IN_USE, Subject
 from storage.run_records.trainings import Training
@@ -198,7 +198,7 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     assert unclear["standing"].startswith("provisional champion")
     note = registry.find(fresh.store, "1").provisional
     assert note
-    assert versions.version(fresh.store, "1")["standing"] == "champion, provisional"
+    assert registry.version_in_full(fresh.store, "1")["standing"] == "champion, provisional"
     chosen = choose(fresh.store, None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
     assert note in chosen.caveat
     priced = choose(fresh.store, "dim_greedy", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
@@ -216,8 +216,8 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     shown = fresh.promote(fresh.version(NAMED), candidate_ms=(1.3, 1.35, 1.3))
     assert shown["standing"].startswith("champion of")
     assert shown["reason"].startswith("replaces version 1, a provisional champion, without costing more: +34.2%")
-    assert versions.version(fresh.store, "3")["standing"] == "champion"
-    assert versions.version(fresh.store, "1")["standing"] == "previous"
+    assert registry.version_in_full(fresh.store, "3")["standing"] == "champion"
+    assert registry.version_in_full(fresh.store, "1")["standing"] == "previous"
     assert choose(fresh.store, "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
 
 
