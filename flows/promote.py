@@ -12,7 +12,7 @@ from flows.forms.options import PromoteOptions
 from flows.reports import evaluation_report, mlflow_tracking
 from flows.reports.pages import publish
 from flows.rules.contestants import champion_name
-from flows.rules.promotion import Decision, Gain, decide, find_veto
+from flows.rules.promotion import Decision, Gain, decide, find_veto, gain_text
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
@@ -144,7 +144,7 @@ def _cheaper_plan_in_use(report: EvaluationReport) -> str:
     if gain is None or gain.is_positive:
         return ""
     return (
-        f"the plan in use is cheaper than its placement ({evaluation_report.gain_text(gain)}), so keep that plan; "
+        f"the plan in use is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
         "`dreamshard place --current` weighs moving from it"
     )
 

@@ -42,8 +42,8 @@ def doctor(*, as_json: Json = False) -> None:
     own = Settings.from_environment({**os.environ, "DREAMSHARD_STORE": ""})
     home = open_store(own, reads_only=True).home
     checks = [
-        _torchrec(),
-        _fbgemm(),
+        _package("torchrec", "torchrec", "optional", "pip install --no-deps torchrec==1.8.0, for --format torchrec"),
+        _package("fbgemm_gpu", "fbgemm", "missing", "make run; fbgemm 1.8 needs torch 2.13"),
         _devices(),
         _machine(),
         _server("Prefect server", "PREFECT_API_URL", f"http://{LOOPBACK}:4200/api"),
@@ -58,26 +58,14 @@ def doctor(*, as_json: Json = False) -> None:
         raise SystemExit(1)
 
 
-def _version(package: str) -> str:
-    """Empty if it is not installed."""
+def _package(module: str, name: str, state: str, advice: str) -> Check:
+    """Whether a package loads."""
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def _torchrec() -> Check:
-    if version := _version("torchrec"):
-        return "torchrec", "ok", version, ""
-    return "torchrec", "optional", "not installed", "pip install --no-deps torchrec==1.8.0, for --format torchrec"
-
-
-def _fbgemm() -> Check:
-    try:
-        importlib.import_module("fbgemm_gpu")  # only to see whether it loads; the testbeds use it
+        importlib.import_module(module)  # only to see whether it loads; others use it
     except (ImportError, OSError, RuntimeError) as error:
-        return "fbgemm", "missing", str(error).splitlines()[0], "make run; fbgemm 1.8 needs torch 2.13"
-    return "fbgemm", "ok", _version("fbgemm-gpu") or _version("fbgemm-gpu-cpu"), ""
+        return name, state, str(error).splitlines()[0], advice
+    (package, *_) = importlib.metadata.packages_distributions()[module]
+    return name, "ok", importlib.metadata.version(package), ""
 
 
 def _devices() -> Check:

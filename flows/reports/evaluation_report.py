@@ -22,6 +22,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
 from dreamshard.testbeds.rounds import Steadiness
 from flows.reports.pages import markdown_table
+from flows.rules.promotion import gain_text
 from storage.run_records.report_store import EvaluationReport, PlacerFigures, Subject
 
 Table = list[dict[str, Any]]
@@ -176,19 +177,6 @@ def gains_over_champion(report: EvaluationReport) -> Metrics:
     return _gain_metrics(
         "gain_over_champion", next((report.gain(report.candidate, name) for name in report.versions), None)
     )
-
-
-def gain_text(gain: PairedComparison | None) -> str:
-    """A paired gain with its 95 % interval, e.g. `+4.2 % (+2.0 to +6.3)`."""
-    if gain is None:
-        return "-"
-    if gain.mean_gain is None:
-        return "fits where the other does not" if gain.fits else "did not fit"
-    if gain.is_same_placement:
-        return "same placement"
-    if gain.low is None or gain.high is None:
-        return f"{100 * gain.mean_gain:+.1f} %"
-    return f"{100 * gain.mean_gain:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
 
 
 def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
