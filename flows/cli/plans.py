@@ -74,7 +74,7 @@ def place(
         out.write_text(text, encoding="utf-8")
         terminal.note(f"wrote {out}")
     if html is not None:
-        from flows.placing.plan_view.page import html_page  # Bokeh and pandas take a second to import
+        from flows.placing.plan_page import html_page  # Bokeh and pandas take a second to import
 
         html.write_text(html_page(placed), encoding="utf-8")
         terminal.note(f"wrote {html}; open it in a browser")
