@@ -1,6 +1,5 @@
 import hashlib
 import os
-import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -132,18 +131,6 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     assert removable(store) == []
     for view in catalog.VIEWS:
         query(store, f"select * from {view}")
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_whatever_is_old_versions_and_what_is_young_lose_nothing(store: Store, seed: int):
-    chance, everything = random.Random(seed), list(shared_files(store))
-    age([path for path in everything if chance.random() < 0.97])
-    young = {path for path in everything if path.stat().st_mtime > time.time() - 3600}
-    before = {name: facts(store, name) for name in ("second", "third")}
-    retention.remove_files(removable(store))
-    assert facts(store, "third") == before["third"]
-    assert facts(store, "second")[2] == before["second"][2]
-    assert all(path.is_file() for path in young)
 
 
 def test_a_plan_removes_nothing_and_counts_what_it_found(store: Store):

@@ -11,7 +11,6 @@ from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, 
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
-from flows.rules.fixed_model import Drift, drifted
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
@@ -153,26 +152,6 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
     for writer in writers:
         writer.join()
     assert len(lake.read_rounds("run")) == 30
-
-
-def test_drifted_tables_belong_to_a_datasets_pool_only(tmp_path):
-    lake = Lake(tmp_path, tmp_path / "local")
-    table, drift = lookups_of("clicks", [1, 1, 5]), Drift(table="clicks", rows=2.0, pooling=1.0)
-    dataset, derived = statistics(table), statistics(drifted(table, drift))
-    version = lake.write_dataset(dataset, "mine.csv")
-    for _again in range(2):
-        written = lake.write_table_lookups(drifted(table, drift), derived)
-        lake.write_drifted(derived, version)
-    assert lake.read_dataset(version).names == ("clicks",)
-    assert lake.read_pool(version).names == ("clicks", drift.name)
-    task = PlacementTask(concatenate([dataset, derived]), 2, 2**20, name="variant-000 (+1 -0 ~0)")
-    lake.write_tasks([task], version, "test", "key")
-    assert lake.read_tasks(version, "test", "key")[0].tables.rows.tolist() == [10, 20]
-    assert lake.lookup_source(version)(drift.name).batch_size == 2
-    file = f"lookups/{written.name}"
-    assert lake.has_lookups([file, "lookups/none.parquet"]) == {file}
-    written.unlink()
-    assert lake.has_lookups([file]) == set()
 
 
 def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
