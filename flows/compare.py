@@ -8,7 +8,8 @@ from flows.drawing import draw_heldout_tasks
 from flows.evaluate import measure_and_report, subject_of
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions
-from flows.reports import mlflow_tracking, report_pages, report_tables
+from flows.reports import evaluation_report, mlflow_tracking
+from flows.reports.pages import publish
 from flows.rules import comparison, contestants, heldout
 from flows.runtime import testbed_pool
 from flows.runtime.identity import content_key
@@ -44,11 +45,11 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         announce(sentence)
     return {
         "comparison": key,
-        "held_out": report_pages.heldout_sentence(report),
+        "held_out": evaluation_report.heldout_sentence(report),
         "report": str(report_store.path(store, key)),
         "page": run.address,
         "notes": "; ".join(filter(None, (taken, other, report.caveat))),
-        **report_tables.outcome(report),
+        **evaluation_report.outcome(report),
     }
 
 
@@ -87,7 +88,7 @@ def compare_placers(
 def show_comparison(store: Store, run: Run, comparison: str) -> None:
     """Report -> MLflow (figures of each version, evaluation dataset, page) and an artifact."""
     report = report_store.load(store, comparison)
-    sentence = report_pages.heldout_sentence(report)
-    page = report_pages.page(report, sentence, {})
+    sentence = evaluation_report.heldout_sentence(report)
+    page = evaluation_report.page(report, sentence, {})
     mlflow_tracking.log_comparison(store, run, report, page)
-    report_pages.publish(page, "dreamshard-comparison", sentence)
+    publish(page, "dreamshard-comparison", sentence)

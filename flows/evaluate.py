@@ -17,9 +17,8 @@ from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
 from flows.profile import reference_placement
-from flows.reports import mlflow_tracking, report_tables
-from flows.reports.evaluation_report import make_report
-from flows.reports.report_tables import steadiness_words
+from flows.reports import mlflow_tracking
+from flows.reports.evaluation_report import make_report, outcome, steadiness_words
 from flows.rules import heldout
 from flows.rules.contestants import Contestants, of_training
 from flows.rules.fixed_model import is_fixed_model
@@ -53,7 +52,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     report = report_store.load(store, key)
     if report.caveat:
         announce(report.caveat)
-    return {"evaluation": key, "notes": report.caveat, **report_tables.outcome(report)}
+    return {"evaluation": key, "notes": report.caveat, **outcome(report)}
 
 
 log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)

@@ -7,9 +7,9 @@ from dreamshard.files import digest
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
 from flows.placing import request
-from flows.placing.plan_view.page import html_page
+from flows.placing.plan_page import html_page
 from flows.placing.sentences import markdown_page, prediction_sentence
-from flows.reports.report_pages import publish
+from flows.reports.pages import publish
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from storage.filesystem import writing

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain
 from math import isfinite
 from statistics import fmean
 from typing import Any
@@ -128,10 +128,10 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     state = checkpoints.load(store, key, iteration_name(iteration - 1))
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
     proposals = TRAINING_ALGORITHMS[state.config.algorithm].propose(state, drawn)
-    placements = [(placed.name, placement.device.tolist()) for placed, placement in proposals]
-    before = {sample_identity(*named) for i in range(1, iteration) for named in checkpoints.proposals(store, key, i)}
-    distinct = dict(zip(starmap(sample_identity, placements), proposals, strict=True))
-    group = [(*each, 0) for identity, each in distinct.items() if identity not in before]
+    placements = [(placed.name, placement) for placed, placement in proposals]
+    before = {named for i in range(1, iteration) for named in checkpoints.proposals(store, key, i)}
+    distinct = dict(zip(placements, proposals, strict=True))
+    group = [(*each, 0) for named, each in distinct.items() if named not in before]
     if not is_simulated(training.testbed.identity):
         group.append((*reference_placement(store, key, proposals[0]), iteration))
     limits = training.testbed.measure.rounds
@@ -153,7 +153,7 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
         measure_in_rounds([partial(measured, *each) for each in group], known, limits, order, are_compared=False)
     report_progress("measure", 1, 1, "placements")
     samples = measured_samples(store, key)
-    fitting = [cost for named in placements if isfinite(cost := samples[sample_identity(*named)].overall_ms)]
+    fitting = [cost for named in placements if isfinite(cost := samples[named].overall_ms)]
     if not fitting:
         raise ValueError(
             f"none of the {len(placements)} placements of iteration {iteration} fit the memory of "
@@ -175,18 +175,12 @@ def reference_placement(
     """
     if first is not None and checkpoints.last_iteration(store, key) == 0:
         return first
-    training, (name, device) = trainings.read(store, key), checkpoints.proposals(store, key, 1)[0]
+    training, (name, placement) = trainings.read(store, key), checkpoints.proposals(store, key, 1)[0]
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
-    placed = next(each for each in drawn if each.name == name)
-    return placed, Placement.whole(device, placed.num_devices)
+    return next(each for each in drawn if each.name == name), placement
 
 
-def measured_samples(store: Store, key: str) -> dict[str, CostSample]:
-    """The cost samples of a training by their identity."""
+def measured_samples(store: Store, key: str) -> dict[tuple[str, Placement], CostSample]:
+    """The cost samples of a training by the names of their tasks and their placements."""
     samples = store.lake.read_cost_samples(run_key=key)
-    return {sample_identity(sample.task.name, sample.placement.device.tolist()): sample for sample in samples}
-
-
-def sample_identity(task_name: str, device: list[int]) -> str:
-    """Names a placement of a task within a training."""
-    return f"{task_name}:{','.join(map(str, device))}"
+    return {(sample.task.name, sample.placement): sample for sample in samples}

@@ -9,14 +9,15 @@ from prefect import get_run_logger
 from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
-from flows.reports import mlflow_tracking, report_pages, report_tables
+from flows.reports import evaluation_report, mlflow_tracking
+from flows.reports.pages import publish
 from flows.rules.contestants import champion_name
-from flows.rules.promotion import Decision, Gain, decide, find_veto
+from flows.rules.promotion import Decision, Gain, decide, find_veto, gain_text
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
 from flows.stages import last_iteration, open_for, stage
-from storage.mlflow_store import registry, versions
+from storage.mlflow_store import registry
 from storage.mlflow_store.registry import PROVISIONAL, TRYOUT, Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import report_store, trainings
@@ -53,7 +54,7 @@ def register_and_decide(
         version = mlflow_tracking.register(store, run, report)
         decision = _decide(store, report, version)
         standing = (try_out if tryout else settle)(store, version, decision)
-        versions.write_versions(store)
+        registry.write_versions(store)
     reason = decision.reason
     report_progress("promote", 1, 1, f"{version} is {standing.words}")
     notes = [standing.note, _cheaper_plan_in_use(report)]
@@ -68,7 +69,7 @@ def register_and_decide(
     # an error may have prevented the report of a champion
     if not decision.already_champion or not version.description:
         mlflow_tracking.log_report(store, version, report, sentence, links)
-    report_pages.publish(report_pages.page(report, sentence, links), "dreamshard-report", reason)
+    publish(evaluation_report.page(report, sentence, links), "dreamshard-report", reason)
     return {
         "version": version.uri,
         "alias": standing.alias,
@@ -77,11 +78,11 @@ def register_and_decide(
         "reason": reason,
         "note": note,
         "effort": trainings.effort_sentence(store, training),
-        "prediction": report_pages.prediction_sentence(report),
+        "prediction": evaluation_report.prediction_sentence(report),
         "training": training,
         "evaluation": evaluation,
         "where": links,
-        **report_tables.outcome(report),
+        **evaluation_report.outcome(report),
     }
 
 
@@ -133,7 +134,7 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     why = reason or "by hand"
     with registry_lock(store):
         change = registry.make_champion(store, name, why, by=os.environ.get("USER") or "unknown")
-        versions.write_versions(store)
+        registry.write_versions(store)
     return {**change, "alias": "champion", "reason": why}
 
 
@@ -143,7 +144,7 @@ def _cheaper_plan_in_use(report: EvaluationReport) -> str:
     if gain is None or gain.is_positive:
         return ""
     return (
-        f"the plan in use is cheaper than its placement ({report_tables.gain_text(gain)}), so keep that plan; "
+        f"the plan in use is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
         "`dreamshard place --current` weighs moving from it"
     )
 

@@ -4,8 +4,7 @@ from typing import Any
 
 from flows.forms.form import deployed
 from flows.forms.options import PruneOptions
-from flows.reports.report_pages import publish
-from flows.reports.report_tables import markdown_table
+from flows.reports.pages import markdown_table, publish
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from storage import retention

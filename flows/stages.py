@@ -46,7 +46,7 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
     if flow_run is not None:
-        tags |= {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id)}
+        tags["prefect.flow_run"] = flow_run.name
         tags[PREFECT_RUN] = url_for(flow_run) or str(flow_run.id)  # a server of this process alone has no pages
     named = f"{name} {source_label(config.workload.source)}"
     if store.algorithm != DEFAULT_ALGORITHM:

@@ -11,7 +11,7 @@ from prefect import get_run_logger
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
-from flows.profile import measure_exchanges, measure_placements, measured_samples, sample_identity, start_training
+from flows.profile import measure_exchanges, measure_placements, measured_samples, start_training
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
@@ -66,7 +66,7 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     state, known = checkpoints.load(store, key, "measured"), measured_samples(store, key)
     drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(store, key, i)]
     earlier = trainings.earlier_samples(store, key)
-    samples = [*earlier, *(known[sample_identity(*each)] for each in drawn)]
+    samples = [*earlier, *(known[each] for each in drawn)]
     fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
     figures = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
     checkpoints.save(store, key, "fitted", state, checkpoints.figures(store, key, "measured") | figures)

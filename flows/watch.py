@@ -17,8 +17,7 @@ from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import WatchOptions
 from flows.ingest import ingest_workload
-from flows.reports.report_pages import publish
-from flows.reports.report_tables import markdown_table
+from flows.reports.pages import markdown_table, publish
 from flows.rules.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.rules.warm_start import last_trained, version_in_use
 from flows.stages import open_for, with_sizes

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, ParamSpec
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from dreamshard.files.text import FOR_PEOPLE, error_sentence, without_passwords
 from flows.cli import terminal
@@ -14,6 +14,7 @@ from storage.settings import Settings
 from storage.store import Store, open_store
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON on stdout, for programs.")]
+Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Fields = Parameter(name="*")
 """Marks options whose fields are options of the command."""
 

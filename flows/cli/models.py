@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from flows.cli import terminal
 from flows.cli.command import Json, command, open_home
 from storage.lake.schemas import datasets
-from storage.mlflow_store import versions
+from storage.mlflow_store import registry
 from storage.version_names import in_words
 
 NOT_SHOWN = ("reason", "training", "evaluation", "prefect_run", "mlflow_run")
@@ -38,10 +38,10 @@ def models(
     """
     settings = open_home(existing=True, reads_only=True)
     if version is not None:
-        found = versions.version(settings, version)
+        found = registry.version_in_full(settings, version)
         terminal.print_json(found) if as_json else _show_version(found)
         return
-    rows = versions.versions(settings)
+    rows = registry.version_rows(settings)
     if as_json:
         terminal.print_json(rows)
         return

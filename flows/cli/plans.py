@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import PHASES
@@ -16,7 +16,7 @@ from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision
 from flows.cli import terminal
-from flows.cli.command import Fields, Json, command, open_home
+from flows.cli.command import Fields, Json, Positive, command, open_home
 from flows.forms.options import PlaceOptions, PlanOptions
 from flows.placing import models, request
 from flows.placing.placers import choose
@@ -29,7 +29,6 @@ OTHER_SETTING = 3
 
 _TOP = 3  # tables named per device
 _MOST_DEVICES = 4096
-_POSITIVE = Parameter(validator=validators.Number(gte=1))
 
 torch.set_num_threads(
     1
@@ -74,7 +73,7 @@ def place(
         out.write_text(text, encoding="utf-8")
         terminal.note(f"wrote {out}")
     if html is not None:
-        from flows.placing.plan_view.page import html_page  # Bokeh and pandas take a second to import
+        from flows.placing.plan_page import html_page  # Bokeh and pandas take a second to import
 
         html.write_text(html_page(placed), encoding="utf-8")
         terminal.note(f"wrote {html}; open it in a browser")
@@ -97,7 +96,7 @@ def explain(
     /,
     options: Annotated[PlanOptions, Fields],
     *,
-    shown: Annotated[int, _POSITIVE] = 16,
+    shown: Positive = 16,
     as_json: Json = False,
 ) -> None:
     """Explain PLAN for TABLES: why each device is slow, and each table's cost elsewhere.
@@ -168,7 +167,7 @@ def what_if(
     hardware: str,
     precision: Precision | None = None,
     optimizer: Optimizer | None = None,
-    batch_size: Annotated[int, _POSITIVE] = DEFAULT_BATCH,
+    batch_size: Positive = DEFAULT_BATCH,
     as_json: Json = False,
 ) -> None:
     """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone.

@@ -7,16 +7,15 @@ import time
 from contextlib import ExitStack
 from typing import Annotated
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from flows.cli import terminal
-from flows.cli.command import Fields, command, open_home
+from flows.cli.command import Fields, Positive, command, open_home
 from flows.forms.options import RetrainingOptions
 from flows.servers.deployment import POOL
 from flows.servers.deployment import deploy as deploy_all
 from flows.servers.local import local_servers
 
-_POSITIVE = Parameter(validator=validators.Number(gte=1))
 WORKER = ("prefect", "worker", "start", "--pool")
 NEEDED = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "http://HOST:5000"}
 """Settings of a worker, each with an example; without them nobody else would see its runs."""
@@ -76,7 +75,7 @@ def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), 
 
 
 @command
-def worker(*, pool: str = POOL, queue: str | None = None, limit: Annotated[int, _POSITIVE] = 2) -> None:
+def worker(*, pool: str = POOL, queue: str | None = None, limit: Positive = 2) -> None:
     """Run flows on this machine for the servers at PREFECT_API_URL and MLFLOW_TRACKING_URI.
 
     Args:

@@ -1,12 +1,9 @@
 """`dreamshard sql`: queries over the home."""
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter, validators
 
 from flows.cli import terminal
-from flows.cli.command import Json, command, open_home
+from flows.cli.command import Json, Positive, command, open_home
 from storage.lake import catalog
 
 
@@ -17,7 +14,7 @@ def sql(
     *,
     csv: Path | None = None,
     parquet: Path | None = None,
-    rows: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1000,
+    rows: Positive = 1000,
     as_json: Json = False,
 ) -> None:
     """Ask DuckDB over everything that was measured and registered.

@@ -8,7 +8,7 @@ from dreamshard.files.text import gib, shown
 from dreamshard.moving import Point
 from dreamshard.plan import Plan
 from flows.placing.request import Placed
-from flows.reports.report_tables import markdown_table
+from flows.reports.pages import markdown_table
 
 
 def prediction_sentence(plan: Plan) -> str:

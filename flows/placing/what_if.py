@@ -31,11 +31,6 @@ class Cluster:
     spec: AcceleratorSpec
     num_devices: int
 
-    @property
-    def table_bytes(self) -> int:
-        """Room for tables on each device."""
-        return round(TABLES_SHARE * self.spec.memory_bytes)
-
 
 _COSTS = ("overall_ms", *(f"{phase}_ms" for phase in PHASES), "index_exchange_ms")
 
@@ -52,7 +47,8 @@ def what_if(model: ModelTables, clusters: Sequence[Cluster], **options: Any) -> 
 
 
 def _figures(model: ModelTables, cluster: Cluster, options: Mapping[str, Any]) -> dict[str, Any]:
-    spec, count, memory_bytes = cluster.spec, cluster.num_devices, cluster.table_bytes
+    spec, count = cluster.spec, cluster.num_devices
+    memory_bytes = round(TABLES_SHARE * spec.memory_bytes)
     figures = {
         "hardware": cluster.called,
         "name": spec.name,

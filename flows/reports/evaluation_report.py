@@ -1,4 +1,7 @@
-"""Makes the report of an evaluation from its measurements."""
+"""The report of an evaluation: made from its measurements, and shown as a table, metrics, sentences and a page.
+
+The terminal, Prefect's artifacts and MLflow show the same table and page.
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +20,14 @@ from dreamshard.evaluation import (
 )
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
+from dreamshard.testbeds.rounds import Steadiness
+from flows.reports.pages import markdown_table
+from flows.rules.promotion import gain_text
 from storage.run_records.report_store import EvaluationReport, PlacerFigures, Subject
+
+Table = list[dict[str, Any]]
+Metrics = Mapping[str, float | None]
+"""Figures by their names in MLflow, which has none for None."""
 
 
 def make_report(
@@ -93,3 +103,145 @@ def _figures(
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def outcome(report: EvaluationReport) -> dict[str, Any]:
+    """The table of a report as fields of a flow's outcome."""
+    return {"testbed": report.hardware, "title": title(report), "table": placers_table(report)}
+
+
+def title(report: EvaluationReport) -> str:
+    """Captions of a report: its tables, the basis of its intervals, and the predicting network."""
+    by = f"; all predicted by {report.candidate}" if report.training is not None and report.is_predicted else ""
+    on = report.measured_on or report.hardware
+    if report.model is None:
+        return f"Held-out tasks on {on}; 95 % intervals, paired by task{by}"
+    return f"This model on {on}; 95 % intervals over {intervals_over(report)}{by}"
+
+
+def intervals_over(report: EvaluationReport) -> str:
+    """Basis of the intervals of a fixed model."""
+    rounds = next((gain.num_repeats for gains in report.gains.values() for gain in gains.values()), 0)
+    variants = len(report.task_names) - 1
+    return f"{rounds} interleaved repeats" + (f", and over {variants} drifted variants of it" if variants > 1 else "")
+
+
+def placers_table(report: EvaluationReport) -> Table:
+    """One row per placer, cheapest last, and the saving of the candidate, or of the first of a comparison, over it."""
+    first = report.reference if report.training is None else report.candidate
+    rows = []
+    for line in report.placers:
+        row = {
+            "placer": line.placer,
+            "measured ms": "did not fit" if line.overall_ms is None else f"{line.overall_ms:.3f}",
+            f"{first} saves": gain_text(report.gain(first, line.placer)),
+        }
+        if report.model is not None:
+            row["on variants"] = gain_text(report.variant_gain(first, line.placer))
+        row["predicted ms"] = "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}"
+        if report.training is None:
+            row["prediction error"] = "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}"
+        split = "split" if line.is_split else "whole"
+        rows.append(row | {"tables": split, "place ms": f"{line.place_ms:.2f}"})
+    return rows
+
+
+def pairs_table(report: EvaluationReport) -> Table:
+    """The gain of every placer over every other one."""
+    names = [line.placer for line in report.placers]
+    return [
+        {"placer": name} | {f"over {other}": gain_text(report.gain(name, other)) for other in names} for name in names
+    ]
+
+
+def evaluation_metrics(report: EvaluationReport) -> Metrics:
+    """Figures of the candidate under the names that every version has in MLflow."""
+    candidate, over_random = report.placer(report.candidate), report.gain(report.candidate, "random")
+    steady = report.steadiness
+    return {
+        "eval_overall_ms": candidate.overall_ms,
+        "eval_gain_over_random": over_random and over_random.mean_gain,
+        **_gain_metrics("eval_gain_over_best_baseline", report.gain(report.candidate, report.reference)),
+        **_gain_metrics("eval_gain_over_torchrec", report.gain(report.candidate, "torchrec_planner")),
+        **_gain_metrics("eval_gain_on_variants", report.variant_gain(report.candidate, report.reference)),
+        "eval_predicted_mape": candidate.predicted_mape,
+        "eval_place_ms": candidate.place_ms,
+        "machine_level": report.level,
+        "machine_spread": steady and steady.spread,
+        "disturbed_rounds": steady and steady.disturbed,
+    }
+
+
+def gains_over_champion(report: EvaluationReport) -> Metrics:
+    """The candidate's gain over the champion on the same tasks, with its interval; empty without a measured champion."""
+    return _gain_metrics(
+        "gain_over_champion", next((report.gain(report.candidate, name) for name in report.versions), None)
+    )
+
+
+def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
+    """How steady the machine was while it measured; empty if costs were computed."""
+    if steadiness is None or steadiness.level_ms is None:
+        return ""
+    since = "" if level is None else f", at {level:.2f} times its cost in the training"
+    spread = "" if steadiness.spread is None else f" varied by {steadiness.spread:.1%}"
+    return f"a reference placement{spread or ' was measured'}{since}, and {steadiness.disturbed:.0%} of rounds were disturbed"
+
+
+def _gain_metrics(name: str, gain: PairedComparison | None) -> Metrics:
+    return {} if gain is None else {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
+
+
+def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> str:
+    """A report as Markdown: its outcome, tables and links; Prefect and MLflow both show it.
+
+    A comparison of versions also has the gain of every pair.
+    """
+    parts = [
+        f"**{outcome}**",
+        f"## {title(report)}",
+        markdown_table(placers_table(report)),
+        report.caveat and f"Note: {report.caveat}.",
+        prediction_sentence(report),
+    ]
+    if report.training is None:
+        by = "task" if report.model is None else "round"
+        parts += [f"## Every pair: measured cost saved (95 % interval, paired by {by})"]
+        parts += [markdown_table(pairs_table(report))]
+    parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
+    return "\n\n".join(filter(None, parts))
+
+
+def heldout_sentence(report: EvaluationReport) -> str:
+    """Says which tasks, or of a fixed model which placements, are held out for all compared versions."""
+    tasks, versions = report.task_names, ", ".join(report.versions.values())
+    if report.model is not None:
+        return (
+            f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} drifted variants of it: no table is held out, "
+            f"but {report.heldout_placements} of the placements measured are, which no version of {versions} was trained on; "
+            f"intervals are over {intervals_over(report)}"
+        )
+    return (
+        f"all {len(tasks)} tasks ({tasks[0]} to {tasks[-1]}) are held out for all: drawn from the "
+        f"{report.unseen_tables} tables of dataset {report.dataset} that no version of {versions} was trained on"
+    )
+
+
+def prediction_sentence(report: EvaluationReport) -> str:
+    """How well the candidate, or each compared version, predicts placements that it was not trained on."""
+    if report.training is None:
+        return "Prediction errors are of a version's own cost network on all placements measured here."
+    if not report.is_predicted:
+        return f"No cost of a step is predicted: {report.candidate} predicts compute only."
+    error = report.placer(report.candidate).predicted_mape
+    if error is None:
+        return "No placement measured here was held out, so the prediction error is not known."
+    machine = steadiness_words(report.steadiness, report.level)
+    also = f"; {machine}" if machine else ""
+    return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on{also}."
+
+
+def _link(name: str, address: str) -> str:
+    if address.startswith("#"):  # of MLflow's own pages
+        return f"- [{name}]({address})"
+    return f"- {name}: {f'<{address}>' if address.startswith('http') else address}"

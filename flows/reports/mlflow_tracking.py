@@ -8,7 +8,7 @@ import pandas as pd  # type: ignore[import-untyped]
 
 from dreamshard.costs import MeasuredOn
 from dreamshard.search import DreamShardPlacer
-from flows.reports import report_pages, report_tables
+from flows.reports import evaluation_report, pages
 from flows.rules.dataset_diff import diff_datasets
 from storage.lake.ingested import Ingested
 from storage.mlflow_store import registration, registry, runs
@@ -18,7 +18,6 @@ from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import EvaluationReport
 from storage.run_records.trainings import Training
 from storage.store import Store
-from storage.version_names import number_of
 
 REPORT = "comparison_report.html"
 """The page on every version's run that shows the comparison by which it was decided on."""
@@ -37,14 +36,14 @@ def log_ingested(run: Run, ingested: Ingested, source: str) -> None:
 def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
     """An evaluation of a training on its run: figures and table."""
     report = report_store.load(store, evaluation)
-    run.log_table(report_tables.placers_table(report))
-    run.log_metrics(report_tables.evaluation_metrics(report), tasks=report.tasks)
+    run.log_table(evaluation_report.placers_table(report))
+    run.log_metrics(evaluation_report.evaluation_metrics(report), tasks=report.tasks)
 
 
 def log_comparison(store: Store, run: Run, report: EvaluationReport, page: str) -> None:
     """A comparison: page and table on its run, the cost of every version on the version's run."""
-    run.log_table(report_tables.placers_table(report))
-    run.tracking.log_text(run.id, report_pages.html_page(page), "comparison.html")
+    run.log_table(evaluation_report.placers_table(report))
+    run.tracking.log_text(run.id, pages.html_page(page), "comparison.html")
     _log_costs(store, report)
     for uri in report.versions.values():
         registry.tag(store, uri, {"comparison": report.key})
@@ -74,7 +73,7 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
             del recipe[derived]
         del recipe["training"]["iterations"]  # the facts have those that were really run
         run.log_params(recipe)
-        run.log_table(report_tables.placers_table(report))
+        run.log_table(evaluation_report.placers_table(report))
         _log_costs(store, report)
         uri = registration.register_placer(
             store,
@@ -83,8 +82,8 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
             made_of,
             metrics={
                 **last,
-                **runs.on_tasks(report_tables.evaluation_metrics(report), report.tasks),
-                **report_tables.gains_over_champion(report),
+                **runs.on_tasks(evaluation_report.evaluation_metrics(report), report.tasks),
+                **evaluation_report.gains_over_champion(report),
             },
             step=iteration,
             tags={
@@ -106,13 +105,13 @@ def log_report(
 ) -> None:
     """The report by which a version was decided on: a page on its run, and the description of both."""
     run = Run(store, version.run)
-    run.tracking.log_text(run.id, report_pages.html_page(report_pages.page(report, outcome, links)), REPORT)
-    pages = {
+    run.tracking.log_text(run.id, pages.html_page(evaluation_report.page(report, outcome, links)), REPORT)
+    links_of_mlflow = {
         "Comparison report": run.link(REPORT),
         "Version": f"#/models/{version.model}/versions/{version.number}?{runs.MODEL_TRAINING}",
         **{name: link for name, link in links.items() if name == "Prefect run"},
     }
-    about = report_pages.page(report, f"{version.name}; {outcome}", pages)[: runs.LONGEST]
+    about = evaluation_report.page(report, f"{version.name}; {outcome}", links_of_mlflow)[: runs.LONGEST]
     run.tracking.set_tag(run.id, runs.DESCRIPTION, about)
     run.tracking.update_model_version(version.model, str(version.number), about)  # last: then all of it is there
 
@@ -139,18 +138,13 @@ def _facts(store: Store, made_of: Training, measured: MeasuredOn | None, report:
     is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
     earlier = store.lake.read_dataset(before.made_of.dataset) if before and is_known else None
     return {
-        "recipe": made_of.recipe.name,
-        "seed": made_of.testbed.seed,
+        **{name: "" if value is None else value for name, value in made_of.facts.items()},
         "tasks": report.tasks,
         "libraries": "" if measured is None else ", ".join(map(" ".join, measured.versions.items())),
-        "hardware": made_of.testbed.identity,
-        "batch_size": made_of.testbed.batch_size,
-        "dataset": made_of.dataset,
         "tables": len(tables),
         "table_diff": diff_datasets(earlier, tables).label,
         "table_diff_from": before.uri if before else "",
         "iterations": report.iteration,
-        "warm_from": number_of(warm.version) if warm else "",
     }
 
 

@@ -57,34 +57,30 @@ class Gain:
 
     def __str__(self) -> str:
         gain, variants = self.measured, self.variants
-        if gain.mean_gain is None:
-            figures = f"{self.over if gain.fits else 'a placement'} did not fit its devices when measured"
-            figures += "" if gain.fits else f", against {self.over}"
-        elif gain.is_same_placement:
-            figures = f"the same placement of this model as {self.over}"
-        else:
-            interval = "one held-out task" if gain.over == "tasks" else "every repeat measured the same"
-            if gain.low is not None:
-                repeats = f"over {gain.num_repeats} interleaved repeats of this model"
-                counted = repeats if gain.over == "repeats" else f"{gain.num_tasks} held-out tasks"
-                interval = f"{_interval(gain)}, {counted}"
-            if gain.more_tasks is None:
-                interval += "; only other tables would show it"
-            elif gain.more_tasks:
-                interval += f"; about {gain.more_tasks} more would show it"
-            elif gain.is_significant() and not self.is_shown:
-                interval += f"; attempt {self.attempt} needs {1 - 2 * self.false_alarms:.2%}"
-            figures = f"{gain.mean_gain:+.1%} measured cost saved ({interval}) against {self.over}"
-        if variants is None:
-            return figures
-        if variants.mean_gain is None:
-            return f"{figures}; on drifted variants a placement did not fit its devices"
-        ends = "" if variants.low is None else f" ({_interval(variants)})"
-        return f"{figures}; {variants.mean_gain:+.1%} over {variants.num_tasks} drifted variants of it{ends}"
+        saved = "" if gain.mean_gain is None or gain.is_same_placement else " of the measured cost saved"
+        parts = [f"{gain_text(gain)}{saved}, against {self.over}"]
+        if variants is not None:
+            parts.append(f"{gain_text(variants)} on {variants.num_tasks} drifted variants")
+        if gain.more_tasks is None:
+            parts.append("only other tables would show it")
+        elif gain.more_tasks:
+            parts.append(f"about {gain.more_tasks} more tasks would show it")
+        elif gain.is_significant() and not self.is_shown:
+            parts.append(f"attempt {self.attempt} needs an interval of {1 - 2 * self.false_alarms:.2%}")
+        return "; ".join(parts)
 
 
-def _interval(gain: PairedComparison) -> str:
-    return f"95 % interval {gain.low:+.1%} to {gain.high:+.1%}"
+def gain_text(gain: PairedComparison | None) -> str:
+    """A paired gain with its 95 % interval, e.g. `+4.2 % (+2.0 to +6.3)`."""
+    if gain is None:
+        return "-"
+    if gain.mean_gain is None:
+        return "fits where the other does not" if gain.fits else "did not fit"
+    if gain.is_same_placement:
+        return "same placement"
+    if gain.low is None or gain.high is None:
+        return f"{100 * gain.mean_gain:+.1f} %"
+    return f"{100 * gain.mean_gain:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,12 +69,6 @@ def answering(settings: Settings, sql: str) -> Iterator[duckdb.DuckDBPyRelation]
             raise ValueError(f"DuckDB: {_reason(error)}; `show tables` lists views, `describe VIEW` columns") from error
 
 
-def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
-    """Run one query over the views; returns a dictionary per row."""
-    with answering(settings, sql) as answer:
-        return [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
-
-
 def _reason(error: duckdb.Error) -> str:
     """An error's message, in one line."""
     return str(error).split("\n\n")[0].strip().replace("\n", " ")

@@ -24,17 +24,16 @@ have different names.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from dreamshard.costs import CostSample, ExchangeSample
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.placement import Placement
 from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
@@ -222,11 +221,11 @@ class Lake:
 
     def read_cost_samples(self, run_key: str) -> list[CostSample]:
         """The least disturbed round of each measurement, without the reference placement; raises like `read_rounds`."""
-        rounds: dict[tuple[str, Placement, int], list[CostSample]] = {}
+        rounds: dict[Hashable, list[CostSample]] = defaultdict(list)
         for sample in self.read_rounds(run_key):
             if not sample.is_reference:
-                rounds.setdefault((sample.task.name, sample.placement, sample.repeat), []).append(sample)
-        return [least(each) for each in rounds.values()]
+                rounds[sample.task.name, sample.placement, sample.repeat].append(sample)
+        return list(map(least, rounds.values()))
 
     def read_rounds(self, run_key: str) -> list[CostSample]:
         """All rounds of a training or evaluation by iteration and time; costs are float32 as testbeds return them.
@@ -257,14 +256,12 @@ class Lake:
         """The all-to-alls of these links, oldest first, by their least disturbed rounds, without other library versions."""
         files = list_files(hive_folder(self.root / "exchange_samples", links=links), "*.parquet")
         found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
-        samples = [rows.exchange_from_row(row) for row in sorted(found, key=lambda row: row["created_at"])]
-        rounds: dict[Any, list[ExchangeSample]] = {}
-        for sample in samples:
-            exchange = sample.exchange
+        rounds: dict[Hashable, list[ExchangeSample]] = defaultdict(list)
+        for sample in map(rows.exchange_from_row, sorted(found, key=lambda row: row["created_at"])):
             if sample.versions.items() <= versions.items():
-                key = exchange.devices_per_host, tuple(exchange.sent_bytes.tolist())
-                rounds.setdefault(key, []).append(sample)
-        return [least(each) for each in rounds.values()]
+                exchange = sample.exchange
+                rounds[exchange.devices_per_host, tuple(exchange.sent_bytes.tolist())].append(sample)
+        return list(map(least, rounds.values()))
 
     def write_evaluation(
         self,

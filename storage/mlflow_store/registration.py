@@ -80,9 +80,9 @@ def register_placer(
     mlflow.finalize_logged_model(model.model_id, "READY")
     # first: a version that exists has its metrics
     run.log_metrics(metrics or {}, step, model=model.model_id)
-    measured = placer.cost_network.measured_on
-    conditions = {} if measured is None else {registry.MEASURED_ON: measured.model_dump_json()}
-    labels = {**(tags or {}), registry.MADE_OF: made_of.to_json(), **conditions}
+    labels = {**(tags or {}), registry.MADE_OF: made_of.to_json()}
+    if (measured := placer.cost_network.measured_on) is not None:
+        labels[registry.MEASURED_ON] = measured.model_dump_json()
     tracking = run.tracking
     if not tracking.search_registered_models(f"name = '{name}'"):
         about = f"Places embedding tables on devices: algorithm {settings.algorithm}, costs of {made_of.topology}."

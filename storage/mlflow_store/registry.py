@@ -1,4 +1,4 @@
-"""Versions of placers in MLflow's registry: finding them, their aliases and tags, and their files.
+"""Versions of placers in MLflow's registry: finding them, their aliases and tags, their files, and rows of them.
 
 An algorithm has one registered model per topology (`Topology.registered_model`), with aliases of its own: `champion` is
 the version in use, `challenger` the newest that did not beat it, `previous` the champion before. A version is named by its
@@ -17,12 +17,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import mlflow.artifacts
+import pyarrow as pa
 
 from dreamshard import training
 from dreamshard.costs import MeasuredOn
 from dreamshard.training import TrainedPlacer
 from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
-from storage.mlflow_store.runs import client
+from storage.lake.parquet_files import read_parquet, write_parquet
+from storage.lake.schemas import datasets
+from storage.mlflow_store.runs import client, data_of_runs, of_tasks
 from storage.run_records.trainings import Topology, Training, source_label
 from storage.settings import LOCAL, Settings
 from storage.version_names import ALIASES, algorithm_of, in_words, model_and_name, number_of
@@ -294,3 +297,71 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     if settings is None and version.provisional:
         logger.warning("%s is %s", version.uri, version.provisional)
     return placer
+
+
+def version_rows(settings: Settings) -> list[dict[str, Any]]:
+    """All versions of all algorithms side by side, newest first.
+
+    Returns:
+        Of each: its reference, standing (in words), the columns of the view `versions`, and every metric by name.
+    """
+    rows = _rows(settings, all_versions(settings))
+    rows.sort(key=lambda row: row["created_at"], reverse=True)  # stable: of one second, the highest number first
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in columns} for row in rows]
+
+
+def version_in_full(settings: Settings, name: str) -> dict[str, Any]:
+    """One version in full: the columns of `version_rows`, all other tags, and its description.
+
+    Args:
+        name: a reference to it.
+
+    Raises:
+        ValueError: there is no such version; the message lists the existing ones.
+    """
+    found = find(settings, name)
+    (row,) = _rows(settings, [found])
+    tags = {name: value for name, value in sorted(found.tags.items()) if name not in (*row, MADE_OF)}
+    return row | {"tags": tags, "description": found.description}
+
+
+def write_versions(settings: Settings) -> None:
+    """Write the registry to the lake as it is now, after a version or an alias changed; the caller holds its lock."""
+    path = settings.lake_root / "versions" / "versions.parquet"
+    table = pa.Table.from_pylist(version_rows(settings)[::-1], schema=datasets()["versions"])
+    if not path.exists() or read_parquet(path) != table:
+        write_parquet(path, table)
+
+
+def _rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
+    data = data_of_runs(settings, [each.run for each in known])
+    return [_row(each, *data.get(each.run, ({}, {}))) for each in known]
+
+
+def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, float]) -> dict[str, Any]:
+    text = {**params, **version.tags}
+    metrics = {name: value for name, value in run_metrics.items() if "/" not in name}
+    prefix = of_tasks(text.get("tasks", ""))
+    measured = {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
+    metrics |= measured if prefix else {}
+    columns: dict[str, Any] = {}
+    for field in datasets()["versions"]:
+        value = text.get(field.name) or None
+        if pa.types.is_floating(field.type):
+            columns[field.name] = metrics.get(field.name, metrics.get(f"eval_{field.name}"))
+        else:
+            columns[field.name] = int(value) if value and pa.types.is_integer(field.type) else value
+    return {
+        "reference": version.uri,
+        "standing": version.standing,
+        **columns,
+        "version": version.number,
+        **{name: getattr(version, name) for name in ("model", "algorithm", "name", "is_default")},
+        "aliases": ", ".join(version.aliases),
+        "created_at": version.created.replace(microsecond=0),
+        **version.made_of.facts,
+        "mlflow_run": version.run,
+        **dict(sorted(metrics.items())),
+        "prediction_error": metrics.get("eval_predicted_mape"),
+    }

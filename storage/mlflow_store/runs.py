@@ -28,7 +28,7 @@ EXPERIMENT = "dreamshard"
 MODEL_TRAINING = "workflowType=machine_learning"
 """Of the address of a page of MLflow: show it as model training, and not as generative AI, which is the default."""
 
-CHAIN_KEY = "dreamshard.chain"
+FLOW_RUN = "prefect.flow_run_id"
 STAGE = "dreamshard.stage"
 DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
@@ -144,9 +144,9 @@ class Run:
         if finite := {name: float(value) for name, value in known.items() if math.isfinite(value)}:
             mlflow.log_metrics(finite, step, run_id=self.id, model_id=model)
 
-    def log_table(self, rows: Sequence[Mapping[str, Any]], name: str = "evaluation") -> None:
-        """Log rows as the table `tables/NAME.json`, which MLflow's UI shows and compares; once per run."""
-        file = f"tables/{name}.json"
+    def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log rows as the table `tables/evaluation.json`, which MLflow's UI shows and compares; once per run."""
+        file = "tables/evaluation.json"
         if rows and all(entry.path != file for entry in self.tracking.list_artifacts(self.id, "tables")):
             mlflow.log_table(pd.DataFrame(rows), file, run_id=self.id)
 
@@ -168,7 +168,7 @@ def open_run(
         key: identifies it across restarts: an unfinished run of the same key is resumed. None for a new run.
         tags: tags for searching.
     """
-    return _open(settings, name, {CHAIN_KEY: key} if key else {}, tags or {})
+    return _open(settings, name, {FLOW_RUN: key} if key else {}, tags or {})
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def end_killed(settings: Settings, key: str, why: str) -> None:
         return
     unfinished = tracking.search_runs([experiment.experiment_id], "status != 'FINISHED'")
     found = {run.info.run_id: run.data.tags for run in unfinished}
-    chains = {run for run, own in found.items() if own.get(CHAIN_KEY) == key}
+    chains = {run for run, own in found.items() if own.get(FLOW_RUN) == key}
     for run, own in found.items():
         if run in chains or own.get(_PARENT) in chains:
             tracking.set_tag(run, DESCRIPTION, why)

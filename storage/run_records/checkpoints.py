@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dreamshard.placement import Placement
 from dreamshard.training import TRAINING_ALGORITHMS, TrainedPlacer, TrainingState, load_state
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
+from storage.run_records import trainings
 from storage.store import Store
 
 Metrics = dict[str, float | None]
@@ -98,15 +100,17 @@ def history(store: Store, key: str) -> list[Metrics]:
     return [figures(store, key, iteration_name(iteration)) for iteration in complete]
 
 
-def save_proposals(store: Store, key: str, iteration: int, drawn: Sequence[tuple[str, list[int]]]) -> None:
-    """Save the placements that an iteration drew: task name and devices, in order."""
-    write_json(folder(store, key) / f"{iteration_name(iteration)}.proposals.json", drawn)
+def save_proposals(store: Store, key: str, iteration: int, drawn: Sequence[tuple[str, Placement]]) -> None:
+    """Save the placements that an iteration drew, with the names of their tasks, in order."""
+    content = [(name, placement.device.tolist()) for name, placement in drawn]
+    write_json(folder(store, key) / f"{iteration_name(iteration)}.proposals.json", content)
 
 
-def proposals(store: Store, key: str, iteration: int) -> list[tuple[str, list[int]]]:
-    """The placements an iteration drew, in order."""
+def proposals(store: Store, key: str, iteration: int) -> list[tuple[str, Placement]]:
+    """The placements that an iteration drew, with the names of their tasks, in order."""
+    num_devices = trainings.read(store, key).recipe.tasks.num_devices
     content = read_json(folder(store, key) / f"{iteration_name(iteration)}.proposals.json")
-    return [(name, device) for name, device in content]
+    return [(name, Placement.whole(device, num_devices)) for name, device in content]
 
 
 def _file(store: Store, key: str, name: str) -> AnyPath:

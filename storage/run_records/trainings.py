@@ -17,7 +17,7 @@ from dreamshard.training import TrainingConfig
 from dreamshard.training.config import Algorithm
 from storage.filesystem import writing
 from storage.store import Store
-from storage.version_names import in_words
+from storage.version_names import in_words, number_of
 
 RECORD = "training.json"
 
@@ -144,6 +144,25 @@ class Training:
             num_devices=self.recipe.tasks.num_devices,
             devices_per_host=self.recipe.tasks.devices_per_host,
         )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What tells it from other trainings, as columns of the view `versions`."""
+        tasks = self.recipe.tasks
+        return {
+            "source": self.source,
+            "dataset_version": self.dataset,
+            "tables_per_task": "all" if self.is_fixed else str(tasks.tables_per_task),
+            "testbed": self.testbed.kind,
+            "hardware": self.testbed.identity,
+            "devices": tasks.num_devices,
+            "memory_gb": round(tasks.memory_bytes / 2**30, 3),
+            **{name: getattr(tasks, name) for name in ("mode", "devices_per_host", "precision", "optimizer")},
+            "batch_size": self.testbed.batch_size,
+            "recipe": self.recipe.name,
+            "seed": self.testbed.seed,
+            "warm_from": number_of(self.warm.version) if self.warm else None,
+        }
 
     @cached_property
     def setting(self) -> tuple[Any, ...]:

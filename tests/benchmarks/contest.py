@@ -33,7 +33,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Testbed
 from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm
-from flows.reports.report_tables import markdown_table
+from flows.reports.pages import markdown_table
 from flows.runtime.identity import source_revision
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.rnn import train_rnn

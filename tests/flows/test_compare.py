@@ -14,7 +14,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from flows import drawing
-from flows.reports.report_pages import html_page
+from flows.reports.pages import html_page
 from flows.rules import heldout
 from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import set_alias

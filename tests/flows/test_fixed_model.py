@@ -154,7 +154,7 @@ def test_mlflow_shows_differences_and_origins_of_versions(tracked):
     assert {name for name, value in second.items() if first.get(name) != value} >= {
         "table_diff",
         "warm_from",
-        "dataset",
+        "dataset_version",
     }
     wanted = {"workload.source", "hardware", "tasks.num_devices", "tasks.memory_bytes", "tasks.mode", "iterations"}
     assert wanted <= first.keys()

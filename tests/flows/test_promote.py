@@ -14,13 +14,13 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from flows import evaluate, promote
 from flows.placing.placers import choose
-from flows.reports import report_pages
+from flows.reports import pages
 from flows.reports.evaluation_report import make_report
 from flows.rules.contestants import champion_name
 from flows.rules.promotion import find_veto
 from flows.rules.warm_start import version_in_use
 from flows.watch import in_use_sentence
-from storage.mlflow_store import registration, registry, runs, versions
+from storage.mlflow_store import registration, registry, runs
 from storage.run_records import report_store, trainings
 from storage.run_records.report_store import CANDIDATE, IN_USE, Subject
 from storage.run_records.trainings import Training
@@ -120,7 +120,8 @@ def test_a_champion_removed_by_hand_returns_only_by_hand(team: Team):
         assert outcome["alias"] == "challenger"
         assert outcome["reason"].startswith("taken out of use by hand at 20")
         assert (
-            f"`dreamshard promote {second}` uses it again; its figures: beats the champion: +33.3%" in outcome["reason"]
+            f"`dreamshard promote {second}` uses it again; its figures: beats the champion: +33.3 %"
+            in outcome["reason"]
         )
         assert team.champion == first
     third = team.version()
@@ -156,7 +157,7 @@ def test_bad_predictions_or_a_recipes_own_tables_need_a_person(source, of_champi
 def test_a_champion_has_its_report_even_after_a_late_error(team: Team, monkeypatch):
     version = team.version()
     with monkeypatch.context() as patch:
-        patch.setattr(report_pages, "html_page", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
+        patch.setattr(pages, "html_page", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
         with pytest.raises(OSError):
             team.promote(version)
     assert team.champion == version
@@ -177,8 +178,8 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     assert fresh.champion == first
     third = fresh.version(NAMED, MODEL)
     outcome = fresh.promote(third)
-    assert outcome["reason"].startswith("beats the champion: +33.3% measured cost saved")
-    assert "champion version 1" in outcome["reason"], "the champion of its own hardware"
+    assert outcome["reason"].startswith("beats the champion: +33.3 % (")
+    assert "against champion version 1" in outcome["reason"], "the champion of its own hardware"
     assert {each.uri for each in registry.versions(fresh.store) if each.is_champion} == {first, third}
     promote.replace_champion(fresh.store, third, "we plan for it")
     assert fresh.champion == third
@@ -198,7 +199,7 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     assert unclear["standing"].startswith("provisional champion")
     note = registry.find(fresh.store, "1").provisional
     assert note
-    assert versions.version(fresh.store, "1")["standing"] == "champion, provisional"
+    assert registry.version_in_full(fresh.store, "1")["standing"] == "champion, provisional"
     chosen = choose(fresh.store, None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
     assert note in chosen.caveat
     priced = choose(fresh.store, "dim_greedy", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
@@ -215,9 +216,9 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     assert still["alias"] == "challenger", "no better shown than the provisional champion is"
     shown = fresh.promote(fresh.version(NAMED), candidate_ms=(1.3, 1.35, 1.3))
     assert shown["standing"].startswith("champion of")
-    assert shown["reason"].startswith("replaces version 1, a provisional champion, without costing more: +34.2%")
-    assert versions.version(fresh.store, "3")["standing"] == "champion"
-    assert versions.version(fresh.store, "1")["standing"] == "previous"
+    assert shown["reason"].startswith("replaces version 1, a provisional champion, without costing more: +34.2 %")
+    assert registry.version_in_full(fresh.store, "3")["standing"] == "champion"
+    assert registry.version_in_full(fresh.store, "1")["standing"] == "previous"
     assert choose(fresh.store, "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
 
 

@@ -12,7 +12,6 @@ import pytest
 from dreamshard import recipes
 from dreamshard.cost_model import TrainingDivergedError
 from dreamshard.training import DreamShard
-from storage.lake import catalog
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry, runs
@@ -20,6 +19,7 @@ from storage.run_records import checkpoints
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with, files
+from tests.helpers.lake import query
 from tests.helpers.trained import same
 
 RUN = ("run", "--recipe", "smoke", "--json", "--testbed")
@@ -147,7 +147,7 @@ def test_a_chain_makes_one_whole_version_after_a_store_failure(finished, shared_
     assert json.loads(done.stdout)["version"].endswith("/2")
     assert all(tried.count(name) > 1 for name in tried)
     assert [version.number for version in registry.versions(settings)] == [2, 1]
-    (evaluated,) = catalog.query(
+    (evaluated,) = query(
         settings, "select count(*) as rows, count(distinct (run_key, task, placer)) as once from evaluations"
     )
     assert evaluated["rows"] == evaluated["once"] > 0

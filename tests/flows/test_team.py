@@ -15,9 +15,9 @@ import httpx
 import pytest
 from mlflow import MlflowClient
 
-from storage.lake import catalog
 from storage.settings import Settings
 from tests.flows.servers_up import until
+from tests.helpers.lake import query
 from tests.helpers.ports import free_port
 
 INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
@@ -158,7 +158,7 @@ def test_everything_is_in_the_lake_once_and_no_lock_remains(team, monkeypatch):
         monkeypatch.setenv(name, value)
     settings = Settings.from_environment(os.environ | {"DREAMSHARD_HOME": str(team.folder / "alpha")})
     for once, view in (("sample_id, device", "device_costs"), ("run_key, task, placer", "evaluations")):
-        (found,) = catalog.query(settings, f"select count(*) as n, count(distinct ({once})) as once from {view}")
+        (found,) = query(settings, f"select count(*) as n, count(distinct ({once})) as once from {view}")
         assert found["n"] == found["once"] > 0
     left = map(str, [*settings.store_root.rglob("*"), *team.folder.rglob("*")])
     assert not [path for path in left if path.endswith(".tmp") or "/sample_buffer/" in path]

@@ -1,15 +1,17 @@
-"""Writes to the lake that only tests make."""
+"""Writes and questions to the lake that only tests have."""
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from dreamshard.costs import CostSample
-from storage.lake import Lake
+from storage.lake import Lake, catalog
 from storage.lake import rows as records
 from storage.lake.sample_buffer import append_measurements
 from storage.lake.schemas import datasets
+from storage.settings import Settings
 
 
 def append_samples(
@@ -23,3 +25,9 @@ def append_samples(
         measurements = pa.Table.from_pylist(own, schema=datasets()["cost_samples"])
         append_measurements(lake, f"{quote(run_key, safe='')}.{iteration:04}", measurements)
     return [devices[0]["sample_id"] for devices in rows]
+
+
+def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
+    """A dictionary per row of the answer."""
+    with catalog.answering(settings, sql) as answer:
+        return [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]

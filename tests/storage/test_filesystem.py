@@ -17,6 +17,7 @@ from storage.lake import catalog
 from storage.lake.sample_buffer import collecting
 from storage.settings import Settings
 from storage.store import Store, open_store
+from tests.helpers.lake import query
 from tests.helpers.samples import make_evaluation, make_sample
 
 
@@ -47,7 +48,7 @@ def test_what_a_lake_is_given_comes_back(settings: Store, tables: Tables, task: 
     where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
     lake.write_evaluation([make_evaluation(task, "random", 4.0)], {}, "key", **where)
     counted = "select count(*) as n from evaluations union all select count(*) from cost_samples"
-    assert [row["n"] for row in catalog.query(settings, counted)] == [1, 2]
+    assert [row["n"] for row in query(settings, counted)] == [1, 2]
 
 
 @pytest.mark.parametrize("settings", ["s3"], indirect=True)

@@ -5,7 +5,7 @@ from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from flows.placing.plan_view.view import OTHERS, WAITING, Side, parts_of
+from flows.placing.plan_page import OTHERS, WAITING, Side, parts_of
 from tests.helpers.tables import tables_of
 
 A100 = RooflinePlacer(PRESETS["a100"])

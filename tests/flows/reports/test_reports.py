@@ -8,8 +8,7 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
-from flows.reports.evaluation_report import make_report
-from flows.reports.report_tables import placers_table
+from flows.reports.evaluation_report import make_report, placers_table
 from storage.run_records.report_store import Subject
 from tests.helpers.samples import four_tables
 from tests.helpers.tables import with_table

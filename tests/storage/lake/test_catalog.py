@@ -9,7 +9,7 @@ from storage.lake import catalog
 from storage.lake.lake import Lake
 from storage.lake.schemas import datasets
 from storage.settings import Settings
-from tests.helpers.lake import append_samples
+from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import make_evaluation, make_sample
 
 WHERE = {"testbed": "cluster", "hardware": "x"}
@@ -17,7 +17,7 @@ WHERE = {"testbed": "cluster", "hardware": "x"}
 
 def found(settings: Settings, sql: str) -> list[tuple]:
     """The rows that answer a query."""
-    return [tuple(row.values()) for row in catalog.query(settings, sql)]
+    return [tuple(row.values()) for row in query(settings, sql)]
 
 
 def test_an_evaluation_keeps_versions_and_ignores_misfits(
@@ -74,7 +74,7 @@ def test_a_query_of_one_testbed_opens_only_its_files(settings: Settings, filled:
 def test_a_query_that_fails_is_one_sentence_with_the_views(settings: Settings):
     for sql in ("select nope from cost_samples", "selec 1", "select * from costs"):
         with pytest.raises(ValueError) as caught:
-            catalog.query(settings, sql)
+            query(settings, sql)
         assert "\n" not in str(caught.value)
 
 
@@ -95,9 +95,7 @@ def test_the_catalog_is_replaced_under_an_open_reader(
 
 
 @pytest.mark.parametrize("damage", [lambda _: b"", lambda valid: valid[: len(valid) // 2]], ids=["empty", "truncated"])
-@pytest.mark.parametrize(
-    "use", [lambda s: catalog.query(s, "from tables"), catalog.write_catalog], ids=["sql", "catalog"]
-)
+@pytest.mark.parametrize("use", [lambda s: query(s, "from tables"), catalog.write_catalog], ids=["sql", "catalog"])
 def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(settings: Settings, filled: None, damage, use):
     [valid, *_] = list_files(settings.lake_root / "cost_samples", "**/*.parquet")
     with writing(valid.parent / "damaged.parquet") as file:

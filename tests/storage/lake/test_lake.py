@@ -11,13 +11,11 @@ from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, 
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
-from flows.rules.fixed_model import Drift, drifted
 from storage.filesystem import list_file_infos
-from storage.lake import catalog
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
 from storage.settings import Settings
-from tests.helpers.lake import append_samples
+from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
 
@@ -117,8 +115,8 @@ def test_every_round_is_kept_and_the_least_disturbed_counts(
             0,
         ],
     }
-    for query, expected in queries.items():
-        assert list(catalog.query(settings, query)[0].values()) == expected
+    for sql, expected in queries.items():
+        assert list(query(settings, sql)[0].values()) == expected
 
 
 def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, sample: CostSample, version: str):
@@ -156,26 +154,6 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
     assert len(lake.read_rounds("run")) == 30
 
 
-def test_drifted_tables_belong_to_a_datasets_pool_only(tmp_path):
-    lake = Lake(tmp_path, tmp_path / "local")
-    table, drift = lookups_of("clicks", [1, 1, 5]), Drift(table="clicks", rows=2.0, pooling=1.0)
-    dataset, derived = statistics(table), statistics(drifted(table, drift))
-    version = lake.write_dataset(dataset, "mine.csv")
-    for _again in range(2):
-        written = lake.write_table_lookups(drifted(table, drift), derived)
-        lake.write_drifted(derived, version)
-    assert lake.read_dataset(version).names == ("clicks",)
-    assert lake.read_pool(version).names == ("clicks", drift.name)
-    task = PlacementTask(concatenate([dataset, derived]), 2, 2**20, name="variant-000 (+1 -0 ~0)")
-    lake.write_tasks([task], version, "test", "key")
-    assert lake.read_tasks(version, "test", "key")[0].tables.rows.tolist() == [10, 20]
-    assert lake.lookup_source(version)(drift.name).batch_size == 2
-    file = f"lookups/{written.name}"
-    assert lake.has_lookups([file, "lookups/none.parquet"]) == {file}
-    written.unlink()
-    assert lake.has_lookups([file]) == set()
-
-
 def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
     lake: Lake, settings: Settings, sample: CostSample, version: str
 ):
@@ -187,9 +165,9 @@ def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
     assert found[0].overall_ms == math.inf
     assert found[0].costs.phases_ms.abs().sum() == 0
     append_samples(lake, [misfit], "run", 1, version)
-    rows = catalog.query(settings, "select avg(overall_ms) as mean, sum(asked_bytes) as asked from cost_samples")
+    rows = query(settings, "select avg(overall_ms) as mean, sum(asked_bytes) as asked from cost_samples")
     assert rows == [{"mean": 2.0, "asked": 3000}]
-    rows = catalog.query(settings, "select count(*) as rows, count(forward_compute_ms) as known from device_costs")
+    rows = query(settings, "select count(*) as rows, count(forward_compute_ms) as known from device_costs")
     assert rows == [{"rows": 4, "known": 2}]
 
 
@@ -211,7 +189,5 @@ def test_exchanges_come_back_as_they_were_measured(lake: Lake, settings: Setting
     assert [described(each) for each in lake.read_exchanges("NVIDIA H200/x", versions)] == list(map(described, samples))
     assert lake.read_exchanges("NVIDIA H100", versions) == []
     assert lake.read_exchanges("NVIDIA H200/x", {"torch": "2.14.0"}) == []
-    rows = catalog.query(
-        settings, "select num_devices, devices_per_host as per, largest_bytes, links from exchange_samples"
-    )
+    rows = query(settings, "select num_devices, devices_per_host as per, largest_bytes, links from exchange_samples")
     assert [tuple(row.values()) for row in rows] == [(4, 2, 8, "NVIDIA H200/x"), (2, None, 64, "NVIDIA H200/x")]

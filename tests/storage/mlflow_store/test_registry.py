@@ -7,7 +7,7 @@ import torch
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
-from storage.mlflow_store import registration, registry, runs, versions
+from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import make_champion, set_alias
 from storage.run_records.trainings import Training
 from storage.settings import Settings
@@ -91,7 +91,7 @@ def test_a_version_made_champion_by_hand_is_undone_with_previous(registered: Set
 def test_a_try_out_has_no_standing_until_it_is_promoted(registered: Settings):
     registry.tag(registered, FIRST, {registry.TRYOUT: "yes"})
     assert registry.champion(registered, MODELLED.topology) is None
-    assert versions.versions(registered)[0]["standing"] == "try-out"
+    assert registry.version_rows(registered)[0]["standing"] == "try-out"
     make_champion(registered, FIRST, "it is good", "ann")
     assert registry.champion(registered).uri == FIRST
     assert not registry.find(registered, FIRST).is_tryout
@@ -131,12 +131,12 @@ def test_each_algorithm_has_its_own_champions(registered: Settings, register):
         assert registry.find(own, version).training == "second"
         assert registry.find(own, "models:/paper-simulated-h100-2@champion").training == "second"
         assert registry.referenced_keys(own) == {"first", "second"}
-    assert {row["reference"] for row in versions.versions(registered)} == {version, FIRST}
+    assert {row["reference"] for row in registry.version_rows(registered)} == {version, FIRST}
 
 
 def test_before_the_first_run_no_database_is_made(tmp_path: Path):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
-    assert versions.versions(settings) == []
+    assert registry.version_rows(settings) == []
     with pytest.raises(ValueError):
         registry.load_placer("champion", settings)
     assert list(tmp_path.iterdir()) == []

@@ -4,11 +4,11 @@ from dreamshard.costs import MeasuredOn
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
 from storage import notebook
-from storage.lake import catalog
-from storage.mlflow_store import registration, runs, versions
+from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import set_alias
 from storage.run_records.trainings import Warm
 from storage.store import Store
+from tests.helpers.lake import query
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
@@ -37,8 +37,8 @@ def registered(mlflow_settings, placer: TrainedPlacer, version: str, task: Place
 
 
 def rows(store: Store, sql: str) -> list[dict]:
-    versions.write_versions(store)
-    return catalog.query(store, sql)
+    registry.write_versions(store)
+    return query(store, sql)
 
 
 def test_versions_are_rows_that_say_what_they_are(registered: Store):
@@ -52,11 +52,11 @@ def test_versions_are_rows_that_say_what_they_are(registered: Store):
 
 
 def test_the_lake_has_the_registry_as_it_was_when_it_was_written(registered: Store):
-    assert catalog.query(registered, "from versions") == []
+    assert query(registered, "from versions") == []
     path, sql = registered.lake_root / "versions" / "versions.parquet", "from versions order by version"
     assert [row["aliases"] for row in rows(registered, sql)] == ["champion", ""]
     before = path.stat().st_mtime_ns
-    versions.write_versions(registered)
+    registry.write_versions(registered)
     assert path.stat().st_mtime_ns == before
     set_alias(registered, SECOND, "champion", "better")
     assert [row["aliases"] for row in rows(registered, sql)] == ["previous", "champion"]
@@ -83,12 +83,12 @@ def test_tables_never_measured_alone_are_estimated(registered: Store, task: Plac
     placer.cost_network.measured_on = MeasuredOn.of(make_sample(task, [1, 0, 1]))
     for training in ("first", "second"):
         registered.lake.write_estimates(placer, version, training, 2)
-    versions.write_versions(registered)
+    registry.write_versions(registered)
     estimated = notebook.view("table_costs", registered.home)
     assert sorted(estimated["table_name"]) == ["a", "b/c", "d", "e"]
     assert set(estimated["origin"]) == {"estimated"}
     assert set(estimated["model_version"]) == {1}
     assert (estimated["compute_ms"] > 0).all()
     set_alias(registered, SECOND, "champion", "better")
-    versions.write_versions(registered)
+    registry.write_versions(registered)
     assert set(notebook.view("table_costs", registered.home)["model_version"]) == {2}
