@@ -13,7 +13,7 @@ from dreamshard.traces.learning import heldout_error, learn
 from tests.helpers.tables import pool_of, roomy_task
 from tests.helpers.testbeds import simulated
 
-TASK = replace(roomy_task(pool_of(24), 4), batch_size=1024)
+TASK = replace(roomy_task(pool_of(24), 4), batch_size=65_536)
 IN_USE = GreedyPlacer("size_greedy").place(TASK)
 
 
