@@ -28,7 +28,7 @@ from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
 from flows.stages import running
 from storage.lake.sample_buffer import collecting
-from storage.mlflow_store import registration, registry, versions
+from storage.mlflow_store import registration, registry
 from storage.mlflow_store.runs import Run
 from storage.run_records.trainings import TestbedReference, Training
 from storage.store import Store, open_store
@@ -148,7 +148,7 @@ def register_learned(
         in_use = registry.champion(store, made_of.topology)
         alias: registry.Alias = "champion" if in_use is None or in_use.provisional else "challenger"
         registry.set_alias(store, uri, alias, _PROVISIONAL, provisional=_PROVISIONAL)
-        versions.write_versions(store)
+        registry.write_versions(store)
     return uri
 
 
