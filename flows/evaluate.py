@@ -129,8 +129,9 @@ def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
 
 def subject_of(testbed: TestbedReference, key: str, tasks: str, **others: Any) -> Subject:
     """What is evaluated on a testbed; `others` are the optional fields."""
-    where = {"dataset": testbed.dataset, "testbed": testbed.kind, "hardware": testbed.identity}
-    return Subject(key=key, tasks=tasks, **where, **others)
+    return Subject(
+        key=key, tasks=tasks, dataset=testbed.dataset, testbed=testbed.kind, hardware=testbed.identity, **others
+    )
 
 
 def measure_and_report(

@@ -123,7 +123,8 @@ def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookup
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
     parts = [changed[start : start + size] for start in range(0, len(changed), size)]
     if parts:
-        with ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1) as runner:
+        threads: ThreadPoolTaskRunner[int] = ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
+        with threads as runner:
             futures = []
             for part in parts:
                 wanted = {t: state.fingerprints[t] for t in part}

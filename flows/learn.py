@@ -143,7 +143,13 @@ def register_learned(
     tags = {"training": content_key(TRACED, dataset, run.id), "iteration": len(samples), "dataset": dataset}
     with registry_lock(store):
         uri = registration.register_placer(
-            store, learned.placer, run, made_of, metrics={"prediction_error": error}, tags=tags, pool=newest.task.tables
+            store,
+            learned.placer,
+            run,
+            made_of,
+            metrics={"eval_predicted_mape": error},
+            tags=tags,
+            pool=newest.task.tables,
         )
         in_use = registry.champion(store, made_of.topology)
         alias: registry.Alias = "champion" if in_use is None or in_use.provisional else "challenger"

@@ -160,7 +160,7 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
             f"{training.testbed.identity}, so there is nothing to learn from; ask for more devices or less memory per device"
         )
     checkpoints.save_proposals(store, key, iteration, placements)
-    figures = {"measured_cost_ms": fmean(fitting)}
+    figures: Metrics = {"measured_cost_ms": fmean(fitting)}
     checkpoints.save(store, key, "measured", state, figures)
     return figures
 

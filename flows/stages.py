@@ -52,7 +52,7 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
     if store.algorithm != DEFAULT_ALGORITHM:
         named = f"{store.algorithm}: {named}"
     with (
-        runs.open_run(store, named, key=flow_run and str(flow_run.id), tags=tags) as run,
+        runs.open_run(store, named, key=None if flow_run is None else str(flow_run.id), tags=tags) as run,
         testbed_pool.shared_testbeds(),
         progress_artifact(),
     ):

@@ -30,9 +30,7 @@ OTHER_SETTING = 3
 _TOP = 3  # tables named per device
 _MOST_DEVICES = 4096
 
-torch.set_num_threads(
-    1
-)  # a plan is placed by one thread: its arrays are small, and further threads wait for each other
+torch.set_num_threads(1)  # arrays of a plan are small, so further threads wait for each other
 
 
 @command

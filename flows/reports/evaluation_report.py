@@ -23,11 +23,10 @@ from dreamshard.shards import Shards
 from dreamshard.testbeds.rounds import Steadiness
 from flows.reports.pages import markdown_table
 from flows.rules.promotion import gain_text
+from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport, PlacerFigures, Subject
 
 Table = list[dict[str, Any]]
-Metrics = Mapping[str, float | None]
-"""Figures by their names in MLflow, which has none for None."""
 
 
 def make_report(
@@ -160,15 +159,15 @@ def evaluation_metrics(report: EvaluationReport) -> Metrics:
     steady = report.steadiness
     return {
         "eval_overall_ms": candidate.overall_ms,
-        "eval_gain_over_random": over_random and over_random.mean_gain,
+        "eval_gain_over_random": over_random.mean_gain if over_random else None,
         **_gain_metrics("eval_gain_over_best_baseline", report.gain(report.candidate, report.reference)),
         **_gain_metrics("eval_gain_over_torchrec", report.gain(report.candidate, "torchrec_planner")),
         **_gain_metrics("eval_gain_on_variants", report.variant_gain(report.candidate, report.reference)),
         "eval_predicted_mape": candidate.predicted_mape,
         "eval_place_ms": candidate.place_ms,
         "machine_level": report.level,
-        "machine_spread": steady and steady.spread,
-        "disturbed_rounds": steady and steady.disturbed,
+        "machine_spread": steady.spread if steady else None,
+        "disturbed_rounds": steady.disturbed if steady else None,
     }
 
 

@@ -160,7 +160,7 @@ def versions(settings: Settings) -> list[Version]:
             model_id=str(each.source).removeprefix("models:/"),
             created=datetime.fromtimestamp(each.creation_timestamp / 1000, UTC).replace(tzinfo=None),
             tags=dict(each.tags),
-            aliases=tuple(each.aliases),
+            aliases=tuple(alias for alias, n in models[each.name].aliases.items() if str(n) == str(each.version)),
             is_default=bool(has_default) and each.name == default,
             description=each.description or "",
         )

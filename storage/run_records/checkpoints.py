@@ -20,7 +20,7 @@ from storage.run_records import trainings
 from storage.store import Store
 
 Metrics = dict[str, float | None]
-"""Metrics of one iteration by their names in MLflow, which has none for None."""
+"""Figures by their names in MLflow, which has none for None."""
 
 _ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
 

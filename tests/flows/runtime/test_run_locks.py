@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +11,12 @@ from flows.runtime import run_locks, testbed_pool
 from flows.runtime.launched_ranks import for_testbed
 from storage.settings import Settings
 from storage.store import Store, open_store
+from tests.helpers.locks import is_free
 from tests.helpers.tables import tables_of
 from tests.helpers.versions import training_of
 
-TRY = """
-import fcntl, sys
-try:
-    fcntl.flock(open(sys.argv[1], "a"), fcntl.LOCK_EX | fcntl.LOCK_NB)
-except BlockingIOError:
-    print("waits")
-else:
-    print("measures")
-"""
 CLUSTER = training_of("cluster", "a test").testbed
 SIMULATED = replace(CLUSTER, name="simulated:h100", kind="simulated")
-
-
-def other(lock: Path) -> str:
-    """What another process could do at the same time."""
-    return subprocess.run([sys.executable, "-c", TRY, lock], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture
@@ -41,11 +26,11 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     return open_store()
 
 
-@pytest.mark.parametrize(("wanted", "seen"), [(CLUSTER, "waits"), (SIMULATED, "measures")])
-def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path, monkeypatch, wanted, seen):
+@pytest.mark.parametrize(("wanted", "are_others_free"), [(CLUSTER, False), (SIMULATED, True)])
+def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path, monkeypatch, wanted, are_others_free):
     class Bench:
         def measure(self, task, placement):
-            assert other(tmp_path / "lock") == seen
+            assert is_free(tmp_path / "lock") is are_others_free
             raise ZeroDivisionError
 
         def capacity(self, num_devices):
@@ -57,7 +42,7 @@ def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path,
     monkeypatch.setattr(testbed_pool, "open_reference", lambda *_: Bench())
     with pytest.raises(ZeroDivisionError):
         testbed_pool.measure(store, wanted, PlacementTask(tables_of([10, 10, 10]), 2, 10**6), None)
-    assert other(tmp_path / "lock") == "measures", "a measurement that fails gives the lock back"
+    assert is_free(tmp_path / "lock"), "a measurement that fails gives the lock back"
 
 
 def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch):
@@ -75,7 +60,7 @@ def test_homes_that_share_a_folder_take_turns(tmp_path: Path):
     shared = {"DREAMSHARD_STORE": str(tmp_path / "shared")}
     one, two = (Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / name), **shared}) for name in "ab")
     with run_locks.training_lock(open_store(one), "k"), run_locks.training_lock(open_store(two), "other"):
-        assert other(tmp_path / "shared" / "locks" / "training-k.lock") == "waits"
+        assert not is_free(tmp_path / "shared" / "locks" / "training-k.lock")
 
 
 def test_a_plain_command_in_every_process_of_torchrun_is_refused(monkeypatch):

@@ -1,22 +1,14 @@
 import pytest
-from filelock import FileLock, Timeout
 
 from dreamshard.placement import Placement
 from dreamshard.testbeds import MeasurementError
 from flows.runtime import run_locks, testbed_pool
 from storage.store import open_store
+from tests.helpers.locks import is_free
 from tests.helpers.tables import tables_of, task_of
 from tests.helpers.versions import training_of
 
 TASK = task_of([1, 1], 2, 2)
-
-
-def is_free(path) -> bool:
-    try:
-        with FileLock(path, timeout=0):
-            return True
-    except Timeout:
-        return False
 
 
 def test_a_shard_that_others_crowd_out_of_a_gpu_is_an_error(monkeypatch, tmp_path):
