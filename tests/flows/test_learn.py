@@ -34,7 +34,7 @@ def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tm
     assert outcome["saving"][0] > 0.1  # rank 0 has most tables
     low, mean, high = outcome["saving"][1], outcome["saving"][0], outcome["saving"][2]
     assert low < mean < high
-    (version,) = registry.versions(Settings(home=home))
+    (version,) = registry.versions(Settings.from_environment())
     assert (version.uri, version.is_champion, bool(version.provisional)) == (outcome["version"], True, True)
     assert (version.measured_on.testbed, version.measured_on.batch_size) == ("traced", BATCH * RANKS)
     assert version.measured_on.optimizer == "rowwise_adagrad"
