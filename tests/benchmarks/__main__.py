@@ -3,7 +3,7 @@
     python -m tests.benchmarks [names...] [--quick]
 
 A name is a file name without `bench_`, such as `training`, `placing` or `quality`; without names all benchmarks run, except
-`real_gpu`, which needs files that this project does not contain.
+`real_gpu` and `profiles`, which need files that this project does not contain.
 `--quick` writes to `.benchmarks` instead. An error in a benchmark ends the command.
 """
 
@@ -22,7 +22,7 @@ import torch
 from flows.runtime.identity import source_revision
 
 DATA, QUICK = Path(__file__).parent / "data" / "figures", Path(__file__).parents[2] / ".benchmarks"
-ONLY_BY_NAME = ("real_gpu",)
+ONLY_BY_NAME = ("real_gpu", "profiles")
 COLUMNS = ("what", "measured", "unit", "bar", "reference", "ratio")
 
 
