@@ -13,7 +13,8 @@ from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.plan import read_plan
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.base import TABLES_SHARE
-from dreamshard.traces.learning import Interval, Learned, heldout_error, learn
+from dreamshard.traces import learning
+from dreamshard.traces.learning import Interval, Learned
 from dreamshard.traces.samples import trace_files, traced_sample
 from dreamshard.workloads import dataset_version
 from flows.forms.configuration import configure
@@ -38,7 +39,7 @@ _PROVISIONAL = "learned from profiles of the job, not compared by measurement"
 
 
 @deployed
-def learn_costs(options: LearnOptions) -> dict[str, Any]:
+def learn(options: LearnOptions) -> dict[str, Any]:
     """Profiles of a job, oldest first -> version of a placer that knows its costs, and a plan for the job."""
     store = open_store()
     requests = [_request(options, Path(folder)) for folder in options.profiles]
@@ -119,7 +120,7 @@ def read_profile(store: Store, folder: str, asked: PlaceOptions) -> CostSample:
 @retried_task("fit profiles")
 def fit_profiles(samples: list[CostSample], spec: AcceleratorSpec) -> tuple[Learned, float]:
     """Samples and preset -> placer, and its error on devices that were not fitted to."""
-    return learn(samples, spec), heldout_error(samples, spec)
+    return learning.learn(samples, spec), learning.heldout_error(samples, spec)
 
 
 @retried_task("register version")

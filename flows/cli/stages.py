@@ -71,7 +71,7 @@ def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, 
     Args:
         out: File for the plan, besides the home's.
     """
-    outcome = _flow(flows.learn.learn_costs, options, quiet=as_json)
+    outcome = _flow(flows.learn.learn, options, quiet=as_json)
     if out is not None:
         out.write_bytes(Path(outcome["plan"]).read_bytes())
     if as_json:

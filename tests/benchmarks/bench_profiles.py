@@ -1,10 +1,11 @@
 """Placers learned from one to five profiles of the running plan, on laws that no preset knows.
 
-A job runs TorchRec's plan; a profile is what its step costs on every rank, with 3 % noise of each device and phase. After each
-one the placer is learned again, and its plan runs next. `rtx2080ti`, `v100`: the preset that is the prior; `none`: without one.
+A job runs TorchRec's plan; a profile is what its step costs on every rank, with 3 % noise of each device and phase. After
+each one the placer is learned again, and its plan runs next. `rtx2080ti`, `v100`: the preset that is the prior; `none`: no
+prior.
 
 - four GPUs of NeuroShard's law (`bench_real_gpu`; validation tasks with `--quick`, otherwise test tasks): true cost over
-  long annealing on the law, means over tasks; and the share of 90 % intervals that hold the true saving over the plan that ran.
+  long annealing on the law, means over tasks; and the share of 90 % intervals that hold the true saving over the last plan.
 - 500 tables on 64 devices of three laws of this project: true cost.
 """
 

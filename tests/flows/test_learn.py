@@ -38,7 +38,9 @@ def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tm
     assert (version.uri, version.is_champion, bool(version.provisional)) == (outcome["version"], True, True)
     assert (version.measured_on.testbed, version.measured_on.batch_size) == ("traced", BATCH * RANKS)
     assert version.measured_on.optimizer == "rowwise_adagrad"
-    question = "select device, forward_compute_ms, repeats from cost_samples where testbed = 'traced' order by 1"
+    question = (
+        "select device, forward_compute_ms, repeats from device_costs join cost_samples using (sample_id) order by 1"
+    )
     rows = json.loads(dreamshard("sql", question, "--json", home=home).stdout)
     assert [row["device"] for row in rows] == list(range(RANKS))
     assert max(rows, key=lambda row: row["forward_compute_ms"])["device"] == 0

@@ -14,7 +14,7 @@ from flows.retrain import retrain
 from storage.settings import Settings
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
-FLOWS = ("ingest", "profile", "train", "evaluate", "promote", "compare", "place", "retrain", "watch", "prune")
+FLOWS = ("ingest", "profile", "train", "evaluate", "promote", "compare", "place", "learn", "retrain", "watch", "prune")
 SMOKE = RECIPES["smoke"]
 
 

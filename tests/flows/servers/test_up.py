@@ -21,7 +21,7 @@ from tests.helpers.receivers import Webhook, receiving
 
 pytestmark = pytest.mark.timeout(900)
 
-STAGES = {"ingest", "profile", "train", "evaluate", "promote", "compare", "place"}
+STAGES = {"ingest", "profile", "train", "evaluate", "promote", "compare", "place", "learn"}
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
