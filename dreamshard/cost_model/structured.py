@@ -255,7 +255,9 @@ class StructuredCostNetwork(CostNetwork):
         network.task_comm_ms = exchanges.weights_ms(exchanges.topology(task), sum_dims)
         return network
 
-    def fit(self, data: CostData, optimizer: torch.optim.Optimizer | None, *steps: Any) -> float:
+    def fit(
+        self, data: CostData, optimizer: torch.optim.Optimizer | None, *steps: Any, iterations: int = _ITERATIONS
+    ) -> float:
         """Fit communication, and compute by L-BFGS on all samples, from the parameters as they are; see `CostNetwork.fit`.
 
         The parameters maximise their posterior: `PRIORS`, and Student's t for the relative errors of each phase and of whole
@@ -287,7 +289,7 @@ class StructuredCostNetwork(CostNetwork):
 
         start = parameters_to_vector(parameters).detach().double().numpy() / scales
         found = scipy.optimize.minimize(
-            objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS, "maxcor": 30}
+            objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations, "maxcor": 30}
         )
         value = objective(found.x)[0]
         if not math.isfinite(value):

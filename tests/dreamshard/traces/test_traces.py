@@ -1,0 +1,164 @@
+"""Profiler traces of ranks: what counts, who waited, and what is refused."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dreamshard.placement import Placement
+from dreamshard.traces.reading import read_trace
+from dreamshard.traces.samples import trace_files, traced_sample
+from tests.helpers.tables import roomy_task, tables_of
+
+TASK = roomy_task(tables_of([100, 100, 100], 8))
+PLACED = Placement.whole([0, 1, 1], 2)
+OLD = {
+    "lookup": "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function",
+    "there": "## alltoall_fwd_single ##",
+    "back": "## alltoall_bwd_single ##",
+    "gradients": "torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>",
+    "nccl": "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)",
+}
+NEW = {
+    "lookup": "fbgemm::split_embedding_codegen_lookup_adam_function_pt2",
+    "there": "## All2All_Pooled_fwd ##",
+    "back": "## All2All_Pooled_bwd ##",
+    "gradients": "torch::autograd::CppNode<SplitLookupFunction_adam_Op_pt2>",
+    "nccl": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+}
+AFTER = {"lookup": 100, "there": 1000, "back": 3000, "gradients": 4000}  # microseconds from the step's start
+
+
+def trace(rank=0, late=0.0, clock=0.0, names=NEW, steps=2, without=(), **args):
+    """Two steps; a kernel of 200 us in each part, 900 in the backward pass, and an all-reduce that does not count."""
+    events = [{"ph": "M", "name": "process_name", "args": {"name": "python"}}]
+    for step in range(steps):
+        at, number = clock + 1e4 * step, 10 * step
+        events.append(
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "tid": 1, "ts": at, "dur": 9e3}
+        )
+        for part, after in AFTER.items():
+            if part in without:
+                continue
+            number, start = number + 1, at + after + (late if part == "there" else 0.0)
+            kernel = names["nccl"] if part in ("there", "back") else "void kernel<float>()"
+            took = {"gradients": 900.0, "there": 500.0 - late}.get(part, 200.0)
+            events += [
+                {"ph": "X", "cat": "cpu_op", "name": names[part], "tid": 1, "ts": start, "dur": 50.0},
+                {
+                    "ph": "X",
+                    "cat": "cuda_runtime",
+                    "name": "launch",
+                    "tid": 1,
+                    "ts": start + 9,
+                    "dur": 5,
+                    "args": {"correlation": number},
+                },
+                {
+                    "ph": "X",
+                    "cat": "kernel",
+                    "name": kernel,
+                    "tid": 7,
+                    "ts": start + 20,
+                    "dur": took,
+                    "args": {"correlation": number},
+                },
+            ]
+        events += [
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "launch",
+                "tid": 1,
+                "ts": at + 6000,
+                "dur": 5,
+                "args": {"correlation": number + 1},
+            },
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "ncclAllReduce",
+                "tid": 7,
+                "ts": at + 6010,
+                "dur": 70,
+                "args": {"correlation": number + 1},
+            },
+        ]
+    job = {"rank": rank, "world_size": 2}
+    return {
+        "deviceProperties": [{"name": "NVIDIA A100", "totalGlobalMem": 1}],
+        "distributedInfo": job,
+        "traceEvents": events,
+    } | args
+
+
+def sample_of_traces(folder: Path, *traces, placement=PLACED):
+    for number, content in enumerate(traces):
+        (folder / f"rank{number}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    return traced_sample(trace_files(folder), TASK, placement, {})
+
+
+@pytest.mark.parametrize("names", [OLD, NEW], ids=["torch 1.13", "torch 2.13"])
+def test_a_step_is_read_by_what_launched_its_kernels(tmp_path, names):
+    sample = sample_of_traces(tmp_path, trace(0, names=names), trace(1, names=names))
+    torch.testing.assert_close(sample.costs.phases_ms, torch.tensor([[0.2, 0.5, 0.2, 0.9]] * 2))
+    assert (sample.hardware, sample.repeats, sample.testbed) == ("NVIDIA A100 x2", 2, "traced")
+
+
+@pytest.mark.parametrize("clock", [0.0, 5e6])
+def test_waiting_for_the_last_rank_does_not_count_whatever_the_clocks_say(tmp_path, clock):
+    sample = sample_of_traces(tmp_path, trace(0), trace(1, late=300.0, clock=clock))
+    assert sample.costs.phases_ms[:, 1].tolist() == pytest.approx([0.2, 0.2])
+
+
+def test_of_some_ranks_the_least_duration_counts_and_the_others_are_not_seen(tmp_path):
+    sample = sample_of_traces(tmp_path, trace(1, late=300.0))
+    assert sample.costs.phases_ms[1].tolist() == pytest.approx([0.2, 0.2, 0.2, 0.9])
+    assert sample.costs.phases_ms[0].isnan().all()
+    assert sample.overall_ms == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("traces", "placement", "words"),
+    [
+        ([trace(steps=0)], PLACED, "no ProfilerStep"),
+        ([trace(without=("gradients", "back"))], PLACED, "lookups but no backward pass"),
+        ([trace(without=tuple(AFTER))], PLACED, "no fused lookups"),
+        ([trace(0), trace(0)], PLACED, "one trace per rank"),
+        ([trace(0, distributedInfo={"rank": 0, "world_size": 8})], PLACED, "rank 0 of 8, the plan of 2"),
+        ([trace(0)], Placement.whole([1, 1, 1], 2), "puts 0 shards on rank 0"),
+        ([trace(0), trace(1, without=("there",))], PLACED, "ranks took part in"),
+    ],
+)
+def test_other_traces_are_refused_in_a_sentence(tmp_path, traces, placement, words):
+    with pytest.raises(ValueError, match=words):
+        sample_of_traces(tmp_path, *traces, placement=placement)
+
+
+@pytest.mark.parametrize("content", [json.dumps(trace())[:-300].encode(), b"", b"[]", gzip.compress(b"{}")[:9]])
+def test_a_damaged_trace_is_refused_in_a_sentence(tmp_path, content):
+    (tmp_path / "rank0.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"rank0.json is no complete trace of PyTorch's profiler"):
+        read_trace(tmp_path / "rank0.json")
+
+
+@pytest.mark.skipif("DREAMSHARD_GPU_MEASUREMENTS" not in os.environ, reason="public GPU measurements are not shipped")
+def test_a_published_trace_of_an_a100():
+    """Of HolisticTraceAnalysis; milliseconds a step of forward, update and sort, added up by hand."""
+    found = read_trace(Path(os.environ["DREAMSHARD_GPU_MEASUREMENTS"]) / "traces/a100-40gb-8ranks-rank3.json.gz")
+    kernels = [step.kernels_ms for step in found.steps]
+
+    def mean_ms(*parts: str) -> float:
+        return sum(ms for step in kernels for name, ms in step.items() if all(part in name for part in parts)) / len(
+            kernels
+        )
+
+    assert (found.rank, found.num_ranks, found.hardware) == (3, 8, "NVIDIA A100-PG509-200")
+    assert mean_ms("embedding", "forward_unweighted") == pytest.approx(2.54, rel=0.01)
+    assert mean_ms("embedding_backward", "unweighted_kernel") == pytest.approx(7.2, rel=0.01)
+    assert mean_ms("RadixSortOnesweep") == pytest.approx(1.217, rel=0.02)
+    assert [len(step.collectives) for step in found.steps] == [2] * 6
+    assert torch.tensor([step.compute_ms for step in found.steps])[:, 0].std() < 0.01

@@ -1,0 +1,55 @@
+"""`dreamshard learn` on profiles of a real TorchRec job on four gloo ranks."""
+
+import json
+
+import pytest
+
+from dreamshard.plan import read_plan
+from storage.mlflow_store import registry
+from storage.settings import Settings
+from tests.flows.commands import failed_with, runner
+from tests.helpers.profiled_job import BATCH, NAMES, RANKS, STEPS, profile
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job") / "profile"
+    profile(folder)
+    return folder
+
+
+@pytest.fixture
+def dreamshard(monkeypatch):
+    return runner(monkeypatch)
+
+
+def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tmp_path):
+    home = tmp_path / "home"
+    done = dreamshard(
+        "learn", profiled, "--hardware", "a100", "--memory-gb", "4", "--out", tmp_path / "new.json", "--json", home=home
+    )
+    assert done.returncode == 0, done.stderr
+    outcome, plan = json.loads(done.stdout), read_plan(tmp_path / "new.json")
+    assert (outcome["profiles"], outcome["ranks_traced"], set(plan.tables)) == (1, RANKS, set(NAMES))
+    assert outcome["saving"][0] > 0.1  # rank 0 has most tables
+    low, mean, high = outcome["saving"][1], outcome["saving"][0], outcome["saving"][2]
+    assert low < mean < high
+    (version,) = registry.versions(Settings.from_environment())
+    assert (version.uri, version.is_champion, bool(version.provisional)) == (outcome["version"], True, True)
+    assert (version.measured_on.testbed, version.measured_on.batch_size) == ("traced", BATCH * RANKS)
+    assert version.measured_on.optimizer == "rowwise_adagrad"
+    question = "select device, forward_compute_ms, repeats from cost_samples where testbed = 'traced' order by 1"
+    rows = json.loads(dreamshard("sql", question, "--json", home=home).stdout)
+    assert [row["device"] for row in rows] == list(range(RANKS))
+    assert max(rows, key=lambda row: row["forward_compute_ms"])["device"] == 0
+    assert {row["repeats"] for row in rows} == {STEPS}
+    placed = dreamshard(
+        "place", profiled / "tables.json", "--placer", outcome["version"], "--memory-gb", "4", home=home
+    )
+    assert placed.returncode == 0, placed.stderr
+
+
+def test_what_is_missing_is_said_in_a_sentence(profiled, dreamshard, tmp_path):
+    (tmp_path / "empty").mkdir()
+    failed_with(dreamshard("learn", tmp_path / "empty", "--hardware", "a100", home=tmp_path / "home"), "batch-size")
+    failed_with(dreamshard("learn", profiled, home=tmp_path / "home"), "no preset of CPU", "--hardware")
