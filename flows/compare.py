@@ -86,7 +86,7 @@ def compare_placers(
 
 @retried_task("show comparison")
 def show_comparison(store: Store, run: Run, comparison: str) -> None:
-    """Report -> MLflow (figures of each version, evaluation dataset, page) and an artifact."""
+    """Report -> MLflow (cost of each version, page) and an artifact."""
     report = report_store.load(store, comparison)
     sentence = evaluation_report.heldout_sentence(report)
     page = evaluation_report.page(report, sentence, {})

@@ -181,7 +181,7 @@ def what_if(
     model = models.read_model(store, tables, terminal.note)
     constraints = models.runnable(model, UNCONSTRAINED, None, terminal.note)
     settings: dict[str, Any] = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
-    figures = figures_of(model, clusters, constraints=constraints, **settings)
+    figures = [figures_of(model, cluster, constraints=constraints, **settings) for cluster in clusters]
     settings |= {"precision": precision or model.precision, "optimizer": optimizer or model.optimizer}
     if as_json:
         terminal.print_json([each | settings for each in figures])
@@ -220,7 +220,6 @@ def _row(figures: dict[str, Any]) -> dict[str, Any]:
         "hosts": figures["num_hosts"],
         "step ms": figures["overall_ms"],
         **{phase.replace("_", " "): figures[f"{phase}_ms"] for phase in PHASES},
-        "indices ms": figures["index_exchange_ms"],
         "balance": figures["balance"],
         "fullest device": f"{'-' if largest is None else gib(largest)} of {gib(figures['memory_bytes'])}",
     }

@@ -10,15 +10,7 @@ from typing import Annotated, Any
 
 from prefect import Flow
 from prefect.client.orchestration import get_client
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn
 
 import flows.compare
 import flows.evaluate
@@ -187,15 +179,8 @@ def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> 
 @contextmanager
 def _progress_bars() -> Iterator[None]:
     """Show a progress bar per stage while the block runs; without a terminal, a line per finished stage and per minute."""
-    bars = Progress(
-        TextColumn("{task.description:<9}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        console=terminal.ERR,
-    )
+    shown = (*Progress.get_default_columns(), MofNCompleteColumn(), TextColumn("{task.fields[note]}", markup=False))
+    bars = Progress(*shown, console=terminal.ERR)
     rows: dict[str, TaskID] = {}
     on_terminal, printed_at = terminal.ERR.is_terminal, time.monotonic()
 

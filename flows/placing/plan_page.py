@@ -174,9 +174,9 @@ def moves_of(steps: Sequence[Step]) -> pd.DataFrame:
             "table": [step.table for step in steps],
             "rows": [f"{step.rows[0]:,} to {step.rows[1]:,}" for step in steps],
             "columns": [f"{step.columns[0]} to {step.columns[1]}" for step in steps],
-            "source": ["loaded" if step.source is None else str(step.source) for step in steps],
-            "target": [str(step.target) for step in steps],
-            "mib": [step.memory_bytes / 2**20 for step in steps],
+            "from": ["loaded" if step.source is None else str(step.source) for step in steps],
+            "to": [str(step.target) for step in steps],
+            "MiB": [step.memory_bytes / 2**20 for step in steps],
         }
     )
 
@@ -226,9 +226,6 @@ def html_page(placed: Placed) -> str:
         code = "charts.forEach((chart, k) => { chart.visible = k == this.active })"
         phase.js_on_change("active", models.CustomJS(args={"charts": charts}, code=code))
         roots |= {"phase": phase, "cost": column(*charts, sizing_mode="stretch_width")}
-    roots["tables"] = _table_list(sides, tables, has_costs)
-    if placed.steps:
-        roots["moves"] = _move_list(placed)
     document = Document()
     for name, root in roots.items():
         root.name = name
@@ -250,6 +247,8 @@ def html_page(placed: Placed) -> str:
             "capacity": [gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
             "gib": gib,
             "unmeasured": unmeasured_sentence(placed.plan),
+            "tables": _table_list(sides, tables, has_costs),
+            "moves": _list(moves_of(placed.steps)),
         },
         suppress_callback_warning=True,
     )
@@ -343,61 +342,23 @@ def _tooltips(columns: Mapping[str, object], k: int) -> list[tuple[str, str]]:
     return lines + ([("was on", "@before")] if "before" in columns else [])
 
 
-def _table_list(sides: list[Side], tables: pd.DataFrame, has_costs: bool) -> models.UIElement:
-    shown = [
-        _column("name", "table", 220),
-        _column("rows", "rows", 100, "0,0"),
-        _column("dim", "dim", 60, "0,0"),
-        _column("pooling", "pooling factor", 100, "0,0.[00]"),
-        _column("lookups", "lookups in a batch", 120, "0,0"),
-        _column("way", "way to shard", 170),
-        _column("where", "devices", 110),
-        _column("gib", "memory, GiB", 100, "0,0.0000"),
-    ]
-    shown += [_column("whole", "share of cost, ms", 130, "0,0.000")] if has_costs else []
-    shown += [_column("before", f"devices, {side.name}", 190) for side in sides[1:]]
-    return _list(shown, tables.assign(table=tables.index), "name", "filter tables by name")
+def _table_list(sides: list[Side], tables: pd.DataFrame, has_costs: bool) -> str:
+    titles = {
+        "name": "table",
+        "rows": "rows",
+        "dim": "dim",
+        "pooling": "pooling factor",
+        "lookups": "lookups in a batch",
+        "way": "way to shard",
+        "where": "devices",
+        "gib": "memory, GiB",
+        **({"whole": "share of cost, ms"} if has_costs else {}),
+        **({"before": f"devices, {sides[1].name}"} if len(sides) > 1 else {}),
+    }
+    return _list(tables[[*titles]].rename(columns=titles))
 
 
-def _move_list(placed: Placed) -> models.UIElement:
-    shown = [
-        _column("step", "step", 50, "0,0"),
-        _column("table", "table", 220),
-        _column("rows", "rows", 180),
-        _column("columns", "columns", 100),
-        _column("source", "from", 80),
-        _column("target", "to", 80),
-        _column("mib", "MiB", 100, "0,0.00"),
-    ]
-    return _list(shown, moves_of(placed.steps), "table", "filter moves by table")
-
-
-def _list(shown: list[models.TableColumn], rows: pd.DataFrame, named: str, says: str) -> models.UIElement:
-    """A list to sort, and the entry that filters it by name."""
-    source = models.ColumnDataSource(dict(rows))
-    entry = models.TextInput(placeholder=says, width=320, stylesheets=[_STYLE])
-    matching = (
-        "return source.data[named].map(name => name.toLowerCase().includes(entry.value_input.trim().toLowerCase()))"
-    )
-    entry.js_on_change("value_input", models.CustomJS(args={"source": source}, code="source.change.emit()"))
-    table = models.DataTable(
-        source=source,
-        view=models.CDSView(filter=models.CustomJSFilter(args={"entry": entry, "named": named}, code=matching)),
-        columns=shown,
-        index_position=None,
-        row_height=26,
-        height=min(560, 50 + 26 * len(rows)),
-        sizing_mode="stretch_width",
-        autosize_mode="force_fit",
-        reorderable=False,
-        css_classes=["list"],
-        stylesheets=[_STYLE],
-    )
-    return column(entry, table, sizing_mode="stretch_width")
-
-
-def _column(field: str, title: str, width: int, number: str | None = None) -> models.TableColumn:
-    if number is None:
-        return models.TableColumn(field=field, title=title, width=width, formatter=models.StringFormatter())
-    formatter = models.NumberFormatter(format=number, text_align="right", nan_format="-")
-    return models.TableColumn(field=field, title=title, width=width, formatter=formatter, default_sort="descending")
+def _list(rows: pd.DataFrame) -> str:
+    counts = dict.fromkeys(rows.select_dtypes("integer"), "{:,}".format)
+    html: str = rows.to_html(index=False, border=0, classes="list", formatters=counts, float_format="{:,.4f}".format)
+    return html

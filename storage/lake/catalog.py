@@ -42,7 +42,7 @@ def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
 def write_catalog(settings: Settings) -> None:
     """Replace `catalog.duckdb`, without disturbing readers of the old file; its paths are absolute.
 
-    Call it after every stage: a view written while its dataset had no files stays empty.
+    Call it after every flow: a view written while its dataset had no files stays empty.
     """
     with atomic.replacing(settings.catalog_path) as temporary, duckdb.connect(temporary, config=_CONFIG) as connection:
         _create_views(connection, settings.lake_root)

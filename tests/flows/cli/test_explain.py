@@ -55,6 +55,5 @@ def test_clusters_are_compared_by_published_figures(in_home, tmp_path):
     assert slow["forward_comm_ms"] > 10 * h100["forward_comm_ms"]  # 10 instead of 400 Gbit/s between hosts
     assert 0 < a100["balance"] <= 1
     assert 97 * 2**30 / 8 < a100["largest_memory_bytes"] <= a100["memory_bytes"]
-    assert a100["index_exchange_ms"] > 0
     assert (small["overall_ms"], "97.4 GiB" in small["infeasible"]) == (None, True)
     assert "v100 x2 does not fit: " in " ".join(in_home(*clusters).stdout.split())

@@ -71,13 +71,12 @@ def test_the_page_compares_with_the_plan_in_use_offline(place_tables, tmp_path):
             assert "<b>t5</b>" in names
             room = page.evaluate(f"{MEMORY}.renderers.find(r => r.name == 'room').data_source.data.gib[1]")
             assert (room, page.evaluate(f"{MEMORY}.x_range.end") > room) == (0.5, True)
-            rows = page.locator(".slick-row")
-            shown = rows.count()
+            rows = page.locator("table.list").last.locator("tbody tr:visible")
             for _ in range(2):
                 page.get_by_text("pooling factor", exact=True).click()
-            expect(rows.nth(shown - 6)).to_contain_text("<b>t0</b>")  # ascending: the fewest lookups first
-            page.get_by_placeholder("filter tables by name").press_sequentially("T3")
-            expect(rows).to_have_count(shown - 5)
+            expect(rows.first).to_contain_text("<b>t0</b>")  # ascending: the fewest lookups first
+            page.get_by_placeholder("filter tables by name").fill("T3")
+            expect(rows).to_have_count(1)
             page.get_by_role("button", name="backward compute").click()
             page.wait_for_function(f"{CHARTS}.map(chart => chart.visible).indexOf(true) == 4")
             assert errors == []
