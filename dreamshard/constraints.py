@@ -7,7 +7,6 @@ together: [[a, b]]                  # groups on one device
 apart: [[c, d]]                     # groups on devices of their own
 memory_gb: {0: 60, 1: 40}           # GiB of single devices, or a list with one per device
 reserve_gb: 8                       # of each device, for dense parameters and activations
-reserve_share: 0.1                  # the same as a share of each device's memory; both are kept free
 sharding_types: {default: [table_wise, column_wise], hot: row_wise}
 narrowest_columns: {wide: 64}       # of a shard of a table
 cache: true                         # or {table: share of its rows in device memory}
@@ -21,7 +20,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, reading
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, InputError, brief, reading
 from dreamshard.files.text import did_you_mean
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 
@@ -31,9 +30,10 @@ class Constraints:
     """Constraints on a placement. Tables are named as in the task; a constraint holds for all of a table's shards.
 
     Attributes:
-        sharding_types: ways to shard that tables may take.
+        sharding_types: ways to shard that tables may take; None for whole tables and columns, in TorchRec's place for all.
         sharding_types_of: the same for single tables, instead.
-        caching: whether tables may be in host memory with a cache on the device if device memory is too small.
+        caching: whether tables may be in host memory with a cache on the device if device memory is too small; None for no,
+            in TorchRec's place for yes.
         cached_share_of: share of the rows to cache of single tables, which must be in host memory; 0 for a table that must
             be in device memory.
         narrowest_columns_of: the fewest columns of a shard of single tables.
@@ -43,12 +43,11 @@ class Constraints:
         memory_bytes_of: room for tables on single devices, instead of the task's. A device of 0 bytes holds no table, so
             data-parallel and row-wise are out.
         reserve_bytes: of each device's room, kept free for dense parameters and activations.
-        reserve_share: of each device's room, kept free besides.
     """
 
-    sharding_types: tuple[ShardingType, ...] = ON_ONE_DEVICE
+    sharding_types: tuple[ShardingType, ...] | None = None
     sharding_types_of: Mapping[str, tuple[ShardingType, ...]] = field(default_factory=dict)
-    caching: bool = False
+    caching: bool | None = None
     cached_share_of: Mapping[str, float] = field(default_factory=dict)
     narrowest_columns_of: Mapping[str, int] = field(default_factory=dict)
     pinned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -56,7 +55,6 @@ class Constraints:
     apart: tuple[frozenset[str], ...] = ()
     memory_bytes_of: Mapping[int, int] = field(default_factory=dict)
     reserve_bytes: int = 0
-    reserve_share: float = 0.0
 
     def may_be_cached(self, table: str) -> bool:
         """Whether a table may be in host memory."""
@@ -64,7 +62,12 @@ class Constraints:
 
     def sharding_types_for(self, table: str) -> tuple[ShardingType, ...]:
         """Ways to shard that a table may take."""
-        return self.sharding_types_of.get(table, self.sharding_types)
+        return self.sharding_types_of.get(table, self.usual_types)
+
+    @property
+    def usual_types(self) -> tuple[ShardingType, ...]:
+        """Ways to shard of tables that `sharding_types_of` does not name."""
+        return ON_ONE_DEVICE if self.sharding_types is None else self.sharding_types
 
     def renumbered(self, number: Sequence[int]) -> "Constraints":
         """The same with device `d` called `number[d]`."""
@@ -80,7 +83,7 @@ class Constraints:
     @property
     def all_sharding_types(self) -> frozenset[ShardingType]:
         """Ways to shard that any table may take."""
-        return frozenset(self.sharding_types).union(*self.sharding_types_of.values())
+        return frozenset(self.usual_types).union(*self.sharding_types_of.values())
 
     @property
     def places_freely(self) -> bool:
@@ -103,6 +106,8 @@ class Constraints:
             ]
             if len(present) > 1 and other:
                 yield f"tables {present} are to share a device, but {other} may not be table_wise in device memory"
+            if present and not set.intersection(*(allowed[name] for name in present)):
+                yield f"tables {present} are to share a device, but none may hold them all; correct their pins"
             if any(len(apart.intersection(present)) > 1 for apart in self.apart):
                 yield f"tables {present} are to share a device, but some of them to be apart"
         for group in self.apart:
@@ -149,6 +154,17 @@ _Rooms = BeforeValidator(lambda value: dict(enumerate(value)) if isinstance(valu
 _OfTables = BeforeValidator(lambda value: value if isinstance(value, dict) else {_DEFAULT: value})
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """See `SafeLoader`."""
+        keys = [key.value for key, _ in node.value]
+        if repeated := next((key for key in keys if keys.count(key) > 1), None):
+            raise InputError(f"the constraints give {brief(repeated)} twice; join them under one key")
+        return super().construct_mapping(node, deep)
+
+
 class _File(BaseModel):
     """The content of a file."""
 
@@ -161,17 +177,16 @@ class _File(BaseModel):
     apart: _Groups = ()
     memory_gb: Annotated[dict[int, _Gib], _Rooms] = {}
     reserve_gb: _Gib = 0
-    reserve_share: Annotated[float, Field(ge=0, lt=1)] = 0
     sharding_types: Annotated[dict[str, _Ways], _OfTables] = {}
     narrowest_columns: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = {}
-    cache: bool | dict[str, Annotated[float, Field(ge=0, le=1)]] = False
+    cache: bool | dict[str, Annotated[float, Field(ge=0, le=1)]] | None = None
 
 
 def parse_constraints(
     source: str | Path,
     tables: Collection[str],
     num_devices: int,
-    sharding_types: tuple[ShardingType, ...] = ON_ONE_DEVICE,
+    sharding_types: tuple[ShardingType, ...] | None = None,
 ) -> Constraints:
     """The constraints of a `.yaml`, `.yml` or `.json` file, or of its text; `PlacementTask` finds contradictions in them.
 
@@ -188,9 +203,13 @@ def parse_constraints(
         raise ValueError(f"there is no file of constraints {source}; check the path")
     text = source.read_bytes() if isinstance(source, Path) else source
     with reading(name, "is neither YAML nor JSON", _ADVICE):
-        content = yaml.safe_load(text) or {}  # JSON is YAML
+        content = yaml.load(text, _Loader) or {}  # a safe loader; JSON is YAML
     if not isinstance(content, dict):
         raise ValueError(f"{name} holds no constraints; give one per line, for example `reserve_gb: 8`")
+    if unknown := [key for key in content if key not in _File.model_fields]:
+        raise ValueError(
+            f"{name} has {brief(unknown[0])}{did_you_mean(str(unknown[0]), _File.model_fields)}; correct it"
+        )
     with reading(name, "is wrong", _ADVICE):
         file = _File.model_validate(content)
     if isinstance(content.get("memory_gb"), list) and len(file.memory_gb) != num_devices:
@@ -201,7 +220,7 @@ def parse_constraints(
     constraints = Constraints(
         sharding_types=types.pop(_DEFAULT, sharding_types),
         sharding_types_of=types,
-        caching=file.cache is True,
+        caching=None if isinstance(file.cache, dict) else file.cache,
         cached_share_of=file.cache if isinstance(file.cache, dict) else {},
         narrowest_columns_of=file.narrowest_columns,
         pinned={
@@ -213,7 +232,6 @@ def parse_constraints(
         memory_bytes_of={device: round(gib * 2**30) for device, gib in file.memory_gb.items()}
         | dict.fromkeys(file.exclude_devices, 0),
         reserve_bytes=round(file.reserve_gb * 2**30),
-        reserve_share=file.reserve_share,
     )
     named = constraints.memory_bytes_of.keys() | set().union(*file.pin.values(), *file.exclude.values())
     if unknown := sorted(named - every):

@@ -269,7 +269,7 @@ class MeasuredOn(BaseModel):
             "hardware": hardware is not None and not is_named(hardware, self.hardware),
             "num_devices": not same_count,
             "devices_per_host": not any_count and same_count and not self.shares_hosts_as(task),
-            "precision": self.precision != task.precision,
+            "precision": set(task.precisions) != {self.precision},
             "optimizer": self.optimizer != task.optimizer,
             "batch_size": self.batch_size != (task.batch_size or self.batch_size),
         }

@@ -139,7 +139,8 @@ class Placement:
         """`[T]` device of each table; a ValueError says that some are not whole."""
         if not self.is_whole:
             raise ValueError(
-                f"tables are sharded {', '.join(sorted(self.sharding_types))}, so they have no one device each"
+                f"tables are sharded {', '.join(sorted(self.sharding_types))}, so they have no one device each; "
+                "read `tables`, whose `columns` and `where` say which device has which columns"
             )
         return torch.tensor([sharding.where[0] for sharding in self.tables], dtype=torch.int64)
 

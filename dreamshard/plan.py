@@ -6,7 +6,7 @@ rows and copies follow from the way to shard.
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -158,15 +158,12 @@ def make_plan(
         {"memory_bytes": num_bytes, "tables": count}
         for num_bytes, count in zip(shards.memory_bytes().tolist(), counts, strict=True)
     ]
-    overall_ms, differs = None, []
+    overall_ms, differs, warning = None, [], ""
     if costs is not None:
         overall_ms = round(float(costs.overall_ms()), 4)
         for device, phases in zip(devices, costs.phases_ms.tolist(), strict=True):
             device |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
-        if costs_of is not None:
-            differs = costs_of.differences(task, hardware, knows_topology=knows_topology)
-        elif hardware:
-            differs = ["hardware"]
+        differs, warning = compare_costs(costs_of, task, hardware, called, knows_topology=knows_topology)
     sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), placement.tables, strict=True)
     return Plan(
         num_devices=task.num_devices,
@@ -175,23 +172,38 @@ def make_plan(
         predicted=Predicted(overall_ms=overall_ms, devices=tuple(devices)),
         costs_of=costs_of,
         differs_in=tuple(differs),
-        warning=_warning(costs_of, called or hardware, differs) if differs else "",
+        warning=warning,
         tables={name: PlannedTable(**vars(own), rows=rows, dim=dim) for name, rows, dim, own in sizes},
     )
 
 
-def _warning(measured: MeasuredOn | None, hardware: str | None, differs: Sequence[Difference]) -> str:
-    """One sentence on the differences between a plan and its costs, with advice."""
+def compare_costs(
+    measured: MeasuredOn | None,
+    task: PlacementTask,
+    hardware: str | None,
+    called: str | None = None,
+    *,
+    knows_topology: bool = False,
+) -> tuple[list[Difference], str]:
+    """Respects in which a task differs from the measurements behind its costs, and a sentence on that, with advice.
+
+    The arguments are as for `make_plan`; without any difference the sentence is empty.
+    """
     training = "train a version for it (`dreamshard run`)"
     if measured is None:
-        return f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; {training}"
+        doubt = (
+            f"it is unknown what this placer's costs were measured on, so they may be no guide to {called or hardware}"
+        )
+        return (["hardware"], f"{doubt}; {training}") if hardware else ([], "")
+    differs = measured.differences(task, hardware, knows_topology=knows_topology)
     if "hardware" in differs:
-        return (
-            f"the costs are of {measured}, not of {hardware}; leave --placer out, which picks costs of {hardware}, or "
-            f"{training}"
+        return differs, (
+            f"the costs are of {measured}, not of {called or hardware}, so others may be slow there; leave --placer out, "
+            f"which picks costs of {called or hardware}, or {training}"
         )
     names = ", ".join(name.replace("num_", "number of ").replace("_", " ") for name in differs)
-    return f"the costs are of {measured}, so they are estimates for another {names}; {training}"
+    sentence = f"the costs are of {measured}, so the plan balances estimates for another {names}; {training}"
+    return differs, sentence if differs else ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.comm import get_local_size, get_topology_domain_multiple
 from torchrec.distributed.planner import ParameterConstraints, Topology
-from torchrec.distributed.planner.constants import BATCH_SIZE
+from torchrec.distributed.planner.constants import BATCH_SIZE, POOLING_FACTOR
 from torchrec.distributed.planner.planners import to_sharding_plan
 from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
@@ -29,10 +29,10 @@ from torchrec.types import DataType
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files.text import did_you_mean, gib, shown
-from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
+from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file, preset_of
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.search import RooflinePlacer
+from dreamshard.search import DreamShardPlacer, RooflinePlacer, SearchingPlacer
 from dreamshard.search.costs import Predictor
 from dreamshard.shard_costs import ShardCosts
 from dreamshard.shards import Shards, violation
@@ -47,6 +47,9 @@ from dreamshard.workloads import ModelTables, model_tables
 REGISTRIES = "dreamshard.placers"
 """Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
 
+_SEARCHED = 0.8  # of the time that is left, before the placement is turned into TorchRec's plan
+_LEAST_S = 1e-3
+_CHAMPION = "champion"
 logger = logging.getLogger(__name__)
 Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
 _INPUTS: dict[Pipeline, int] = {"none": 1, "base": 1, "sparse_dist": 2, "prefetch": 3}
@@ -72,9 +75,11 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         constraints: TorchRec's own, by table name.
         debug: whether `stats` print every table.
         callbacks: change the selected options before they become the plan.
-        timeout_seconds: work of the search, the same on any machine: see `SearchingPlacer`; None for the placer's own.
+        timeout_seconds: of planning, after which the best plan so far is taken. A plan that takes less does not depend on it.
         placement_constraints: constraints that TorchRec lacks: pinned tables, tables together or apart, devices that are
             left out, a further reserve.
+        strict: refuse costs of other hardware, devices, hosts, precisions, optimizer or batch than the plan's. Otherwise
+            that is a warning, and published figures of this machine's GPU replace such a `champion`.
         tables: statistics of lookups by table name, from sample batches; tables that it lacks have their mean reuse.
         pipeline: of training; decides how many batches of inputs are in memory at once.
     """
@@ -90,6 +95,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     callbacks: Sequence[Callable[[list[ShardingOption]], list[ShardingOption]]] = ()
     timeout_seconds: float | None = None
     placement_constraints: Constraints = UNCONSTRAINED
+    strict: bool = False
     tables: Tables | None = None
     pipeline: Pipeline = "none"
 
@@ -118,7 +124,11 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             return ShardingPlan({})
         try:
             task = self.task(model, module, sharders)
-            placement = self.placer.place(task, self.timeout_seconds and 1000 * self.timeout_seconds)
+            placer = self._placer_of(task)
+            if self.timeout_seconds and isinstance(placer, DreamShardPlacer | RooflinePlacer):
+                left_s = self.timeout_seconds - (time.perf_counter() - start)
+                placer = replace(placer, timeout_s=max(_SEARCHED * left_s, _LEAST_S))
+            placement = placer.place(task)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
         self._log_memory(self._checked(task, placement))
@@ -126,9 +136,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         for callback in self.callbacks:
             options = callback(options)
         plan, seconds = to_sharding_plan(options, self.topology), time.perf_counter() - start
-        logger.info("dreamshard: %d tables by %s in %.0f ms", len(model), self.placer.name, 1000 * seconds)
-        if isinstance(self.placer, Predictor):
-            ShardCosts(task, model.details, self.placer).estimate(options)
+        logger.info("dreamshard: %d tables by %s in %.0f ms", len(model), placer.name, 1000 * seconds)
+        if isinstance(placer, Predictor):
+            ShardCosts(task, model.details, placer).estimate(options)
             for each in self.stats:
                 each.log(
                     sharding_plan=plan,
@@ -145,12 +155,31 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 )
         return plan
 
+    def _placer_of(self, task: PlacementTask) -> Placer:
+        """The placer; figures of this machine's GPU in place of a champion whose costs are of something else.
+
+        Raises:
+            ValueError: the costs are of something else, and the planner is strict.
+        """
+        placer, has_gpu = self.placer, self.topology.compute_device == "cuda" and torch.cuda.is_available()
+        spec = preset_of(torch.cuda.get_device_name()) if has_gpu else None
+        warning = placer.caveat(task, spec and spec.name) if isinstance(placer, SearchingPlacer) else ""
+        if not warning:
+            return placer
+        if self.strict:
+            raise ValueError(f"costs={self.costs!r}: {warning}")
+        if self.costs == _CHAMPION and spec is not None:
+            warning, placer = f"{warning}. Until then {spec.name}'s published figures place", RooflinePlacer(spec)
+        logger.warning("dreamshard: %s", warning)
+        return placer
+
     def estimator(self, module: nn.Module, sharders: Sharders) -> ShardCosts:
         """The same costs for TorchRec's own planner: the estimator of its `EmbeddingEnumerator`."""
         model = self.model(module, sharders)
         if model is None or not isinstance(self.placer, Predictor):
             raise ValueError(f"the model has no tables, or {self.placer.name} predicts no costs; give others")
-        return ShardCosts(self.task(model, module, sharders), model.details, self.placer)
+        task = self.task(model, module, sharders)
+        return ShardCosts(task, model.details, self._placer_of(task))
 
     def model(self, module: nn.Module, sharders: Sharders) -> ModelTables | None:
         """The tables of `module` that `sharders` shard, with known statistics of their lookups; None if there are none."""
@@ -165,7 +194,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             poolings = per_feature(own.num_poolings or [1.0], table)
             if own.num_poolings:
                 details[t] = replace(table, num_poolings=sum(poolings))
-            if table.name in self.constraints and known.keys().isdisjoint((table.name, table.path)):
+            is_given = own.num_poolings or own.pooling_factors != [POOLING_FACTOR]
+            if is_given and known.keys().isdisjoint((table.name, table.path)):
                 factors[table.path] = float(np.dot(per_feature(own.pooling_factors, table), poolings))
         model = model_tables(details, pooling_factors=factors, defaults=self.tables, notes=notes)
         if unknown := sorted((self.placement_constraints.tables_named() | known.keys()) - model.by_name.keys()):
@@ -183,14 +213,17 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
     def task(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> PlacementTask:
         """The task of placing the tables, with the memory that is for them on each device."""
-        own = replace(self.placement_constraints, caching=True)
-        if own.sharding_types == UNCONSTRAINED.sharding_types:
-            own = replace(own, sharding_types=SHARDING_TYPES)
+        own = self.placement_constraints
+        types = SHARDING_TYPES if own.sharding_types is None else own.sharding_types
+        own = replace(own, sharding_types=types, caching=own.caching is not False)
         device = self.topology.compute_device
         own, notes = narrowed(own, model.by_name, device_type=device, sharders=sharders, given=self.constraints)
-        for note in (*model.notes, *notes):
+        for note in (*model.model_notes, *notes):
             logger.info("dreamshard: %s", note)
-        room = self._sizes(self._reserved(module, sharders))
+        for note in model.lookup_notes:
+            logger.warning("dreamshard: %s", note)
+        given = self.topology, self.batch_size, module, list(sharders), self.constraints
+        room = self._sizes(self.storage_reservation.reserve(*given))
         unequal = {rank: own_room for rank, own_room in enumerate(room) if own_room != max(room)}
         own = replace(own, memory_bytes_of=unequal | dict(own.memory_bytes_of))
         try:
@@ -205,16 +238,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         except ValueError as error:
             raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
 
-    def _reserved(self, module: nn.Module, sharders: Sharders) -> Topology:
-        """The topology with the memory that the reservation leaves."""
-        return self.storage_reservation.reserve(
-            topology=self.topology,
-            batch_size=self.batch_size,
-            module=module,
-            sharders=list(sharders),
-            constraints=self.constraints,
-        )
-
     def _activations(self, model: ModelTables, sharders: Sharders) -> Activations:
         """Memory of a step besides tables.
 
@@ -228,6 +251,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         codecs = [codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)]
         coded_bytes = max((each.itemsize for each in codecs if isinstance(each, torch.dtype)), default=0)
         return Activations(
+            batch_size=self.batch_size * self.topology.world_size,
             lookup_bytes=_INDEX_BYTES * _INPUTS[self.pipeline],
             cached_lookup_bytes=_INDEX_BYTES * _PREFETCHED * (self.pipeline == "prefetch"),
             sent_bytes=vector_bytes + coded_bytes,
@@ -241,17 +265,16 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
     def _log_memory(self, shards: Shards) -> None:
         """Log the bytes that each rank holds, and its reserve."""
-        elements, received = shards.num_rows * shards.num_columns * ~shards.in_host, shards.task.received_bytes
-        weights = elements * shards.task.weight_bytes[shards.table]
-        state = shards.device_bytes - weights - shards.lookup_bytes - shards.sent_bytes
-        kinds = torch.stack([weights, state, shards.lookup_bytes, shards.sent_bytes], dim=1)
+        weights = shards.num_rows * shards.num_columns * ~shards.in_host * shards.task.weight_bytes[shards.table]
+        state, received = shards.device_bytes - weights - shards.activation_bytes, shards.task.received_bytes
+        held = shards.per_device(torch.stack([weights, state, shards.activation_bytes], dim=1)).tolist()
         reserved = torch.tensor(self._sizes(self.topology)) - shards.task.capacity_bytes - received
         text = (
-            "rank %d: %s of weights, %s of optimizer state, gradients and caches, %s of inputs, %s of vectors for the whole "
+            "rank %d: %s of weights, %s of optimizer state, gradients and caches, %s of inputs and vectors of the whole "
             "batch, %s of vectors of its own samples; %s are reserved"
         )
-        for rank, held in enumerate(shards.per_device(kinds).tolist()):
-            logger.info(text, rank, *(gib(each) for each in (*held, received, int(reserved[rank]))))
+        for rank, own in enumerate(held):
+            logger.info(text, rank, *(gib(each) for each in (*own, received, int(reserved[rank]))))
 
     def collective_plan(
         self, module: nn.Module, sharders: Sharders | None = None, pg: dist.ProcessGroup | None = None

@@ -152,21 +152,14 @@ class Shards:
         in_cache = (rows * self.resident_share).ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
         gradient = self.is_any("data_parallel") * rows * dim * GRADIENT_BYTES
         held = torch.where(self.in_host, in_cache, self.stored_bytes + gradient)
-        return held if self.task.activations is None else held + self.lookup_bytes + self.sent_bytes
+        return held + self.activation_bytes if self.task.activations.batch_size else held
 
     @property
-    def lookup_bytes(self) -> Int[Tensor, " S"]:
-        """`[S]` ids that each shard looks up, in all batches that are in memory; 0 if the task counts no activations."""
-        if (own := self.task.activations) is None:
-            return torch.zeros_like(self.table)
-        each = own.lookup_bytes + own.cached_lookup_bytes * self.in_host
-        lookups = self.tables.pooling_factor.double() * self.batch_share.double() * (self.task.batch_size or 0)
-        return (lookups * each).ceil().long()
-
-    @property
-    def sent_bytes(self) -> Int[Tensor, " S"]:
-        """`[S]` vectors that each shard makes for the whole batch; a copy's are among the device's `received_bytes`."""
-        return self.task.sent_bytes(self.tables.sent_dim * ~self.is_any("data_parallel"))
+    def activation_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` lookups and vectors of each shard; a copy's vectors are among the `received_bytes` of its device."""
+        lookups = self.tables.pooling_factor.double() * self.batch_share.double()
+        columns = self.tables.sent_dim * ~self.is_any("data_parallel")
+        return self.task.activation_bytes(lookups, columns, self.in_host)
 
     @property
     def host_bytes(self) -> Int[Tensor, " S"]:

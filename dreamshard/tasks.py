@@ -1,11 +1,11 @@
 """Placement tasks: tables to place on equal devices."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
@@ -29,12 +29,14 @@ class Activations:
     """Memory of a training step besides tables, gradients of copies and caches: lookups, and the vectors that are exchanged.
 
     Attributes:
+        batch_size: samples per step of all devices; 0 counts nothing.
         lookup_bytes: per lookup of a device's shards: the ids of all batches that are in memory at once.
         cached_lookup_bytes: of these, only of tables in host memory; besides `lookup_bytes`.
         sent_bytes: per column of the vectors, or partial sums, that a device's shards make for the whole batch.
         received_bytes: per column of the vectors that a device gets of all tables for its own samples.
     """
 
+    batch_size: int = 0
     lookup_bytes: int = 0
     cached_lookup_bytes: int = 0
     sent_bytes: int = 0
@@ -48,7 +50,7 @@ class PlacementTask:
     Attributes:
         tables: the `T` tables.
         num_devices: `D`.
-        memory_bytes: bytes on each device for tables and, if given, `activations`.
+        memory_bytes: bytes on each device for tables and `activations`.
         optimizer: fused into the backward pass; some keep state per row.
         name: in logs and in the lake.
         devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; None for as many per host as the
@@ -57,12 +59,12 @@ class PlacementTask:
             measures the batch that it was set up with.
         precision_of: of single tables, instead of `precision`.
         constraints: that a placement must respect.
-        activations: of a step of `batch_size` samples, which count as memory of the devices, as in a trainer. None in
-            training and `dreamshard place`, as in the papers: memory is for weights, optimizer state and caches alone.
+        activations: that count as memory of the devices, as in a trainer. None do in training and `dreamshard place`, as in
+            the papers: memory is for weights, optimizer state and caches alone.
 
     Raises:
-        ValueError: there are no tables, or the constraints contradict one another. Whether the tables fit the devices' memory
-            is found by placing them.
+        ValueError: there are no tables, a precision or the optimizer is unknown, or the constraints contradict one another.
+            Whether the tables fit the devices' memory is found by placing them.
     """
 
     tables: Tables
@@ -75,18 +77,23 @@ class PlacementTask:
     batch_size: int | None = None
     precision_of: Mapping[str, Precision] = field(default_factory=dict)
     constraints: Constraints = UNCONSTRAINED
-    activations: Activations | None = None
+    activations: Activations = Activations()
 
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
             raise ValueError(f"{self.name} has no tables; give at least one")
+        kinds: dict[str, tuple[Iterable[str], Iterable[str]]] = {
+            "precision": ((self.precision, *self.precision_of.values()), BYTES_PER_WEIGHT),
+            "optimizer": ((self.optimizer,), BYTES_PER_ROW_STATE),
+        }
+        for what, (given, known) in kinds.items():
+            if unknown := sorted(set(given).difference(known)):
+                raise ValueError(f"{self.name} has {what} {unknown[0]!r}; give one of {', '.join(known)}")
         for what, count in {"devices": self.num_devices, "devices per host": self.devices_per_host}.items():
             if count is not None and not 1 <= count <= MOST_DEVICES:
                 raise ValueError(f"{self.name} has {count} {what}; give 1 to {MOST_DEVICES}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
-        if self.activations is not None and self.batch_size is None:
-            raise ValueError(f"{self.name} counts the memory of activations; give its batch_size, which they depend on")
         if self.constraints is UNCONSTRAINED:
             return
         if reason := next(self.constraints.contradictions(self.tables.names, self.capacity_bytes.tolist()), ""):
@@ -116,23 +123,21 @@ class PlacementTask:
     def table_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of each table on a device, whole."""
         stored = self.bytes_of(torch.arange(len(self.tables)), self.tables.rows, self.tables.dim)
-        return stored + self.lookup_bytes + self.sent_bytes(self.tables.sent_dim)
+        return stored + self.activation_bytes(self.tables.pooling_factor.double(), self.tables.sent_dim)
+
+    def activation_bytes(
+        self, lookups: Float[Tensor, " S"], columns: Int[Tensor, " S"], in_host: Bool[Tensor, " S"] | bool = False
+    ) -> Int[Tensor, " S"]:
+        """Bytes of so many lookups, and of vectors of so many columns, per sample of the whole batch."""
+        own = self.activations
+        each = own.batch_size * (own.lookup_bytes + own.cached_lookup_bytes * in_host)
+        return (lookups * each).ceil().long() + columns * (own.batch_size * own.sent_bytes)
 
     @property
-    def lookup_bytes(self) -> Int[Tensor, " T"]:
-        """`[T]` bytes of the whole batch's lookups in each table."""
-        each = self.activations.lookup_bytes * (self.batch_size or 0) if self.activations else 0
-        return (self.tables.pooling_factor.double() * each).ceil().long()
-
-    def sent_bytes(self, columns: Int[Tensor, " S"]) -> Int[Tensor, " S"]:
-        """Bytes of vectors of so many columns for each sample of the whole batch."""
-        return columns * (self.activations.sent_bytes * (self.batch_size or 0) if self.activations else 0)
-
-    @cached_property
     def received_bytes(self) -> int:
         """Bytes of the vectors that each device gets for its own samples, wherever the tables are."""
-        columns = self.activations.received_bytes * int(self.tables.sent_dim.sum()) if self.activations else 0
-        return -(-columns * (self.batch_size or 0) // self.num_devices)
+        own = self.activations
+        return -(-own.received_bytes * own.batch_size * int(self.tables.sent_dim.sum()) // self.num_devices)
 
     def bytes_of(
         self, table: Int[Tensor, " S"], rows: Int[Tensor, " S"], columns: Int[Tensor, " S"]
@@ -145,8 +150,7 @@ class PlacementTask:
         """`[D]` room for shards on each device, without the reserve and `received_bytes`."""
         own = self.constraints.memory_bytes_of
         room = torch.tensor([own.get(device, self.memory_bytes) for device in range(self.num_devices)])
-        reserved = (self.constraints.reserve_share * room.double()).long() + self.constraints.reserve_bytes
-        return (room - reserved - self.received_bytes).clamp(min=0)
+        return (room - self.constraints.reserve_bytes - self.received_bytes).clamp(min=0)
 
     @property
     def precisions(self) -> list[Precision]:

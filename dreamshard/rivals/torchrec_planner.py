@@ -74,7 +74,7 @@ class TorchRecPlanner:
             NoPlacementError: the planner finds no plan.
         """
         kernels, wanted = ["fused"], [(["table_wise"], 0)]
-        if set(task.constraints.sharding_types) - set(ON_ONE_DEVICE):
+        if set(task.constraints.usual_types) - set(ON_ONE_DEVICE):
             kernels, wanted = ["fused", "dense", *([CACHED] if task.constraints.caching else [])], [([], 0)]
         elif self.columns:
             wanted = [(["table_wise", "column_wise"], parts) for parts in _COLUMN_PARTS]

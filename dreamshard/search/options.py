@@ -307,7 +307,7 @@ def _sensible(
     least = max(model.narrowest, _NARROWEST_FOR_SPEED if count > _FEW_TABLES * num_devices else DIM_MULTIPLE)
     dim, rows = task.tables.dim.numpy()[table], task.tables.rows.numpy()[table]
     held, room, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
-    may_be = np.tile(np.isin(SHARDING_TYPES, constraints.sharding_types), (count, 1))  # [I, 6]
+    may_be = np.tile(np.isin(SHARDING_TYPES, constraints.usual_types), (count, 1))  # [I, 6]
     narrowest, apart = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     cached = _CACHED_SHARES if caching else (np.nan,)
     shares = np.tile([np.nan, *cached], (count, 1))  # [I, S]

@@ -187,7 +187,7 @@ def no_room(task: PlacementTask, *, is_proved: bool = False, what: str = "whole 
     needs = single if size[largest] > most else f"they need {gib(in_all)}"
     return NoPlacementError(
         f"found no placement of {what} of {task.name}: {needs}, {task.num_devices} devices have up to {gib(most)}; allow "
-        "more memory or sharding",
+        "more memory, or more ways to shard (--sharding auto, --cache)",
         is_proved=is_proved or in_all > int(room.sum()),
     )
 
@@ -271,7 +271,7 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
             most[t] = 1
         if "table_wise" not in types:
             least[t] = 2
-    every_shard = rows * task.row_bytes + task.lookup_bytes  # [T] bytes, however few columns it has
+    every_shard = rows * task.row_bytes  # [T] bytes, however few columns it has
     unit_bytes = (task.table_bytes - every_shard) // units
     for k in range(7):
         room = max(int(task.capacity_bytes.max()) // 2**k, 1) - every_shard

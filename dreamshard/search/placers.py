@@ -4,8 +4,10 @@ A preset's costs are those of the simulated testbed on the same hardware: public
 devices.
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Literal
 
 import numpy as np
@@ -16,10 +18,12 @@ from torch import Tensor
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.cost_network import COMPUTE
+from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
+from dreamshard.plan import compare_costs
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
 from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts, costs_of
 from dreamshard.search.options import WHOLE, ShardingOptions
@@ -47,12 +51,15 @@ class SearchingPlacer(OrderedPlacer):
     Attributes:
         budget_ms: work of the search: as much as an idle core does in this time; None for the task's own.
         columns: whether tables may be split by columns if memory does not require it.
+        timeout_s: after which a search ends, with the best placement so far. Until then it has no effect, so any machine
+            that is fast enough finds the same placement.
         more_moves: of a search without a budget, over the number of tables and 24.
     """
 
     more_moves = 0
     budget_ms: float | None
     columns: bool
+    timeout_s: float | None
 
     @abstractmethod
     def costs(self, task: PlacementTask) -> CostModel:
@@ -66,6 +73,10 @@ class SearchingPlacer(OrderedPlacer):
         """
         return costs_of(self, task, placement).predict(placement)
 
+    @abstractmethod
+    def caveat(self, task: PlacementTask, hardware: str | None) -> str:
+        """How the measurements behind the costs differ from a task, or its hardware, as `compare_costs` says; or empty."""
+
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
         budget_ms = self.budget_ms if budget_ms is None else budget_ms
@@ -78,7 +89,8 @@ class SearchingPlacer(OrderedPlacer):
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
-        return search(task, self.costs(task), self.moves(task, budget_ms), highest_level(task, self.columns))
+        end, most = monotonic() + (self.timeout_s or math.inf), highest_level(task, self.columns)
+        return search(task, self.costs(task), self.moves(task, budget_ms), most, lambda: monotonic() > end)
 
 
 @dataclass(frozen=True)
@@ -95,15 +107,23 @@ class DreamShardPlacer(SearchingPlacer):
     budget_ms: float | None = None
     columns: bool = True
     inference: Inference = "search"
+    timeout_s: float | None = None
 
     @property
     def name(self) -> str:
-        """`paper` for a placer by the policy alone."""
-        return "paper" if self.inference == "policy" else "dreamshard"
+        """`paper` for the paper's networks."""
+        if not isinstance(self.cost_network, StructuredCostNetwork):
+            return "paper"
+        return POLICY if self.inference == "policy" else "dreamshard"
 
     def costs(self, task: PlacementTask) -> CostModel:
         """See `SearchingPlacer`."""
         return NetworkCosts.of(task, self.cost_network, self.normaliser)
+
+    def caveat(self, task: PlacementTask, hardware: str | None) -> str:
+        """See `SearchingPlacer`."""
+        network = self.cost_network
+        return compare_costs(network.measured_on, task, hardware, knows_topology=network.knows_topology(task))[1]
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """See `SearchingPlacer`; or the policy's own placement."""
@@ -139,12 +159,17 @@ class RooflinePlacer(SearchingPlacer):
     spec: AcceleratorSpec
     budget_ms: float | None = None
     columns: bool = True
+    timeout_s: float | None = None
     name: str = "prior"
     more_moves = 4_000_000  # a kernel's steps make many local optima
 
     def costs(self, task: PlacementTask) -> CostModel:
         """See `SearchingPlacer`."""
         return RooflineCosts.of(task, self.spec)
+
+    def caveat(self, task: PlacementTask, hardware: str | None) -> str:
+        """See `SearchingPlacer`."""
+        return compare_costs(self.measured_on(task), task, hardware)[1]
 
     def measured_on(self, task: PlacementTask) -> MeasuredOn:
         """The measurements behind the predictions for a task."""

@@ -6,7 +6,7 @@ more never costs more. The result is never predicted to cost more than a start. 
 whether its result or a start is taken is decided by the mean over the cost model's errors, which annealing makes more of.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
@@ -33,6 +33,7 @@ _WIDEST_RANGES = (2**30, 64, 32)  # columns
 _KEPT = 2  # placements with split tables from which the search goes on
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
 _cost = attrgetter("cost_ms")
+IsLate = Callable[[], bool]
 
 
 def default_moves(task: PlacementTask) -> int:
@@ -48,7 +49,7 @@ def highest_level(task: PlacementTask, columns: bool) -> int:
     return COLUMNS if columns and "column_wise" in types else WHOLE
 
 
-def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Placement:
+def search(task: PlacementTask, costs: CostModel, moves: int, most: int, is_late: IsLate = lambda: False) -> Placement:
     """The best placement found.
 
     Args:
@@ -56,6 +57,7 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
         costs: of its shards.
         moves: changes tried at each level.
         most: the highest level.
+        is_late: ends the search with the best placement so far; until then it changes nothing.
 
     Raises:
         NoPlacementError: nothing fits the devices' memory, or the constraints cannot be met.
@@ -70,15 +72,15 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int) -> Plac
     if not found:  # only an exact search may
         return Placement.whole(packed(task), task.num_devices) if most == WHOLE else packed_columns(task)
     menu = options.up_to(WHOLE)
-    best = _least_expected(menu, [*found, _improved(menu, found, moves)], costs.spread)
+    best = _least_expected(menu, [*found, _improved(menu, found, moves, is_late)], costs.spread)
     for level, gain in ((COLUMNS, costs.column_gain), (ALL, costs.spread_gain)):
-        if level > most or (options.levels[:, level] == options.levels[:, level - 1]).all():
+        if is_late() or level > most or (options.levels[:, level] == options.levels[:, level - 1]).all():
             continue
         menu = options.up_to(level)
         if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced(menu).cost_ms:
             continue  # not even perfect balance would gain as much
-        others = _split_starts(options, menu) if level == COLUMNS else _spread_starts(options, best, moves)
-        other = _improved(menu, [best, *others], 2 * moves, searches=2)
+        others = _split_starts(options, menu) if level == COLUMNS else _spread_starts(options, best, moves, is_late)
+        other = _improved(menu, [best, *others], 2 * moves, is_late, searches=2)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
     places = np.sort(best.place, axis=1)
@@ -101,11 +103,12 @@ def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> Found:
     return found[int(costs.overall_ms().argmin())]
 
 
-def _improved(menu: Menu, starts: Sequence[Found], moves: int, searches: int = 1) -> Found:
+def _improved(menu: Menu, starts: Sequence[Found], moves: int, is_late: IsLate, searches: int = 1) -> Found:
     """The best of long searches from the best results of short ones."""
-    tried = [anneal(menu, each, moves // _TRIAL) for each in starts] if len(starts) > 1 else starts
-    ends = sorted(tried, key=_cost)[:searches]
-    return min((anneal(menu, ends[n % len(ends)], moves, seed=n + 1) for n in range(searches)), key=_cost)
+    tried = [anneal(menu, each, moves // _TRIAL) for each in starts if not is_late()] if len(starts) > 1 else starts
+    ends = sorted(tried or starts, key=_cost)[:searches]
+    longer = (anneal(menu, ends[n % len(ends)], moves, seed=n + 1) for n in range(searches) if not is_late())
+    return min(longer, key=_cost, default=ends[0])
 
 
 def _split_starts(options: ShardingOptions, menu: Menu) -> list[Found]:
@@ -125,7 +128,7 @@ def _split_starts(options: ShardingOptions, menu: Menu) -> list[Found]:
     return sorted(found, key=_cost)[:_KEPT]
 
 
-def _spread_starts(options: ShardingOptions, best: Found, moves: int) -> list[Found]:
+def _spread_starts(options: ShardingOptions, best: Found, moves: int, is_late: IsLate) -> list[Found]:
     """Placements with tables spread as they would be if devices could be perfectly even.
 
     The others are split by columns, and tables on hosts are on as many hosts as balance needs.
@@ -147,9 +150,10 @@ def _spread_starts(options: ShardingOptions, best: Found, moves: int) -> list[Fo
         on_devices, columns = menu.spread[each.option] == ON_DEVICES, options.up_to(COLUMNS).last_option
         last = np.where(on_devices, columns, np.maximum(on_hosts, each.option + 1))
         own = menu._replace(first_option=np.append(each.option, menu.first_option[-1]), last_option=last)
-        found += [(anneal(own, start, moves // _TRIAL), own) for start in _split_starts(options, own)]
+        if not is_late():
+            found += [(anneal(own, start, moves // _TRIAL), own) for start in _split_starts(options, own)]
     found.sort(key=lambda each: each[0].cost_ms)
-    return [_improved(own, [start], moves) for start, own in found[:_KEPT]]
+    return [_improved(own, [start], moves, is_late) for start, own in found[:_KEPT]]
 
 
 def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, caching: bool) -> list[Found]:

@@ -153,8 +153,8 @@ def _timed(work: Work, team: Group | None, device: Device) -> float:
 def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool) -> int:
     """Memory for a rank's shards, their vectors and gradients, and the buffers of its collectives both ways."""
     buffers = 2 * ELEMENT_BYTES * is_exchanged
-    held = Activations(sent_bytes=2 * ELEMENT_BYTES + buffers, received_bytes=buffers)
-    task = replace(shards.task, activations=held, batch_size=batch_size)
+    held = Activations(batch_size=batch_size, sent_bytes=2 * ELEMENT_BYTES + buffers, received_bytes=buffers)
+    task = replace(shards.task, activations=held)
     return int(replace(shards, task=task).on(rank).device_bytes.sum()) + task.received_bytes
 
 

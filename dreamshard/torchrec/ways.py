@@ -101,7 +101,7 @@ def narrowed(
     return replace(
         constraints,
         sharding_types_of={**constraints.sharding_types_of, **types_of},
-        caching=constraints.caching and any(shares.get(name) != 0 for name in tables),
+        caching=bool(constraints.caching) and any(shares.get(name) != 0 for name in tables),
         cached_share_of=shares,
         narrowest_columns_of=narrowest,
     ), notes

@@ -51,6 +51,7 @@ TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
 
 _FORMAT = 6
 _WEIGHTS, _CONFIG, _REST = "weights.safetensors", "config.json", "training.pt"
+_OPTIONS = ("budget_ms", "columns", "inference")  # of a placer
 _UNREADABLE = ("holds no complete model", f"give a folder with {_CONFIG} and {_WEIGHTS}, or train again")
 _DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
 _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration
@@ -292,10 +293,10 @@ def save_placer(placer: TrainedPlacer, folder: Path) -> None:
     weights = {f"{part}.{name}": value.contiguous() for part, own in parts.items() for name, value in own.items()}
     config = {
         "format": _FORMAT,
-        "algorithm": placer.name,
+        "algorithm": placer.name.removesuffix("_policy"),
         "normalised_by": normaliser.scope,
         "measured_on": measured_on and measured_on.model_dump(),
-        "budget_ms": placer.budget_ms,
+        **{name: getattr(placer, name) for name in _OPTIONS if hasattr(placer, name)},
     }
     for name, content in ((_WEIGHTS, safetensors.save(weights)), (_CONFIG, json.dumps(config, indent=1).encode())):
         with replacing(folder / name) as temporary:
@@ -317,7 +318,8 @@ def load_placer(folder: Path) -> TrainedPlacer:
         network.load_state_dict(parts["cost_network"])
         policy.load_state_dict(parts["policy"])
         network.measured_on = config["measured_on"] and MeasuredOn.model_validate(config["measured_on"])
-        return replace(TRAINING_ALGORITHMS[method].made(network, policy, normaliser), budget_ms=config["budget_ms"])
+        options = {name: config[name] for name in _OPTIONS if name in config}
+        return replace(TRAINING_ALGORITHMS[method].made(network, policy, normaliser), **options)
 
 
 def load_state(folder: Path) -> TrainingState:

@@ -241,7 +241,7 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
         types = parse_sharding(options.sharding)
     else:
         used = {each.sharding_type for each in plan.tables.values()} if plan else set()
-        types = tuple(each for each in SHARDING_TYPES if each in {*UNCONSTRAINED.sharding_types, *used})
+        types = tuple(each for each in SHARDING_TYPES if each in {*UNCONSTRAINED.usual_types, *used})
     constraints = Constraints(sharding_types=types)
     if options.constraints:
         text = options.constraints.strip()

@@ -62,6 +62,7 @@ def test_json_is_read_and_keeps_the_ways_it_does_not_name():
         "sharding_types: {hot: by_row}",
         "pin: {big: 0",
         "just words",
+        "pin: {big: 0}\npin: {hot: 1}",
     ],
 )
 def test_what_is_wrong_is_refused_with_the_reason(text):
@@ -78,6 +79,7 @@ def test_what_is_wrong_is_refused_with_the_reason(text):
         "{apart: [[a, b]], pin: {a: 0, b: 0}}",
         "{apart: [[a, b, c, d, big]]}",
         "{together: [[a, b]], apart: [[a, b, c]]}",
+        "{together: [[a, b]], pin: {a: 0, b: 1}}",
         "{together: [[a, hot]], sharding_types: {hot: data_parallel}}",
     ],
 )
@@ -85,3 +87,11 @@ def test_a_task_refuses_constraints_that_contradict_one_another(text):
     PlacementTask(tables_of([10]), 4, 2**20, constraints=Constraints(pinned={"elsewhere": ()}))
     with pytest.raises(ValueError):
         PlacementTask(tables_of([10] * len(TABLES), names=TABLES), 4, 2**20, constraints=parse(text))
+
+
+def test_unknown_precisions_and_optimizers_are_refused_by_name():
+    for field, wrong in {"precision": "FP32", "precision_of": {"t0": "fp8"}, "optimizer": "ftrl"}.items():
+        task = PlacementTask(tables_of([10]), 4, 2**20)
+        object.__setattr__(task, field, wrong)  # past the tests' type checker
+        with pytest.raises(ValueError, match=field.removesuffix("_of")):
+            task.__post_init__()

@@ -10,7 +10,10 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import ParameterConstraints, Topology, planners
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.storage_reservations import (
+    FixedAbsoluteStorageReservation,
+    FixedPercentageStorageReservation,
+)
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, Stats
 from torchrec.distributed.types import CacheParams
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
@@ -69,10 +72,11 @@ def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
     assert sorted(plan.plan["ebc"][name].ranks[0] for name in "abcd") == [0, 1, 2, 3]
     assert "rank 3: 1 GiB of weights, 0 GiB of optimizer state, gradients and caches, " in caplog.text
     assert "0.8 GiB are reserved" in caplog.text
-    reserve = Constraints(reserve_bytes=GIB // 2, reserve_share=0.1)
-    nothing = FixedPercentageStorageReservation(0.0)
-    planner(topology=tight, storage_reservation=nothing, placement_constraints=reserve).plan(make_model(1000), SHARDERS)
-    assert "0.7 GiB are reserved" in caplog.text, "as much as is applied"
+    absolute, further = FixedAbsoluteStorageReservation(GIB // 4), Constraints(reserve_bytes=GIB // 2)
+    planner(topology=tight, storage_reservation=absolute, placement_constraints=further).plan(
+        make_model(1000), SHARDERS
+    )
+    assert "0.75 GiB are reserved" in caplog.text, "as much as is applied"
     assert "Compute Kernels Embedding Weights" in caplog.text, "TorchRec's table"
     more = planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(0.6), constraints=only)
     with pytest.raises(PlannerError):
@@ -191,6 +195,39 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
     assert [both.may_be_cached(name) for name in "abcd"] == [True, True, True, False]
     assert both.cached_share_of == {"c": 0.5, "d": 0.0}
     assert both.narrowest_columns_of == {"b": 16, "c": 32}
+
+
+def test_explicit_ways_are_not_widened():
+    explicit = Constraints(sharding_types=("table_wise", "column_wise"), caching=False)
+    found = constrained(ParameterConstraints(), own=explicit)
+    assert found.sharding_types_of["a"] == ("table_wise", "column_wise")
+    assert not found.may_be_cached("a")
+    assert constrained(ParameterConstraints(), own=Constraints(pinned={"b": (1,)})).may_be_cached("a")
+
+
+def test_costs_of_something_else_are_a_warning_or_refused(caplog, monkeypatch):
+    found, model = planner(costs=learnt_placer()), make_model()
+    plan = found.plan(model, SHARDERS)
+    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert any("another number of devices" in text and "batch size" in text for text in warned)
+    assert any("how often a, b, c, d, s are looked up is not known" in text for text in warned)
+    with pytest.raises(ValueError):
+        planner(costs=learnt_placer(), strict=True).plan(model, SHARDERS)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    champion = planner(costs="champion")
+    champion.placer = learnt_placer()
+    by_h100 = planner(costs="h100").plan(model, SHARDERS)
+    assert champion.plan(model, SHARDERS).plan == by_h100.plan
+    assert any("h100's published figures place" in text for text in caplog.messages)
+    assert planner(costs=learnt_placer()).plan(model, SHARDERS).plan == plan.plan, "only a champion is replaced"
+
+
+def test_a_timeout_ends_planning_and_changes_nothing_before():
+    model = make_model()
+    plans = [planner(timeout_seconds=seconds).plan(model, SHARDERS) for seconds in (None, 1e6, 1e-6)]
+    assert plans[0].plan == plans[1].plan
+    planners.validate_rank_assignment(plans[2], topology())
 
 
 def test_a_contradiction_is_no_shortage_of_memory():

@@ -32,10 +32,11 @@ def test_a_loaded_placer_places_and_predicts_the_same(algorithm, tmp_path):
         assert float(loaded.predict(TASK, where).overall_ms()) == float(placer.predict(TASK, where).overall_ms())
 
 
-def test_the_budget_is_kept_and_no_temporary_file_stays(folder):
+def test_options_are_kept_and_no_temporary_file_stays(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "weights.safetensors"]
-    save_placer(replace(learnt_placer(), budget_ms=7.0), folder)
-    assert load_placer(folder).budget_ms == 7.0
+    save_placer(replace(learnt_placer(), budget_ms=7.0, columns=False, inference="policy"), folder)
+    loaded = load_placer(folder)
+    assert (loaded.budget_ms, loaded.columns, loaded.inference) == (7.0, False, "policy")
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
