@@ -30,7 +30,7 @@ from tests.helpers.laws import PAGES, SIMULATED, UNSEEN, Law, LawTestbed
 from tests.helpers.neuroshard_law import DEVICES, neuroshard_folder, neuroshard_law
 
 PRIORS, NOISE, PROFILES = ("rtx2080ti", "v100", "none"), 0.03, (1, 2, 3, 5)
-_TASKS, _SEEDS, _MOVES = 3, 5, 30_000
+_TASKS, _SEEDS, _MOVES = 2, 5, 30_000
 _LAWS = {"simulated": SIMULATED, "unseen": UNSEEN, "pages": PAGES}
 
 
@@ -79,12 +79,15 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
     least_ms = min(law.true_ms(task, each.place(task)) for each in rules)
     for what, cost_ms in ((0, law.true_ms(task, current)), ("heuristic", least_ms)):
         yield facts | {"profiles": what, "ratio": cost_ms / best_ms, "is_held": np.nan}
-    samples = []
+    samples, is_large = [], cell.law in _LAWS
     for count in range(1, max(PROFILES) + 1):
         samples.append(testbed.measure(replace(task, batch_size=BATCH), current))
-        if count > PROFILES[2] and (count not in PROFILES or cell.law in _LAWS):
+        if count > PROFILES[2] and (count not in PROFILES or is_large):
             continue
-        spec, refits = PRESETS["v100" if cell.prior == "none" else cell.prior], 0 if cell.law in _LAWS else 8
+        spec, refits = (
+            PRESETS["v100" if cell.prior == "none" else cell.prior],
+            0 if is_large or cell.prior == "none" else 8,
+        )
         learned = learn(samples, spec, prior_devices=0.0 if cell.prior == "none" else PRIOR_DEVICES, refits=refits)
         planned = replace(learned.placer, columns=False).place(task)
         held = np.nan
