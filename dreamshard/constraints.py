@@ -154,7 +154,7 @@ _Rooms = BeforeValidator(lambda value: dict(enumerate(value)) if isinstance(valu
 _OfTables = BeforeValidator(lambda value: value if isinstance(value, dict) else {_DEFAULT: value})
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml is untyped here
     """Refuses a key that is given twice, of which YAML keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -162,7 +162,8 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         if repeated := next((key for key in keys if keys.count(key) > 1), None):
             raise InputError(f"the constraints give {brief(repeated)} twice; join them under one key")
-        return super().construct_mapping(node, deep)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
 
 
 class _File(BaseModel):

@@ -158,7 +158,8 @@ def make_plan(
         {"memory_bytes": num_bytes, "tables": count}
         for num_bytes, count in zip(shards.memory_bytes().tolist(), counts, strict=True)
     ]
-    overall_ms, differs, warning = None, [], ""
+    overall_ms, warning = None, ""
+    differs: list[Difference] = []
     if costs is not None:
         overall_ms = round(float(costs.overall_ms()), 4)
         for device, phases in zip(devices, costs.phases_ms.tolist(), strict=True):

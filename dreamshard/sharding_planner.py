@@ -163,7 +163,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         """
         placer, has_gpu = self.placer, self.topology.compute_device == "cuda" and torch.cuda.is_available()
         spec = preset_of(torch.cuda.get_device_name()) if has_gpu else None
-        warning = placer.caveat(task, spec and spec.name) if isinstance(placer, SearchingPlacer) else ""
+        warning = placer.caveat(task, spec.name if spec else None) if isinstance(placer, SearchingPlacer) else ""
         if not warning:
             return placer
         if self.strict:

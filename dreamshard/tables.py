@@ -26,6 +26,9 @@ Optimizer = Literal[
 DIM_MULTIPLE = 4
 """The fused operator takes tables and column shards whose numbers of columns are multiples of this."""
 
+WIDEST_SHARD = 1024
+"""Columns of a shard; fbgemm's kernels for GPUs look up wider rows as zeros (torchrec 3673), so wider tables are split."""
+
 DEFAULT_BATCH = 65_536
 """Training samples per step of GPUs by default: the batch of Meta's published data sets."""
 

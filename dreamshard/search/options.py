@@ -27,7 +27,7 @@ from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
 from dreamshard.search.costs import CostModel
 from dreamshard.search.packing import Mask, PlacementLimits
 from dreamshard.shards import Shards
-from dreamshard.tables import DIM_MULTIPLE
+from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD
 from dreamshard.tasks import PlacementTask
 
 WHOLE, COLUMNS, ALL = range(3)
@@ -254,7 +254,7 @@ class ShardingOptions:
             kind, share = kinds[o], shares[o]
             columns: Columns = tuple(pairwise([0, *ends[first[o] : first[o + 1] - 1], dims[t]]))
             where = () if _IS_EVERYWHERE[kind] else tuple(place[t][: parts[o]])
-            if joined and len(set(where)) < len(where):
+            if joined and len(set(where)) < len(where) and dims[t] <= WIDEST_SHARD:
                 kind, columns, where = self._joined(t, kind, columns, where)
             name = SHARDING_TYPES[kind]
             columns = columns if name in SPLIT_BY_COLUMNS else ()
@@ -360,18 +360,20 @@ def _sensible(
                     columns.append((ALL, kind, s, k * every, possible & (k < in_grid), sensible & (k < in_grid)))
                 columns.append((ALL, kind, s, in_grid, possible, sensible))
     columns.sort(key=lambda each: each[0])
-    possible, chosen = (np.stack([each[n] for each in columns], axis=1) for n in (4, 5))  # [I, C]
+    in_parts = np.stack([each[3] for each in columns], axis=1)  # [I, C]
+    runs = DIM_MULTIPLE * -(-dim[:, None] // DIM_MULTIPLE // in_parts) <= WIDEST_SHARD
+    possible, chosen = (np.stack([each[n] for each in columns], axis=1) & runs for n in (4, 5))  # [I, C]
     chosen = np.where(chosen.any(axis=1, keepdims=True), chosen, possible)
     if not (has_way := chosen.any(axis=1)).all():
         name = task.tables.names[table[has_way.argmin()]]
         raise NoPlacementError(
             f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, against its pins, "
-            f"columns or cache, or {num_devices} devices in hosts of {per_host}; allow another way"
+            f"columns or cache, {num_devices} devices in hosts of {per_host}, or the {WIDEST_SHARD} columns that fbgemm's "
+            "kernels take; allow another way"
         )
     of_item, column = np.nonzero(chosen)
     levels, kinds, of_share = (np.array([each[n] for each in columns])[column] for n in range(3))
-    parts = np.stack([each[3] for each in columns], axis=1)[of_item, column]
-    return of_item, levels, kinds, parts, shares[of_item, of_share]
+    return of_item, levels, kinds, in_parts[of_item, column], shares[of_item, of_share]
 
 
 def _shard_loads(

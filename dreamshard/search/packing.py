@@ -22,7 +22,7 @@ from dreamshard.files.text import gib
 from dreamshard.placement import Columns, Placement, TableSharding, even_columns, most_ranges
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import Shards, allowed_devices
-from dreamshard.tables import DIM_MULTIPLE
+from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD
 from dreamshard.tasks import PlacementTask
 
 Mask = NDArray[np.bool_]
@@ -261,7 +261,7 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     """Numbers of column shards of each table, the coarsest first: none larger than a device, half of one, and so on."""
     constraints, together = task.constraints, frozenset().union(*task.constraints.together)
     units, rows, found = task.tables.dim // DIM_MULTIPLE, task.tables.rows, []  # [T] of four columns
-    least, most = torch.ones_like(units), units.clamp(min=1)
+    least, most = -(-task.tables.dim // WIDEST_SHARD), units.clamp(min=1)
     for t, name in enumerate(task.tables.names):
         types = constraints.sharding_types_for(name)
         if name in constraints.narrowest_columns_of:
@@ -270,7 +270,7 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
         if name in together or on_one_device or "column_wise" not in types:
             most[t] = 1
         if "table_wise" not in types:
-            least[t] = 2
+            least[t] = max(int(least[t]), 2)
     every_shard = rows * task.row_bytes  # [T] bytes, however few columns it has
     unit_bytes = (task.table_bytes - every_shard) // units
     for k in range(7):

@@ -322,6 +322,13 @@ def _ranks_per_host(parameters: Sequence[_Parameter]) -> int | None:
     for each in parameters:
         if each.sharding_type == "table_row_wise" and each.ranks:
             return len(each.ranks)
-    places = [shard.placement.split("/cuda:") for each in parameters for shard in each.shards or ()]
-    gpus = {rank: int(gpu[0]) for rank, *gpu in places if gpu}
-    return 1 + max(gpus.values()) if any(rank != f"rank:{gpu}" for rank, gpu in gpus.items()) else None
+    places = [
+        shard.placement.removeprefix("rank:").split("/cuda:") for each in parameters for shard in each.shards or ()
+    ]
+    gpus = [(int(rank), int(gpu[0])) for rank, *gpu in places if gpu]
+    per_host = math.gcd(*(rank - gpu for rank, gpu in gpus))  # `rank:8/cuda:0` is the first of the second host
+    if per_host and any(gpu >= per_host or gpu > rank for rank, gpu in gpus):
+        raise InputError(
+            f"the plan's GPUs {shown([f'rank:{r}/cuda:{g}' for r, g in gpus])} fit no size of hosts; give one"
+        )
+    return per_host or None

@@ -63,10 +63,17 @@ def narrowed(
         allowed = constraints.sharding_types_for(name)
         is_named = own.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
         left_out = () if is_named else _unless_named(table, is_planner=given is not None)
-        types = [each for each in allowed if each in (own.sharding_types or allowed) and each not in left_out]
-        in_device, in_host = _offered(table, sharder, device_type, types, own.compute_kernels)
-        if is_odd := not widen and table.dim % DIM_MULTIPLE != 0:
-            in_device, in_host = [each for each in in_device if each == "data_parallel"], []
+        is_odd = not widen and table.dim % DIM_MULTIPLE != 0
+        for usual in (
+            (allowed,) if is_named else (allowed, SHARDING_TYPES)
+        ):  # a sharder may offer none of the usual ways
+            types = [each for each in usual if each in (own.sharding_types or usual) and each not in left_out]
+            in_device, in_host = _offered(table, sharder, device_type, types, own.compute_kernels)
+            if is_odd:
+                in_device, in_host = [each for each in in_device if each == "data_parallel"], []
+            if in_device or in_host:
+                break
+        if is_odd:
             copied.append(name)
         if not in_device and not in_host:
             if is_odd:
@@ -77,7 +84,7 @@ def narrowed(
             raise ValueError(
                 f"table {table.path!r}: {type(sharder).__name__} offers {sharder.sharding_types(device_type)} on "
                 f"{device_type}, none of the sharding_types {own.sharding_types or types} with kernels "
-                f"{own.compute_kernels or 'all'}; allow another"
+                f"{own.compute_kernels or ['fused', 'dense', CACHED]}, which are those that dreamshard plans; allow another"
             )
         if not is_odd and set(in_device or in_host) < set(allowed):
             narrower.append(name)

@@ -4,8 +4,8 @@ It is the power law on [1, rows + 1) rounded down: rank k has the share of the a
 k + 1. Its distribution function has a closed form for any number of rows.
 """
 
-import math
 from functools import lru_cache
+from math import gcd
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> n
 def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
     """Map ranks one to one to rows all over the table, as hashing does, by an affine permutation of 0..rows-1."""
     step = max(1, min(int(rows * (0.55 + 0.2 * generator.random())), 2**62 // rows))  # products fit 64 bits
-    while math.gcd(step, rows) != 1:
+    while gcd(step, rows) != 1:
         step += 1
     return (ranks * step + int(generator.integers(rows))) % rows
 
@@ -36,20 +36,12 @@ def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Genera
 @lru_cache(maxsize=4096)
 def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
-    exact = min(rows + 1, EXACT_RANKS)
     wide = np.append(np.geomspace(1, rows + 1, RANK_GROUPS).astype(np.int64), rows + 1)
-    wide = wide[(wide > exact) & (np.diff(wide, prepend=0) > 0)]
-    edges = np.append(np.arange(1, exact + 1), wide).astype(np.float64)
+    edges = np.union1d(np.arange(1, min(rows + 1, EXACT_RANKS) + 1), wide).astype(np.float64)
     area = edges ** (1 - ALPHA) / (1 - ALPHA)
     ranks = torch.from_numpy(np.diff(edges))  # [G] rows of each group
-    mean = (
-        torch.from_numpy(num_lookups * np.diff(area) / (area[-1] - area[0]))[None] / ranks
-    )  # [1, G] lookups of each row
+    mean = torch.from_numpy(num_lookups * np.diff(area) / (area[-1] - area[0])) / ranks  # [G] lookups of each row
     bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
-    rare = (bounds + 1) / math.e * 10 ** (-17 / (bounds + 1))  # by Chernoff's bound never more lookups than the bound
-    at_most = (mean <= rare).double()  # [17, G] Poisson
-    unsure = (mean > rare) & (mean < bounds + 8.5 * bounds.sqrt() + 39)
-    counts, means = (each.expand_as(at_most)[unsure] for each in (bounds + 1, mean))
-    at_most[unsure] = torch.special.gammaincc(counts, means)
+    at_most = torch.special.gammaincc(bounds + 1, mean.clamp(min=1e-300)[None])  # [17, G] Poisson
     shares = at_most.diff(dim=0, append=torch.ones_like(at_most[:1]))  # [17, G]
     return tuple((shares.clamp(min=0) * ranks).sum(dim=1).tolist())

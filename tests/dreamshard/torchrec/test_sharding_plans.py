@@ -158,6 +158,15 @@ def test_a_torchrec_plan_is_read_with_its_hosts_and_ranks():
     assert (current_plan(whole).num_devices, current_plan(whole, num_devices=4).num_devices) == (2, 4)
 
 
+def test_a_gpu_of_another_number_than_its_rank_tells_the_size_of_hosts():
+    made = made_of(Placement((TableSharding("table_wise", where=(8,)),), 16, 8), user(), "cuda")
+    assert str(made.plan[""]["user"].sharding_spec.shards[0].placement) == "rank:8/cuda:0"
+    assert current_plan(made, num_devices=16).devices_per_host == 8
+    made.plan[""]["user"].sharding_spec.shards[0].placement = "rank:8/cuda:9"
+    with pytest.raises(ValueError):
+        current_plan(made)
+
+
 @pytest.mark.parametrize("other", [{"dim": 128}, {"name": "guest"}])
 def test_a_plan_for_other_tables_is_refused_and_says_which(tmp_path, other):
     saved(tmp_path / "plan.json", *[TableSharding("table_wise", where=(0,))] * 2)
