@@ -7,7 +7,10 @@ communication), exchange their gradients (backward communication), and update ro
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Literal
 
 import torch
@@ -49,6 +52,16 @@ def is_named(name: str, hardware: str) -> bool:
         return hardware.partition(" ")[2] == name
     described, words = hardware.partition(" for each device")[0], re.findall(r"[a-z0-9]+", name.lower())
     return all(re.search(rf"\b{word}\b", described, re.IGNORECASE) for word in map(r"\W*".join, words))
+
+
+@cache
+def library_versions() -> Mapping[str, str]:
+    """Versions of torch, of CUDA if torch is built for it, and of the installed build of fbgemm."""
+    versions = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or "")}
+    for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {name: number for name, number in versions.items() if number}
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,8 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +25,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible
+from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, library_versions
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType, Testbed, TestbedSetup
@@ -207,16 +205,6 @@ def device_model(device_type: str) -> str:
         return str(torch.cuda.get_device_name(0))
     found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return found[1].strip() if found else platform.machine()
-
-
-@cache
-def library_versions() -> Mapping[str, str]:
-    """Versions of torch, of CUDA if torch is built for it, and of the installed build of fbgemm."""
-    versions = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or "")}
-    for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return {name: number for name, number in versions.items() if number}
 
 
 def machine_memory_bytes(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:

@@ -10,9 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from dreamshard.costs import SIMULATED, CostSample, is_simulated
+from dreamshard.costs import SIMULATED, CostSample, is_simulated, library_versions
 from dreamshard.recipes import MeasureConfig, Recipe
-from dreamshard.testbeds.device import library_versions
 from dreamshard.training import TrainingConfig
 from dreamshard.training.config import Algorithm
 from storage.filesystem import writing
