@@ -176,10 +176,12 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     def estimator(self, module: nn.Module, sharders: Sharders) -> ShardCosts:
         """The same costs for TorchRec's own planner: the estimator of its `EmbeddingEnumerator`."""
         model = self.model(module, sharders)
-        if model is None or not isinstance(self.placer, Predictor):
-            raise ValueError(f"the model has no tables, or {self.placer.name} predicts no costs; give others")
-        task = self.task(model, module, sharders)
-        return ShardCosts(task, model.details, self._placer_of(task))
+        if model is not None:
+            task = self.task(model, module, sharders)
+            placer = self._placer_of(task)
+            if isinstance(placer, Predictor):
+                return ShardCosts(task, model.details, placer)
+        raise ValueError(f"the model has no tables, or {self.placer.name} predicts no costs; give others")
 
     def model(self, module: nn.Module, sharders: Sharders) -> ModelTables | None:
         """The tables of `module` that `sharders` shard, with known statistics of their lookups; None if there are none."""
