@@ -4,13 +4,24 @@ import importlib
 import importlib.metadata
 import os
 import shutil
+import time
+from contextlib import closing
 from pathlib import Path
 
 import torch
 
+from dreamshard.costs import CostSample
 from dreamshard.files.text import gib, without_passwords
+from dreamshard.placement import Placement
+from dreamshard.tables import concatenate
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
+from dreamshard.testbeds.rounds import RoundCost, Steadiness
+from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from flows.cli import terminal
 from flows.cli.command import Json, command
+from flows.reports.evaluation_report import steadiness_words
+from flows.runtime import run_locks
 from flows.servers.local import LOOPBACK, answers
 from storage.settings import Settings
 from storage.store import open_store
@@ -18,16 +29,23 @@ from storage.store import open_store
 Check = tuple[str, str, str, str]
 """A check, its state (ok, low, optional, missing), the finding, and what to do."""
 
+_MACHINE_S, _ROUNDS = 10.0, 3  # seconds of measuring, rounds of a repeat
+_ROWS, _BATCH = 100_000, 2048
+
 
 @command
 def doctor(*, as_json: Json = False) -> None:
-    """Check devices, the fbgemm build, servers, home and store, and say what is missing; `pip check` compares versions."""
+    """Check devices, the fbgemm build, servers, home and store, and say what is missing; `pip check` compares versions.
+
+    Measures one placement for ten seconds to see how steady the machine is.
+    """
     own = Settings.from_environment({**os.environ, "DREAMSHARD_STORE": ""})
     home = open_store(own, reads_only=True).home
     checks = [
         _package("torchrec", "torchrec", "optional", "pip install --no-deps torchrec==1.8.0, for --format torchrec"),
         _package("fbgemm_gpu", "fbgemm", "missing", "make run; fbgemm 1.8 needs torch 2.13"),
         _devices(),
+        _machine(),
         _server("Prefect server", "PREFECT_API_URL", f"http://{LOOPBACK}:4200/api"),
         _server("MLflow server", "MLFLOW_TRACKING_URI", f"http://{LOOPBACK}:5000"),
         _home(home),
@@ -57,6 +75,37 @@ def _devices() -> Check:
     advice = "an NVIDIA driver is installed, but torch sees no GPU: install the cuda extra" if has_driver else ""
     found = f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU), emulated and simulated"
     return "devices", "ok", found, advice
+
+
+def _machine() -> Check:
+    """Repeat one small placement; rounds at different times belong together, as in an evaluation."""
+    tables = [statistics(WorkloadTable(name, _ROWS, 64, _lookups(name))) for name in ("first", "second")]
+    task = PlacementTask(concatenate(tables), num_devices=2, memory_bytes=2**30)
+    placement, samples = Placement.whole([0, 1], 2), list[CostSample]()
+    setup = TestbedSetup(num_devices=2, batch_size=_BATCH, lookups=_lookups)
+    try:
+        with run_locks.measuring(), closing(open_testbed("auto", setup)) as testbed:
+            testbed.measure(task, placement)  # ranks start
+            began = time.monotonic()
+            while time.monotonic() < began + _MACHINE_S or len(samples) < 2 * _ROUNDS:
+                samples.append(testbed.measure(task, placement))
+    except (ValueError, MeasurementError, ConnectionError) as error:
+        return "machine", "missing", f"nothing can be measured: {error}", "see docs/gpus.md"
+    repeats = len(samples) // _ROUNDS
+    found = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
+    advice = "" if found.is_steady else "gains of a few per cent prove little here while others use the machine"
+    return (
+        "machine",
+        "ok" if found.is_steady else "low",
+        f"{steadiness_words(found, None)}, {found.level_ms:.3g} ms",
+        advice,
+    )
+
+
+def _lookups(_table: str) -> Lookups:
+    """Of each table: ten random rows per sample."""
+    drawn = torch.randint(_ROWS, (10 * _BATCH,), generator=torch.Generator().manual_seed(0))
+    return Lookups(drawn.int(), torch.arange(0, 10 * _BATCH + 1, 10))
 
 
 def _server(what: str, variable: str, usual: str) -> Check:
