@@ -1,11 +1,8 @@
 """New and changed tables of a source, and their lookups, into the lake."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from dreamshard.recipes import with_batch_size
 from dreamshard.tables import Tables, concatenate
@@ -19,6 +16,7 @@ from flows.runtime.identity import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.sources import opened_source
+from flows.runtime.task_runners import task_runner
 from flows.stages import running
 from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_state
 from storage.store import Store, open_store
@@ -123,8 +121,7 @@ def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookup
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
     parts = [changed[start : start + size] for start in range(0, len(changed), size)]
     if parts:
-        threads: ThreadPoolTaskRunner[int] = ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
-        with threads as runner:
+        with task_runner() as runner:
             futures = []
             for part in parts:
                 wanted = {t: state.fingerprints[t] for t in part}
@@ -148,6 +145,7 @@ def ingest_tables(
     """Some tables of a source -> statistics of their lookups in the lake; returns the number of tables.
 
     Args:
+        store: may be another machine's.
         token: `token_of` the source when its state was read.
         key: of that state.
         fingerprints: tables to ingest: fingerprint by position in the source.
