@@ -138,7 +138,11 @@ def test_other_traces_are_refused_in_a_sentence(tmp_path, traces, placement, wor
         sample_of_traces(tmp_path, *traces, placement=placement)
 
 
-@pytest.mark.parametrize("content", [json.dumps(trace())[:-300].encode(), b"", b"[]", gzip.compress(b"{}")[:9]])
+@pytest.mark.parametrize(
+    "content",
+    [json.dumps(trace())[:-300].encode(), b"", b"[]", gzip.compress(b"{}")[:9]],
+    ids=["cut", "empty", "a list", "cut gzip"],
+)
 def test_a_damaged_trace_is_refused_in_a_sentence(tmp_path, content):
     (tmp_path / "rank0.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"rank0.json is no complete trace of PyTorch's profiler"):
