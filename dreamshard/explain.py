@@ -120,19 +120,17 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
     """
     model, names, shards = costs_of(predictor, task, placement), task.tables.names, Shards.of(task, placement)
     costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes().tolist(), allowed_devices(task)
-    phases_ms, device_ms, overall_ms = costs.phases_ms.tolist(), costs.device_ms().tolist(), float(costs.overall_ms())
     without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(names))])  # [T, D]
-    changes = [(0, placement.tables[0])]  # none at all, for the costs now in the same precision
-    for t in range(len(names)):
-        changes += [(t, other) for other in _others(task, placement, t, without_ms[t], allowed[t])]
-    after_ms, fits = changed_ms(model, placement, changes)  # [N, D]
-    found, tried = defaultdict[int, list[Alternative]](list), {t for t, _ in changes[1:]}
-    extra_ms = (after_ms.max(dim=1).values - after_ms[0].max()).tolist()
-    for (t, other), extra, has_room in [*zip(changes, extra_ms, fits.tolist(), strict=True)][1:]:
+    others = [(t, way) for t in range(len(names)) for way in _others(task, placement, t, without_ms[t], allowed[t])]
+    same = (0, placement.tables[0])  # for the costs now in the same precision
+    (now_ms, *after_ms), (_, *fits) = changed_ms(model, placement, [same, *others])
+    overall_ms, found = float(costs.overall_ms()), defaultdict[int, list[Alternative]](list)
+    for (t, way), device_ms, has_room in zip(others, after_ms, fits, strict=True):
         if has_room:
-            found[t].append(Alternative(other, overall_ms + extra))
-    saved_ms = torch.full(without_ms.shape, -torch.inf, dtype=after_ms.dtype)  # [T, D] of devices that hold the table
-    saved_ms[shards.table, shards.device] = (after_ms[0] - without_ms)[shards.table, shards.device]
+            found[t].append(Alternative(way, overall_ms + float(device_ms.max() - now_ms.max())))
+    saved_ms: list[dict[int, float]] = [{} for _ in range(task.num_devices)]  # of each device, by its tables
+    for t, d in zip(shards.table.tolist(), shards.device.tolist(), strict=True):
+        saved_ms[d][t] = float(now_ms[d] - without_ms[t, d])
 
     def best(t: int, same_way: bool) -> Alternative | None:
         own = placement.tables[t].sharding_type
@@ -142,22 +140,21 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
     devices = tuple(
         DeviceReason(
             device=d,
-            total_ms=device_ms[d],
-            phases_ms=dict(zip(PHASES, phases_ms[d], strict=True)),
+            total_ms=total_ms,
+            phases_ms=dict(zip(PHASES, phases_ms, strict=True)),
             memory_bytes=used[d],
-            saved_ms={
-                names[t]: float(saved_ms[t, d])
-                for t in saved_ms[:, d].argsort(descending=True, stable=True).tolist()
-                if saved_ms[t, d].isfinite()
-            },
+            saved_ms={names[t]: saved_ms[d][t] for t in sorted(saved_ms[d], key=lambda t: -saved_ms[d][t])},
         )
-        for d in range(task.num_devices)
+        for d, (total_ms, phases_ms) in enumerate(
+            zip(costs.device_ms().tolist(), costs.phases_ms.tolist(), strict=True)
+        )
     )
+    tried = {t for t, _ in others}
     tables = [
         TableReason(
             table=names[t],
             sharding=placement.tables[t],
-            ms=float(saved_ms[t].max()),
+            ms=max(own[t] for own in saved_ms if t in own),
             next_place=best(t, True),
             next_way=best(t, False),
             bound="" if found[t] else _BOUND[t in tried],

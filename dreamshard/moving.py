@@ -346,18 +346,16 @@ def _between(
 
 def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[NDArray[np.float64], "R D"]:
     """Bytes that move if a range of columns is on each device, or host, or on all devices (column 0)."""
-    menu = options.menu
-    shards, of_range = options.shards()
+    menu, (shards, of_range) = options.menu, options.shards()
     found = _overlaps(options.task, shards, before)
     moves = ~before.is_any("data_parallel")[found.old]  # every device has its own of these
     new, old, num_bytes = (each[moves].numpy() for each in (found.new, found.old, found.num_bytes))
     own, block, device = of_range[new], shards.device.numpy()[new], before.device.numpy()[old]
-    spread = menu.spread.repeat(np.diff(menu.first_range))[own]
-    size = np.select(
-        [spread == ON_ALL, spread == ON_HOST], [before.num_devices, menu.per_host], 1
-    )  # devices of a place
-    total = np.bincount(own, num_bytes, len(menu.load)).astype(np.float64)  # [R]
-    result = total[:, None].repeat(menu.allowed.shape[1], axis=1)
+    devices_of = np.ones(ON_HOST + 1, np.int64)  # of a place, by how its option is spread
+    devices_of[[ON_ALL, ON_HOST]] = before.num_devices, menu.per_host
+    size = devices_of[menu.spread.repeat(np.diff(menu.first_range))[own]]
+    result = np.zeros((len(menu.load), menu.allowed.shape[1]))
+    np.add.at(result, own, num_bytes[:, None])
     stays = device % size == block
     np.subtract.at(result, (own[stays], (device // size)[stays]), num_bytes[stays])
     return result

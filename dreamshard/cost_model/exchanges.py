@@ -7,6 +7,7 @@ law of bytes, devices and hosts fitted to all of these. Either is taken as linea
 Bytes are those that leave a device for others.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -162,7 +163,7 @@ class ExchangeModel(nn.Module):
         if count == 1 or not self.batch_size:
             return torch.zeros(2, 4)
         balanced = sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2
-        if self._placements_tell(shape, balanced):
+        if balanced <= self._fit_reaches_bytes(shape):
             return self.fitted_ms
         here, ahead = self._alone_ms(shape, np.array([1.0, _AHEAD]) * balanced)
         slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
@@ -180,13 +181,15 @@ class ExchangeModel(nn.Module):
         sent_bytes = units * self._unit_bytes  # [N, 1]
         fitted_ms = weights[:, 0] + weights[:, 1:].sum(dim=1) * units
         alone_ms = torch.from_numpy(self._alone_ms(shape, sent_bytes[:, 0].numpy()))
-        return torch.where(self._placements_tell(shape, sent_bytes), fitted_ms, alone_ms) * (dims > 0)[:, None]
+        return torch.where(sent_bytes <= self._fit_reaches_bytes(shape), fitted_ms, alone_ms) * (dims > 0)[:, None]
 
-    def _placements_tell(self, shape: ExchangeShape, sent_bytes: Any) -> Tensor:
-        """Whether placements tell more than all-to-alls alone of so many bytes that leave a device."""
-        reaches = (shape not in self.curves) | (sent_bytes <= _REACH * self.widest_bytes)
-        is_fitted: Tensor = (not self.curves) | ((shape == tuple(self.fitted_to.tolist())) & reaches)
-        return is_fitted
+    def _fit_reaches_bytes(self, shape: ExchangeShape) -> float:
+        """Bytes that leave a device, up to which the fit to placements holds; beyond them, all-to-alls measured alone do."""
+        if not self.curves:
+            return math.inf
+        if shape != tuple(self.fitted_to.tolist()):
+            return -math.inf
+        return _REACH * float(self.widest_bytes) if shape in self.curves else math.inf
 
     def _alone_ms(self, shape: ExchangeShape, sizes: Array) -> Array:
         """`[N, 2]` milliseconds, forward and backward, of `[N]` bytes that leave a device."""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -110,11 +111,8 @@ class ShardingOptions:
         table = limits.first
         of_item, level, kind, parts, share = _sensible(task, limits, model, most, caching)
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-        units, of_range = (
-            np.repeat(task.tables.dim.numpy()[table[of_item]] // DIM_MULTIPLE, parts),
-            np.repeat(parts, parts),
-        )
-        start, end = (DIM_MULTIPLE * (units * (number + more) // of_range) for more in (0, 1))
+        units = np.repeat(task.tables.dim.numpy()[table[of_item]] // DIM_MULTIPLE, parts)
+        start, end = (DIM_MULTIPLE * (units * (number + more) // np.repeat(parts, parts)) for more in (0, 1))
         ways = _Ways(of_item, level, kind, share, parts, start, end)
         return cls._made(task, model, model.law(spread=most == ALL), limits, ways, drop=True)
 
@@ -124,30 +122,26 @@ class ShardingOptions:
     ) -> tuple["ShardingOptions", list[tuple[Ints, Ints]]]:
         """The ways to shard in some placements, whether a device has room or not, and each one's options and places."""
         limits, whole = PlacementLimits.of(task), TableSharding("table_wise", where=(0,))
-        grouped = np.bincount(limits.item) > 1
-        chosen = [
-            [
-                replace(own, where=(0,) * len(own.where)) if not grouped[i] else whole
-                for own in (each.tables[t] for each in placements)
-            ]
-            for i, t in enumerate(limits.first.tolist())
+        first, grouped = limits.first.tolist(), np.bincount(limits.item) > 1
+        chosen = [[each.tables[t] for each in placements] for t in first]
+        anywhere = [
+            [whole if grouped[i] else replace(way, where=(0,) * len(way.where)) for way in ways]
+            for i, ways in enumerate(chosen)
         ]
-        own = [list(dict.fromkeys(each)) for each in chosen]
-        flat = [(i, way) for i, ways in enumerate(own) for way in ways]
+        flat = [(i, way) for i, ways in enumerate(anywhere) for way in dict.fromkeys(ways)]
+        number = {each: o for o, each in enumerate(flat)}
         dims = task.tables.dim[torch.from_numpy(limits.first)].tolist()
-        ranges = [columns for i, way in flat for columns in way.ranges(dims[i])]
-        start, end = np.array(ranges).T
+        ranges = [way.ranges(dims[i]) for i, way in flat]
+        parts, (start, end) = np.array([*map(len, ranges)]), np.array([*chain(*ranges)]).T.copy()
         kinds = np.array([SHARDING_TYPES.index(way.sharding_type) for _, way in flat])
-        shares = np.array([np.nan if way.cached_share is None else way.cached_share for _, way in flat])
-        parts = np.array([max(len(way.columns), 1) for _, way in flat])
-        ways = _Ways(np.array([i for i, _ in flat]), 0 * kinds, kinds, shares, parts, start.copy(), end.copy())
+        shares = np.array([way.cached_share or np.nan for _, way in flat])
+        ways = _Ways(np.array([i for i, _ in flat]), 0 * kinds, kinds, shares, parts, start, end)
         options, found = cls._made(task, model, model.law(), limits, ways, drop=False), []
-        for n, placement in enumerate(placements):
-            first = options.menu.first_option.tolist()
-            option = np.array([first[i] + ways.index(chosen[i][n]) for i, ways in enumerate(own)])
+        for n in range(len(placements)):
+            option = np.array([number[i, own[n]] for i, own in enumerate(anywhere)])
             place = np.full((len(option), int(parts.max())), -1)
-            for i, t in enumerate(limits.first.tolist()):
-                where = (placement.tables[t].where or (0,))[: parts[option[i]]]
+            for i, own in enumerate(chosen):
+                where = (own[n].where or (0,))[: parts[option[i]]]
                 place[i, : len(where)] = where
             found.append((option, place))
         return options, found
@@ -158,7 +152,7 @@ class ShardingOptions:
     ) -> "ShardingOptions":
         """Options with their menu; `drop` those that no device has room for, if an item has others."""
         per_host, item, table = model.devices_per_host, limits.item, limits.first
-        dim, rows = task.tables.dim.numpy(), task.tables.rows.numpy()
+        rows = task.tables.rows.numpy()
         of_range = np.repeat(np.arange(len(ways.parts)), ways.parts)  # [R] option of each range
         own, kind = table[ways.of_item[of_range]], ways.kind[of_range]
         over = np.where(kind == _ROW_WISE, task.num_devices, np.where(_IS_ON_HOST[kind], per_host, 1))
@@ -168,11 +162,9 @@ class ShardingOptions:
         load, step, size, loads = _shard_loads(task, model, own, kind, block, blocks, width, share)
         grouped = np.bincount(item) > 1
         if grouped.any():  # an item of several tables is their sum
-            every = np.arange(len(item))
-            alone, uncached = np.ones_like(every), np.full(len(item), np.nan)
-            held, _, _, summed = _shard_loads(task, model, every, 0 * every, rows, alone, dim, uncached)
-            of_items = np.zeros((len(table), summed.shape[1]))
-            np.add.at(of_items, item, summed[held])
+            whole = model.loads(Shards.of(task, Placement.whole([0] * len(item), task.num_devices)))
+            of_items = np.zeros((len(table), whole.shape[1]))
+            np.add.at(of_items, item, whole)
             is_group = grouped[ways.of_item[of_range]]
             load[is_group] = len(loads) + ways.of_item[of_range][is_group]
             size[is_group] = limits.item_bytes[ways.of_item[of_range]][is_group]
@@ -183,7 +175,6 @@ class ShardingOptions:
             ways, kept = ways.select(fits), fits[of_range]
             load, step, size, blocks = load[kept], step[kept], size[kept], blocks[kept]
         first_option = np.searchsorted(ways.of_item, np.arange(len(table) + 1))
-        first_group = np.cumsum([0, *map(len, limits.groups)])
         spread = np.where(_IS_EVERYWHERE[ways.kind], ON_ALL, np.where(_IS_ON_HOST[ways.kind], ON_HOST, ON_DEVICES))
         menu = Menu(
             first_option=first_option,
@@ -198,8 +189,8 @@ class ShardingOptions:
             loads=np.ascontiguousarray(loads),
             row_ms=first_ms(law, np.ascontiguousarray(loads)),
             allowed=limits.allowed,
-            first_group=first_group,
-            groups=np.array([g for own in limits.groups for g in own], np.int64),
+            first_group=limits.first_group,
+            groups=limits.groups,
             num_groups=len(task.constraints.apart),
             capacity=limits.capacity_bytes,
             per_host=per_host,
@@ -247,21 +238,17 @@ class ShardingOptions:
     def placement(self, found: Found, *, joined: bool) -> Placement:
         """The placement; `joined` makes ranges of a table that are on one device, or host, one wider range."""
         ways, option, place = self.ways, found.option[self.item].tolist(), found.place[self.item].tolist()
-        first, shardings, same = self.menu.first_range.tolist(), [], dict[object, TableSharding]()
+        first, shardings = self.menu.first_range.tolist(), []
         dims, ends, parts = self.task.tables.dim.tolist(), ways.end.tolist(), ways.parts.tolist()
         kinds, shares = ways.kind.tolist(), [None if np.isnan(each) else each for each in ways.share.tolist()]
         for t, o in enumerate(option):
-            kind, share = kinds[o], shares[o]
+            kind = kinds[o]
             columns: Columns = tuple(pairwise([0, *ends[first[o] : first[o + 1] - 1], dims[t]]))
             where = () if _IS_EVERYWHERE[kind] else tuple(place[t][: parts[o]])
             if joined and len(set(where)) < len(where) and dims[t] <= WIDEST_SHARD:
                 kind, columns, where = self._joined(t, kind, columns, where)
             name = SHARDING_TYPES[kind]
-            columns = columns if name in SPLIT_BY_COLUMNS else ()
-            key = (kind, columns, where, share)
-            if key not in same:
-                same[key] = TableSharding(name, columns, where, share)
-            shardings.append(same[key])
+            shardings.append(TableSharding(name, columns if name in SPLIT_BY_COLUMNS else (), where, shares[o]))
         return Placement(tuple(shardings), self.task.num_devices, self.menu.per_host)
 
     def _joined(
@@ -290,6 +277,24 @@ class ShardingOptions:
         ranges = np.stack([table, kind, ways.start[number], end, 0 * table, ways.share[option]])
         shards, of_range = Shards.of_ranges(self.task, torch.from_numpy(ranges), self.menu.per_host)
         return shards, number[of_range.numpy()]
+
+
+class _Offer(NamedTuple):
+    """One way to shard, of every item.
+
+    Attributes:
+        share: column of the cached share; 0 for none.
+        parts: `[I]` ranges of columns.
+        possible: `[I]` whether the constraints allow it.
+        sensible: `[I]` whether it may pay, too.
+    """
+
+    level: int
+    kind: int
+    share: int
+    parts: Ints
+    possible: Mask
+    sensible: Mask
 
 
 def _sensible(
@@ -337,32 +342,31 @@ def _sensible(
         whole_host: Mask = np.logical_and.reduce(allowed.reshape(count, -1, per_host), axis=2)
         has_host = np.logical_or.reduce(whole_host, axis=1)
 
-    every = np.ones(count, np.int64)
-    columns: list[tuple[int, int, int, Ints, Mask, Mask]] = []  # level, kind, share, parts, possible, sensible
+    every, offers = np.ones(count, np.int64), list[_Offer]()
     for s in np.flatnonzero(is_cached.any(axis=0)).tolist():
-        here = is_cached[:, s]
-        columns.append((WHOLE, _TABLE_WISE, s, every, may_be[:, _TABLE_WISE] & here, may_be[:, _TABLE_WISE] & here))
+        here = may_be & is_cached[:, s, None]  # [I, 6]
+        offers.append(_Offer(WHOLE, _TABLE_WISE, s, every, here[:, _TABLE_WISE], here[:, _TABLE_WISE]))
         for k in _RANGES if most >= COLUMNS else ():
-            possible = may_be[:, _COLUMN_WISE] & here & (k <= widest_split)
-            columns.append((COLUMNS, _COLUMN_WISE, s, k * every, possible, possible & (k <= splits)))
+            possible = here[:, _COLUMN_WISE] & (k <= widest_split)
+            offers.append(_Offer(COLUMNS, _COLUMN_WISE, s, k * every, possible, possible & (k <= splits)))
         for kind in (_ROW_WISE, _TABLE_ROW_WISE, _GRID, _COPIES) if most == ALL else ():
-            possible = may_be[:, kind] & here & (allowed.all(axis=1) if _IS_EVERYWHERE[kind] else has_host)
+            possible = here[:, kind] & (allowed.all(axis=1) if _IS_EVERYWHERE[kind] else has_host)
             possible &= kind != _COPIES or s == 0
             sensible = possible & (num_devices > 1)
             if kind != _COPIES:
                 blocks = num_devices if kind == _ROW_WISE else per_host
                 sensible &= ~apart & (rows >= _LEAST_ROWS * blocks) & (kind == _ROW_WISE or hosts > 1)
-            if kind != _GRID:
-                columns.append((ALL, kind, s, every, possible, sensible))
-            else:
+            if kind == _GRID:
                 sensible &= in_grid > 1
                 for k in _GRIDS:
-                    columns.append((ALL, kind, s, k * every, possible & (k < in_grid), sensible & (k < in_grid)))
-                columns.append((ALL, kind, s, in_grid, possible, sensible))
-    columns.sort(key=lambda each: each[0])
-    in_parts = np.stack([each[3] for each in columns], axis=1)  # [I, C]
-    runs = DIM_MULTIPLE * -(-dim[:, None] // DIM_MULTIPLE // in_parts) <= WIDEST_SHARD
-    possible, chosen = (np.stack([each[n] for each in columns], axis=1) & runs for n in (4, 5))  # [I, C]
+                    fewer = k < in_grid
+                    offers.append(_Offer(ALL, kind, s, k * every, possible & fewer, sensible & fewer))
+            offers.append(_Offer(ALL, kind, s, in_grid if kind == _GRID else every, possible, sensible))
+    offers.sort(key=lambda each: each.level)
+    parts = np.stack([each.parts for each in offers], axis=1)  # [I, C]
+    runs = DIM_MULTIPLE * -(-dim[:, None] // DIM_MULTIPLE // parts) <= WIDEST_SHARD
+    possible = np.stack([each.possible for each in offers], axis=1) & runs
+    chosen = np.stack([each.sensible for each in offers], axis=1) & runs
     chosen = np.where(chosen.any(axis=1, keepdims=True), chosen, possible)
     if not (has_way := chosen.any(axis=1)).all():
         name = task.tables.names[table[has_way.argmin()]]
@@ -371,9 +375,9 @@ def _sensible(
             f"columns or cache, {num_devices} devices in hosts of {per_host}, or the {WIDEST_SHARD} columns that fbgemm's "
             "kernels take; allow another way"
         )
-    of_item, column = np.nonzero(chosen)
-    levels, kinds, of_share = (np.array([each[n] for each in columns])[column] for n in range(3))
-    return of_item, levels, kinds, in_parts[of_item, column], shares[of_item, of_share]
+    of_item, offer = np.nonzero(chosen)
+    levels, kinds, of_share = np.array([(o.level, o.kind, o.share) for o in offers])[offer].T
+    return of_item, levels, kinds, parts[of_item, offer], shares[of_item, of_share]
 
 
 def _shard_loads(
@@ -391,9 +395,9 @@ def _shard_loads(
     Ranges of equal width have the same numbers, and so have all blocks if lookups count as even over the rows.
     """
     alike = np.where(_IS_ON_DEVICE[kind], _TABLE_WISE, kind)
-    shares, of_share = np.unique(share, return_inverse=True)
-    key = (width // DIM_MULTIPLE * len(shares) + of_share) * len(SHARDING_TYPES) + alike
-    _, where, number = np.unique(key * len(task.tables) + table, return_index=True, return_inverse=True)
+    keys = np.stack([width, share, alike, table], axis=1)  # [R, 4]
+    keys = np.nan_to_num(keys, nan=2.0)  # more than any share
+    _, where, number = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     differ = (task.tables.block_share is not None) & (kind[where] != _COPIES) & (blocks[where] > 1)
     count = np.where(differ, blocks[where], 1)
     first, of_range = np.cumsum(count) - count, np.repeat(where, count)

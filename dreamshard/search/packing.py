@@ -5,7 +5,6 @@ program, which HiGHS solves (`scipy.optimize.milp`). It is limited in nodes, not
 """
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -44,7 +43,8 @@ class PlacementLimits:
         capacity_bytes: `[D]`.
         allowed: `[I, D]` devices that may hold an item.
         parent: `[I]` number of the table that an item is, or is columns of.
-        groups: of each item, numbers of the groups of tables to be kept apart that it is in.
+        first_group: `[I+1]` groups of tables to be kept apart that an item is in.
+        groups: their numbers.
     """
 
     item: Ints
@@ -53,7 +53,8 @@ class PlacementLimits:
     capacity_bytes: Ints
     allowed: Mask
     parent: Ints
-    groups: tuple[tuple[int, ...], ...]
+    first_group: Ints
+    groups: Ints
 
     @classmethod
     def of(cls, task: PlacementTask) -> "PlacementLimits":
@@ -64,8 +65,8 @@ class PlacementLimits:
         """
         constraints, item, capacity = task.constraints, np.arange(len(task.tables)), task.capacity_bytes.numpy()
         if constraints.places_freely:
-            free = np.ones((len(item), task.num_devices), np.bool_)
-            return cls(item, item, task.table_bytes.numpy(), capacity, free, item, ((),) * len(item))
+            free, none = np.ones((len(item), task.num_devices), np.bool_), np.zeros(len(item) + 1, np.int64)
+            return cls(item, item, task.table_bytes.numpy(), capacity, free, item, none, none[:0])
         names = np.array(task.tables.names)
         for group in constraints.together:
             held = np.isin(names, list(group))
@@ -77,10 +78,9 @@ class PlacementLimits:
         np.logical_and.at(allowed, item, allowed_devices(task).numpy())
         item_bytes = np.zeros(len(first), np.int64)
         np.add.at(item_bytes, item, task.table_bytes.numpy())
-        groups: list[set[int]] = [set() for _ in first]
+        is_in = np.zeros((len(first), len(constraints.apart)), np.bool_)
         for g, group in enumerate(constraints.apart):
-            for i in item[np.isin(names, list(group))].tolist():
-                groups[i].add(g)
+            is_in[item[np.isin(names, list(group))], g] = True
         for i in np.flatnonzero(np.bincount(item) > 1).tolist():
             is_torn = any(len(group & set(names[item == i].tolist())) > 1 for group in constraints.apart)
             room = 0 if is_torn else int(capacity[allowed[i]].max(initial=0))
@@ -92,7 +92,9 @@ class PlacementLimits:
                     is_proved=True,
                 )
         parent = np.unique(names, return_inverse=True)[1][first]
-        return cls(item, first, item_bytes, capacity, allowed, parent, tuple(tuple(sorted(each)) for each in groups))
+        first_group = np.append(0, np.cumsum(is_in.sum(axis=1)))
+        groups = np.nonzero(is_in)[1].copy()  # contiguous, as compiled functions expect
+        return cls(item, first, item_bytes, capacity, allowed, parent, first_group, groups)
 
     def filled(self, order: Ints, load: Floats, rank: Floats | None = None) -> Int[Tensor, " T"] | None:
         """Put each item on the device with the least load that may hold it and has room, or the most room among equal ones.
@@ -109,12 +111,10 @@ class PlacementLimits:
         items = items[np.sort(np.unique(items, return_index=True)[1])]
         ranks = np.zeros((0, len(self.capacity_bytes))) if rank is None else rank[self.first]
         device = np.full(len(self.first), -1)
-        first_group = np.cumsum([0, *map(len, self.groups)])
-        groups = np.array([g for own in self.groups for g in own], np.int64)
-        owner = np.full((int(groups.max(initial=-1)) + 1, len(self.capacity_bytes)), -1)
+        owner = np.full((int(self.groups.max(initial=-1)) + 1, len(self.capacity_bytes)), -1)
         found = _fill(
             items, load_of, ranks, self.item_bytes, self.capacity_bytes.copy(),
-            self.allowed, self.parent, first_group, groups, owner, device,
+            self.allowed, self.parent, self.first_group, self.groups, owner, device,
         )  # fmt: skip
         return torch.from_numpy(device[self.item]) if found else None
 
@@ -220,10 +220,11 @@ def _solution(limits: PlacementLimits, capacity_bytes: Ints) -> tuple[Ints | Non
         limit(kron(eye(num_items), np.ones((1, num_devices))), 1, 1),
         limit(kron(scale * limits.item_bytes[None], each), 0, room),
     ]
+    groups = [set(own) for own in np.split(limits.groups, limits.first_group[1:-1])]
     pairs = [
         (a, b)
         for a, b in combinations(range(num_items), 2)
-        if set(limits.groups[a]) & set(limits.groups[b]) and limits.parent[a] != limits.parent[b]
+        if groups[a] & groups[b] and limits.parent[a] != limits.parent[b]
     ]
     if pairs:
         constraints.append(limit(kron(np.eye(num_items)[np.array(pairs)].sum(axis=1), each), 0, 1))
@@ -260,18 +261,16 @@ def _columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> list[Columns]:
 def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     """Numbers of column shards of each table, the coarsest first: none larger than a device, half of one, and so on."""
     constraints, together = task.constraints, frozenset().union(*task.constraints.together)
-    units, rows, found = task.tables.dim // DIM_MULTIPLE, task.tables.rows, []  # [T] of four columns
-    least, most = -(-task.tables.dim // WIDEST_SHARD), units.clamp(min=1)
+    units = task.tables.dim // DIM_MULTIPLE  # [T] of four columns
+    least, most, found = -(-task.tables.dim // WIDEST_SHARD), torch.ones_like(units), []
     for t, name in enumerate(task.tables.names):
-        types = constraints.sharding_types_for(name)
-        if name in constraints.narrowest_columns_of:
-            most[t] = most_ranges(int(task.tables.dim[t]), constraints.narrowest_columns_of[name])
-        on_one_device = len(constraints.pinned.get(name, (0, 0))) == 1 and "table_wise" in types
-        if name in together or on_one_device or "column_wise" not in types:
-            most[t] = 1
-        if "table_wise" not in types:
-            least[t] = max(int(least[t]), 2)
-    every_shard = rows * task.row_bytes  # [T] bytes, however few columns it has
+        types, dim = constraints.sharding_types_for(name), int(task.tables.dim[t])
+        may_be_whole = "table_wise" in types
+        on_one_device = len(constraints.pinned.get(name, (0, 0))) == 1 and may_be_whole
+        if "column_wise" in types and not on_one_device and name not in together:
+            most[t] = most_ranges(dim, constraints.narrowest_columns_of.get(name, 1))
+        least[t] = max(int(least[t]), 1 if may_be_whole else 2)
+    every_shard = task.tables.rows * task.row_bytes  # [T] bytes, however few columns it has
     unit_bytes = (task.table_bytes - every_shard) // units
     for k in range(7):
         room = max(int(task.capacity_bytes.max()) // 2**k, 1) - every_shard
@@ -286,21 +285,16 @@ def packed_columns(task: PlacementTask) -> Placement:
     Raises:
         NoPlacementError: none was found.
     """
-    device, splits = None, tight_splits(task)
+    splits = tight_splits(task)
     for parts in splits:
-        device = packed_by_size(split_by_columns(task, parts))
-        if device is not None:
+        if (device := packed_by_size(split_by_columns(task, parts))) is not None:
             break
     else:
         parts = splits[0]
-        with suppress(NoPlacementError):
+        try:
             device = packed(split_by_columns(task, parts))
-    if device is None:
-        raise no_room(task, what="tables or columns")
-    places = device.split(parts.tolist())
-    ways = zip(_columns(task, parts), places, strict=True)
-    return Placement(
-        tuple(TableSharding.by_columns(columns, where.tolist()) for columns, where in ways),
-        task.num_devices,
-        task.devices_per_host or task.num_devices,
-    )
+        except NoPlacementError as error:
+            raise no_room(task, what="tables or columns") from error
+    ways = zip(_columns(task, parts), device.split(parts.tolist()), strict=True)
+    tables = tuple(TableSharding.by_columns(columns, where.tolist()) for columns, where in ways)
+    return Placement(tables, task.num_devices, task.devices_per_host or task.num_devices)

@@ -83,11 +83,9 @@ def search(task: PlacementTask, costs: CostModel, moves: int, most: int, is_late
         other = _improved(menu, [best, *others], 2 * moves, is_late, searches=2)
         if other.cost_ms < best.cost_ms * (1 - gain):
             best = other
-    places = np.sort(best.place, axis=1)
-    for joined in (True, False) if ((places[:, 1:] == places[:, :-1]) & (places[:, 1:] >= 0)).any() else (False,):
-        plan = options.placement(best, joined=joined)
-        if joined and float(costs.predict(plan).device_ms().max()) >= best.cost_ms:
-            continue
+    joined, apart = (options.placement(best, joined=each) for each in (True, False))
+    is_cheaper = joined != apart and float(costs.predict(joined).device_ms().max()) < best.cost_ms
+    for plan in (joined, apart) if is_cheaper else (apart,):
         if task.constraints.places_freely or not violation(task, plan):
             return plan
     raise NoPlacementError(

@@ -95,7 +95,7 @@ def test_no_shard_is_narrower_than_its_table_allows():
 
 def limits_of(sizes, room):
     every, shape = np.arange(len(sizes)), (len(sizes), len(room))
-    return PlacementLimits(every, every, sizes, room, np.ones(shape, bool), every, ((),) * len(sizes))
+    return PlacementLimits(every, every, sizes, room, np.ones(shape, bool), every, np.append(0 * every, 0), every[:0])
 
 
 def test_real_sizes_that_almost_fill_devices_are_packed():
