@@ -123,14 +123,16 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
     without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(names))])  # [T, D]
     others = [(t, way) for t in range(len(names)) for way in _others(task, placement, t, without_ms[t], allowed[t])]
     same = (0, placement.tables[0])  # for the costs now in the same precision
-    (now_ms, *after_ms), (_, *fits) = changed_ms(model, placement, [same, *others])
+    after_ms, fits = changed_ms(model, placement, [same, *others])  # [N, D]
+    extra_ms = (after_ms[1:].amax(dim=1) - after_ms[0].max()).tolist()
     overall_ms, found = float(costs.overall_ms()), defaultdict[int, list[Alternative]](list)
-    for (t, way), device_ms, has_room in zip(others, after_ms, fits, strict=True):
+    for (t, way), extra, has_room in zip(others, extra_ms, fits[1:].tolist(), strict=True):
         if has_room:
-            found[t].append(Alternative(way, overall_ms + float(device_ms.max() - now_ms.max())))
+            found[t].append(Alternative(way, overall_ms + extra))
+    savings = (after_ms[0] - without_ms)[shards.table, shards.device].tolist()
     saved_ms: list[dict[int, float]] = [{} for _ in range(task.num_devices)]  # of each device, by its tables
-    for t, d in zip(shards.table.tolist(), shards.device.tolist(), strict=True):
-        saved_ms[d][t] = float(now_ms[d] - without_ms[t, d])
+    for t, d, ms in zip(shards.table.tolist(), shards.device.tolist(), savings, strict=True):
+        saved_ms[d][t] = ms
 
     def best(t: int, same_way: bool) -> Alternative | None:
         own = placement.tables[t].sharding_type

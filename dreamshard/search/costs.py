@@ -164,17 +164,15 @@ def changed_ms(
     numbers = [n for n, _, sharding in new for _ in range(max(len(sharding.columns), 1))]
     of_change = np.array(numbers, np.int64)[of_range.numpy()]  # [S]
     loads, sums, new_loads = model.loads(now), model.sums(now), model.loads(after)
-    count = np.bincount(now.table.numpy(), minlength=len(task.tables))
-    first, costs_ms, fits = np.cumsum(count) - count, [], []
-    at_once = max(_AT_ONCE // sums.size, 1)
+    costs_ms, fits, at_once = [], [], max(_AT_ONCE // sums.size, 1)
     for begin in range(0, len(changes), at_once):
         tables = np.array([t for t, _ in changes[begin : begin + at_once]])
-        gone = np.concatenate([np.arange(first[t], first[t] + count[t]) for t in tables])
+        of_gone, gone = np.nonzero(tables[:, None] == now.table.numpy())
         come = np.flatnonzero((of_change >= begin) & (of_change < begin + len(tables)))
         changed = np.repeat(sums[None], len(tables), axis=0)
         used = np.repeat(now.memory_bytes().numpy()[None], len(tables), axis=0)
         for sign, number, shards, own, own_loads in (
-            (-1, np.repeat(np.arange(len(tables)), count[tables]), now, gone, loads),
+            (-1, of_gone, now, gone, loads),
             (1, of_change[come] - begin, after, come, new_loads),
         ):
             where = number, shards.device.numpy()[own]
@@ -308,21 +306,16 @@ class RooflineCosts(CostModel):
     def law(self, *, spread: bool = True) -> DeviceLaw:
         """See `CostModel`."""
         one = torch.eye(NUM_CURVES)[:1].double()
-        shared_ms = self.collectives_ms(one, torch.ones(1)) - self.collectives_ms(
-            one
-        )  # [1, 2], of a dim on each device
+        shared_ms = self.collectives_ms(one, torch.ones(1)) - self.collectives_ms(one)  # [1, 2], of a dim on each
         total_ms = float(shared_ms.sum()) / self.task.num_devices
         return roofline_law(self.spec, self.batch_size, self.curves(spread=spread), total_ms)
 
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """See `CostModel`."""
-        figures, devices = figures_of(self.spec, self.batch_size), sums.shape[:2]
-        compute_s = operators_s(figures, sums.reshape(-1, sums.shape[-1])).reshape(*devices, 2)
+        compute_s = operators_s(figures_of(self.spec, self.batch_size), sums.reshape(-1, sums.shape[-1]))
+        compute_ms = 1e3 * torch.from_numpy(compute_s).view(*sums.shape[:2], 2)
         most, mean = torch.from_numpy(sums.max(1)[:, [DIM, -3, -2, -1]]), torch.from_numpy(sums[..., DIM].mean(1))
-        compute_ms, comm_ms = (
-            1e3 * torch.from_numpy(compute_s),
-            self.collectives_ms(most, mean)[:, None].expand(*devices, 2),
-        )
+        comm_ms = self.collectives_ms(most, mean)[:, None].expand_as(compute_ms)
         return torch.cat([compute_ms[..., :1], comm_ms, compute_ms[..., 1:]], dim=-1)
 
     def collectives_ms(

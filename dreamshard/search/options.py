@@ -108,12 +108,7 @@ class ShardingOptions:
             NoPlacementError: tables that are to be together fit no device, or constraints leave a table no option.
         """
         limits = PlacementLimits.of(task)
-        table = limits.first
-        of_item, level, kind, parts, share = _sensible(task, limits, model, most, caching)
-        number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-        units = np.repeat(task.tables.dim.numpy()[table[of_item]] // DIM_MULTIPLE, parts)
-        start, end = (DIM_MULTIPLE * (units * (number + more) // np.repeat(parts, parts)) for more in (0, 1))
-        ways = _Ways(of_item, level, kind, share, parts, start, end)
+        ways = _sensible_ways(task, limits, model, most, caching)
         return cls._made(task, model, model.law(spread=most == ALL), limits, ways, drop=True)
 
     @classmethod
@@ -297,15 +292,13 @@ class _Offer(NamedTuple):
     sensible: Mask
 
 
-def _sensible(
-    task: PlacementTask, limits: PlacementLimits, model: CostModel, most: int, caching: bool
-) -> tuple[Ints, Ints, Ints, Ints, Floats]:
-    """Item, level, kind, ranges of columns and cached share `[O]` of every option, those of lower levels first.
+def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostModel, most: int, caching: bool) -> _Ways:
+    """All ways up to a level, item by item and the lower levels first.
 
-    Options that never pay are left out, unless the constraints leave no other.
+    Ways that never pay are left out, unless the constraints leave no other.
 
     Raises:
-        NoPlacementError: the constraints leave a table no option.
+        NoPlacementError: the constraints leave a table no way.
     """
     constraints, num_devices, table, allowed = task.constraints, task.num_devices, limits.first, limits.allowed
     per_host, count, named = model.devices_per_host, len(table), constraints.tables_named()
@@ -363,10 +356,9 @@ def _sensible(
                     offers.append(_Offer(ALL, kind, s, k * every, possible & fewer, sensible & fewer))
             offers.append(_Offer(ALL, kind, s, in_grid if kind == _GRID else every, possible, sensible))
     offers.sort(key=lambda each: each.level)
-    parts = np.stack([each.parts for each in offers], axis=1)  # [I, C]
-    runs = DIM_MULTIPLE * -(-dim[:, None] // DIM_MULTIPLE // parts) <= WIDEST_SHARD
-    possible = np.stack([each.possible for each in offers], axis=1) & runs
-    chosen = np.stack([each.sensible for each in offers], axis=1) & runs
+    in_parts = np.stack([each.parts for each in offers], axis=1)  # [I, C]
+    runs = DIM_MULTIPLE * -(-dim[:, None] // DIM_MULTIPLE // in_parts) <= WIDEST_SHARD
+    possible, chosen = np.stack([(each.possible, each.sensible) for each in offers], axis=2) & runs  # [I, C]
     chosen = np.where(chosen.any(axis=1, keepdims=True), chosen, possible)
     if not (has_way := chosen.any(axis=1)).all():
         name = task.tables.names[table[has_way.argmin()]]
@@ -377,7 +369,11 @@ def _sensible(
         )
     of_item, offer = np.nonzero(chosen)
     levels, kinds, of_share = np.array([(o.level, o.kind, o.share) for o in offers])[offer].T
-    return of_item, levels, kinds, parts[of_item, offer], shares[of_item, of_share]
+    parts = in_parts[of_item, offer]
+    number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    units, of_range = np.repeat(dim[of_item] // DIM_MULTIPLE, parts), np.repeat(parts, parts)
+    start, end = (DIM_MULTIPLE * (units * (number + more) // of_range) for more in (0, 1))
+    return _Ways(of_item, levels, kinds, shares[of_item, of_share], parts, start, end)
 
 
 def _shard_loads(
@@ -395,9 +391,10 @@ def _shard_loads(
     Ranges of equal width have the same numbers, and so have all blocks if lookups count as even over the rows.
     """
     alike = np.where(_IS_ON_DEVICE[kind], _TABLE_WISE, kind)
-    keys = np.stack([width, share, alike, table], axis=1)  # [R, 4]
-    keys = np.nan_to_num(keys, nan=2.0)  # more than any share
-    _, where, number = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    shares, of_share = np.unique(share, return_inverse=True)
+    sizes = int(width.max()) + 1, len(shares), len(SHARDING_TYPES), len(task.tables)
+    key = np.ravel_multi_index((width, of_share, alike, table), sizes)
+    _, where, number = np.unique(key, return_index=True, return_inverse=True)
     differ = (task.tables.block_share is not None) & (kind[where] != _COPIES) & (blocks[where] > 1)
     count = np.where(differ, blocks[where], 1)
     first, of_range = np.cumsum(count) - count, np.repeat(where, count)

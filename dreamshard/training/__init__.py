@@ -8,8 +8,8 @@ autoshard    networks, episodes and placer of autoshard
 from dreamshard.training.algorithms import (
     TRAINING_ALGORITHMS,
     CostFit,
-    DreamShard,
     TrainedPlacer,
+    TrainingAlgorithm,
     TrainingState,
     load_placer,
     load_state,
@@ -20,8 +20,8 @@ from dreamshard.training.config import TrainingConfig, with_algorithm
 __all__ = [
     "TRAINING_ALGORITHMS",
     "CostFit",
-    "DreamShard",
     "TrainedPlacer",
+    "TrainingAlgorithm",
     "TrainingConfig",
     "TrainingState",
     "load_placer",

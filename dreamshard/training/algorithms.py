@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import safetensors.torch as safetensors
 import torch
@@ -90,31 +90,36 @@ class CostFit:
     heldout_mape: float | None
 
 
-class DreamShard:
-    """Algorithm 1 of the paper with the structured cost network; placers search. Other algorithms override what differs."""
+def _networks(normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
+    return StructuredCostNetwork(normaliser), PolicyNetwork()
 
-    name: ClassVar[Algorithm] = "dreamshard"
-    made: ClassVar[Callable[..., TrainedPlacer]] = staticmethod(DreamShardPlacer)
-    """A placer of trained networks."""
-    uses_exchanges: ClassVar[bool] = True
-    """Whether the cost network learns from all-to-alls measured alone."""
-    least_rate: ClassVar[float] = 0.05
-    """Of the initial learning rates, to which they fall."""
-    coasts: ClassVar[bool] = False
-    """Whether each network follows its momentum while the other learns."""
-    rollout: ClassVar[Callable[..., Any]] = staticmethod(mdp.rollout)
-    update: ClassVar[Callable[..., UpdateFigures]] = staticmethod(mdp.update)
-    """Improves the policy on predicted costs of rollouts of one task."""
-    updates: ClassVar[float] = 1.0
-    """Calls of `update` per `TrainingConfig.policy_updates`."""
 
-    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
-        """An untrained cost network and policy; their weights are drawn from torch's global generator."""
-        return StructuredCostNetwork(normaliser), PolicyNetwork()
+@dataclass(frozen=True, kw_only=True)
+class TrainingAlgorithm:
+    """Algorithm 1 of the paper, by default with the structured cost network and placers that search.
 
-    def normaliser(self, pool: Tables) -> Normaliser:
-        """Of the features in a training on tables of `pool`."""
-        return Normaliser.fit(pool)
+    Attributes:
+        networks: makes an untrained cost network and policy; their weights are drawn from torch's global generator.
+        normaliser: of the features in a training on tables of a pool.
+        made: a placer of trained networks.
+        uses_exchanges: whether the cost network learns from all-to-alls measured alone.
+        least_rate: share of the initial learning rates, to which they fall.
+        coasts: whether each network follows its momentum while the other learns.
+        rollout: places the tables of a task by the policy.
+        update: improves the policy on predicted costs of rollouts of one task.
+        updates: calls of `update` per `TrainingConfig.policy_updates`.
+    """
+
+    name: Algorithm = "dreamshard"
+    networks: Callable[[Normaliser], tuple[CostNetwork, nn.Module]] = _networks
+    normaliser: Callable[[Tables], Normaliser] = Normaliser.fit
+    made: Callable[..., TrainedPlacer] = DreamShardPlacer
+    uses_exchanges: bool = True
+    least_rate: float = 0.05
+    coasts: bool = False
+    rollout: Callable[..., Any] = mdp.rollout
+    update: Callable[..., UpdateFigures] = mdp.update
+    updates: float = 1.0
 
     def placer(self, state: TrainingState) -> TrainedPlacer:
         """The placer that the state has learned so far."""
@@ -245,41 +250,29 @@ class DreamShard:
             torch.save(rest, temporary)
 
 
-class Paper(DreamShard):
-    """DreamShard as published; placers place by the policy alone."""
-
-    name = "paper"
-    made = staticmethod(partial(DreamShardPlacer, inference="policy"))
-    uses_exchanges = False
-    least_rate = 0.0
-    coasts = True  # one Adam of both networks; before torch 2, `zero_grad` left gradients of 0, which Adam steps by
-    update = staticmethod(partial(mdp.update, masks=False))
-
-    def normaliser(self, pool: Tables) -> Normaliser:
-        """Each task has its own."""
-        return Normaliser.per_task()
-
-    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
-        """See `DreamShard`."""
-        return PaperCostNetwork(), PolicyNetwork()
-
-
-class AutoShard(DreamShard):
-    """Placers balance compute, whatever all-to-alls cost."""
-
-    name = "autoshard"
-    made = staticmethod(AutoShardPlacer)
-    uses_exchanges = False
-    rollout = staticmethod(autoshard.rollout)
-    update = staticmethod(autoshard.update)
-    updates = 1.5
-
-    def networks(self, normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
-        """See `DreamShard`."""
-        return ComputeCostNetwork(), AutoShardPolicy()
-
-
-TRAINING_ALGORITHMS: dict[str, DreamShard] = {each.name: each for each in (DreamShard(), Paper(), AutoShard())}
+_ALGORITHMS = (
+    TrainingAlgorithm(),
+    TrainingAlgorithm(
+        name="paper",
+        networks=lambda _: (PaperCostNetwork(), PolicyNetwork()),
+        normaliser=lambda _: Normaliser.per_task(),
+        made=partial(DreamShardPlacer, inference="policy"),
+        uses_exchanges=False,
+        least_rate=0.0,
+        coasts=True,  # one Adam of both networks; before torch 2, `zero_grad` left gradients of 0, which Adam steps by
+        update=partial(mdp.update, masks=False),
+    ),
+    TrainingAlgorithm(
+        name="autoshard",  # placers balance compute, whatever all-to-alls cost
+        networks=lambda _: (ComputeCostNetwork(), AutoShardPolicy()),
+        made=AutoShardPlacer,
+        uses_exchanges=False,
+        rollout=autoshard.rollout,
+        update=autoshard.update,
+        updates=1.5,
+    ),
+)
+TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {each.name: each for each in _ALGORITHMS}
 
 
 def save_placer(placer: TrainedPlacer, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints of training runs: `<store>/checkpoints/<key>/iteration_NN.zip`, each complete or absent.
 
 The key identifies everything that shapes the training, so a run with the same key resumes after the last iteration of an
-earlier one. A checkpoint is one file (the zipped folder of `DreamShard.save`), so it appears completely or not at
+earlier one. A checkpoint is one file (the zipped folder of `TrainingAlgorithm.save`), so it appears completely or not at
 all, on a disk as on an object store.
 """
 

@@ -25,12 +25,12 @@ import numpy as np
 
 from dreamshard.cost_model import StructuredCostNetwork
 from dreamshard.placement import Placement
+from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import DreamShard, TrainingConfig, with_algorithm
-from dreamshard.training.algorithms import Paper
+from dreamshard.training import TRAINING_ALGORITHMS, TrainingAlgorithm, TrainingConfig, with_algorithm
 from tests.benchmarks.bench_paper_table import pool_of
 from tests.benchmarks.gains import Costs, gain_over
 from tests.benchmarks.measuring import Row, law_state, row
@@ -42,7 +42,7 @@ JUDGED = ((TRAINED, Size(200, 8)), (Size(800, 128),))
 NOISY = 0.1
 
 
-class NoPolicy(DreamShard):
+class NoPolicy(TrainingAlgorithm):
     """The policy stays untrained."""
 
     def improve(self, state: Any, tasks: Sequence[PlacementTask]) -> Any:
@@ -57,11 +57,6 @@ class NoSteps(StructuredCostNetwork):
         return amounts, 0 * steps, reuses
 
 
-class NoStepsAtAll(DreamShard):
-    def networks(self, normaliser):
-        return NoSteps(normaliser), super().networks(normaliser)[1]
-
-
 Place = Callable[[PlacementTask], Placement]
 ALL = "all parts"
 DEFAULT, PAPER = TrainingConfig(), replace(with_algorithm(TrainingConfig(), "paper"), exploration=0.5)
@@ -71,7 +66,7 @@ class Part(NamedTuple):
     """The method without a part: how it is trained, and which of its placers are judged, by name."""
 
     placers: dict[str, str]
-    method: DreamShard
+    method: TrainingAlgorithm
     config: TrainingConfig = DEFAULT
     exchanges: bool = True
 
@@ -84,18 +79,18 @@ PARTS = (
             "search: greedy": "greedy",
             "search: NeuroShard's": "neuroshard",
         },
-        DreamShard(),
+        TrainingAlgorithm(),
     ),
     Part(
         {"structured network: policy alone": "policy", "structured network: NeuroShard's search": "neuroshard"},
-        Paper(),
+        TRAINING_ALGORITHMS["paper"],
         PAPER,
     ),
     Part({"policy: random placements": "searching"}, NoPolicy()),
     Part({"policy: lopsided placements": "searching"}, NoPolicy(), TrainingConfig(exploration=1.0)),
-    Part({"exploration": "searching"}, DreamShard(), TrainingConfig(exploration=0.0)),
-    Part({"steps": "searching"}, NoStepsAtAll()),
-    Part({"exchanges": "searching"}, DreamShard(), exchanges=False),
+    Part({"exploration": "searching"}, TrainingAlgorithm(), TrainingConfig(exploration=0.0)),
+    Part({"steps": "searching"}, TrainingAlgorithm(networks=lambda own: (NoSteps(own), PolicyNetwork()))),
+    Part({"exchanges": "searching"}, TrainingAlgorithm(), exchanges=False),
 )
 
 

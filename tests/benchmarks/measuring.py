@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 from dreamshard.cost_model.exchanges import designed_exchanges
-from dreamshard.training import DreamShard, TrainingConfig, TrainingState, with_algorithm
+from dreamshard.training import TrainingAlgorithm, TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
 from tests.helpers.laws import NOISE, SIMULATED, Law, LawTestbed
@@ -42,7 +42,7 @@ def law_state(
     seed: int,
     law: Law,
     config: TrainingConfig,
-    method: DreamShard | None = None,
+    method: TrainingAlgorithm | None = None,
     *,
     exchanges: bool = True,
     noise: float = NOISE,

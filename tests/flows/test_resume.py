@@ -11,7 +11,7 @@ import pytest
 
 from dreamshard import recipes
 from dreamshard.cost_model import TrainingDivergedError
-from dreamshard.training import DreamShard
+from dreamshard.training import TrainingAlgorithm
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry, runs
@@ -94,7 +94,7 @@ def test_a_nan_in_training_keeps_the_last_checkpoint(finished, shared_dreamshard
     def diverge(*_):
         raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
 
-    monkeypatch.setattr(DreamShard, "fit", diverge)
+    monkeypatch.setattr(TrainingAlgorithm, "fit", diverge)
     codes, stopped = trained_by(shared_dreamshard, finished, "--testbed", "simulated", "--seed", "5")
     assert codes == [1, 1]
     assert [path.name for path in stopped.glob("iteration_*.zip")] == ["iteration_00.zip"]

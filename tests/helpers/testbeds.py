@@ -9,10 +9,9 @@ from torch import Tensor
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import DeviceCosts
-from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
-from dreamshard.hardware.links import VECTOR_BYTES, collective_s
-from dreamshard.hardware.loads import DIM, placed_loads
-from dreamshard.hardware.roofline import figures_of, operators_s
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.loads import placed_loads
+from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
@@ -20,7 +19,6 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.samples import sample_of_phases
-from tests.helpers.tables import shard_sums
 
 RTX2080TI = PRESETS["rtx2080ti"]
 
@@ -61,16 +59,6 @@ def table_loads(
     return placed_loads(Shards.of(task, Placement.whole([0] * len(tables), 1)), batch_size)
 
 
-def costs_of_loads(loads: Float[Tensor, "*B D L"], batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
-    """Costs of whole tables by the sums of their loads on each device, in float64."""
-    flat = loads.reshape(-1, loads.shape[-1]).contiguous().numpy()
-    compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), flat)).reshape(*loads.shape[:-1], 2)
-    dims = loads[..., DIM]
-    most, mean = (VECTOR_BYTES * batch_size * each for each in (dims.amax(-1, True), dims.mean(-1, True)))
-    comm_s = collective_s(most, dims.shape[-1], spec, spec.devices_per_node, mean_bytes=mean).expand_as(dims)
-    return DeviceCosts(1e3 * torch.stack([compute_s[..., 0], comm_s, comm_s, compute_s[..., 1]], dim=-1))
-
-
 def device_costs(
     bed: SimulatedTestbed,
     tables: Tables,
@@ -80,8 +68,9 @@ def device_costs(
     optimizer: Optimizer = "sgd",
 ) -> DeviceCosts:
     """`[B, D]` costs of placements of the same whole tables, without noise."""
-    sums = shard_sums(table_loads(tables, bed.setup.batch_size, precision, optimizer), device, num_devices)
-    return costs_of_loads(sums, bed.setup.batch_size, bed.spec)
+    task = PlacementTask(tables, num_devices, 2**62, precision, optimizer)
+    placed = [Shards.of(task, Placement.whole(each, num_devices)) for each in device]
+    return DeviceCosts(torch.stack([sharding_costs(each, bed.setup.batch_size, bed.spec).phases_ms for each in placed]))
 
 
 class ByCount(Testbed):

@@ -10,7 +10,14 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TRAINING_ALGORITHMS, CostFit, DreamShard, TrainingConfig, TrainingState, with_algorithm
+from dreamshard.training import (
+    TRAINING_ALGORITHMS,
+    CostFit,
+    TrainingAlgorithm,
+    TrainingConfig,
+    TrainingState,
+    with_algorithm,
+)
 from dreamshard.training.config import Algorithm
 from tests.helpers.tables import pool_of, sample_tasks
 from tests.helpers.testbeds import simulated
@@ -20,7 +27,7 @@ TINY = TrainingConfig(
 )
 
 
-def _of(config: TrainingConfig) -> DreamShard:
+def _of(config: TrainingConfig) -> TrainingAlgorithm:
     return TRAINING_ALGORITHMS[config.algorithm]
 
 

@@ -8,12 +8,22 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.hardware import loads as at
 from dreamshard.hardware import roofline
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.roofline import backward_s, figures_of, forward_kernel_s, sort_kernels_s, update_kernels_s
+from dreamshard.hardware.roofline import (
+    backward_s,
+    figures_of,
+    forward_kernel_s,
+    sharding_costs,
+    sort_kernels_s,
+    update_kernels_s,
+)
+from dreamshard.placement import Placement
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
 from tests.benchmarks.bench_presets import kernel_times
 from tests.helpers.tables import tables_of as helper_tables
 from tests.helpers.tables import tables_of_dims
-from tests.helpers.testbeds import costs_of_loads, table_loads
+from tests.helpers.testbeds import table_loads
 
 A100, RTX2080TI, V100 = (PRESETS[name] for name in ("a100", "rtx2080ti", "v100"))
 BATCH, LARGE_BATCH = 4096, 65_536
@@ -25,9 +35,8 @@ def tables_of(dims: list[int], **options) -> Tables:
 
 
 def costs(tables: Tables, device: list[int] | None = None, num_devices: int = 1, spec=A100) -> DeviceCosts:
-    loads = table_loads(tables, BATCH)
-    place = torch.tensor(device or [0] * len(tables))
-    return costs_of_loads(loads.new_zeros(num_devices, loads.shape[1]).index_add_(0, place, loads), BATCH, spec)
+    placement = Placement.whole(device or [0] * len(tables), num_devices)
+    return sharding_costs(Shards.of(PlacementTask(tables, num_devices, 2**62), placement), BATCH, spec)
 
 
 def test_an_empty_device_waits_for_the_exchange():

@@ -3,17 +3,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.constraints import Constraints
 from dreamshard.cost_model import CostData, Normaliser
-from dreamshard.placer import Placer
 from dreamshard.policy.mdp import Episode
-from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
 from dreamshard.training.autoshard import AutoShardPolicy, ComputeCostNetwork, actor_critic_loss, rollout, vtrace
 from tests.helpers.tables import pool_of, roomy_task, sample_tasks, tables_of, task_of
 from tests.helpers.testbeds import device_costs, simulated
-from tests.helpers.trained import TINY, learnt, learnt_placer, make_placer, propose, rounds, start_training, tiny_tasks
+from tests.helpers.trained import TINY, learnt, make_placer, propose, rounds, start_training, tiny_tasks
 
 TINY_AUTOSHARD = with_algorithm(TINY, "autoshard")
 
@@ -101,24 +98,3 @@ def test_a_short_run_places_another_size_better_than_chance():
         placed.append(float(largest_ms[0]))
         drawn.append(float(largest_ms[1:].mean()))
     assert sum(placed) < 0.95 * sum(drawn)
-
-
-CONSTRAINTS = Constraints(
-    pinned={"t0": (1,)}, together=(frozenset({"t1", "t2"}),), apart=(frozenset({"t3", "t4"}),), memory_bytes_of={2: 0}
-)
-
-
-@pytest.mark.parametrize(
-    "task",
-    [
-        *(roomy_task(pool_of(num_tables), num_devices) for num_tables, num_devices in ((1, 1), (3, 5), (40, 7))),
-        task_of([6, 5, 4, 3, 2, 2, 1, 1], 3, 8),  # exactly full: the policy runs out of room
-        replace(roomy_task(tables_of([10, 20, 30, 40, 50, 60]), 4), constraints=CONSTRAINTS),
-    ],
-    ids=["one table", "more devices than tables", "many tables", "packed", "constraints"],
-)
-def test_it_places_any_task_legally_whatever_the_budget(task):
-    placer = learnt_placer("autoshard")
-    assert isinstance(placer, Placer)
-    assert violation(task, placer.place(task)) == ""
-    assert placer.place(task) == placer.place(task, budget_ms=1.0)
