@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +79,24 @@ def test_placements_that_are_not_compared_end_each_when_its_own_rounds_agree():
     measures = [lambda number, own=own: sample(own[number]) for own in series]
     rounds = measure_in_rounds(measures, [[], []], LIMITS, torch.Generator(), are_compared=False)
     assert [len(each) for each in rounds] == [2, 4]
+
+
+def test_the_least_of_rounds_at_different_times_withstands_bursts():
+    series = np.array(
+        json.loads(Path(__file__).with_name("bursts.json").read_text())
+    )  # one placement, 463 times in a row
+    generator = np.random.default_rng(0)
+
+    def variation(estimate, count):
+        drawn = np.stack([generator.permutation(series)[:count] for _ in range(2000)])
+        estimates = estimate(drawn, axis=1)
+        return estimates.std() / estimates.mean()
+
+    assert series.std() / series.mean() == pytest.approx(0.078, abs=0.002)
+    assert variation(np.min, 3) == pytest.approx(0.020, abs=0.004)
+    assert variation(np.min, 5) < 0.016
+    assert variation(np.median, 3) > 0.035
+    assert variation(np.mean, 3) > 0.035
 
 
 def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_was():
