@@ -17,15 +17,23 @@ def token_of(workload: WorkloadConfig) -> str:
 
 
 def opened_source(workload: WorkloadConfig, token: str) -> Workload:
-    """The source, opened once for all of its tables.
+    """The source, opened once per process for all of its tables.
 
     Args:
         token: `token_of` the source, so that a changed one is opened again.
 
     Raises:
-        ValueError: the source is invalid.
+        ValueError: the source is invalid, or a function of a model returned something else in another process.
     """
-    return _opened(workload, "" if is_function(workload.source) else token)
+    if not is_function(workload.source):
+        return _opened(workload, token)
+    model = _opened(workload, "")
+    if model.token != token:
+        raise ValueError(
+            f"{workload.source} or its batches gave other tables in this process than where the ingestion began; make the "
+            "functions return the same each time"
+        )
+    return model
 
 
 def lookups_of(workload: WorkloadConfig) -> LookupSource:

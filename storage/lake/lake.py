@@ -111,7 +111,7 @@ class Lake:
         if not self.has_dataset(version) or (is_newest and self.newest_dataset() != version):
             content = rows.tables_to_rows(tables, source=source, created_at=rows.now())
             write_parquet(self._dataset_path(version), content)
-        if is_newest:
+        if is_newest and self.newest_dataset() != version:
             write_json(self.root / "tables" / "_newest.json", {"dataset": version})
         return version
 

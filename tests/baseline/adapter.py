@@ -40,7 +40,7 @@ def network_placer(dims: str) -> DreamShardPlacer:
 def plan_costs(task: PlacementTask, dims: str) -> dict[str, float]:
     """Milliseconds that the frozen network predicts of each placer's plan, by placer."""
     ours = network_placer(dims)
-    if set(task.constraints.sharding_types) - set(ON_ONE_DEVICE):
+    if set(task.constraints.usual_types) - set(ON_ONE_DEVICE):
         return {"dreamshard": float(ours.predict(task, ours.place(task)).overall_ms())}
     placers: dict[str, Any] = {
         "dreamshard": ours,

@@ -33,7 +33,7 @@ def _costs(case: Case) -> Iterator[tuple[str, float]]:
         yield from adapter.plan_costs(task, case.dims).items()
     if case.hardware and not case.current:
         yield f"{case.hardware}", adapter.preset_cost(task, case.hardware, columns=True)
-        if set(task.constraints.sharding_types) < set(SHARDING_TYPES):
+        if set(task.constraints.usual_types) < set(SHARDING_TYPES):
             yield f"{case.hardware} whole", adapter.preset_cost(task, case.hardware, columns=False)
     if case.current:
         yield f"{case.hardware} current", adapter.cost_after_moving(task, case.current, case.hardware)
