@@ -7,7 +7,7 @@ import pytest
 from dreamshard.plan import read_plan
 from storage.mlflow_store import registry
 from storage.settings import Settings
-from tests.flows.commands import failed_with, runner
+from tests.flows.commands import failed_with
 from tests.helpers.profiled_job import BATCH, NAMES, RANKS, STEPS, profile
 
 
@@ -16,11 +16,6 @@ def profiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job") / "profile"
     profile(folder)
     return folder
-
-
-@pytest.fixture
-def dreamshard(monkeypatch):
-    return runner(monkeypatch)
 
 
 def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tmp_path):
