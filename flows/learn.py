@@ -81,6 +81,8 @@ def _advice(saving: Interval) -> str:
 
 def _request(options: LearnOptions, folder: Path) -> PlaceOptions:
     """A profile's plan, tables and setting as a request to place; options that are given come first."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no profile {folder}; give a folder of traces, as profiled_steps writes it")
     given = options.model_dump(exclude={"profiles", "plan"}, exclude_none=True)
     fields: dict[str, Any] = {"tables": str(folder / "tables.json"), "batch_size": _job(folder).get("batch_size")}
     asked = PlaceOptions(**fields | given, current=options.plan or str(folder / "plan.json"))

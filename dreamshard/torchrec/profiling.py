@@ -52,7 +52,8 @@ def profiled_steps(
 
     def write(profiler: profile) -> None:
         with replacing(target / f"rank{rank}.json.gz") as temporary:
-            profiler.export_chrome_trace(str(temporary))
+            profiler.export_chrome_trace(f"{temporary}.gz")  # which compresses by this name
+            Path(f"{temporary}.gz").replace(temporary)
 
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
     when = schedule(skip_first=_SKIPPED, wait=0, warmup=_WARMUPS, active=steps, repeat=1)

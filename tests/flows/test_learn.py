@@ -1,5 +1,6 @@
 """`dreamshard learn` on profiles of a real TorchRec job on four gloo ranks."""
 
+import gzip
 import json
 
 import pytest
@@ -20,6 +21,7 @@ def profiled(tmp_path_factory):
 
 def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tmp_path):
     home = tmp_path / "home"
+    assert all(gzip.decompress(path.read_bytes()) for path in profiled.glob("rank*.json.gz"))
     done = dreamshard(
         "learn", profiled, "--hardware", "a100", "--memory-gb", "4", "--out", tmp_path / "new.json", "--json", home=home
     )
@@ -46,6 +48,7 @@ def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tm
 
 
 def test_what_is_missing_is_said_in_a_sentence(profiled, dreamshard, tmp_path):
+    failed_with(dreamshard("learn", tmp_path / "nowhere", home=tmp_path / "home"), "there is no profile")
     (tmp_path / "empty").mkdir()
     failed_with(dreamshard("learn", tmp_path / "empty", "--hardware", "a100", home=tmp_path / "home"), "batch-size")
     failed_with(dreamshard("learn", profiled, home=tmp_path / "home"), "no preset of CPU", "--hardware")
