@@ -44,7 +44,7 @@ REFERENCE_EVERY = 5
 """The reference placement is measured with each fifth group of placements."""
 
 Over = Literal["tasks", "variants", "repeats"]
-"""An interval is over held-out tasks, drifted variants of one model, or repeated measurements of one task."""
+"""An interval is over held-out tasks, variants of one model, or repeated measurements of one task."""
 
 TABLES_SHARE = 0.15
 """Assumed share of the gains' variance between tasks that the tables explain. The intervals of 30 tasks of 20 from 120 tables

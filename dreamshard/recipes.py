@@ -171,7 +171,7 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
     why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth" if is_auto else "as asked"
     if mode == "fixed":
         worth = count
-        what = f"a fixed model ({why}): all {count} tables are trained on; placements and drifted variants are held out"
+        what = f"a fixed model ({why}): all {count} tables are trained on; placements and variants are held out"
     else:
         worth = max(1, min(worth, count // 2)) if "tables_per_task" in recipe.derived else worth
         other = f"; if they are one model, --mode fixed learns all {count}" if is_auto else ""

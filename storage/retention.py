@@ -157,5 +157,5 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
         if info.modified >= before
     ]
     datasets = {*keys, lake.newest_dataset() or "", *(hive_values(path)["dataset_version"] for path in in_use)}
-    pools = [lake.pool_rows(dataset) for dataset in datasets if lake.has_dataset(dataset)]
-    return {Path(file).name for pool in pools for file in pool.column("lookups_file").to_pylist()}
+    known = filter(lake.has_dataset, datasets)
+    return {Path(file).name for dataset in known for file in lake.lookups_files(dataset).values()}

@@ -122,7 +122,9 @@ def intervals_over(report: EvaluationReport) -> str:
     """Basis of the intervals of a fixed model."""
     rounds = next((gain.num_repeats for gains in report.gains.values() for gain in gains.values()), 0)
     variants = len(report.task_names) - 1
-    return f"{rounds} interleaved repeats" + (f", and over {variants} drifted variants of it" if variants > 1 else "")
+    return f"{rounds} interleaved repeats" + (
+        f", and over {variants} variants that lack some tables" if variants > 1 else ""
+    )
 
 
 def placers_table(report: EvaluationReport) -> Table:
@@ -216,8 +218,9 @@ def heldout_sentence(report: EvaluationReport) -> str:
     tasks, versions = report.task_names, ", ".join(report.versions.values())
     if report.model is not None:
         return (
-            f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} drifted variants of it: no table is held out, "
-            f"but {report.heldout_placements} of the placements measured are, which no version of {versions} was trained on; "
+            f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} variants that lack some tables: no table is "
+            f"held out, but {report.heldout_placements} placements measured are, which no version of {versions} was trained "
+            "on; "
             f"intervals are over {intervals_over(report)}"
         )
     return (

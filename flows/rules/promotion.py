@@ -34,7 +34,7 @@ class Gain:
     Attributes:
         over: the champion's version or the rule of thumb.
         measured: on held-out tasks, or on the model of a fixed one.
-        variants: of a fixed model, the same on drifted variants of it.
+        variants: of a fixed model, the same on variants of it.
         attempt: number of this comparison among those with the same champion, from 1; 0 over a rule of thumb.
     """
 
@@ -60,7 +60,7 @@ class Gain:
         saved = "" if gain.mean_gain is None or gain.is_same_placement else " of the measured cost saved"
         parts = [f"{gain_text(gain)}{saved}, against {self.over}"]
         if variants is not None:
-            parts.append(f"{gain_text(variants)} on {variants.num_tasks} drifted variants")
+            parts.append(f"{gain_text(variants)} on {variants.num_tasks} variants without some tables")
         if gain.more_tasks is None:
             parts.append("only other tables would show it")
         elif gain.more_tasks:

@@ -3,8 +3,6 @@
     lookups/<content>.parquet                                          one table's batch, shared by datasets
     tables/dataset_version=.../tables.parquet                          one row per table
     tables/_newest.json                                                the dataset that was ingested last
-    drifted/dataset_version=.../<content>.parquet                      one row per table derived from one of the dataset's:
-                                                                       in its pool, which tasks use, but not in its version
     halves/<task set>.json                                             which tables were trained on, which held out
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
     cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
@@ -85,15 +83,15 @@ class Lake:
         return path
 
     def lookup_source(self, version: str) -> LookupFiles:
-        """Lookups of the pool of dataset `version` by name; picklable, reads each file on demand.
+        """Lookups of the tables of dataset `version` by name; picklable, reads each file on demand.
 
         Raises:
             ValueError: there is no such dataset.
         """
-        pool, is_local = self.pool_rows(version), isinstance(self.root, Path)
-        paths = [self.root / file for file in pool.column("lookups_file").to_pylist()]
-        by_name = dict(zip(pool.column("name").to_pylist(), paths if is_local else map(str, paths), strict=True))
-        return LookupFiles(by_name, copies=None if is_local else self.local / "lookups")
+        files, copies = self.lookups_files(version), self.local / "lookups"
+        if isinstance(self.root, Path):
+            return LookupFiles({name: Path(self.root, file) for name, file in files.items()})
+        return LookupFiles({name: str(self.root / file) for name, file in files.items()}, copies)
 
     def has_lookups(self, files: Sequence[str]) -> set[str]:
         """The paths below the root, as the column `lookups_file` has them, that exist."""
@@ -130,23 +128,10 @@ class Lake:
         """The tables of dataset `version`."""
         return rows.tables_from_rows(self._read_dataset_rows(version))
 
-    def read_pool(self, version: str) -> Tables:
-        """The tables of dataset `version`, then those derived from them; raises like `read_dataset`."""
-        return rows.tables_from_rows(self.pool_rows(version))
-
-    def pool_rows(self, version: str) -> pa.Table:
-        """`read_pool` as rows with names, statistics and lookups files, each name once."""
-        drifted = list_files(hive_folder(self.root / "drifted", dataset_version=version), "*.parquet")
-        combined = pa.concat_tables([self._read_dataset_rows(version), *read_parquet_files(drifted)])
-        first = {name: i for i, name in reversed(list(enumerate(combined.column("name").to_pylist())))}
-        return combined.take(sorted(first.values()))
-
-    def write_drifted(self, tables: Tables, version: str) -> None:
-        """Add drifted tables, whose lookups are in the lake, to the pool of dataset `version`."""
-        folder = hive_folder(self.root / "drifted", dataset_version=version)
-        path = folder / f"{dataset_version(tables)}.parquet"
-        if not path.exists():
-            write_parquet(path, rows.tables_to_rows(tables))
+    def lookups_files(self, version: str) -> dict[str, str]:
+        """Path of each table's lookups below the root, by name; raises like `read_dataset`."""
+        found = self._read_dataset_rows(version)
+        return dict(zip(*(found.column(name).to_pylist() for name in ("name", "lookups_file")), strict=True))
 
     def dataset_source(self, version: str) -> str:
         """The `source` that the dataset was last written with."""
@@ -216,7 +201,7 @@ class Lake:
                 f"there are no {split} tasks {key!r} of dataset {dataset_version}, so there is nothing to place; draw "
                 "them first"
             )
-        pool = self.read_pool(dataset_version)
+        pool = self.read_dataset(dataset_version)
         return [rows.task_from_row(row, pool) for row in read_parquet(path).to_pylist()]
 
     def read_cost_samples(self, run_key: str) -> list[CostSample]:
@@ -234,7 +219,7 @@ class Lake:
             ValueError: a file cannot be read, or the samples' dataset is not in the lake.
         """
         found = self._round_rows(run_key)
-        return rows.samples_from_rows(found, self.read_pool(found[0]["dataset_version"])) if found else []
+        return rows.samples_from_rows(found, self.read_dataset(found[0]["dataset_version"])) if found else []
 
     def round_costs(self, run_key: str) -> list[RoundCost]:
         """Costs of all rounds of a training or evaluation; infinite if a shard did not fit."""

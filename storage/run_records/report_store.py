@@ -84,7 +84,7 @@ class EvaluationReport(Subject):
         gains: gain of each placer over each other one: on held-out tasks of a pool, or on the model of a fixed one.
         task_names: names of the held-out tasks, in order.
         model: name of the task of a fixed model, which `placers` and `gains` are of; None for a pool.
-        variant_gains: of a fixed model, the same on its drifted variants; empty if there are none.
+        variant_gains: of a fixed model, the same on its variants; empty if there are none.
         heldout_placements: placements behind the prediction errors, none of which was trained on.
         versions: URI of each registered version, by placer.
         caveat: reason to doubt the comparison; empty if there is none.

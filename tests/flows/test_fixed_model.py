@@ -81,13 +81,8 @@ def test_all_tables_are_trained_on_and_claimed(model: Model):
     assert report["heldout_placements"] > 0
 
 
-def test_variants_tables_are_in_the_lake_but_not_in_the_dataset(model: Model):
-    lake = model.store.lake
-    dataset = model.first["report"]["dataset"]
-    assert set(lake.read_dataset(dataset).names) == set(TABLES)
-    drifted = [name for name in lake.read_pool(dataset).names if name not in TABLES]
-    assert len(drifted) > 20
-    assert not (model.home / "lake" / "lookups").exists(), "a simulated testbed needs statistics alone"
+def test_a_simulated_testbed_needs_statistics_alone(model: Model):
+    assert not (model.home / "lake" / "lookups").exists()
 
 
 def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model):

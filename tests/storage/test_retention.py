@@ -160,15 +160,3 @@ def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Pat
         removable(open_store(visitor))
     member = replace(visitor, tracking_uri=store.tracking_uri)
     assert {each.run for each in removable(member)} == {each.run for each in removable(store)}
-
-
-def test_drifted_lookups_stay_as_long_as_their_dataset(tmp_path):
-    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)}))
-    version = ingest(store.lake, "mine")
-    drifted = WorkloadTable("mine (rows x1.10)", 110, 8, Lookups(torch.tensor([7]), torch.tensor([0, 1])))
-    other = replace(drifted, rows=120)
-    kept, stray = (store.lake.write_table_lookups(each, statistics(each)) for each in (drifted, other))
-    store.lake.write_drifted(statistics(drifted), version)
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    found = {file.info.path for file in retention.find_removable(store, tomorrow)}
-    assert (stray in found, kept in found) == (True, False)
