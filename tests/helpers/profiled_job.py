@@ -1,6 +1,6 @@
 """A training job of TorchRec on gloo ranks that profiles its steps.
 
-torchrun ... -m tests.helpers.profiled_job FOLDER
+torchrun ... -m tests.helpers.profiled_job FOLDER [PLAN]
 """
 
 import os
@@ -63,11 +63,11 @@ def placement() -> Placement:
     return Placement(tuple(ways), RANKS, RANKS)
 
 
-def profile(folder: Path, ranks: int = RANKS) -> None:
-    """Run the job; raises with what its ranks printed."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+def profile(folder: Path, *plan: Path) -> None:
+    """Run the job by its own placement or by a plan; raises with what its ranks printed."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     ran = subprocess.run(
-        [*launcher, "-m", __name__, str(folder)],
+        [*launcher, "-m", __name__, str(folder), *map(str, plan)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -77,17 +77,18 @@ def profile(folder: Path, ranks: int = RANKS) -> None:
     assert not ran.returncode, ran.stderr[-15000:]
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, plan: Path | None = None) -> None:
     """One rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = Model()
-    written = folder.with_name(f"{folder.name}-{dist.get_rank()}.json")
-    task = tables_of(model).task(RANKS, 2**40, constraints=ANY_SHARDING)
-    written.write_text(make_plan(task, placement(), "test").to_json())
+    if plan is None:
+        plan = folder.with_name(f"{folder.name}-{dist.get_rank()}.json")
+        task = tables_of(model).task(RANKS, 2**40, constraints=ANY_SHARDING)
+        plan.write_text(make_plan(task, placement(), "test").to_json())
     fused = {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.1}
     sharders = [EmbeddingBagCollectionSharder(fused_params=fused)]
-    sharded = DistributedModelParallel(model, device=CPU, plan=load_plan(written, model), sharders=sharders)
+    sharded = DistributedModelParallel(model, device=CPU, plan=load_plan(plan, model), sharders=sharders)
     optimizer = torch.optim.SGD(dict(in_backward_optimizer_filter(sharded.named_parameters())).values(), 0.1)
     tables = record(tables_of(Model(), sharders=sharders), [batch(100 + k) for k in range(4)])
     with profiled_steps(folder, sharded, tables, batch_size=BATCH, steps=STEPS) as profiler:
@@ -100,4 +101,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))
