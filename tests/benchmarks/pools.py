@@ -42,15 +42,9 @@ def meta_tables(source: str, dims: Dims) -> Tables:
     drawn = mixed_dims(np.random.default_rng([0, 1]).random(len(unique)))
     means = np.array([2**j // 2 + 1 + (1 - law[:-1]).sum() for j, law in enumerate(tables.laws)])  # counts in each bin
     lookups = np.maximum(np.rint(tables.rows_by_bin @ means).astype(np.int64), unique)
-    return Tables(
-        tuple(f"{source}/t{t:04}" for t in range(len(unique))),
-        torch.from_numpy(tables.rows),
-        torch.from_numpy(np.full(len(unique), 16) if dims == "dim16" else drawn),
-        torch.from_numpy(lookups / tables.batch_size),
-        torch.from_numpy(tables.rows_by_bin / np.maximum(unique, 1)[:, None]),
-        torch.from_numpy(lookups),
-        torch.from_numpy(unique),
-    )
+    sizes = tables.rows, np.full(len(unique), 16) if dims == "dim16" else drawn, lookups / tables.batch_size
+    columns = *sizes, tables.rows_by_bin / np.maximum(unique, 1)[:, None], lookups, unique
+    return Tables(tuple(f"{source}/t{t:04}" for t in range(len(unique))), *map(torch.from_numpy, columns))
 
 
 def pool_of(dims: Dims, split: Split) -> Tables:

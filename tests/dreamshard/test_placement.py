@@ -9,8 +9,7 @@ from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.samples import sample_of
-from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
-from tests.helpers.tables import ROW_BYTES, tables_of, task_of, with_table
+from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, ROW_BYTES, sharded_task, tables_of, task_of, with_table
 
 
 def test_every_shard_has_its_rows_lookups_and_memory():

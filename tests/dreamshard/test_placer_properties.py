@@ -103,16 +103,13 @@ def _task(generator: torch.Generator, seed: int) -> PlacementTask:
         return int(torch.randint(low, high + 1, (), generator=generator))
 
     count, num_devices = drawn(1, 14), drawn(1, 5)
-    rows = [10 ** drawn(2, 6) + drawn(0, 99) for _ in range(count)]
-    dims = [4 * drawn(1, 32) for _ in range(count)]
-    pooling = [0.5 + drawn(0, 2000) / 50 for _ in range(count)]
-    tables = tables_of(rows, dims, pooling)
+    rows, dims = [10 ** drawn(2, 6) + drawn(0, 99) for _ in range(count)], [4 * drawn(1, 32) for _ in range(count)]
+    tables = tables_of(rows, dims, [0.5 + drawn(0, 2000) / 50 for _ in range(count)])
     sizes = PlacementTask(tables, 1, 0).table_bytes
     share = (1.0, 1.02, 1.1, 1.5, 4.0)[drawn(0, 4)]  # of an even share, and at least the largest table
     room = max(int(share * float(sizes.sum()) / num_devices) + 1, int(sizes.max()))
-    return PlacementTask(
-        tables, num_devices, room, name=f"random-{seed}", constraints=_constraints(tables, num_devices, room, drawn)
-    )
+    constraints = _constraints(tables, num_devices, room, drawn)
+    return PlacementTask(tables, num_devices, room, name=f"random-{seed}", constraints=constraints)
 
 
 def _constraints(tables: Tables, num_devices: int, room: int, drawn: Callable[[int, int], int]) -> Constraints:
@@ -124,13 +121,11 @@ def _constraints(tables: Tables, num_devices: int, room: int, drawn: Callable[[i
     if drawn(0, 1):
         excluded = drawn(0, last)
         pinned[names[1]] = tuple(device for device in range(num_devices) if device != excluded)
-    return Constraints(
-        pinned=pinned,
-        together=(frozenset(names[1:3]),) if drawn(0, 1) else (),
-        apart=(frozenset((names[0], names[3])),) if drawn(0, 1) else (),
-        memory_bytes_of=({drawn(0, last): 0} if not drawn(0, 3) else {})
-        | ({drawn(0, last): room * drawn(2, 8) // 4} if not drawn(0, 2) else {}),
-    )
+    together = (frozenset(names[1:3]),) if drawn(0, 1) else ()
+    apart = (frozenset((names[0], names[3])),) if drawn(0, 1) else ()
+    memory = {drawn(0, last): 0} if not drawn(0, 3) else {}
+    memory |= {drawn(0, last): room * drawn(2, 8) // 4} if not drawn(0, 2) else {}
+    return Constraints(pinned=pinned, together=together, apart=apart, memory_bytes_of=memory)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.sharding_planner import DreamShardPlanner
 from dreamshard.torchrec import load_plan, tables_of
-from tests.helpers.gloo_ranks import RATE, copy_tables, failures_of, table_parts, train_a_step
+from tests.helpers.sharded_dlrm import RATE, copy_tables, failures_of, table_parts, train_a_step
 
 BATCH, ROWS, DIM = 5, 37, 16
 

@@ -186,19 +186,18 @@ def test_training_is_one_adam_that_keeps_gradients_of_zero():
                 torch.testing.assert_close(weight, expected.get_parameter(name), rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    "constraints",
-    [
-        Constraints(reserve_bytes=2**33 - 126_000_000),
-        Constraints(memory_bytes_of={0: 2**18, 2: 2**20}),
-        Constraints(memory_bytes_of={1: 0}),
-        Constraints(pinned=dict.fromkeys(pool_of(14).names[:5], (2,))),
-    ],
-    ids=["a reserve", "unequal devices", "an excluded device", "pinned tables"],
-)
-def test_the_placer_sees_the_room_and_tables_of_each_device(constraints):
+SEEN = {
+    "a reserve": {"reserve_bytes": 2**33 - 126_000_000},
+    "unequal devices": {"memory_bytes_of": {0: 2**18, 2: 2**20}},
+    "an excluded device": {"memory_bytes_of": {1: 0}},
+    "pinned tables": {"pinned": dict.fromkeys(pool_of(14).names[:5], (2,))},
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_the_placer_sees_the_room_and_tables_of_each_device(name):
     placer = make_placer(start_training(pool_of(24), PAPER, seed=0))
-    task = PlacementTask(pool_of(14), 3, 2**33, constraints=constraints)
+    task = PlacementTask(pool_of(14), 3, 2**33, constraints=Constraints(**SEEN[name]))
     assert violation(task, placer.place(replace(task, constraints=Constraints())))
     assert not violation(task, placer.place(task))
     with pytest.raises(NoPlacementError):
