@@ -16,7 +16,6 @@ from dreamshard.testbeds import TestbedSetup, open_testbed
 from tests.helpers.tables import pool_of, roomy_task
 
 
-
 @pytest.fixture
 def read(tmp_path):
     """Write a hardware file and read it."""
