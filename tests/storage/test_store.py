@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -8,9 +8,6 @@ from uuid import uuid4
 import pytest
 import torch
 
-from dreamshard.costs import CostSample
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from storage import notebook
 from storage.lake import catalog
@@ -25,7 +22,7 @@ def opened(**environ: str) -> Store:
     return open_store(Settings.from_environment(environ))
 
 
-def test_a_shared_store_holds_all_but_the_homes_own(tmp_path: Path):
+def test_a_shared_store_holds_all_but_the_homes_own(tmp_path):
     store = opened(DREAMSHARD_HOME=str(tmp_path / "home"), DREAMSHARD_STORE="memory://team/a b")
     shared = (store.lake.root, store.checkpoints, store.evaluations, store.artifact_root)
     names = ("lake", "checkpoints", "evaluations", "mlartifacts")
@@ -48,13 +45,13 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("below", ["", "home"])
-def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path: Path, below: str):
+def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path, below):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError):
         opened(DREAMSHARD_HOME=str(tmp_path / "file" / below))
 
 
-def test_a_read_only_home_opens_for_readers(tmp_path: Path):
+def test_a_read_only_home_opens_for_readers(tmp_path):
     settings = opened(DREAMSHARD_HOME=str(tmp_path))
     with read_only(tmp_path):
         assert open_store(settings, reads_only=True) == settings
@@ -63,9 +60,7 @@ def test_a_read_only_home_opens_for_readers(tmp_path: Path):
 
 
 @pytest.mark.parametrize("address", ["file:///proc/dreamshard", "s3://nobody/x"])
-def test_a_store_that_cannot_be_written_is_one_clear_error(
-    tmp_path: Path, s3_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, address: str
-):
+def test_a_store_that_cannot_be_written_is_one_clear_error(tmp_path, s3_environment, monkeypatch, address):
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError):
@@ -73,7 +68,7 @@ def test_a_store_that_cannot_be_written_is_one_clear_error(
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_a_store_may_be_a_folder_and_mlflows_files_elsewhere(tmp_path: Path, form: str):
+def test_a_store_may_be_a_folder_and_mlflows_files_elsewhere(tmp_path, form):
     environment = {"DREAMSHARD_HOME": str(tmp_path / "home"), "DREAMSHARD_STORE": form.format(tmp_path / "drive")}
     settings = Settings.from_environment(environment | {"DREAMSHARD_ARTIFACTS": "s3://models/dreamshard"})
     assert settings.lake_root == tmp_path / "drive" / "lake"
@@ -82,7 +77,7 @@ def test_a_store_may_be_a_folder_and_mlflows_files_elsewhere(tmp_path: Path, for
 
 
 @pytest.mark.parametrize("address", ["s4://team", "gs://team"])
-def test_an_address_that_nothing_installed_reads_is_refused(tmp_path: Path, address: str):
+def test_an_address_that_nothing_installed_reads_is_refused(tmp_path, address):
     with pytest.raises(ValueError):
         Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": address})
 
@@ -105,7 +100,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     return open_store()
 
 
-def test_what_a_lake_is_given_comes_back(settings: Store, tables: Tables, task: PlacementTask, sample: CostSample):
+def test_what_a_lake_is_given_comes_back(settings, tables, task, sample):
     lake, version = settings.lake, settings.lake.write_dataset(tables, "by hand")
     assert (lake.newest_dataset(), lake.read_dataset(version).names) == (version, tables.names)
     table = WorkloadTable("e", 10, 4, Lookups(torch.tensor([1, 1, 3]), torch.tensor([0, 1, 3])))
@@ -125,7 +120,7 @@ def test_what_a_lake_is_given_comes_back(settings: Store, tables: Tables, task: 
 
 
 @pytest.mark.parametrize("settings", ["s3"], indirect=True)
-def test_the_catalog_file_opens_in_another_process(settings: Settings, version: str):
+def test_the_catalog_file_opens_in_another_process(settings, version):
     catalog.write_catalog(settings)
     assert len(notebook.view("tables", home=str(settings.store_root))) == 4
     reader = (

@@ -9,11 +9,8 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from dreamshard.costs import CostSample
-from dreamshard.tasks import PlacementTask
 from storage.filesystem import list_files, writing
 from storage.lake import catalog
-from storage.lake.lake import Lake
 from storage.lake.parquet_files import HIVE_COLUMNS, hive_folder, read_parquet_files, write_parquet
 from storage.lake.schemas import datasets
 from storage.settings import Settings
@@ -28,9 +25,7 @@ def found(settings: Settings, sql: str) -> list[tuple]:
     return [tuple(row.values()) for row in query(settings, sql)]
 
 
-def test_an_evaluation_keeps_versions_and_ignores_misfits(
-    lake: Lake, settings: Settings, task: PlacementTask, version: str
-):
+def test_an_evaluation_keeps_versions_and_ignores_misfits(lake, settings, task, version):
     rows = [make_evaluation(task, placer, ms) for placer, ms in (("champion", 4.0), ("new", 2.0), ("random", math.inf))]
     placers = {"champion": {"model_version": "models:/m/3"}}
     lake.write_evaluation(rows, placers, "key", dataset_version=version, **WHERE)
@@ -40,9 +35,7 @@ def test_an_evaluation_keeps_versions_and_ignores_misfits(
 
 
 @pytest.mark.parametrize("view", catalog.VIEWS)
-def test_a_view_has_its_columns_before_the_first_file(
-    settings: Settings, view: str, request: pytest.FixtureRequest, lake: Lake, task: PlacementTask
-):
+def test_a_view_has_its_columns_before_the_first_file(settings, view, request, lake, task):
     described = f"select column_name, column_type from (describe from {view})"
     empty = found(settings, described)
     assert found(settings, f"from {view}") == []
@@ -55,7 +48,7 @@ def test_a_view_has_its_columns_before_the_first_file(
         assert [name for name, _ in empty] == datasets()[view].names
 
 
-def test_a_sample_is_one_row_and_each_of_its_devices_is_one(settings: Settings, filled: None):
+def test_a_sample_is_one_row_and_each_of_its_devices_is_one(settings, filled):
     by_hardware = found(settings, "select hardware, avg(overall_ms) as mean from cost_samples group by 1")
     assert by_hardware == [("simulated H100", 2.0)]
     first, second = found(
@@ -67,7 +60,7 @@ def test_a_sample_is_one_row_and_each_of_its_devices_is_one(settings: Settings, 
     assert second == (1, pytest.approx(2.0), 2, 30 * (2 * 16 + 4) + 40 * (2 * 32 + 4), 48, None, ["d", "e"])
 
 
-def test_placements_name_devices_and_a_testbeds_query_opens_its_files(settings: Settings, filled: None):
+def test_placements_name_devices_and_a_testbeds_query_opens_its_files(settings, filled):
     sql = "explain analyze select count(*) from device_costs where testbed = 'simulated:h100'"
     assert "1/2" in str(found(settings, sql)), "only the files of one testbed are opened"
     rows = found(settings, "select origin, testbed, placer, table_name, device from placements order by all")
@@ -76,16 +69,14 @@ def test_placements_name_devices_and_a_testbeds_query_opens_its_files(settings: 
     assert rows[6:] == [("evaluation", "cluster", "random", n, d) for n, d in (("a", 0), ("d", 0), ("e", 1))]
 
 
-def test_a_query_that_fails_is_one_sentence_with_the_views(settings: Settings):
+def test_a_query_that_fails_is_one_sentence_with_the_views(settings):
     for sql in ("select nope from cost_samples", "selec 1", "select * from costs"):
         with pytest.raises(ValueError) as caught:
             query(settings, sql)
         assert "\n" not in str(caught.value)
 
 
-def test_the_catalog_is_replaced_under_an_open_reader(
-    settings: Settings, request: pytest.FixtureRequest, lake: Lake, task: PlacementTask, version: str
-):
+def test_the_catalog_is_replaced_under_an_open_reader(settings, request, lake, task, version):
     counted = "select count(*) from cost_samples"
     catalog.write_catalog(settings)
     with duckdb.connect(settings.catalog_path, read_only=True) as reader:
@@ -101,7 +92,7 @@ def test_the_catalog_is_replaced_under_an_open_reader(
 
 @pytest.mark.parametrize("damage", [lambda _: b"", lambda valid: valid[: len(valid) // 2]], ids=["empty", "truncated"])
 @pytest.mark.parametrize("use", [lambda s: query(s, "from tables"), catalog.write_catalog], ids=["sql", "catalog"])
-def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(settings: Settings, filled: None, damage, use):
+def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(settings, filled, damage, use):
     [valid, *_] = list_files(settings.lake_root / "cost_samples", "**/*.parquet")
     with writing(valid.parent / "damaged.parquet") as file:
         file.write(damage(valid.read_bytes()))
@@ -132,7 +123,7 @@ def assert_opens_everywhere(folder: Path) -> int:
     return len(expected)
 
 
-def test_every_folder_opens_in_every_library(lake: Lake, task: PlacementTask, sample: CostSample, filled: None):
+def test_every_folder_opens_in_every_library(lake, task, sample, filled):
     version = "001234567890"  # looks like a number to a reader that guesses
     append_samples(lake, [sample], "run", 1, version)
     where = {"dataset_version": version, "testbed": "7", "hardware": "x"}
@@ -147,7 +138,7 @@ def test_every_folder_opens_in_every_library(lake: Lake, task: PlacementTask, sa
 
 
 @pytest.mark.parametrize("value", ["a/b=c", "x=y", "~", "100 %"])
-def test_a_folder_says_its_value_and_is_read_whatever_the_value(tmp_path: Path, value: str):
+def test_a_folder_says_its_value_and_is_read_whatever_the_value(tmp_path, value):
     file = hive_folder(tmp_path, testbed=value) / "one.parquet"
     write_parquet(file, pa.table({"testbed": [value], "device": [1]}))
     assert pq.read_schema(file).names == ["device"]

@@ -12,15 +12,14 @@ from datetime import datetime
 import pytest
 import torch
 
-from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
-from dreamshard.tables import Tables, concatenate
+from dreamshard.costs import DeviceCosts, Exchange, ExchangeSample, Infeasible
+from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
 from storage.lake.sample_buffer import collecting
-from storage.settings import Settings
 from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
@@ -36,7 +35,7 @@ def lookups_of(name: str, indices: list[int]) -> WorkloadTable:
     return WorkloadTable(name, 10, 4, Lookups(torch.tensor(indices, dtype=torch.int32), offsets), poolings=2.0)
 
 
-def test_tables_come_back_bit_for_bit_and_the_last_are_the_newest(lake: Lake, tables: Tables, version: str):
+def test_tables_come_back_bit_for_bit_and_the_last_are_the_newest(lake, tables, version):
     back = lake.read_dataset(version)
     assert back.names == tables.names
     for name in ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows", "block_share"):
@@ -54,7 +53,7 @@ def test_tables_come_back_bit_for_bit_and_the_last_are_the_newest(lake: Lake, ta
     assert (lake.newest_dataset(), lake.has_dataset(other)) == (version, True)
 
 
-def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
+def test_datasets_that_share_a_table_share_its_lookups(lake):
     first, second, third = (lookups_of(*one) for one in (("a", [1, 1, 3]), ("b", [5, 5, 5]), ("c", [2, 3, 4])))
     for dataset in ([first, second], [first, third]):
         described = [statistics(table) for table in dataset]
@@ -68,7 +67,7 @@ def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
     assert len(list_file_infos(lake.root / "lookups")) == 3
 
 
-def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, version: str, tables: Tables):
+def test_tasks_come_back_as_they_were_drawn(lake, task, version, tables):
     drawn = [task, PlacementTask(tables.select([3, 1]), 4, 2**40, name="train-001", devices_per_host=2)]
     key = lake.write_tasks(drawn, version, "train", seed=3)
     assert lake.write_tasks(drawn, version, "train", seed=3) == key
@@ -80,7 +79,7 @@ def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, ver
         lake.read_tasks(version, "test", "other")
 
 
-def test_samples_come_back_bit_for_bit_in_order(lake: Lake, sample: CostSample, version: str):
+def test_samples_come_back_bit_for_bit_in_order(lake, sample, version):
     later = make_sample(replace(sample.task, devices_per_host=1), [0, 0, 1], testbed="cluster", ms=0.7)
     append_samples(lake, [later], "run", 2, version)
     append_samples(lake, [sample], "run", 1, version)
@@ -95,9 +94,7 @@ def test_samples_come_back_bit_for_bit_in_order(lake: Lake, sample: CostSample, 
             assert getattr(back.task, name) == getattr(own.task, name), name
 
 
-def test_every_round_is_kept_and_the_least_disturbed_counts(
-    lake: Lake, settings: Settings, sample: CostSample, version: str
-):
+def test_every_round_is_kept_and_the_least_disturbed_counts(lake, settings, sample, version):
     slow = replace(sample, costs=DeviceCosts(2 * sample.costs.phases_ms))
     rounds = [replace(slow, round=0), replace(sample, round=1), replace(slow, round=2)]
     again = [replace(slow, repeat=1), replace(slow, repeat=9, is_reference=True)]
@@ -114,7 +111,7 @@ def test_every_round_is_kept_and_the_least_disturbed_counts(
         assert list(query(settings, sql)[0].values()) == expected
 
 
-def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, sample: CostSample, version: str):
+def test_the_same_samples_again_add_nothing_even_among_new_ones(lake, sample, version):
     other = make_sample(sample.task, [0, 0, 0])
     first = append_samples(lake, [sample], "run", 1, version)
     before = files(lake)
@@ -124,7 +121,7 @@ def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, samp
     assert len(lake.read_cost_samples("run")) == 2
 
 
-def test_a_repeated_evaluation_replaces_the_one_before(lake: Lake, task: PlacementTask, version: str):
+def test_a_repeated_evaluation_replaces_the_one_before(lake, task, version):
     where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
     for took in (3.0, 4.0):
         rows = [make_evaluation(task, name, took) for name in ("dreamshard", "random")]
@@ -136,7 +133,7 @@ def test_a_repeated_evaluation_replaces_the_one_before(lake: Lake, task: Placeme
     assert {row["overall_ms"] for row in kept} == {4.0}
 
 
-def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: str, task: PlacementTask):
+def test_writers_of_one_run_at_the_same_time_lose_nothing(lake, version, task):
     def write(base: float):
         for i in range(10):
             append_samples(lake, [make_sample(task, [0, 1, 0], ms=base + i)], "run", 1, version)
@@ -146,9 +143,7 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
     assert len(lake.read_rounds("run")) == 30
 
 
-def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
-    lake: Lake, settings: Settings, sample: CostSample, version: str
-):
+def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(lake, settings, sample, version):
     nothing, why = DeviceCosts(torch.zeros(2, 4)), Infeasible(device=1, asked_bytes=3000, free_bytes=2000)
     misfit = replace(sample, costs=nothing, repeats=0, infeasible=why)
     append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
@@ -168,7 +163,7 @@ def described(sample: ExchangeSample) -> str:
     return str([value for name, value in sorted(values.items()) if name != "exchange"])
 
 
-def test_exchanges_come_back_as_they_were_measured(lake: Lake, settings: Settings):
+def test_exchanges_come_back_as_they_were_measured(lake, settings):
     sent = (
         Exchange(sent_bytes=torch.tensor([8, 8, 8, 4]), devices_per_host=2),
         Exchange(sent_bytes=torch.tensor([64, 64])),
@@ -193,7 +188,7 @@ def file_count(lake: Lake, dataset: str) -> int:
     return len(list_file_infos(lake.root / dataset))
 
 
-def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake: Lake, version: str, task: PlacementTask):
+def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake, version, task):
     placements = [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
     with suppress(RuntimeError), collecting(lake, "run", 1, version) as keep:
         for placement in placements:
@@ -229,7 +224,7 @@ with buffer.collecting(Lake(Path(sys.argv[1]), Path("unused")), "run", 1, sys.ar
 
 @pytest.mark.processes
 @pytest.mark.parametrize("moment", ["before", "while"])
-def test_a_killed_process_loses_and_duplicates_no_sample(lake: Lake, version: str, task: PlacementTask, moment: str):
+def test_a_killed_process_loses_and_duplicates_no_sample(lake, version, task, moment):
     """Killed before its samples were in the lake, and after, but while the buffer held them too."""
     command = [sys.executable, "-c", f"'{moment}'\n{KILLED}", str(lake.root), version]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

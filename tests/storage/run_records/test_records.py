@@ -6,7 +6,6 @@ from dreamshard.evaluation import PairedComparison
 from dreamshard.training import TrainingConfig
 from storage.run_records import checkpoints, report_store
 from storage.run_records.report_store import EvaluationReport, PlacerFigures
-from storage.store import Store
 from tests.helpers.samples import four_tables
 from tests.helpers.trained import start_training
 
@@ -24,7 +23,7 @@ FACTS |= {"task_names": ("test-000",), "versions": {"champion 3": "3"}, "trainin
 REPORT = EvaluationReport(placers=(PlacerFigures(**FIGURES),), gains={"dreamshard": {"random": NEVER}}, **FACTS)
 
 
-def test_a_report_is_read_as_written_without_infinities(store: Store):
+def test_a_report_is_read_as_written_without_infinities(store):
     report_store.save(store, REPORT)
     assert report_store.load(store, "a") == REPORT
     text = report_store.path(store, "a").read_text()
@@ -32,7 +31,7 @@ def test_a_report_is_read_as_written_without_infinities(store: Store):
     assert "NaN" not in text
 
 
-def test_a_report_that_is_requested_again_is_the_newest(store: Store):
+def test_a_report_that_is_requested_again_is_the_newest(store):
     for key in ("a", "b"):
         report_store.save(store, replace(REPORT, key=key))
         report_store.mark_newest(store, "training", key)
