@@ -10,7 +10,7 @@ from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.placement import Placement
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingAlgorithm, TrainingConfig, TrainingState, with_algorithm
+from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.benchmarks.gains import Costs, gain_over
 from tests.benchmarks.pools import TRAINED, Dims, pool_of, tasks
@@ -23,15 +23,7 @@ PLACED_ON = (4, 8, 128)
 EXCHANGED_BYTES = 2**27  # more than a device sends at 800x128
 
 
-def row(
-    name: str,
-    value: float,
-    unit: str,
-    bar: float | None = None,
-    reference: float | None = None,
-    *,
-    more_is_better: bool = False,
-) -> Row:
+def row(name: str, value: float, unit: str, bar=None, reference=None, *, more_is_better: bool = False) -> Row:
     """One line of the table; `ratio` above 1 beats the bar, or the reference where there is no bar."""
     against = bar if bar is not None else reference
     ratio = None if against is None or not value else (value / against if more_is_better else against / value)
@@ -44,16 +36,7 @@ def trained(dims: Dims, seed: int, algorithm: Algorithm = "dreamshard", law: Law
     return law_state(dims, seed, law, with_algorithm(TrainingConfig(), algorithm))
 
 
-def law_state(
-    dims: Dims,
-    seed: int,
-    law: Law,
-    config: TrainingConfig,
-    method: TrainingAlgorithm | None = None,
-    *,
-    exchanges: bool = True,
-    noise: float = NOISE,
-) -> TrainingState:
+def law_state(dims: Dims, seed: int, law: Law, config, method=None, *, exchanges=True, noise=NOISE) -> TrainingState:
     """A state trained at 50x4 by a law, as in Algorithm 1; `method` instead of the algorithm that `config` names.
 
     Ten all-to-alls of each number of devices in `PLACED_ON` are measured as well, unless there are to be no `exchanges`.

@@ -231,14 +231,7 @@ def compare_tables(reference: torch.nn.Module, sharded: DistributedModelParallel
         compare({name: part}, {name: state[name][ranges]}, **options)
 
 
-def train_a_step(
-    reference: torch.nn.Module,
-    sharded: DistributedModelParallel,
-    inputs: Callable[[int], tuple],
-    loss: Callable[[Outputs], torch.Tensor],
-    replicas: dist.ProcessGroup | None = None,
-    **options: Any,
-) -> None:
+def train_a_step(reference: torch.nn.Module, sharded: DistributedModelParallel, inputs, loss, replicas=None, **options):
     """Outputs before, and weights after it, are those of the reference, which trains on the samples of all ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     dense = dict(in_backward_optimizer_filter(sharded.named_parameters())).values()
