@@ -93,18 +93,13 @@ def test_a_row_holds_the_least_round_of_each_repeat_and_the_prediction():
         assert (each.predicted_ms, each.fits) == (7.0, True)
 
 
-def test_placers_that_agree_share_a_measurement():
-    measure = Recorder()
-    rows = run(measure, placers={**PLACERS, "same": Fixed("same", (0, 1))}, repeats=1)
+def test_placers_that_agree_share_a_measurement_and_a_reference_is_measured_too():
+    measure, placers = Recorder(), {**PLACERS, "same": Fixed("same", (0, 1))}
+    by_name = {row.placer: row.repeats_ms for row in run(measure, placers, repeats=1) if row.task.name == "one"}
     assert len(measure.order) == 8
-    by_name = {row.placer: row.repeats_ms for row in rows if row.task.name == "one"}
     assert by_name["same"] == by_name["left"]
-
-
-def test_a_reference_placement_is_measured_with_each_fifth_group():
-    measure = Recorder()
     run(measure, repeats=6, reference=(TASKS[0], Placement.whole((0, 0), 2)))
-    assert measure.references == 3 * 2, "of groups 0, 5 and 10, two rounds each"
+    assert measure.references == 3 * 2, "with groups 0, 5 and 10, two rounds each"
 
 
 @pytest.mark.parametrize(
@@ -118,17 +113,14 @@ def test_measuring_starts_after_every_placer_placed_every_task(placers, error):
     assert measure.order == []
 
 
-def test_a_placer_without_room_fails_on_that_task_alone():
-    rows = run(Recorder(), placers={**PLACERS, "other": Fixed("no room")})
+def test_a_placer_without_room_fails_on_that_task_or_is_left_out():
+    placers = {**PLACERS, "other": Fixed("no room")}
+    rows = run(Recorder(), placers)
     fits = {row.task.name: (row.fits, row.placement is None) for row in rows if row.placer == "other"}
     assert fits == {"one": (True, False), "two": (False, True)}
     assert not paired_comparison(rows, "other", "left").fits
     assert prediction_figures(rows)[0] > 0
-
-
-def test_an_optional_placer_without_room_is_left_out():
-    rows = run(Recorder(), placers={**PLACERS, "other": Fixed("no room")}, optional=["other"])
-    assert {row.placer for row in rows} == PLACERS.keys()
+    assert {row.placer for row in run(Recorder(), placers, optional=["other"])} == PLACERS.keys()
 
 
 def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
@@ -191,21 +183,16 @@ def test_tasks_of_the_same_tables_count_as_one():
 def test_repeats_of_one_task_are_paired_by_repeat():
     rows = [row("new", "model", 9.0, 16.0), row("old", "model", 10.0, 20.0, device=(0, 0))]
     found = paired_comparison(rows, "new", "old", "repeats")
-    assert found.mean_gain == pytest.approx(1 - 0.72**0.5), (
-        "ratios 0.9 and 0.8, however much the repeats themselves differ"
-    )
+    assert found.mean_gain == pytest.approx(1 - 0.72**0.5), "ratios 0.9 and 0.8, though the repeats differ"
     assert found.low < -0.5 < 0.5 < found.high
     assert (found.num_tasks, found.num_repeats, found.over) == (1, 2, "repeats")
     exact = [row("new", "model", 9.0, 9.0), row("old", "model", 10.0, 10.0, device=(0, 0))]
     assert paired_comparison(exact, "new", "old", "repeats").low is None
     with pytest.raises(ValueError):
         paired_comparison([*rows, row("new", "b", 1.0), row("old", "b", 1.0)], "new", "old", "repeats")
-
-
-def test_the_same_placement_on_renamed_devices_saves_nothing():
-    rows = [row("new", "model", 9.0, 9.1), row("old", "model", 10.0, 9.9, device=(1, 0))]
-    found = paired_comparison(rows, "new", "old", "repeats")
-    assert (found.is_same_placement, found.mean_gain, found.low) == (True, 0.0, None)
+    renamed = [rows[0], row("old", "model", 10.0, 9.9, device=(1, 0))]
+    same = paired_comparison(renamed, "new", "old", "repeats")
+    assert (same.is_same_placement, same.mean_gain, same.low) == (True, 0.0, None), "devices with other names"
 
 
 def test_the_best_baseline_is_the_cheapest_rule_of_thumb():
@@ -226,8 +213,8 @@ def test_prediction_error_counts_a_shared_placement_once():
     assert error == pytest.approx((0.1 + 0.5 + 0.6) / 3)
     assert rank == pytest.approx(0.5)  # ranks 2, 1, 3 against 1, 2, 3
     splits = [
-        row("x", "a", 10.0, predicted_ms=11.0, dim=(8, 8)),
-        row("y", "a", 20.0, predicted_ms=10.0, dim=(4, 12)),
+        row(*each, predicted_ms=ms, dim=dim)
+        for *each, ms, dim in (("x", "a", 10.0, 11.0, 8), ("y", "a", 20.0, 10.0, 4))
     ]
     assert prediction_figures(splits)[0] == pytest.approx((0.1 + 0.5) / 2), "two placements on equal devices"
 

@@ -66,11 +66,8 @@ def test_a_recipe_keeps_its_sizes_for_its_own_tables(name):
 @pytest.mark.parametrize(
     ("testbed", "base", "batch_size"),
     [
-        ("simulated:a100", "default", DEFAULT_BATCH),
-        ("emulated", "default", DEFAULT_BATCH),
-        ("cluster:ray:cuda", "default", DEFAULT_BATCH),
-        ("cluster:ray:cpu", "default", 1024),
-        ("simulated", "smoke", 512),
+        *((name, "default", DEFAULT_BATCH) for name in ("simulated:a100", "emulated", "cluster:ray:cuda")),
+        *(("cluster:ray:cpu", "default", 1024), ("simulated", "smoke", 512)),
     ],
 )
 def test_the_batch_size_is_for_gpus_if_one_is_measured(monkeypatch, testbed, base, batch_size):

@@ -73,9 +73,8 @@ def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
     assert "rank 3: 1 GiB of weights, 0 GiB of optimizer state, gradients and caches, " in caplog.text
     assert "0.8 GiB are reserved" in caplog.text
     absolute, further = FixedAbsoluteStorageReservation(GIB // 4), Constraints(reserve_bytes=GIB // 2)
-    planner(topology=tight, storage_reservation=absolute, placement_constraints=further).plan(
-        make_model(1000), SHARDERS
-    )
+    both = planner(topology=tight, storage_reservation=absolute, placement_constraints=further)
+    both.plan(make_model(1000), SHARDERS)
     assert "0.75 GiB are reserved" in caplog.text, "as much as is applied"
     assert "Compute Kernels Embedding Weights" in caplog.text, "TorchRec's table"
     more = planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(0.6), constraints=only)
@@ -93,7 +92,7 @@ def test_the_optimizers_state_takes_memory():
     assert planner().model(make_model(), fused).details[0].optimizer == "rowwise_adagrad"
 
 
-def test_measured_lookups_replace_what_is_assumed():
+def test_measured_and_given_lookups_replace_what_is_assumed():
     measured = planner().model(make_model(), SHARDERS).tables.select([0])
     columns = measured.columns(torch.tensor([0])) | {"pooling_factor": torch.tensor([9.0], dtype=torch.float64)}
     measured = type(measured)(("a",), **columns)
@@ -102,12 +101,9 @@ def test_measured_lookups_replace_what_is_assumed():
     assert "how often b, c, d, s are looked up is not known" in again.lookup_notes[0]
     with pytest.raises(ValueError):
         planner(tables=measured).model(make_model(rows=7), SHARDERS)
-
-
-def test_lookups_and_vectors_add_up_over_features_and_poolings():
     own = ParameterConstraints(pooling_factors=[2.0, 5.0], num_poolings=[3.0, 1.0])
     tables = planner(constraints={"c": own}).model(make_model(), SHARDERS).tables
-    assert tables.named(["c"]).pooling_factor.tolist() == [2.0 * 3 + 5.0 * 1]
+    assert tables.named(["c"]).pooling_factor.tolist() == [2.0 * 3 + 5.0 * 1], "over features and poolings"
     assert tables.named(["c"]).sent_dim.tolist() == [64 * (3 + 1)]
     assert tables.vectors.tolist() == [1.0, 1.0, 4.0, 1.0, 1.0]
 
@@ -133,13 +129,13 @@ def test_a_grid_is_planned_only_if_it_is_named():
     assert "grid_shard" not in constrained(ParameterConstraints()).sharding_types_of["a"]
 
 
+TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise")
+CACHED = ["fused_uvm_caching"]
+
+
 @pytest.mark.parametrize(
     ("kernels", "types", "cached"),
-    [
-        (["dense"], ("data_parallel",), "never"),
-        (["fused_uvm_caching"], ("table_wise", "column_wise", "row_wise", "table_row_wise"), "must"),
-        (["fused", "fused_uvm_caching"], ("table_wise", "column_wise", "row_wise", "table_row_wise"), "may"),
-    ],
+    [(["dense"], ("data_parallel",), "never"), (CACHED, TYPES, "must"), (["fused", *CACHED], TYPES, "may")],
 )
 def test_compute_kernels_are_honoured(kernels, types, cached):
     found = constrained(ParameterConstraints(compute_kernels=kernels))
@@ -184,24 +180,16 @@ def test_any_placer_may_place_but_not_against_constraints():
 
 
 def test_all_of_the_further_constraints_narrow_torchrecs():
-    further = Constraints(
-        sharding_types_of={"a": ("row_wise", "grid_shard")},
-        cached_share_of={"c": 0.5, "d": 0.0},
-        narrowest_columns_of={"b": 8, "c": 32},
-    )
+    grids, caches = {"a": ("row_wise", "grid_shard")}, {"c": 0.5, "d": 0.0}
+    further = Constraints(sharding_types_of=grids, cached_share_of=caches, narrowest_columns_of={"b": 8, "c": 32})
     both = constrained(ParameterConstraints(min_partition=16), "b", own=further)
     assert both.sharding_types_of["a"] == ("row_wise", "grid_shard"), "a grid is for who names it"
     assert "column_wise" in both.sharding_types_of["b"]
     assert [both.may_be_cached(name) for name in "abcd"] == [True, True, True, False]
     assert both.cached_share_of == {"c": 0.5, "d": 0.0}
     assert both.narrowest_columns_of == {"b": 16, "c": 32}
-
-
-def test_explicit_ways_are_not_widened():
-    explicit = Constraints(sharding_types=("table_wise", "column_wise"), caching=False)
-    found = constrained(ParameterConstraints(), own=explicit)
-    assert found.sharding_types_of["a"] == ("table_wise", "column_wise")
-    assert not found.may_be_cached("a")
+    explicit = constrained(ParameterConstraints(), own=Constraints(sharding_types=TYPES[:2], caching=False))
+    assert (explicit.sharding_types_of["a"], explicit.may_be_cached("a")) == (TYPES[:2], False), "not widened"
     assert constrained(ParameterConstraints(), own=Constraints(pinned={"b": (1,)})).may_be_cached("a")
 
 

@@ -32,12 +32,9 @@ class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        tables = [
-            EmbeddingBagConfig(
-                name=name, num_embeddings=1000 * (1 + t % 7), embedding_dim=8 << t % 4, feature_names=[name]
-            )
-            for t, name in enumerate(NAMES)
-        ]
+        sizes = [{"num_embeddings": 1000 * (1 + t % 7), "embedding_dim": 8 << t % 4} for t in range(TABLES)]
+        named = zip(NAMES, sizes, strict=True)
+        tables = [EmbeddingBagConfig(name=name, feature_names=[name], **size) for name, size in named]
         self.bags = EmbeddingBagCollection(tables=tables, device=CPU)
         self.dense = torch.nn.Linear(sum(table.embedding_dim for table in tables), 1)
 
@@ -66,14 +63,8 @@ def placement() -> Placement:
 def profile(folder: Path, *plan: Path) -> None:
     """Run the job by its own placement or by a plan; raises with what its ranks printed."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    ran = subprocess.run(
-        [*launcher, "-m", __name__, str(folder), *map(str, plan)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    how = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "capture_output": True, "text": True, "timeout": 150}
+    ran = subprocess.run([*launcher, "-m", __name__, *map(str, (folder, *plan))], check=False, **how)
     assert not ran.returncode, ran.stderr[-15000:]
 
 

@@ -111,14 +111,20 @@ def removable(store: Store) -> list[retention.StoredFile]:
     return retention.find_removable(store, datetime.now(UTC) - timedelta(days=90))
 
 
-def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
+def test_what_is_old_goes_as_planned_and_what_a_version_needs_stays(store: Store):
     comparisons = [store.evaluations / f"{key(name)}.json" for name in ("named", "forgotten")]
     for path in comparisons:
         write_json(path, {"key": path.stem})
     registry.tag(store, "1", {"comparison": key("named")})
-    age(list(shared_files(store)))
+    age(before := list(shared_files(store)))
+    removals = removable(store)
+    planned = {row["kind"]: row for row in retention.prune(store, older_than_days=90, delete=False)}
+    assert list(shared_files(store)) == before, "a plan removes nothing"
+    assert planned["checkpoints"]["files"] == 4 * (3 * ITERATIONS + 1)  # first, fourth, fifth and last
+    assert planned["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
+    assert planned["all"]["bytes"] == sum(each.info.path.stat().st_size for each in removals)
     before = {name: facts(store, name) for name in ("second", "third", "last")}
-    retention.remove_files(removable(store))
+    retention.remove_files(removals)
     assert facts(store, "third") == before["third"], "the version"
     assert facts(store, "second")[0][:ITERATIONS] == before["second"][0][:ITERATIONS], "what the version went on from"
     assert facts(store, "last")[4] == before["last"][4], "the tables ingested last"
@@ -131,16 +137,6 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     assert removable(store) == []
     for view in catalog.VIEWS:
         query(store, f"select * from {view}")
-
-
-def test_a_plan_removes_nothing_and_counts_what_it_found(store: Store):
-    age(list(shared_files(store)))
-    before, removals = list(shared_files(store)), removable(store)
-    table = {row["kind"]: row for row in retention.prune(store, older_than_days=90, delete=False)}
-    assert list(shared_files(store)) == before
-    assert table["checkpoints"]["files"] == 4 * (3 * ITERATIONS + 1)  # first, fourth, fifth and last
-    assert table["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
-    assert table["all"]["bytes"] == sum(each.info.path.stat().st_size for each in removals)
 
 
 def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):

@@ -1,13 +1,99 @@
+import json
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from dreamshard.hardware import links
-from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS
+from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, hardware, preset_of
 from dreamshard.hardware.links import NETWORK_SHARE, PEER_S, collective_s, collective_times, collectives_s
+from dreamshard.placement import Placement
+from dreamshard.testbeds import TestbedSetup, open_testbed
+from tests.helpers.tables import pool_of, roomy_task
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write a hardware file and read it."""
+
+    def written(text, name="my_cluster.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return hardware(str(path))
+
+    return written
+
+
+def test_a_preset_has_its_name_and_says_how_its_link_is_modelled():
+    assert hardware("h100") is hardware("H100") is H100
+    assert all(spec.link_curve for spec in PRESETS.values())
+    with pytest.raises(ValueError):
+        hardware("tpu")
+    with pytest.raises(ValueError):
+        hardware("gone.yaml")
+
+
+def test_a_drivers_name_finds_its_preset():
+    names = {"A100-SXM4-80GB": "a100", "A100-SXM4-40GB": "a100-40gb", "GB200": "gb200", "L40S": "l40s"}
+    names |= {"RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000", "GeForce RTX 2080 Ti": "rtx2080ti"}
+    assert {name: preset_of(f"NVIDIA {name}").name for name in names} == names
+    assert preset_of("Tesla T4").name == "t4"
+
+
+def test_a_file_overrides_a_preset_and_names_other_hardware(read):
+    text = "base: h100\nmemory: 94 GB\ndevices_per_host: 4\nnetwork_bandwidth: 200 Gbit/s\n"
+    spec = read(text)
+    assert spec.name.startswith("my_cluster-")
+    assert spec == replace(H100, memory_bytes=94 * 10**9, devices_per_node=4, network_bytes_per_s=25e9, name=spec.name)
+    others = [read(text.replace("94", "96")), read(text + "host_bandwidth: 32 GB/s\n")]
+    assert others[1].host_bytes_per_s == 32e9
+    assert len({each.name for each in (spec, *others)}) == 3
+
+
+def test_a_file_may_give_every_figure_except_the_host_link(read):
+    figures = yaml.safe_load(Path("dreamshard/hardware/presets/h100.yaml").read_text()) | {"link": "nvlink"}
+    spec = read(json.dumps(figures | {"name": "mine"}), "any.json")
+    assert spec == replace(H100, name=spec.name, link_curve="nvlink")
+    assert (spec.name[:5], spec.memory_bytes_per_s, spec.l2_bytes) == ("mine-", 3.35e12, 50 * 2**20)
+    del figures["host_bandwidth"]
+    assert read(json.dumps(figures), "any.json").host_bytes_per_s is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base: h100\nmemroy: 80 GB\n",
+        "base: h100\nmemory: 80\n",
+        "base: h100\nlink_bandwidth: 0 GB/s\n",
+        f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n",
+        "base: h100\ndevices_per_host: 8 GB\n",
+        "base: h100\nlink: carrier pigeon\n",
+        "base: h100\nlink_latency: 16 us\n",
+        "base: tpu\n",
+        "memory: 80 GB\n",
+    ],
+)
+def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, read, text):
+    with pytest.raises(ValueError) as error:
+        read(text)
+    assert str(tmp_path / "my_cluster.yaml") in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_ones_own_hardware_can_be_simulated(tmp_path, read):
+    name = read("base: h100\nlink_bandwidth: 4.5 GB/s\n").name
+    setup = TestbedSetup(num_devices=4, batch_size=65_536, lookups=lambda name: pytest.fail(name))
+    task, placement = roomy_task(pool_of(12), 4), Placement.whole(torch.arange(12) % 4, 4)
+    slow, fast = (
+        open_testbed(f"simulated:{on}", setup).measure(task, placement) for on in (tmp_path / "my_cluster.yaml", "h100")
+    )
+    assert slow.hardware == f"simulated {name}"
+    assert float(slow.costs.phases_ms[..., 1].max()) > 10 * float(fast.costs.phases_ms[..., 1].max())
+
 
 A100, H100, L40S, RTX2080TI, V100 = (PRESETS[name] for name in ("a100", "h100", "l40s", "rtx2080ti", "v100"))
 PLAIN = replace(A100, link_curve=None)
@@ -79,21 +165,9 @@ def test_a_ring_moves_all_but_its_own_share():
     assert ring(1e9, 16, PLAIN, 2, "reduce_scatter") == pytest.approx(network_s + PLAIN.network_latency_s + 7 * PEER_S)
 
 
-def loads_s(num_devices: int = 16, spec=PLAIN, **most: float) -> torch.Tensor:
-    """`[2]` of these loads on hosts of 8 devices."""
-    kinds = ("dims", "rows", "copies", "hosts")
-    loads = torch.tensor([most.get(kind, 0) for kind in kinds], dtype=torch.float64)
-    return collectives_s(loads, BATCH, num_devices, spec, 8, 8)
-
-
-def test_row_wise_waits_both_ways_and_data_parallel_backward():
-    rows, copies = loads_s(spec=A100, rows=128), loads_s(spec=A100, copies=1e7)
-    assert min(rows.min(), copies[1]) > 0
-    assert copies[0] == 0
-
-
 def test_tables_on_one_host_are_summed_there_and_cross_over():
-    alone, both = loads_s(8, hosts=64)[0], loads_s(hosts=64)[0]
+    loads = torch.tensor([0, 0, 0, 64], dtype=torch.float64)  # 64 dims of tables on one host
+    alone, both = (collectives_s(loads, BATCH, num_devices, PLAIN, 8, 8)[0] for num_devices in (8, 16))
     sums_s = 64 * 4 * BATCH * 7 / 8 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s
     across_s = 64 * 4 * BATCH / 8 / 2 / (NETWORK_SHARE * PLAIN.network_bytes_per_s) + PLAIN.network_latency_s + PEER_S
     assert float(alone) == pytest.approx(sums_s)
