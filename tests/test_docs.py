@@ -35,9 +35,7 @@ def test_every_relative_link_and_path_leads_to_a_file(page):
 @each_page
 def test_every_command_has_the_options_that_a_page_gives_it(page):
     commands = {name: app[name] for name in app if not name.startswith("-")}
-    calls = re.findall(
-        r"""(?<![\w./"])(?<!from )(?<!port )dreamshard ([a-z][a-z-]*)( [^\n#]*|)""", "\n".join(code(page))
-    )
+    calls = re.findall(r"""(?<![\w./"])(?<!from |port )dreamshard ([a-z][a-z-]*)( [^\n#]*|)""", "\n".join(code(page)))
     for name, rest in calls:
         assert name in commands, f"dreamshard {name}"
         known = {option for argument in commands[name].assemble_argument_collection() for option in argument.names}
