@@ -1,0 +1,31 @@
+"""Lays the site out as the repository: README and RESULTS at the top, pages in docs/, and every file that they link to."""
+
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"\]\((?!https?:|#)([^)\s#]+)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Replace the files of docs/ by those of the repository."""
+    for file in list(files.documentation_pages() + files.media_files()):
+        if file.src_dir == config.docs_dir:
+            files.remove(file)
+    waiting, known = (
+        [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*")],
+        set(),
+    )
+    while waiting:
+        path = waiting.pop()
+        if path in known or not path.is_file() or path.suffix == ".pyc" or path == Path(__file__):
+            continue
+        known.add(path)
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+        if path.suffix == ".md":
+            waiting += [(path.parent / unquote(link)).resolve() for link in LINK.findall(path.read_text())]
+    return files
