@@ -3,9 +3,9 @@
 Kept regardless of age: whatever the tags of a registered version refer to (`registry.REFERENCES`), and whatever a kept
 training or report refers to in turn. A training or evaluation is removed completely or not at all, and stays while any file
 of it is young, so a running one is never touched. Lookups stay while a kept dataset contains their table: the dataset of a
-version, one in use, or the one ingested last. Rows of tables and tasks always stay: they are small, and other rows refer to
-them. Results of flow runs of this home, and files that killed writers left, go by age alone. MLflow and Prefect manage their
-own data: of runs that ended 90 days ago Prefect's server for a team keeps nothing, MLflow's keeps everything.
+version, one in use, or one ingested last of a model. Rows of tables and tasks always stay: they are small, and other rows
+refer to them. Results of flow runs of this home, and files that killed writers left, go by age alone. MLflow and Prefect
+manage their own data: of runs that ended 90 days ago Prefect's server for a team keeps nothing, MLflow's everything.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -156,6 +156,6 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
         for info in list_file_infos(lake.root / folder, "**/*.parquet")
         if info.modified >= before
     ]
-    datasets = {*keys, lake.newest_dataset() or "", *(hive_values(path)["dataset_version"] for path in in_use)}
+    datasets = {*keys, *lake.newest_datasets(), *(hive_values(path)["dataset_version"] for path in in_use)}
     known = filter(lake.has_dataset, datasets)
     return {Path(file).name for dataset in known for file in lake.lookups_files(dataset).values()}

@@ -1,4 +1,4 @@
-"""Puts everything on Prefect's server: the work pool, what `prefect.yaml` declares, the team's setting, automations."""
+"""Puts everything on Prefect's server: the work pool, what `prefect.yaml` declares for each model, automations."""
 
 import os
 import subprocess
@@ -7,21 +7,43 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from uuid import UUID
 
+import yaml
 from prefect.automations import Automation, ChangeFlowRunState, EventTrigger, Posture, SendNotification
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.forms.form import write_setting
+from dreamshard.recipes import recipe
+from dreamshard.workloads import known_as
+from flows.forms import options as of_flows
+from flows.forms.options import Options, RetrainingOptions
 from flows.runtime.run_locks import REGISTRY
+from storage.run_records.trainings import model_name
 
 PROJECT = Path(__file__).resolve().parents[2]
+DECLARED = Path(__file__).with_name("prefect.yaml")
 POOL = "dreamshard"
+
+OF_MODELS: Mapping[str, type[Options]] = {
+    "retrain": of_flows.RetrainOptions,
+    "watch": of_flows.WatchOptions,
+    "ingest": of_flows.IngestOptions,
+    "profile": of_flows.StageOptions,
+    "train": of_flows.StageOptions,
+    "evaluate": of_flows.EvaluateOptions,
+    "register": of_flows.RegisterOptions,
+    "promote": of_flows.PromoteOptions,
+    "place": of_flows.PlaceOptions,
+    "learn": of_flows.LearnOptions,
+}
+"""Flows with a deployment for each model, and the parameters that they have of its setting."""
 
 SILENCE = timedelta(minutes=10)
 """From a run's last heartbeat, of which each running flow sends one every three minutes, until it counts as gone."""
@@ -45,16 +67,19 @@ _MESSAGE = (
 )
 
 
-def deploy(setting: Mapping[str, Any], notify: str | None, server: str) -> None:
+def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[str, dict[str, Any]]:
     """Create or update everything on a server; paused schedules and edited automations stay.
 
     Args:
-        setting: fields of the team's setting to change.
+        options: those that are set change the setting of their model; without any, all models that are deployed stay.
         notify: `TYPE/NAME` of a notification block, which reports failed and late retrainings; None for nobody.
         server: address of Prefect's API.
 
+    Returns:
+        The setting of each model that was deployed.
+
     Raises:
-        ValueError: there is no such block, or a field of the setting is wrong.
+        ValueError: there is no such block, or the options name none of several models, or by chance that of other tables.
         RuntimeError: Prefect refuses a deployment.
     """
     with temporary_settings({PREFECT_API_URL: server}), get_client(sync_client=True) as client:
@@ -62,14 +87,38 @@ def deploy(setting: Mapping[str, Any], notify: str | None, server: str) -> None:
         with suppress(ObjectAlreadyExists):  # of whatever type, with whatever settings
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
         client.upsert_global_concurrency_limit_by_name(REGISTRY, 1)
-        _deploy_flows()
-        write_setting(setting)
+        settings = settings_of(client, options)
+        for model, setting in settings.items():
+            _deploy_flows(model, setting)
         for automation in automations(block):
             known = client.read_automations_by_name(automation.name)
             if not known:
                 automation.create()
             elif notify is not None:
                 client.update_automation(known[0].id, automation)
+    return settings
+
+
+def settings_of(client: SyncPrefectClient, options: RetrainingOptions) -> dict[str, dict[str, Any]]:
+    """The setting of each model to deploy, from the server and the options."""
+    retrainings = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=["retrain"])))
+    known = {each.name: each.parameters for each in retrainings}
+    given = options.model_dump(exclude_unset=True, exclude_none=True)
+    given |= {name: known_as(given[name]) for name in ("source", "batches") if name in given}
+    if not given and known:
+        return known
+    source = given.get("source")
+    if not (options.model or source) and len(known) > 1:
+        raise ValueError(f"the options are of one model, and there are {', '.join(known)}; give --model")
+    usual = model_name(source or recipe(options.recipe).workload.source)
+    model = options.model or (usual if source or not known else next(iter(known)))
+    before = known.get(model, {})
+    if source and not options.model and before.get("source", source) != source:
+        raise ValueError(
+            f"model {model} has tables of {before['source']}; give --model {model} if {source} replaces them, otherwise "
+            "another name"
+        )
+    return {model: before | given | {"model": model}}
 
 
 def automations(block: UUID | None, silence: timedelta = SILENCE, late: timedelta = LATE) -> list[Automation]:
@@ -129,9 +178,20 @@ def _block(client: SyncPrefectClient, notify: str) -> UUID:
         ) from error
 
 
-def _deploy_flows() -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    done = subprocess.run(command, cwd=PROJECT, env=os.environ, capture_output=True, text=True, check=False)
+def _deploy_flows(model: str, setting: Mapping[str, Any]) -> None:
+    """Deploy what `prefect.yaml` declares, flows of a model under its name."""
+    declared = yaml.safe_load(DECLARED.read_text(encoding="utf-8"))
+    for each in declared["deployments"]:
+        if (flow := each["name"]) in OF_MODELS:
+            fields = OF_MODELS[flow].model_fields.keys() - ({"plan"} if flow == "promote" else set())
+            values = {name: value for name, value in setting.items() if name in fields}
+            values |= {"tables": setting["source"]} if flow == "place" and "source" in setting else {}
+            each |= {"name": model, "parameters": values}
+    with NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(declared, file)
+        file.flush()
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file.name]
+        done = subprocess.run(command, cwd=PROJECT, env=os.environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-5:])
         raise RuntimeError(f"`prefect deploy --all` failed: {last}")
