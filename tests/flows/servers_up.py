@@ -77,5 +77,7 @@ def api(servers: Up, path: str, **body):
 
 
 def deployment(servers: Up, name: str) -> dict:
-    """The deployment called `name`, from Prefect's API."""
-    return next(each for each in api(servers, "deployments/filter") if each["name"] == name)
+    """The deployment called `FLOW/NAME`, or the only one of a flow, from Prefect's API."""
+    flow, _, own = name.partition("/")
+    found = api(servers, "deployments/filter", flows={"name": {"any_": [flow]}})
+    return next(each for each in found if own in ("", each["name"]))
