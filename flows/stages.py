@@ -7,6 +7,7 @@ from dataclasses import replace
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
+from dreamshard.costs import library_versions
 from dreamshard.recipes import Recipe, batch_size_of, sized
 from dreamshard.tables import Tables
 from dreamshard.testbeds.base import Capacity
@@ -76,7 +77,8 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
     tasks = draw_tasks(store, training, start.split_of)
     training = replace(training, tasks=tasks, warm=start.warm, start=start.why)
     before = [] if start.warm is None else [start.warm.iteration, *start.warm.trainings]
-    key = content_key(training.model, dataset, tasks, training.config, testbed, *before)
+    # measured with other libraries, costs are others
+    key = content_key(training.model, dataset, tasks, training.config, testbed, *before, library_versions())
     trainings.write(store, key, training)
     return key
 

@@ -308,5 +308,7 @@ class PruneOptions(Options):
 
     older_than_days: int = Field(default=90, ge=1, le=36_500)
     """Days since a file was last written after which it may go."""
+    keep_versions: int = Field(default=20, ge=1)
+    """Newest versions of each model and topology that stay whatever their age, besides those in use or tagged pinned."""
     delete: bool = False
     """Remove the files for good; otherwise only show them."""

@@ -5,18 +5,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 from uuid import UUID
 
 import yaml
-from prefect.automations import Automation, ChangeFlowRunState, EventTrigger, Posture, SendNotification
+from prefect.automations import Automation
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
-from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -44,27 +42,6 @@ OF_MODELS: Mapping[str, type[Options]] = {
     "learn": of_flows.LearnOptions,
 }
 """Flows with a deployment for each model, and the parameters that they have of its setting."""
-
-SILENCE = timedelta(minutes=10)
-"""From a run's last heartbeat, of which each running flow sends one every three minutes, until it counts as gone."""
-
-LATE = timedelta(hours=3)
-"""From a run that no worker took in time until the notification."""
-
-ONCE_IN = timedelta(hours=6)
-"""Failures of one deployment are reported once in this time; `watch` would otherwise fail every 15 minutes."""
-
-_ENDS = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")}
-_HEARTBEAT = "prefect.flow-run.heartbeat"
-_OURS: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.dreamshard"}
-_SCHEDULED: dict[str, str | list[str]] = {
-    "prefect.resource.role": "flow",
-    "prefect.resource.name": ["retrain", "watch"],
-}
-_MESSAGE = (
-    "its process has sent no heartbeat for 10 minutes, so its worker or host is gone; start the worker, and the same "
-    "retraining goes on from its last checkpoint"
-)
 
 
 def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[str, dict[str, Any]]:
@@ -121,50 +98,12 @@ def settings_of(client: SyncPrefectClient, options: RetrainingOptions) -> dict[s
     return {model: before | given | {"model": model}}
 
 
-def automations(block: UUID | None, silence: timedelta = SILENCE, late: timedelta = LATE) -> list[Automation]:
-    """The automations against failure and silence; without a block, the one that only marks runs."""
-    lost = EventTrigger(
-        after={_HEARTBEAT},
-        expect={_HEARTBEAT, *_ENDS},
-        for_each={"prefect.resource.id"},
-        posture=Posture.Proactive,
-        within=silence,
-        match_related=_OURS,
-    )
-    crashed = ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message=_MESSAGE, force=False)
-    marking = Automation(name="dreamshard: a run's process is gone", trigger=lost, actions=[crashed])
-    if block is None:
-        return [marking]
-    failed = EventTrigger(
-        expect={f"prefect.flow-run.{name}" for name in ("Failed", "Crashed", "TimedOut")},
-        for_each={"related:deployment:prefect.resource.id"},
-        posture=Posture.Reactive,
-        within=ONCE_IN,
-        match_related=_SCHEDULED,
-    )
-    waiting = EventTrigger(
-        after={"prefect.flow-run.Late"},
-        expect={"prefect.flow-run.Pending", "prefect.flow-run.Running", *_ENDS},
-        for_each={"related:deployment:prefect.resource.id"},
-        posture=Posture.Proactive,
-        within=late,
-        match_related=_SCHEDULED,
-    )
-    telling_failed = SendNotification(
-        block_document_id=block,
-        subject="dreamshard: {{ flow.name }} {{ flow_run.state.name | lower }} ({{ flow_run.name }})",
-        body="{{ flow_run.state.message }}\n\n{{ flow_run | ui_url }}",
-    )
-    telling_late = SendNotification(
-        block_document_id=block,
-        subject="dreamshard: no worker takes scheduled runs",
-        body="runs of retrain or watch are late, and no worker started one; start `dreamshard up` or `dreamshard worker`",
-    )
-    return [
-        marking,
-        Automation(name="dreamshard: a scheduled run failed", trigger=failed, actions=[telling_failed]),
-        Automation(name="dreamshard: no worker takes scheduled runs", trigger=waiting, actions=[telling_late]),
-    ]
+def automations(block: UUID | None) -> list[Automation]:
+    """The automations of `automations.yaml`; without a block, the one that only marks runs."""
+    declared = yaml.safe_load(DECLARED.with_name("automations.yaml").read_text(encoding="utf-8"))
+    for each in declared[1:]:
+        each["actions"][0]["block_document_id"] = block
+    return [Automation.model_validate(each) for each in declared[: None if block else 1]]
 
 
 def _block(client: SyncPrefectClient, notify: str) -> UUID:

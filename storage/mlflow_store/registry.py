@@ -8,7 +8,7 @@ models of others are left alone. Weights are safetensors and configurations JSON
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -23,9 +23,10 @@ from dreamshard import training
 from dreamshard.costs import MeasuredOn
 from dreamshard.training import TrainedPlacer
 from dreamshard.training.config import Algorithm
+from storage.filesystem import read_json, write_json
 from storage.lake.parquet_files import read_parquet, write_parquet
 from storage.lake.schemas import datasets
-from storage.mlflow_store.runs import LONGEST, client, data_of_runs
+from storage.mlflow_store.runs import EXPERIMENT, LONGEST, client, data_of_runs
 from storage.run_records.trainings import PREFIX, Training, source_label
 from storage.settings import LOCAL, Settings
 from storage.version_names import ALIASES, in_words, model_and_name, number_of
@@ -45,6 +46,10 @@ TRYOUT = "tryout"
 """Tag of a version: `yes` if it was run without promoting; absent otherwise."""
 REPLACED = "replaced_at"
 """Tag of a former champion: when a person put another version in its place."""
+PINNED = "pinned"
+"""Tag of a version that `prune` never removes; people set it."""
+IDENTITY = "registry.json"
+"""File of the store that tells its registry from others."""
 DEFAULT = "default_since"
 """Tag of a registered model: since when its model's aliases and numbers alone are of it; the newest time counts."""
 _REPORT = "\n\n"  # begins the report in a description, below the decisions, a line each
@@ -156,9 +161,8 @@ class Version:
 
 def versions(settings: Settings) -> list[Version]:
     """All versions of all models, newest first."""
-    address = settings.tracking_uri
-    if address.startswith(LOCAL) and not Path(address.removeprefix(LOCAL)).exists():
-        return []  # before the first run, which makes the database
+    if _is_absent(settings):
+        return []
     registry, named = client(settings), f"name LIKE '{PREFIX}%'"
     models = {model.name: model for model in registry.search_registered_models(named, max_results=1000)}
     own = [each for each in registry.search_model_versions(named, max_results=100_000) if MADE_OF in each.tags]
@@ -297,9 +301,39 @@ def make_champion(settings: Settings, name: str, reason: str, by: str, model: st
     return {"version": version.uri, "former": former and former.uri, "model": version.model, "topology": str(topology)}
 
 
-def referenced_keys(settings: Settings) -> frozenset[str]:
-    """The values of the tags `REFERENCES` of all versions."""
-    return frozenset(each.tags[name] for each in versions(settings) for name in REFERENCES if name in each.tags)
+def referenced_keys(known: Iterable[Version]) -> frozenset[str]:
+    """The values of the tags `REFERENCES` of versions."""
+    return frozenset(each.tags[name] for each in known for name in REFERENCES if name in each.tags)
+
+
+def remove(settings: Settings, version: Version) -> None:
+    """Remove a version and its files."""
+    client(settings).delete_model_version(version.registered_model, str(version.number))
+    client(settings).delete_logged_model(version.model_id)
+
+
+def check_identity(settings: Settings) -> None:
+    """Check that the registry is the one whose versions the store holds the files of; raises a ValueError otherwise."""
+    path, own = settings.store_root / IDENTITY, _identity(settings)
+    if path.exists() and read_json(path) != own:
+        raise ValueError(
+            f"the registry {settings.tracking_uri} is not that of the store {settings.store_root}; point MLFLOW_TRACKING_URI "
+            "at that one, or bring its database back"
+        )
+
+
+def _identity(settings: Settings) -> int | None:
+    """When the experiment was created, in milliseconds; None before."""
+    if _is_absent(settings):
+        return None
+    found = client(settings).get_experiment_by_name(EXPERIMENT)
+    return found and int(found.creation_time)
+
+
+def _is_absent(settings: Settings) -> bool:
+    """Whether the first run has yet to make the database."""
+    address = settings.tracking_uri
+    return address.startswith(LOCAL) and not Path(address.removeprefix(LOCAL)).exists()
 
 
 def load_placer(name: str = "champion", settings: Settings | None = None) -> TrainedPlacer:
@@ -359,6 +393,8 @@ def version_in_full(settings: Settings, name: str, model: str = "") -> dict[str,
 
 def write_versions(settings: Settings) -> None:
     """Write the registry to the lake as it is now, after a version or an alias changed; the caller holds its lock."""
+    if not (settings.store_root / IDENTITY).exists():
+        write_json(settings.store_root / IDENTITY, _identity(settings))
     path = settings.lake_root / "versions" / "versions.parquet"
     table = pa.Table.from_pylist(version_rows(settings)[::-1], schema=datasets()["versions"])
     if not path.exists() or read_parquet(path) != table:

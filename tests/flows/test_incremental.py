@@ -171,6 +171,15 @@ def test_a_name_that_is_of_other_tables_has_to_be_given(home: Home):
     assert home.start(source=elsewhere, model="list").warm == home.start().warm
 
 
+def test_an_upgraded_library_measures_again(home: Home, monkeypatch: pytest.MonkeyPatch):
+    dataset = home.versions[0].made_of.dataset
+    with disable_run_logger(), testbed_pool.shared_testbeds():
+        before = stages.prepare.fn(home.store, home.config(), dataset, 0, full=True)
+        assert stages.prepare.fn(home.store, home.config(), dataset, 0, full=True) == before
+        monkeypatch.setattr(stages, "library_versions", lambda: {"torch": "9.9"})
+        assert stages.prepare.fn(home.store, home.config(), dataset, 0, full=True) != before
+
+
 def test_a_lost_split_is_an_error_except_in_a_full_training(home: Home):
     path = home.store.lake_root / "halves" / f"{home.versions[0].made_of.tasks}.json"
     hidden = path.rename(path.with_suffix(".hidden"))

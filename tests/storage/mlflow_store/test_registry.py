@@ -128,7 +128,7 @@ def test_two_models_on_one_hardware_never_meet(registered: Settings, register):
     assert registry.find(registered, "champion", "ads").uri == registry.find(registered, f"{ads[:-2]}@champion").uri
     with pytest.raises(ValueError, match="of several models"):
         registry.find(registered, "champion")
-    assert registry.referenced_keys(registered) == {"first", "second"}
+    assert registry.referenced_keys(registry.versions(registered)) == {"first", "second"}
     by_alias = runs.client(registered).get_model_version_by_alias(ads[:-2].removeprefix("models:/"), "champion")
     assert int(by_alias.version) == 1, "as MLflow's own address of it says"
 
