@@ -162,7 +162,7 @@ def _evidence(store: Store, placed: Placed, champion: Version, before: ModelPlan
     if kept is None:
         why = placed.weighed.why_not_kept if placed.weighed else "it has none of these tables"
         return f"plan {before.number} cannot be kept: {why}"
-    saved, error = 1 - cost_ms / kept.overall_ms, report and report.placer(report.candidate).predicted_mape
+    saved, error = 1 - cost_ms / kept.overall_ms, report.placer(report.candidate).predicted_mape if report else None
     interval = (
         "" if error is None else f" ({100 * (saved - _SURE * error):+.1f} to {100 * (saved + _SURE * error):+.1f})"
     )

@@ -174,7 +174,8 @@ def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         with nullcontext() if quiet else _progress_bars():
-            return flow(**options.model_dump(exclude_unset=True))
+            outcome: dict[str, Any] = flow(**options.model_dump(exclude_unset=True))
+            return outcome
     except KeyboardInterrupt:
         terminal.note("interrupted; finished work is kept, and the same command continues from it")
         raise SystemExit(130) from None

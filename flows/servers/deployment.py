@@ -16,32 +16,18 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dreamshard.recipes import recipe
 from dreamshard.workloads import known_as
-from flows.forms import options as of_flows
-from flows.forms.options import Options, RetrainingOptions
+from flows.forms.options import RetrainingOptions
 from flows.runtime.run_locks import REGISTRY
 from storage.run_records.trainings import model_name
 
 PROJECT = Path(__file__).resolve().parents[2]
 DECLARED = Path(__file__).with_name("prefect.yaml")
 POOL = "dreamshard"
-
-OF_MODELS: Mapping[str, type[Options]] = {
-    "retrain": of_flows.RetrainOptions,
-    "watch": of_flows.WatchOptions,
-    "ingest": of_flows.IngestOptions,
-    "profile": of_flows.StageOptions,
-    "train": of_flows.StageOptions,
-    "evaluate": of_flows.EvaluateOptions,
-    "register": of_flows.RegisterOptions,
-    "promote": of_flows.PromoteOptions,
-    "place": of_flows.PlaceOptions,
-    "learn": of_flows.LearnOptions,
-}
-"""Flows with a deployment for each model, and the parameters that they have of its setting."""
 
 
 def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[str, dict[str, Any]]:
@@ -118,14 +104,20 @@ def _block(client: SyncPrefectClient, notify: str) -> UUID:
 
 
 def _deploy_flows(model: str, setting: Mapping[str, Any]) -> None:
-    """Deploy what `prefect.yaml` declares, flows of a model under its name."""
+    """Deploy what `prefect.yaml` declares; `MODEL` is the model's name, and its flows get the fields of its setting."""
     declared = yaml.safe_load(DECLARED.read_text(encoding="utf-8"))
     for each in declared["deployments"]:
-        if (flow := each["name"]) in OF_MODELS:
-            fields = OF_MODELS[flow].model_fields.keys() - ({"plan"} if flow == "promote" else set())
-            values = {name: value for name, value in setting.items() if name in fields}
-            values |= {"tables": setting["source"]} if flow == "place" and "source" in setting else {}
-            each |= {"name": model, "parameters": values}
+        if each["name"] != "MODEL":
+            continue
+        fields = load_flow_from_entrypoint(each["entrypoint"], use_placeholder_flow=False).parameters.properties
+        values = {
+            name: value for name, value in setting.items() if name in fields.keys() - {*each.get("parameters", ())}
+        }
+        given = {name: setting.get(value) for name, value in each.pop("parameters", {}).items()}
+        each |= {
+            "name": model,
+            "parameters": values | {name: value for name, value in given.items() if value is not None},
+        }
     with NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(declared, file)
         file.flush()

@@ -324,10 +324,8 @@ def check_identity(settings: Settings) -> None:
 
 def _identity(settings: Settings) -> int | None:
     """When the experiment was created, in milliseconds; None before."""
-    if _is_absent(settings):
-        return None
-    found = client(settings).get_experiment_by_name(EXPERIMENT)
-    return found and int(found.creation_time)
+    found = None if _is_absent(settings) else client(settings).get_experiment_by_name(EXPERIMENT)
+    return None if found is None else found.creation_time
 
 
 def _is_absent(settings: Settings) -> bool:
