@@ -6,6 +6,8 @@
 
 from datetime import datetime
 
+from pydantic import computed_field
+
 from dreamshard.plan import Name, Plan
 from storage.filesystem import AnyPath, list_files, writing
 from storage.store import Store
@@ -21,8 +23,7 @@ class ModelPlan(Plan):
         version: URI of the version that placed the tables.
         dataset: version of the tables.
         evidence: its measured or predicted gain, with an interval if one is known.
-        replaces: number of the plan that was in use when this one was made; None for the first.
-        roll_back: the command that brings that plan back; empty for the first.
+        replaces: number of the plan that was in use before; None for the first.
         in_use_since: when it came into use; None before.
         in_use_because: why it came into use, and who decided.
     """
@@ -34,9 +35,14 @@ class ModelPlan(Plan):
     dataset: Name
     evidence: str
     replaces: int | None = None
-    roll_back: str = ""
     in_use_since: datetime | None = None
     in_use_because: str = ""
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
+    @property
+    def roll_back(self) -> str:
+        """The command that brings the plan before back; empty for the first."""
+        return "" if self.replaces is None else f"dreamshard promote --model {self.model} --plan {self.replaces}"
 
 
 def path(store: Store, model: str, name: int | str = "current") -> AnyPath:
