@@ -82,7 +82,8 @@ def improve_policy(store: Store, key: str, iteration: int) -> Metrics:
     figures = checkpoints.figures(store, key, "fitted") | learned
     checkpoints.save(store, key, iteration_name(iteration), state, figures)
     checkpoints.discard(store, key, "measured", "fitted")
-    get_run_logger().info("iteration %d: %s", iteration, figures)
+    known = ", ".join(f"{name} {value:.4g}" for name, value in figures.items() if value is not None)
+    get_run_logger().info("iteration %d: %s", iteration, known)
     done = f"iterations, placements cost {figures['measured_cost_ms']:.3f} ms"
     report_progress("train", iteration, state.config.iterations, done)
     return figures

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from rich.markdown import Markdown
 
 from flows.cli import terminal
 from flows.cli.command import Json, command, open_home
@@ -69,4 +70,4 @@ def _show_version(version: dict[str, Any]) -> None:
     description, tags = version.pop("description"), version.pop("tags")
     terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
     terminal.show_fields({name: value for name, value in (version | tags).items() if value not in (None, "")})
-    terminal.say(description)
+    terminal.OUT.print(Markdown(description))

@@ -45,14 +45,21 @@ def up(
     try:
         with local_servers(settings, prefect_port, mlflow_port) as servers, ExitStack() as ending:
             deployed = deploy_all(options, notify, f"{servers.prefect}/api")
+            command = ("worker", *WORKER, POOL, "--limit", "2")
             if run_here:
-                ending.enter_context(servers.child("worker", *WORKER, POOL, "--limit", "2"))
+                ending.enter_context(servers.child(*command))
             terminal.say(f"Prefect  {servers.prefect}/v2/deployments")
             terminal.say(f"MLflow   {servers.mlflow}/#/models")
             terminal.say(f"home     {settings.home} (logs in {settings.home / 'logs'})")
             show_models(deployed)
             terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.")
-            while (ended := servers.first_ended()) is None:
+            while (ended := servers.first_ended()) in (None, "worker"):
+                if ended:
+                    terminal.note(
+                        "the worker ended; it is started again, and its runs go on when they are started again"
+                    )
+                    ending.close()
+                    ending.enter_context(servers.child(*command))
                 time.sleep(1)
     except KeyboardInterrupt:
         return
