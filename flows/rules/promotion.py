@@ -168,8 +168,9 @@ def decide(
         return replace(decision, code="not_significant", gain=over_rival)
     if in_use is not None:
         return replace(of_rule, code="champion_not_compared")
-    is_better = over_rule.measured.is_positive
-    return replace(of_rule, alias="champion", code="better_than_baseline" if is_better else "worse_than_baseline")
+    gain = over_rule.measured
+    code: Code = "better_than_baseline" if gain.is_positive else "worse_than_baseline"
+    return replace(of_rule, alias="champion" if gain.fits else "challenger", code=code)
 
 
 def find_veto(version: Version, in_use: Version | None, prediction_error: float | None) -> str:

@@ -164,12 +164,12 @@ def test_models_shows_the_facts_and_one_version_in_full(home, said, shared_dream
 def test_promote_changes_the_champion_and_previous_undoes_it(home, store, compared, shared_dreamshard):
     failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", ONE, TWO)
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
-    assert f"undo: dreamshard promote {ONE}" in done.stdout
+    assert f"To roll back: dreamshard promote {ONE}" in done.stdout
     assert [registry.find(store, alias).uri for alias in ("champion", "previous")] == [TWO, ONE]
     assert registry.find(store, "2").tags["reason"] == "a hunch"
     assert shared_dreamshard("promote", "previous", home=home).returncode == 0
     assert [registry.find(store, alias).uri for alias in ("champion", "previous")] == [ONE, TWO]
-    assert "undo" not in shared_dreamshard("promote", "1", home=home).stdout
+    assert "roll back" not in shared_dreamshard("promote", "1", home=home).stdout
 
 
 def test_a_page_interprets_no_html_of_what_it_reports():
