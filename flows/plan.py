@@ -4,9 +4,11 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
+from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
 from prefect.events import emit_event
 from prefect.runtime import deployment
+from prefect.settings import get_current_settings
 
 from flows.forms.options import PlaceOptions, RetrainOptions
 from flows.placing import request
@@ -160,7 +162,9 @@ def _show(store: Store, placed: Placed, plan: ModelPlan, run: Run, notes: list[s
 
 
 def _emit(what: str, plan: ModelPlan, file: str) -> None:
-    """Tell Prefect's automations."""
+    """Tell the automations of Prefect's server, if there is one."""
+    if FlowRunContext.get() is None and get_current_settings().api.url is None:
+        return
     resource = {"prefect.resource.id": f"dreamshard.model.{plan.model}", "prefect.resource.name": plan.model}
     payload = {"model": plan.model, "plan": plan.number, "version": plan.version, "path": file}
     emit_event(f"dreamshard.plan.{what}", resource, payload=payload | {"evidence": plan.evidence})

@@ -101,10 +101,11 @@ def choose(
     if not names_version(name):
         others = sorted([*NAMES, PRIOR])
         raise ValueError(f"there is no placer {name!r}; give a version ({WRITTEN}), or one of {others}")
-    if name == "champion" and not model and (found := registry.champion(store)) is not None:
-        return replace(
-            _version(store, found.uri), why=f"no version is of this model, so {found} of {found.model} places"
-        )
+    if name == "champion" and not (model and registry.champion(store, model)):
+        found = registry.champion(store)
+        if found is not None:
+            why = f"no champion is of this model, so {found} of {found.model} places"
+            return replace(_version(store, found.uri), why=why)
     return _version(store, name, model)
 
 
@@ -156,8 +157,8 @@ def _rule_or_rival(
 
 
 def _champion(store: Store, model: str) -> Choice | None:
-    """The champion of a model; None before the first one."""
-    found = registry.champion(store, model)
+    """The champion of a model, or of another one if it has none; None before the first one."""
+    found = registry.champion(store, model) or registry.champion(store)
     return None if found is None else _version(store, found.uri)
 
 

@@ -154,7 +154,7 @@ def test_a_plan_is_by_the_version_that_is_named(outcome, finished: Path, shared_
         assert done.returncode == 0, done.sentence
         assert json.loads(done.stdout)["placer"] == in_words(uri)
         assert (f"predicts no cost of a step; {in_words(OURS)} does" in done.notes) == (placer == AUTOSHARD)
-        assert ("no version is of this model, so" in done.notes) == (placer == "champion")
+        assert ("no champion is of this model, so" in done.notes) == (placer == "champion")
     failed_with(shared_dreamshard(*words, f"{AUTOSHARD}7", home=finished), "27", AUTOSHARD)
 
 
