@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import mlflow.artifacts
 import pyarrow as pa
 
 from dreamshard import training
@@ -25,7 +24,6 @@ from dreamshard.training import TrainedPlacer
 from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 from storage.lake.parquet_files import read_parquet, write_parquet
 from storage.lake.schemas import datasets
-from storage.mlflow_store.runs import client, data_of_runs, of_tasks
 from storage.run_records.trainings import Topology, Training, source_label
 from storage.settings import LOCAL, Settings
 from storage.version_names import ALIASES, algorithm_of, in_words, model_and_name, number_of
@@ -148,6 +146,8 @@ def versions(settings: Settings) -> list[Version]:
     address = settings.tracking_uri
     if address.startswith(LOCAL) and not Path(address.removeprefix(LOCAL)).exists():
         return []  # before the first run, which makes the database
+    from storage.mlflow_store.runs import client  # optional, as in the functions below
+
     registry, named = client(settings), f"name LIKE '{settings.algorithm}-%'"
     models = {model.name: model for model in registry.search_registered_models(named, max_results=1000)}
     default = max(models, key=lambda name: models[name].tags.get(DEFAULT, ""), default="")
@@ -200,6 +200,8 @@ def find(settings: Settings, name: str) -> Version:
 
 def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:
     """Set tags of a version; None removes one. Raises like `find`."""
+    from storage.mlflow_store.runs import client
+
     found, registry = find(settings, version), client(settings)
     for name, value in tags.items():
         if value is not None:
@@ -224,6 +226,8 @@ def set_alias(
     Raises:
         ValueError: there is no such version.
     """
+    from storage.mlflow_store.runs import client
+
     version, registry, by_hand = find(settings, name), client(settings), by != BY_EVALUATION
     settings, now = settings.of(version.algorithm), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
     decision = {"reason": reason, "decided_by": by, "decided_at": now, TRYOUT: None}
@@ -283,9 +287,11 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     """
     home = settings or Settings.from_environment()
     version, server = find(home, name), home.tracking_uri
+    from mlflow.artifacts import download_artifacts
+
     with TemporaryDirectory() as scratch:
         try:
-            folder = mlflow.artifacts.download_artifacts(
+            folder = download_artifacts(
                 f"{version.uri}/artifacts/placer", dst_path=scratch, tracking_uri=server, registry_uri=server
             )
         except Exception as error:  # every store has errors of its own
@@ -335,11 +341,15 @@ def write_versions(settings: Settings) -> None:
 
 
 def _rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
+    from storage.mlflow_store.runs import data_of_runs
+
     data = data_of_runs(settings, [each.run for each in known])
     return [_row(each, *data.get(each.run, ({}, {}))) for each in known]
 
 
 def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, float]) -> dict[str, Any]:
+    from storage.mlflow_store.runs import of_tasks
+
     text = {**params, **version.tags}
     metrics = {name: value for name, value in run_metrics.items() if "/" not in name}
     prefix = of_tasks(text.get("tasks", ""))
