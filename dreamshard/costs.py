@@ -70,6 +70,9 @@ class DeviceCosts:
 
     Attributes:
         spread: relative standard error of a device's sum, by which the devices differ from a prediction; 0 if measured.
+
+    >>> ds.DeviceCosts(torch.tensor([[1.0, 0.5, 0.5, 2.0], [1.0, 0.5, 0.5, 1.0]])).overall_ms()
+    tensor(4.)
     """
 
     phases_ms: Float[Tensor, "*B D 4"]
@@ -147,6 +150,10 @@ class CostSample(Measurement):
         batch_size: training samples per pass.
         repeat: number of the independent measurement of the placement that the round belongs to, from 0.
         is_reference: whether it is of the placement that shows how steady the machine is; nothing learns from it.
+
+    >>> sample = testbed.measure(task, ds.Placement.whole([0, 1], 2))
+    >>> sample.overall_ms == float(sample.costs.device_ms().max())
+    True
     """
 
     task: PlacementTask

@@ -11,7 +11,6 @@ from statistics import fmean, median
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
 import scipy
 import torch
 from numpy.typing import ArrayLike
@@ -384,7 +383,8 @@ def mean_rank_correlation(predicted: ArrayLike, measured: ArrayLike, names: Sequ
 
     Names with constant values do not count; NaN if none counts.
     """
-    pairs = pd.DataFrame({"predicted": predicted, "measured": measured, "name": names})
-    groups = (group for _, group in pairs.groupby("name") if len(group) > 2)
-    ranks = [group["predicted"].corr(group["measured"], method="spearman") for group in groups]
-    return float(pd.Series(ranks, dtype=float).mean())
+    groups = defaultdict[Hashable, list[Any]](list)
+    for name, *pair in zip(names, np.asarray(predicted), np.asarray(measured), strict=True):
+        groups[name].append(pair)
+    varied = [np.transpose(own) for own in groups.values() if len(own) > 2 and np.ptp(own, axis=0).all()]
+    return float(np.mean([scipy.stats.spearmanr(*own).statistic for own in varied])) if varied else math.nan

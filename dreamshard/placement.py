@@ -46,6 +46,9 @@ class TableSharding:
         where: device of each range, or host for `ON_ONE_HOST`; empty for a table on every device.
         cached_share: share of the rows that device memory caches while the table is in host memory; None for a table in
             device memory.
+
+    >>> ds.TableSharding("column_wise", columns=((0, 64), (64, 128)), where=(0, 3)).ranges(128)
+    ((0, 64), (64, 128))
     """
 
     sharding_type: ShardingType
@@ -107,6 +110,9 @@ class Placement:
         tables: one per table of the task, in the task's order.
         num_devices: `D`.
         devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; the last host may have fewer.
+
+    >>> ds.Placement.whole([0, 1, 0], num_devices=2).tables[1]
+    TableSharding(sharding_type='table_wise', columns=(), where=(1,), cached_share=None)
     """
 
     tables: tuple[TableSharding, ...]

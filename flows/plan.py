@@ -11,10 +11,10 @@ from prefect.runtime import deployment
 from prefect.settings import get_current_settings
 
 from flows.forms.options import PlaceOptions, RetrainOptions
+from flows.place import markdown_page
 from flows.placing import request
 from flows.placing.plan_page import html_page
 from flows.placing.request import Placed
-from flows.placing.sentences import markdown_page
 from flows.reports.pages import publish
 from flows.rules.promotion import gain_text
 from flows.runtime.progress import announce, report_progress

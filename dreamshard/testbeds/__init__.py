@@ -57,6 +57,9 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
 
     Raises:
         ValueError: the name is unknown, or the testbed cannot run on this machine.
+
+    >>> ds.open_testbed("simulated:a100", setup).hardware
+    'simulated a100'
     """
     kind, _, detail = name.partition(":")
     num_gpus = torch.cuda.device_count()

@@ -32,6 +32,9 @@ class TrainingConfig:
 
     Raises:
         ValueError: a number is not above 0, or a share not from 0 to 1.
+
+    >>> ds.TrainingConfig(iterations=5).measurements
+    50
     """
 
     iterations: PositiveInt = 10

@@ -27,7 +27,7 @@ from dreamshard.workloads.lookups import (
 )
 from dreamshard.workloads.model_tables import ModelTables, model_tables
 from dreamshard.workloads.sources import change_token, known_as, open_workload
-from dreamshard.workloads.table_list import ModelTable, check_records, fill_missing_columns, list_tables, read_tables
+from dreamshard.workloads.table_list import check_records, fill_missing_columns, list_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     Workload,
@@ -43,7 +43,6 @@ __all__ = [
     "LookupFiles",
     "LookupSource",
     "Lookups",
-    "ModelTable",
     "ModelTables",
     "Workload",
     "WorkloadConfig",
@@ -65,7 +64,6 @@ __all__ = [
     "name_seed",
     "open_workload",
     "read_lookups",
-    "read_tables",
     "statistics",
     "write_lookups",
 ]

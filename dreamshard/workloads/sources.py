@@ -27,11 +27,12 @@ from fsspec.implementations.local import LocalFileSystem
 from dreamshard.files import json_digest
 from dreamshard.files.foreign import reading
 from dreamshard.files.text import did_you_mean
+from dreamshard.model_table import ModelTable
 from dreamshard.workloads.functions import is_function
 from dreamshard.workloads.lookups import Lookups, read_lookups
 from dreamshard.workloads.meta import open_meta
 from dreamshard.workloads.recorded import RecordedFile, open_arrays, open_criteo, open_tensors
-from dreamshard.workloads.table_list import ModelTable, list_tables
+from dreamshard.workloads.table_list import list_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     UNKNOWN_DIM,

@@ -7,7 +7,9 @@ import warnings
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
+from pydantic import ValidationError
+from rich.text import Text
 
 from flows.cli import terminal
 from flows.runtime.environment import prepare
@@ -15,7 +17,7 @@ from flows.runtime.environment import prepare
 COMMANDS = {
     "Learn and place": {
         "stages:run": "Run the whole chain in this process: ingest, measure, learn, evaluate, promote, plan.",
-        "stages:learn": "Learn the job's real costs from PROFILES of its steps, and plan it by them.",
+        "plans:learn": "Learn the job's real costs from PROFILES of its steps, and plan it by them.",
         "plans:place": "Place TABLES: write the plan to stdout or a file, and its figures to stderr.",
         "plans:explain": "Explain PLAN for TABLES: why devices are slow, and each table's cost elsewhere.",
         "plans:what_if": "Compare clusters for TABLES: cost of a step, memory and balance, by published figures.",
@@ -44,8 +46,20 @@ COMMANDS = {
 }
 """Every command by the part of `--help` that lists it: its module of this package, its function, and its help."""
 
+
+def sentence_of(error: CycloptsError) -> Text:
+    """Wrong usage on one line."""
+    problem = " ".join(str(error).split())
+    if isinstance(error.__cause__, ValidationError):
+        wrong = error.__cause__.errors()[-1]  # of a union's reasons the last one
+        value = "" if wrong["type"] == "missing" else f" {wrong['input']!r}"
+        problem = f"{wrong['loc'][0]}{value}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
+    return Text(f"dreamshard: {problem.rstrip('.')}; see --help")
+
+
 app = App(
     name="dreamshard",
+    error_formatter=sentence_of,
     help="Learns what embedding tables cost on your hardware, and which GPU should hold which.",
     help_epilogue="Every command takes --home FOLDER, where everything is kept (default: DREAMSHARD_HOME, or .dreamshard), "
     "and --debug, which shows tracebacks and Prefect's logs.",
@@ -70,7 +84,16 @@ def launch(
         warnings.simplefilter("ignore")
     read_by_people = debug or words[:1] in [("deploy",), ("worker",)]
     prepare(home, log_level="INFO" if read_by_people else "CRITICAL")
-    app(words)
+    try:
+        app(words)
+    except ImportError as error:
+        missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__  # cyclopts wraps it
+        if not isinstance(missing, ModuleNotFoundError):
+            raise
+        terminal.note(
+            f"dreamshard: {words[0]} needs {missing.name}; `pip install 'dreamshard[pipeline]'` brings it", "red"
+        )
+        raise SystemExit(1) from error
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import Flow
@@ -15,7 +14,6 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn
 import flows.compare
 import flows.evaluate
 import flows.ingest
-import flows.learn
 import flows.profile
 import flows.promote
 import flows.retrain
@@ -27,7 +25,6 @@ from flows.forms.options import (
     CompareOptions,
     EvaluateOptions,
     IngestOptions,
-    LearnOptions,
     Options,
     PromoteOptions,
     RecipeOptions,
@@ -47,7 +44,7 @@ _LINE_EVERY_S = 60.0
 def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_json: Json = False) -> None:
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
     store, started = open_home(), time.monotonic()
-    outcome = _flow(flows.retrain.retrain, options, quiet=as_json)
+    outcome = run_flow(flows.retrain.retrain, options, quiet=as_json)
     if as_json:
         terminal.print_json(outcome)
         return
@@ -59,34 +56,9 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
 
 
 @command
-def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, as_json: Json = False) -> None:
-    """Learn the job's real costs from PROFILES of its steps, and plan it by them.
-
-    Args:
-        out: File for the plan, besides the home's.
-    """
-    outcome = _flow(flows.learn.learn, options, quiet=as_json)
-    if out is not None:
-        out.write_bytes(Path(outcome["plan"]).read_bytes())
-    if as_json:
-        terminal.print_json(outcome)
-        return
-    traced, error, saving = (
-        outcome["traced_ms"],
-        outcome["prediction_error"],
-        [100 * each for each in outcome["saving"]],
-    )
-    terminal.say(
-        f"The slowest of {outcome['ranks_traced']} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}."
-    )
-    terminal.say(f"The new plan saves {saving[0]:+.1f} % ({saving[1]:+.1f} to {saving[2]:+.1f}): {outcome['advice']}.")
-    terminal.say(f"Plan {out or outcome['plan']}, page {outcome['page']}, version {outcome['version']}")
-
-
-@command
 def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, as_json: Json = False) -> None:
     """Show whether tables changed since the last training, and which retraining that would start."""
-    outcome = _flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
+    outcome = run_flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
     table = outcome.pop("table")
     if as_json:
         terminal.print_json(outcome)
@@ -132,7 +104,7 @@ def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False
 @command
 def register(options: Annotated[RegisterOptions, Fields] = RegisterOptions(), *, as_json: Json = False) -> None:
     """Register the trained placer, champion if it beats the one in use."""
-    outcome = _flow(flows.promote.register, options, quiet=as_json)
+    outcome = run_flow(flows.promote.register, options, quiet=as_json)
     terminal.print_json(outcome) if as_json else _show_promotion(outcome)
 
 
@@ -151,7 +123,7 @@ def promote(options: Annotated[PromoteOptions, Fields] = PromoteOptions(), *, as
 
 def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: bool, following: str) -> None:
     """Run a stage and show its outcome and the command that comes next, with the same options."""
-    outcome = _flow(flow, options, quiet=as_json)
+    outcome = run_flow(flow, options, quiet=as_json)
     if as_json:
         terminal.print_json(outcome)
         return
@@ -163,7 +135,7 @@ def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: boo
     terminal.say(f"Next, with the same options: dreamshard {following}")
 
 
-def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> dict[str, Any]:
+def run_flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> dict[str, Any]:
     """Run a flow with its options in this process, with progress bars, and return its outcome."""
     open_home()  # fail before the server starts
     for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already

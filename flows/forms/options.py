@@ -244,14 +244,9 @@ class TablesField(Options):
     """A list (.csv, .parquet, .json), model.py:make_model, or a bundled list."""
 
 
-class PlanOptions(ModelField, DeviceFields, TablesField):
-    """Target of a plan; devices and memory are by default the version's."""
+class WaysFields(Options):
+    """How tables may be placed."""
 
-    hardware: str | None = None
-    """Hardware of the plan: a preset, e.g. h100, or a file (.yaml, .json)."""
-    placer: str | None = None
-    """champion, challenger, previous, a version (3, models:/NAME/3), prior, cost_greedy,
-    dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the hardware, or the champion."""
     constraints: Constraints = None
     sharding: Sharding = None
     cache: bool = False
@@ -264,6 +259,27 @@ class PlanOptions(ModelField, DeviceFields, TablesField):
     """Training samples per step of all devices; by default as measured."""
     budget_ms: float | None = Field(default=None, ge=0)
     """Work of the search: as much as an idle core does in this time."""
+
+
+class WhatIfOptions(WaysFields, TablesField):
+    """Clusters to compare."""
+
+    hardware: str
+    """Presets or files with a number of devices, e.g. a100:8,my.yaml:64; a100:64/16 is in groups of 16
+    with all tables each (TorchRec's DMPCollection)."""
+    sync_every: int = Field(default=1, ge=1)
+    """Steps between two syncs of such groups."""
+
+
+class PlanOptions(ModelField, DeviceFields, WaysFields, TablesField):
+    """Target of a plan; devices and memory are by default the version's."""
+
+    hardware: str | None = None
+    """Hardware of the plan: a preset, e.g. h100, or a file (.yaml, .json)."""
+    placer: str | None = None
+    """champion, challenger, previous, a version (3, models:/NAME/3), the folder or address of a saved
+    placer, prior, cost_greedy, dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the
+    hardware, or the champion."""
 
 
 class PlaceOptions(PlanOptions):
@@ -284,23 +300,16 @@ class ProfilesField(Options):
     dreamshard.torchrec.profiled_steps writes them."""
 
 
-class LearnOptions(ModelField, DeviceFields, ProfilesField):
-    """Profiles of a running job, and what their folders do not say."""
+class LearnOptions(ModelField, DeviceFields, WaysFields, ProfilesField):
+    """Profiles of a running job, and what their folders do not say; by default the plan has whole tables, columns, and the
+    sharding types in use."""
 
     plan: str | None = None
     """The plan that ran; by default plan.json of each profile."""
     tables: str | None = None
     """The job's tables, as for place; by default tables.json of each profile."""
-    batch_size: int | None = Field(default=None, ge=1)
-    """Training samples per step of all ranks; by default as in job.json."""
     hardware: str | None = None
     """Preset that the traces correct; by default that of the traced GPU."""
-    precision: Precision | None = None
-    """Type of the weights; by default the model's."""
-    optimizer: Optimizer | None = None
-    """Optimizer of the tables; by default the model's."""
-    sharding: Sharding = None
-    constraints: Constraints = None
 
 
 class PruneOptions(Options):

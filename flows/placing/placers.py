@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dreamshard.costs import MeasuredOn, is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.placer import Placer
+from dreamshard.planning import load_placer
 from dreamshard.rivals import OF_TORCHREC
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
-from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from flows.rules.contestants import NAMES, placer_called
 from storage.mlflow_store import registry
@@ -30,7 +30,6 @@ class Choice:
         placer: that places.
         name: in a plan.
         predictor: None if nothing can predict.
-        costs_of: setting of the measurements behind the predictions; None if it is unknown.
         why: why this one was chosen, for people; empty if the user named it.
         predicted_by: name of the predictor; None if it is the placer itself.
         caveat: why the version that places or predicts is provisional, for people; empty if it is not.
@@ -39,28 +38,9 @@ class Choice:
     placer: Placer
     name: str
     predictor: Predictor | None = None
-    costs_of: MeasuredOn | None = None
     why: str = ""
     predicted_by: str | None = None
     caveat: str = ""
-
-    def place(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """A legal placement.
-
-        Args:
-            task: to be placed.
-            budget_ms: work of a search; None for the placer's own.
-
-        Raises:
-            NoPlacementError: none was found, or the placer's violates a constraint.
-        """
-        placement = self.placer.place(task, budget_ms)
-        if reason := violation(task, placement):
-            raise NoPlacementError(
-                f"the placement that {self.name} found violates a constraint: {reason}; loosen it, or use another placer, "
-                "for example prior with --hardware, or the champion"
-            )
-        return placement
 
 
 def choose(
@@ -94,7 +74,10 @@ def choose(
             raise ValueError(
                 "the prior placer places by the figures of some hardware; add for example --hardware h100, or a file"
             )
-        return _prior(spec, task)
+        return _prior(spec)
+    if name is not None and ("/" in name or Path(name).is_dir()) and not names_version(name):
+        saved = load_placer(name)
+        return Choice(saved, name, saved if isinstance(saved, DreamShardPlacer) else None)
     if spec is not None and name is None:
         return _for_hardware(store, task, spec, called, model)
     name = name or "champion"
@@ -114,19 +97,18 @@ def _for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec, call
     if (found := _version_on(store, spec, task, model)) is not None:
         standing = f" ({found.standing})" if found.standing else ""
         why = f"{found}{standing} places: its costs are of {found.measured_on}"
-        return replace(_version(store, found.uri), costs_of=found.measured_on, why=why)
+        return replace(_version(store, found.uri), why=why)
     return _prior(
         spec,
-        task,
         f"no version was trained on {called}, so the prior placer places, by published figures alone; to learn from "
         f"measurements, train with `dreamshard run --source TABLES --devices {task.num_devices}` on the machine (minutes), "
         f"or with `--testbed simulated:{called}` without it",
     )
 
 
-def _prior(spec: AcceleratorSpec, task: PlacementTask, why: str = "") -> Choice:
+def _prior(spec: AcceleratorSpec, why: str = "") -> Choice:
     placer = RooflinePlacer(spec)
-    return Choice(placer, PRIOR, placer, placer.measured_on(task), why)
+    return Choice(placer, PRIOR, placer, why)
 
 
 def _rule_or_rival(
@@ -145,8 +127,9 @@ def _rule_or_rival(
     """
     best = _champion(store, model) if spec is None else _for_hardware(store, task, spec, called, model)
     learned = best.predictor if best and isinstance(best.predictor, DreamShardPlacer) else None
-    if spec is None and best is not None and best.costs_of is not None:
-        spec = preset_of(best.costs_of.hardware)
+    origin = best.predictor.measured_on(task) if best and best.predictor else None
+    if spec is None and origin is not None:
+        spec = preset_of(origin.hardware)
     if name in OF_TORCHREC and spec is None:
         note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
     placer = placer_called(name, learned, spec)
@@ -179,7 +162,7 @@ def _version(store: Store, name: str, model: str = "") -> Choice:
     called = str(found)
     caveat = f"{called} is {found.provisional}" if found.provisional else ""
     if isinstance(placer, DreamShardPlacer):
-        return Choice(placer, called, placer, placer.cost_network.measured_on, caveat=caveat)
+        return Choice(placer, called, placer, caveat=caveat)
     others = (each for each in registry.versions(store) if each.is_champion and each.algorithm != found.algorithm)
     ours = sorted(others, key=lambda each: each.registered_model != found.registered_model)  # stable: then the newest
     best = _version(store, ours[0].uri) if ours else None
@@ -224,7 +207,7 @@ def _serves(store: Store, version: Version, origin: MeasuredOn, spec: Accelerato
     if hosts == wanted == 1 or (hosts == wanted and origin.num_devices == task.num_devices):
         return True
     placer = registry.load_placer(version.uri, store)
-    return isinstance(placer, DreamShardPlacer) and placer.cost_network.knows_topology(task)
+    return isinstance(placer, DreamShardPlacer) and placer.knows_topology(task)
 
 
 def _hosts(of: MeasuredOn | PlacementTask, spec: AcceleratorSpec) -> int:

@@ -11,7 +11,7 @@ import torch
 from jinja2 import Environment
 
 from dreamshard.costs import PHASES
-from dreamshard.explain import table_shares
+from dreamshard.explanation import table_shares
 from dreamshard.files.text import gib
 from dreamshard.moving import Step
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding

@@ -7,23 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
-from dreamshard.explain import HOT_SHARE, uneven_ms
+from dreamshard.explanation import HOT_SHARE, uneven_ms
 from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement
-from dreamshard.plan import Plan, make_plan, parse_plan, read_plan
-from dreamshard.search import DreamShardPlacer
-from dreamshard.search.costs import Predictor
+from dreamshard.placer import NoPlacementError
+from dreamshard.plan import Plan, parse_plan, read_plan
+from dreamshard.planning import legal_placement, make_plan
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
-from dreamshard.workloads import known_as
+from dreamshard.workloads import ModelTables, known_as
 from flows.forms.options import PlaceOptions, PlanOptions
 from flows.placing.models import read_model, runnable
-from flows.placing.placers import choose
+from flows.placing.placers import Predictor, choose
 from flows.runtime.sources import torchrec_bridge
 from storage.mlflow_store import registry
 from storage.run_records.trainings import model_name
@@ -102,7 +103,13 @@ class Placed:
 
 
 def check(
-    store: Store, options: PlaceOptions, note: Note, ranks: str | None = None, plan: Plan | None = None
+    store: Store,
+    options: PlaceOptions,
+    note: Note,
+    ranks: str | None = None,
+    *,
+    model: ModelTables | None = None,
+    plan: Plan | None = None,
 ) -> CheckedRequest:
     """Read what the options name. Sizes are by default those of the plan in use, then of the version.
 
@@ -111,6 +118,7 @@ def check(
         options: as given.
         note: gets sentences for people.
         ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None if the plan is not for TorchRec, or not yet.
+        model: the tables, if they have been read.
         plan: in use, if the options name none.
 
     Raises:
@@ -120,7 +128,7 @@ def check(
     of_model = known_model(store, options)
     usual = {} if options.hardware else _sizes_of_version(store, options.placer or "champion", of_model)
     memory_bytes = _memory_bytes(options.memory_gb or usual.get("memory_gb"), spec, note)
-    model = read_model(store, options.tables, note, of_model)
+    model = model or read_model(store, options.tables, note, of_model)
     if options.current:
         plan = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.devices)
     num_devices = options.devices or (plan.num_devices if plan else usual.get("devices"))
@@ -156,7 +164,8 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     if chosen.why:
         note(chosen.why)
     per_host = options.devices_per_host or (spec.devices_per_node if spec else None)
-    placement = chosen.place(task, options.budget_ms).on_hosts_of(per_host)
+    placement = legal_placement(task, chosen.placer, options.budget_ms).on_hosts_of(per_host)
+    _check_host_memory(task, placement, spec, note)
     oracle, weighed = chosen.predictor, None
     moves: tuple[Step, ...] = ()
     if in_use is not None:
@@ -173,11 +182,9 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
         task,
         placement,
         chosen.name,
-        oracle.predict(task, placement) if oracle else None,
-        costs_of=chosen.costs_of if oracle else None,
+        oracle,
         hardware=spec.name if spec else None,
         called=options.hardware,
-        knows_topology=isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task),
     )
     warning = "; ".join(filter(None, (plan.warning, chosen.caveat)))
     return Placed(
@@ -196,6 +203,22 @@ def known_model(store: Store, options: PlanOptions) -> str:
     name = model_name(known_as(options.tables))
     is_known = store.lake.newest_dataset(name) or any(each.model == name for each in registry.versions(store))
     return options.model or (name if is_known else "")
+
+
+def _check_host_memory(task: PlacementTask, placement: Placement, spec: AcceleratorSpec | None, note: Note) -> None:
+    """Say how much memory of hosts cached tables need; raises a NoPlacementError if the hardware has less."""
+    shards = Shards.of(task, placement)
+    if not shards.in_host.any():
+        return
+    by_host = shards.per_device(shards.host_bytes).split(placement.devices_per_host)
+    needed, room = max(int(each.sum()) for each in by_host), spec.host_memory_bytes if spec else None
+    unchecked = "" if room else "; host_memory in a hardware file has that checked (docs/hardware.md)"
+    note(f"cached tables need {gib(needed)} of memory on the fullest host{unchecked}")
+    if room is not None and needed > room:
+        raise NoPlacementError(
+            f"cached tables need {gib(needed)} of a host's memory, but {spec and spec.name} has {gib(room)}; add hosts, or "
+            "leave --cache out"
+        )
 
 
 def _sizes_of_version(store: Store, name: str, model: str) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """A plan in sentences: its cost, and its moves from the plan in use."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from dreamshard.files.text import gib, shown
 from dreamshard.moving import Point
 from dreamshard.plan import Plan
 from flows.placing.request import Placed
-from flows.reports.pages import markdown_table
 
 
 def prediction_sentence(plan: Plan) -> str:
@@ -64,29 +62,3 @@ def _gain(kept: Point, point: Point) -> str:
     saved = _saved(kept, point)
     change = f"{abs(kept.overall_ms - point.overall_ms):.3f} ms ({abs(saved):.1%}) {'less' if saved >= 0 else 'more'}"
     return f"{point.overall_ms:.3f} ms, {change} for {gib(point.moved_bytes)}"
-
-
-def markdown_page(placed: Placed, path: str, html: str, notes: Sequence[str]) -> str:
-    """The cost of the plan on each device, how tables are sharded, what moves, and where the plan is.
-
-    Args:
-        placed: the plan and its request.
-        path: of the plan's file.
-        html: path of the page of HTML that shows it.
-        notes: said on the way.
-    """
-    plan, request, moving = placed.plan, placed.request, [*moving_lines(placed)]
-    devices = [{"device": d, **figures} for d, figures in enumerate(plan.predicted.devices)]
-    parts: list[Any] = [
-        f"# {request.task.name} on {plan.num_devices} devices",
-        f"**{prediction_sentence(plan)}**",
-        plan.warning and f"**Warning:** {plan.warning}",
-        plan.costs_of and f"Costs of {plan.costs_of}. {unmeasured_sentence(plan)}",
-        f"The plan: `{path}`",
-        f"To look at, table by table and device by device, in a browser: `{html}`",
-        f"## Devices\n\n{markdown_table(devices)}",
-        request.options.constraints and f"## Constraints\n\n```\n{request.options.constraints}\n```",
-        moving and "\n".join(["## From the plan in use\n\n```", *moving, "```"]),
-        "\n".join(["## Notes\n", *(f"- {note}" for note in notes)]),
-    ]
-    return "\n\n".join(filter(None, parts))

@@ -10,7 +10,7 @@ from dreamshard.search import DreamShardPlacer
 from flows.reports import evaluation_report, pages
 from flows.rules.dataset_diff import diff_datasets
 from storage.lake.ingested import Ingested
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import LONGEST, registration, registry, runs
 from storage.mlflow_store.registry import Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, report_store, trainings
@@ -107,7 +107,7 @@ def log_report(
         **{name: link for name, link in links.items() if name == "Prefect run"},
     }
     about = evaluation_report.page(report, f"{version.name}; {outcome}", links_of_mlflow)
-    run.tracking.set_tag(run.id, runs.DESCRIPTION, about[: runs.LONGEST])
+    run.tracking.set_tag(run.id, runs.DESCRIPTION, about[:LONGEST])
     registry.describe(store, version.uri, report=about)  # last: then all of it is there
 
 

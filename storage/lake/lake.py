@@ -39,11 +39,12 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import RoundCost, least
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
 from dreamshard.workloads.task_sampling import TableSplit
-from storage.filesystem import AnyPath, list_files, read_json, write_json
+from storage.filesystem import AnyPath, list_file_infos, list_files, read_json, write_json
 from storage.lake import rows
 from storage.lake.parquet_files import (
     content_id,
     hive_folder,
+    hive_values,
     read_parquet,
     read_parquet_files,
     write_parquet,
@@ -128,6 +129,18 @@ class Lake:
     def has_dataset(self, version: str) -> bool:
         """Whether dataset `version` is here."""
         return self._dataset_path(version).exists()
+
+    def dataset_with(self, tables: Tables) -> str | None:
+        """The dataset ingested last that has lookups of all these tables in these sizes; None if there is none."""
+        wanted = set(zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True))
+        infos = list_file_infos(self.root / "tables", "dataset_version=*/tables.parquet")
+        for info in sorted(infos, key=lambda info: info.modified, reverse=True):
+            known = read_parquet(info.path)
+            columns = (known.column(name).to_pylist() for name in ("name", "rows", "dim"))
+            files = set(known.column("lookups_file").to_pylist())
+            if wanted <= set(zip(*columns, strict=True)) and self.has_lookups([*files]) == files:
+                return hive_values(info.path)["dataset_version"]
+        return None
 
     def read_dataset(self, version: str) -> Tables:
         """The tables of dataset `version`."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import mlflow.artifacts
 import pyarrow as pa
 
 from dreamshard import training
@@ -26,7 +25,7 @@ from dreamshard.training.config import Algorithm
 from storage.filesystem import read_json, write_json
 from storage.lake.parquet_files import read_parquet, write_parquet
 from storage.lake.schemas import datasets
-from storage.mlflow_store.runs import EXPERIMENT, LONGEST, client, data_of_runs
+from storage.mlflow_store import EXPERIMENT, LONGEST
 from storage.run_records.trainings import PREFIX, Training, source_label
 from storage.settings import LOCAL, Settings
 from storage.version_names import ALIASES, in_words, model_and_name, number_of
@@ -163,7 +162,7 @@ def versions(settings: Settings) -> list[Version]:
     """All versions of all models, newest first."""
     if _is_absent(settings):
         return []
-    registry, named = client(settings), f"name LIKE '{PREFIX}%'"
+    registry, named = _client(settings), f"name LIKE '{PREFIX}%'"
     models = {model.name: model for model in registry.search_registered_models(named, max_results=1000)}
     own = [each for each in registry.search_model_versions(named, max_results=100_000) if MADE_OF in each.tags]
     of_model: dict[str, list[str]] = {}  # registered models by the model that their names hold
@@ -227,7 +226,7 @@ def find(settings: Settings, name: str, model: str = "") -> Version:
 
 def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:
     """Set tags of a version; None removes one. Raises like `find`."""
-    found, registry = find(settings, version), client(settings)
+    found, registry = find(settings, version), _client(settings)
     for name, value in tags.items():
         if value is not None:
             registry.set_model_version_tag(found.registered_model, str(found.number), name, str(value))
@@ -251,7 +250,7 @@ def set_alias(
     Raises:
         ValueError: there is no such version.
     """
-    version, registry, by_hand = find(settings, name), client(settings), by != BY_EVALUATION
+    version, registry, by_hand = find(settings, name), _client(settings), by != BY_EVALUATION
     model, now = version.registered_model, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
     decision = {"reason": reason, "decided_by": by, "decided_at": now, TRYOUT: None}
     if alias == "champion":
@@ -277,7 +276,7 @@ def describe(settings: Settings, name: str, *, decision: str = "", report: str =
     version = find(settings, name)
     decided = [version.description.partition(_REPORT)[0], decision and f"- {' '.join(decision.split())}"]
     text = ("\n".join(filter(None, decided)) + _REPORT + (report or version.report))[:LONGEST]
-    client(settings).update_model_version(version.registered_model, str(version.number), text)
+    _client(settings).update_model_version(version.registered_model, str(version.number), text)
 
 
 def make_champion(settings: Settings, name: str, reason: str, by: str, model: str = "") -> dict[str, Any]:
@@ -308,8 +307,8 @@ def referenced_keys(known: Iterable[Version]) -> frozenset[str]:
 
 def remove(settings: Settings, version: Version) -> None:
     """Remove a version and its files."""
-    client(settings).delete_model_version(version.registered_model, str(version.number))
-    client(settings).delete_logged_model(version.model_id)
+    _client(settings).delete_model_version(version.registered_model, str(version.number))
+    _client(settings).delete_logged_model(version.model_id)
 
 
 def check_identity(settings: Settings) -> None:
@@ -324,8 +323,15 @@ def check_identity(settings: Settings) -> None:
 
 def _identity(settings: Settings) -> int | None:
     """When the experiment was created, in milliseconds; None before."""
-    found = None if _is_absent(settings) else client(settings).get_experiment_by_name(EXPERIMENT)
+    found = None if _is_absent(settings) else _client(settings).get_experiment_by_name(EXPERIMENT)
     return None if found is None else found.creation_time
+
+
+def _client(settings: Settings) -> Any:
+    """MLflow's client. MLflow is optional, and takes seconds to import."""
+    from storage.mlflow_store.runs import client
+
+    return client(settings)
 
 
 def _is_absent(settings: Settings) -> bool:
@@ -347,9 +353,11 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     """
     home = settings or Settings.from_environment()
     version, server = find(home, name), home.tracking_uri
+    from mlflow.artifacts import download_artifacts
+
     with TemporaryDirectory() as scratch:
         try:
-            folder = mlflow.artifacts.download_artifacts(
+            folder = download_artifacts(
                 f"{version.uri}/artifacts/placer", dst_path=scratch, tracking_uri=server, registry_uri=server
             )
         except Exception as error:  # every store has errors of its own
@@ -400,6 +408,8 @@ def write_versions(settings: Settings) -> None:
 
 
 def _rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
+    from storage.mlflow_store.runs import data_of_runs
+
     data = data_of_runs(settings, [each.run for each in known])
     return [_row(each, *data.get(each.run, ({}, {}))) for each in known]
 

@@ -20,10 +20,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from dreamshard.files.text import error_sentence, without_passwords
+from storage.mlflow_store import EXPERIMENT, LONGEST
 from storage.settings import LOCAL, Settings
-
-EXPERIMENT = "dreamshard"
-"""Name of the experiment that all runs are in."""
 
 MODEL_TRAINING = "workflowType=machine_learning"
 """Of the address of a page of MLflow: show it as model training, and not as generative AI, which is the default."""
@@ -32,7 +30,6 @@ FLOW_RUN = "prefect.flow_run_id"
 STAGE = "dreamshard.stage"
 DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
-LONGEST = 5000  # characters of a tag or description
 
 
 def client(settings: Settings) -> MlflowClient:

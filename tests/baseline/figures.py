@@ -13,7 +13,7 @@ from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.moving import InUse, MovePrice, weigh
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
-from dreamshard.plan import make_plan
+from dreamshard.planning import make_plan
 from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
 from dreamshard.search.baselines import RULES_OF_THUMB, baselines

@@ -7,7 +7,7 @@ from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.moving import InUse, MovePrice, Step, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
-from dreamshard.plan import make_plan
+from dreamshard.planning import make_plan
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask

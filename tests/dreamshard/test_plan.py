@@ -6,7 +6,8 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
-from dreamshard.plan import CurrentPlan, make_plan, parse_plan, read_plan
+from dreamshard.plan import CurrentPlan, parse_plan, read_plan
+from dreamshard.planning import make_plan
 from dreamshard.search.packing import split_by_columns
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask

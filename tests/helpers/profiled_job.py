@@ -18,7 +18,7 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.plan import make_plan
+from dreamshard.planning import make_plan
 from dreamshard.torchrec import load_plan, profiled_steps, record, tables_of
 
 TABLES, RANKS, BATCH, STEPS = 30, 4, 64, 3

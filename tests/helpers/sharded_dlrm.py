@@ -28,9 +28,9 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.plan import make_plan
-from dreamshard.sharding_planner import DreamShardPlanner
+from dreamshard.planning import make_plan
 from dreamshard.torchrec import load_plan, reshard_delta, tables_of
+from dreamshard.torchrec.planner import DreamShardPlanner
 from tests.helpers.ports import free_port
 
 RATE, BATCH, LOOKUPS, ROWS, DIM, GROUP = 0.5, 4, 5, 20, 16, 2
@@ -129,7 +129,7 @@ def groups(folder: Path) -> None:
 
 def memory(folder: Path) -> None:
     """The planner logs the bytes of weights, optimizer state, lookups and vectors that this rank then holds."""
-    planners, kept, rank = logging.getLogger("dreamshard.sharding_planner"), BufferingHandler(100), dist.get_rank()
+    planners, kept, rank = logging.getLogger("dreamshard.torchrec.planner"), BufferingHandler(100), dist.get_rank()
     planners.setLevel(logging.INFO)
     planners.addHandler(kept)
     values = torch.arange(len(TABLES) * BATCH * LOOKUPS) % ROWS

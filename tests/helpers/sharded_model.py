@@ -17,9 +17,9 @@ from torchrec.types import DataType
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.plan import make_plan
-from dreamshard.sharding_planner import DreamShardPlanner
+from dreamshard.planning import make_plan
 from dreamshard.torchrec import load_plan, tables_of
+from dreamshard.torchrec.planner import DreamShardPlanner
 from tests.helpers.sharded_dlrm import RATE, copy_tables, failures_of, table_parts, train_a_step
 
 BATCH, ROWS, DIM = 5, 37, 16

@@ -5,7 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dreamshard.workloads import ModelTable, list_tables, model_tables, read_tables
+from dreamshard import read_tables
+from dreamshard.model_table import ModelTable
+from dreamshard.workloads import list_tables, model_tables
 from tests.helpers.tables import tables_of
 
 BINS = [f"bin_{i}" for i in range(17)]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from storage.mlflow_store import runs
-from storage.mlflow_store.runs import EXPERIMENT
+from storage.mlflow_store import EXPERIMENT, runs
 from storage.settings import Settings
 
 

@@ -3,15 +3,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dreamshard import read_tables
 from dreamshard.constraints import ANY_SHARDING, Constraints
-from dreamshard.explain import HOT_SHARE, explain, table_shares, uneven_ms
+from dreamshard.explanation import HOT_SHARE, explain, table_shares, uneven_ms
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import block_shares, concatenate
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import Lookups, WorkloadTable, fill_missing_columns, list_tables, read_tables, statistics
+from dreamshard.workloads import Lookups, WorkloadTable, fill_missing_columns, list_tables, statistics
 from dreamshard.workloads.table_list import check_records, with_ingested
 from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task, tables_of, with_table
 from tests.helpers.trained import learnt_placer

@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torchrec.distributed.planner.types import Perf, ShardEstimator, ShardingOption, Storage
 
+from dreamshard.model_table import ModelTable
 from dreamshard.search.costs import Predictor, RooflineCosts
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.plans import CACHED, shards_of
-from dreamshard.workloads.table_list import ModelTable
 
 _AT_ONCE = 2**22  # numbers of the loads that are in memory at once
 

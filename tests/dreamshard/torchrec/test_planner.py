@@ -21,7 +21,8 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from dreamshard import training
 from dreamshard.constraints import Constraints
 from dreamshard.placement import SHARDING_TYPES, Placement
-from dreamshard.sharding_planner import DreamShardPlanner, named_placer
+from dreamshard.planning import load_placer
+from dreamshard.torchrec.planner import DreamShardPlanner
 from tests.helpers.meta_models import bag, bags, sequences
 from tests.helpers.trained import learnt_placer
 
@@ -110,17 +111,17 @@ def test_measured_and_given_lookups_replace_what_is_assumed():
 
 def test_costs_are_named_as_hardware_or_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    assert named_placer("h100").name == "prior"
+    assert load_placer("h100").name == "prior"
     training.save_placer(learnt_placer(), tmp_path / "placer")
     only = {"a": ParameterConstraints(sharding_types=["row_wise"])}
     plan = planner(costs=tmp_path / "placer", constraints=only).plan(make_model(), SHARDERS)
     assert plan.plan["ebc"]["a"].sharding_type == "row_wise"
     (tmp_path / "mine.yaml").write_text("base: a100\nmemory: 40 GB\n")
-    assert named_placer(tmp_path / "mine.yaml").spec.memory_bytes == 40 * 10**9
+    assert load_placer(tmp_path / "mine.yaml").spec.memory_bytes == 40 * 10**9
     with pytest.raises(ValueError):
-        named_placer(tmp_path)
+        load_placer(tmp_path)
     with pytest.raises(ValueError):
-        named_placer(tmp_path / "none")
+        load_placer(tmp_path / "none")
 
 
 def test_a_grid_is_planned_only_if_it_is_named():

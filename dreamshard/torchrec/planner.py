@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,24 +27,21 @@ from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
 from torchrec.types import DataType
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files.text import did_you_mean, gib, shown
-from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file, preset_of
+from dreamshard.files.text import gib, shown
+from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.planning import load_placer
 from dreamshard.search import DreamShardPlacer, RooflinePlacer, SearchingPlacer
 from dreamshard.search.costs import Predictor
-from dreamshard.shard_costs import ShardCosts
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import Activations, PlacementTask
+from dreamshard.torchrec.estimator import ShardCosts
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import per_feature, sharding_options
 from dreamshard.torchrec.ways import check_given, narrowed
-from dreamshard.training import load_placer
 from dreamshard.workloads import ModelTables, model_tables
-
-REGISTRIES = "dreamshard.placers"
-"""Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
 
 _SEARCHED = 0.8  # of the time that is left, before the placement is turned into TorchRec's plan
 _LEAST_S = 1e-3
@@ -68,8 +64,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             and its part of the host's. Its memory is used, device by device; its bandwidths are not, since the placer knows
             the hardware. For a `DMPCollection`, give one of `sharding_group_size` ranks.
         batch_size: samples per rank.
-        costs: a placer, or the name of one (`named_placer`): a preset such as `a100`, a hardware file, a saved placer's
-            folder, or `champion` or a version of the registry.
+        costs: a placer, or the name of one, as for `load_placer`.
         storage_reservation: memory that is not for tables; by default TorchRec's heuristic with 15 %.
         stats: print the plan; by default TorchRec's table, if the placer predicts costs.
         constraints: TorchRec's own, by table name.
@@ -82,6 +77,10 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             that is a warning, and published figures of this machine's GPU replace such a `champion`.
         tables: statistics of lookups by table name, from sample batches; tables that it lacks have their mean reuse.
         pipeline: of training; decides how many batches of inputs are in memory at once.
+
+    >>> planner = ds.DreamShardPlanner(Topology(2, "cuda"), batch_size=512, costs="a100", stats=[])
+    >>> sorted(planner.plan(model, get_default_sharders()).plan[""])
+    ['items', 'users']
     """
 
     topology: Topology = None
@@ -109,7 +108,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     @cached_property
     def placer(self) -> Placer:
         """Loaded at its first use: on the first rank only."""
-        return named_placer(self.costs) if isinstance(self.costs, str | Path) else self.costs
+        return load_placer(self.costs) if isinstance(self.costs, str | Path) else self.costs
 
     def plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         """TorchRec's plan for all tables of `module` that `sharders` shard; the same input gives the same plan.
@@ -163,7 +162,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         """
         placer, has_gpu = self.placer, self.topology.compute_device == "cuda" and torch.cuda.is_available()
         spec = preset_of(torch.cuda.get_device_name()) if has_gpu else None
-        warning = placer.caveat(task, spec.name if spec else None) if isinstance(placer, SearchingPlacer) else ""
+        warning = ""
+        if isinstance(placer, SearchingPlacer):
+            _, warning = placer.differences(task, spec.name if spec else None)
         if not warning:
             return placer
         if self.strict:
@@ -328,28 +329,3 @@ def _own_topology() -> Topology:
         local_world_size=ranks,
         pod_size=get_topology_domain_multiple(),
     )
-
-
-def named_placer(name: str | Path) -> Placer:
-    """The placer of a name.
-
-    Args:
-        name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder that
-            `training.save_placer` wrote; or a version in the registry (`champion`, `3`, or a URI of MLflow's).
-
-    Raises:
-        ValueError: there is no such placer.
-    """
-    text = str(name)
-    if text.lower() in PRESETS or is_hardware_file(text):
-        return RooflinePlacer(hardware(text))
-    if Path(text).is_dir():
-        return load_placer(Path(text))
-    try:
-        (registry,) = entry_points(group=REGISTRIES)
-        placer: Placer = registry.load()(text)
-        return placer
-    except (ValueError, ImportError) as error:
-        raise ValueError(
-            f"{text!r} is no preset{did_you_mean(text, PRESETS)}, hardware file or folder; {error}"
-        ) from error
