@@ -51,14 +51,10 @@ class EvaluationConfig:
     """How placers are compared on the test tasks.
 
     Attributes:
-        repeats: independent measurements of each placement; a variant of a fixed model has one.
-        model_repeats: of a fixed model; its interval is over them.
         budget_ms: work of the search, as in `Placer.place`.
         rivals: whether to include the published rivals.
     """
 
-    repeats: int = 1
-    model_repeats: int = 10
     budget_ms: float | None = None
     rivals: bool = False
 
@@ -105,7 +101,6 @@ RECIPES = {
             workload=WorkloadConfig(num_tables=48, max_table_bytes=64 * 2**20, batch_size=512),
             tasks=TasksConfig(tables_per_task=8, memory_bytes=2**29, num_train=8, num_test=4),
             training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
-            evaluation=EvaluationConfig(model_repeats=4),
             sized_by_source=("tables_per_task", "memory_bytes"),
         ),
         # the paper's setting on the simulated testbed

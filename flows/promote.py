@@ -183,8 +183,7 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
     before = rival if rival and is_in_use else in_use
 
     def gain(other: str, named: str, attempt: int = 0) -> Gain:
-        variants = report.variant_gain(candidate, other)
-        return Gain(over=named, measured=report.gains[candidate][other], variants=variants, attempt=attempt)
+        return Gain(over=named, measured=report.gains[candidate][other], attempt=attempt)
 
     split = ", which keeps whole the tables that this version splits" if report.placer(candidate).is_split else ""
     decision = decide(

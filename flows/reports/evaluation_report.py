@@ -45,11 +45,10 @@ def make_report(
         reference: placer that gains are reported over.
         predictors: placers whose cost networks are compared with the measurements, by name.
         known: identities of placements that were trained on, of which predictions prove nothing.
-        model: name of the task of a fixed model; the other tasks are its variants.
+        model: name of the task of a fixed model, which costs are of; the other tasks are its variants.
         others: fields of the report besides the figures.
     """
     main = [row for row in rows if model in (None, row.task.name)]
-    variants = [row for row in rows if model is not None and row.task.name != model]
     placed = [(row, placement_identity(row.task, row.placement)) for row in rows if row.placement]
     heldout = [(row, identity) for row, identity in placed if identity not in known]
     unseen = [row for row, _ in heldout]
@@ -58,10 +57,9 @@ def make_report(
         **vars(subject),
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
-        gains=_gains(main, "tasks" if model is None else "repeats"),
+        gains=_gains(rows, "tasks" if model is None else "variants"),
         task_names=tuple(dict.fromkeys(row.task.name for row in rows)),
         model=model,
-        variant_gains=_gains(variants, "variants"),
         heldout_placements=len({(row.task.name, identity) for row, identity in heldout}),
         **others,
     )
@@ -116,16 +114,8 @@ def title(report: EvaluationReport) -> str:
     on = report.measured_on or report.hardware
     if report.model is None:
         return f"Held-out tasks on {on}; 95 % intervals, paired by task{by}"
-    return f"This model on {on}; 95 % intervals over {intervals_over(report)}{by}"
-
-
-def intervals_over(report: EvaluationReport) -> str:
-    """Basis of the intervals of a fixed model."""
-    rounds = next((gain.num_repeats for gains in report.gains.values() for gain in gains.values()), 0)
     variants = len(report.task_names) - 1
-    return f"{rounds} interleaved repeats" + (
-        f", and over {variants} variants that lack some tables" if variants > 1 else ""
-    )
+    return f"This model on {on}; savings with 95 % intervals over it and {variants} variants that lack some tables{by}"
 
 
 def placers_table(report: EvaluationReport) -> Table:
@@ -138,8 +128,6 @@ def placers_table(report: EvaluationReport) -> Table:
             "measured ms": "did not fit" if line.overall_ms is None else f"{line.overall_ms:.3f}",
             f"{first} saves": gain_text(report.gain(first, line.placer)),
         }
-        if report.model is not None:
-            row["on variants"] = gain_text(report.variant_gain(first, line.placer))
         row["predicted ms"] = "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}"
         if report.training is None:
             row["prediction error"] = "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}"
@@ -207,8 +195,7 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> st
         prediction_sentence(report),
     ]
     if report.training is None:
-        by = "task" if report.model is None else "round"
-        parts += [f"## Every pair: measured cost saved (95 % interval, paired by {by})"]
+        parts += ["## Every pair: measured cost saved (95 % interval, paired by task)"]
         parts += [markdown_table(pairs_table(report))]
     parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
     return "\n\n".join(filter(None, parts))
@@ -219,10 +206,8 @@ def heldout_sentence(report: EvaluationReport) -> str:
     tasks, versions = report.task_names, ", ".join(report.versions.values())
     if report.model is not None:
         return (
-            f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} variants that lack some tables: no table is "
-            f"held out, but {report.heldout_placements} placements measured are, which no version of {versions} was trained "
-            "on; "
-            f"intervals are over {intervals_over(report)}"
+            f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} variants that lack some tables: none is "
+            f"held out, but {report.heldout_placements} measured placements are, which no version of {versions} was trained on"
         )
     return (
         f"all {len(tasks)} tasks ({tasks[0]} to {tasks[-1]}) are held out for all: drawn from the "

@@ -33,14 +33,12 @@ class Gain:
 
     Attributes:
         over: the champion's version or the rule of thumb.
-        measured: on held-out tasks, or on the model of a fixed one.
-        variants: of a fixed model, the same on variants of it.
+        measured: on held-out tasks, or on a fixed model and variants of it.
         attempt: number of this comparison among those with the same champion, from 1; 0 over a rule of thumb.
     """
 
     over: str
     measured: PairedComparison
-    variants: PairedComparison | None = None
     attempt: int = 0
 
     @property
@@ -50,17 +48,13 @@ class Gain:
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is significant; if every repeat measured the same, whether it is on the variants."""
-        gain, variants, level = self.measured, self.variants, self.false_alarms
-        exact = gain.over == "repeats" and gain.low is None and gain.is_positive
-        return gain.is_significant(level) or (exact and variants is not None and variants.is_significant(level))
+        """Whether it is significant."""
+        return self.measured.is_significant(self.false_alarms)
 
     def __str__(self) -> str:
-        gain, variants = self.measured, self.variants
-        saved = "" if gain.mean_gain is None or gain.is_same_placement else " of the measured cost saved"
+        gain = self.measured
+        saved = "" if gain.mean_gain is None else " of the measured cost saved"
         parts = [f"{gain_text(gain)}{saved}, against {self.over}"]
-        if variants is not None:
-            parts.append(f"{gain_text(variants)} on {variants.num_tasks} variants without some tables")
         if gain.more_tasks is None:
             parts.append("only other tables would show it")
         elif gain.more_tasks:
@@ -76,8 +70,6 @@ def gain_text(gain: PairedComparison | None) -> str:
         return "-"
     if gain.mean_gain is None:
         return "fits where the other does not" if gain.fits else "did not fit"
-    if gain.is_same_placement:
-        return "same placement"
     if gain.low is None or gain.high is None:
         return f"{100 * gain.mean_gain:+.1f} %"
     return f"{100 * gain.mean_gain:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
@@ -143,9 +135,6 @@ def decide(
 
     Until its gain over the best rule of thumb is significant, the champion is provisional. A candidate that beats the best
     rule of thumb significantly replaces a provisional champion that costs as much or more on average.
-
-    A fixed model's repeats decide. If all of them measured the same, so that they have no interval, its variants must be
-    significantly cheaper as well.
 
     Args:
         over_rule: the candidate's gain over the best rule of thumb on these tasks.

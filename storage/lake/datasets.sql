@@ -112,7 +112,7 @@ create table empty.evaluations (
     training varchar,                    -- of a candidate; null for other placers
     iteration integer,                   -- of that training
     task varchar, num_devices integer,
-    overall_ms double,                   -- least disturbed round, mean over the repeats; null if the placement did not fit
+    overall_ms double,                   -- least disturbed round; null if the placement did not fit
     predicted_ms double, legal boolean, place_ms double, table_names varchar[], table_columns integer[][],
     placement integer[], created_at timestamp
 );

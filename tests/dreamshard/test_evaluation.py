@@ -46,59 +46,60 @@ class Recorder:
         self.order = []
         self.references = 0
 
-    def __call__(self, task, placement, number, *, repeat, is_reference):
-        self.references += is_reference
+    def __call__(self, task, placement, number, *, reference):
+        self.references += reference > 0
         self.order.append((task.name, tuple(placement.device.tolist())))
         return sample_of(task, placement, [float(len(self.order)), 0.0], hardware="Xeon")
 
 
 TASKS = [task_of([1, 1], 2, 1, name="one"), task_of([1, 1], 2, 1, name="two")]
+SIX = [task_of([1, 1], 2, 1, name=f"task-{n}") for n in range(6)]
 PLACERS = {"left": Fixed("left", (0, 1)), "right": Fixed("right", (1, 0))}
 
 
-def run(measure, placers=PLACERS, tasks=TASKS, repeats=3, seed=0, **options):
+def run(measure, placers=PLACERS, tasks=TASKS, seed=0, **options):
     """An evaluation in which 7 ms are predicted of every placement."""
     costs = DeviceCosts(torch.tensor([[7.0, 0.0, 0.0, 0.0]]))
-    parts, limits = [(placers, tasks, repeats)], RoundLimits(most=2, tolerance=0.0)
-    return evaluate(parts, measure, predict=lambda *_: costs, limits=limits, seed=seed, **options)
+    limits = RoundLimits(most=2, tolerance=0.0)
+    return evaluate(placers, tasks, measure, predict=lambda *_: costs, limits=limits, seed=seed, **options)
 
 
-def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None, dim=4):
+def row(placer, task, overall_ms, predicted_ms=1.0, device=(0, 1), tables=None, dim=4):
     """One placer on the task of that name, whose two tables are named after it unless `tables` names them."""
     of = PlacementTask(tables_of([1, 1], dim, names=tables or (f"{task}0", f"{task}1")), 2, 2 * ROW_BYTES, name=task)
     costs = DeviceCosts(torch.zeros(2, 4))
-    return EvaluationRow(placer, of, Placement.whole(device, 2), repeats_ms, predicted_ms, 1.0, costs)
+    return EvaluationRow(placer, of, Placement.whole(device, 2), overall_ms, predicted_ms, 1.0, costs)
 
 
 def test_the_placements_of_a_task_are_measured_next_to_each_other():
     first, again, other = Recorder(), Recorder(), Recorder()
     for measure, seed in ((first, 0), (again, 0), (other, 1)):
-        run(measure, repeats=6, seed=seed)
-    rounds = [tuple(first.order[i : i + 2]) for i in range(0, 48, 2)]
-    assert [{task for task, _ in each} for each in rounds] == [{"one"}] * 12 + [{"two"}] * 12
+        run(measure, tasks=SIX, seed=seed)
+    rounds = [tuple(first.order[i : i + 2]) for i in range(0, 24, 2)]
+    assert [{task for task, _ in each} for each in rounds] == [{task.name} for task in SIX for _ in range(2)]
     assert all({device for _, device in each} == {(0, 1), (1, 0)} for each in rounds)
-    assert len(set(rounds[:12])) > 1
+    assert len({tuple(device for _, device in each) for each in rounds}) > 1
     assert first.order == again.order != other.order
 
 
-def test_a_row_holds_the_least_round_of_each_repeat_and_the_prediction():
+def test_a_row_holds_the_least_round_and_the_prediction():
     measure = Recorder()
     rows = run(measure)
     assert [(row.placer, row.task.name) for row in rows] == [(p, t) for t in ("one", "two") for p in PLACERS]
     for each in rows:
         key = (each.task.name, tuple(each.placement.device.tolist()))
         measured = [n + 1 for n, seen in enumerate(measure.order) if seen == key]
-        assert each.repeats_ms == tuple(measured[::2]), "the first of two rounds"
+        assert each.overall_ms == measured[0], "the first of two rounds"
         assert float(each.costs.phases_ms[0, 0]) == measured[0]
         assert (each.predicted_ms, each.fits) == (7.0, True)
 
 
 def test_placers_that_agree_share_a_measurement_and_a_reference_is_measured_too():
     measure, placers = Recorder(), {**PLACERS, "same": Fixed("same", (0, 1))}
-    by_name = {row.placer: row.repeats_ms for row in run(measure, placers, repeats=1) if row.task.name == "one"}
+    by_name = {row.placer: row.overall_ms for row in run(measure, placers) if row.task.name == "one"}
     assert len(measure.order) == 8
     assert by_name["same"] == by_name["left"]
-    run(measure, repeats=6, reference=(TASKS[0], Placement.whole((0, 0), 2)))
+    run(measure, tasks=SIX * 2, reference=(TASKS[0], Placement.whole((0, 0), 2)))
     assert measure.references == 3 * 2, "with groups 0, 5 and 10, two rounds each"
 
 
@@ -139,11 +140,9 @@ def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
 
 def test_a_gain_is_the_median_over_rounds_in_which_both_were_measured():
     slow = [1.0, 1.4, 1.0, 1.3]  # the machine, in each round
-    new = replace(row("new", "a", 9.0), rounds_ms=((9.0, 9.0 * 1.4, 9.0 * 1.5, 9.0 * 1.3),))
-    old = replace(row("old", "a", 10.0, device=(0, 0)), rounds_ms=(tuple(10.0 * each for each in slow),))
+    new = replace(row("new", "a", 9.0), rounds_ms=(9.0, 9.0 * 1.4, 9.0 * 1.5, 9.0 * 1.3))
+    old = replace(row("old", "a", 10.0, device=(0, 0)), rounds_ms=tuple(10.0 * each for each in slow))
     assert paired_comparison([new, old], "new", "old").mean_gain == pytest.approx(0.1), "one burst decides nothing"
-    twice = [replace(each, repeats_ms=each.repeats_ms * 2, rounds_ms=each.rounds_ms * 2) for each in (new, old)]
-    assert paired_comparison(twice, "new", "old").mean_gain == pytest.approx(0.1)
 
 
 def test_tasks_that_share_tables_have_a_larger_error():
@@ -178,21 +177,6 @@ def test_tasks_of_the_same_tables_count_as_one():
     other = paired_comparison([*same, row("new", "d", 8.0), row("old", "d", 10.0)], "new", "old")
     assert (other.num_tasks, other.mean_gain) == (2, pytest.approx(1 - 0.72**0.5)), "three equal tasks weigh as one"
     assert other.low is not None
-
-
-def test_repeats_of_one_task_are_paired_by_repeat():
-    rows = [row("new", "model", 9.0, 16.0), row("old", "model", 10.0, 20.0, device=(0, 0))]
-    found = paired_comparison(rows, "new", "old", "repeats")
-    assert found.mean_gain == pytest.approx(1 - 0.72**0.5), "ratios 0.9 and 0.8, though the repeats differ"
-    assert found.low < -0.5 < 0.5 < found.high
-    assert (found.num_tasks, found.num_repeats, found.over) == (1, 2, "repeats")
-    exact = [row("new", "model", 9.0, 9.0), row("old", "model", 10.0, 10.0, device=(0, 0))]
-    assert paired_comparison(exact, "new", "old", "repeats").low is None
-    with pytest.raises(ValueError):
-        paired_comparison([*rows, row("new", "b", 1.0), row("old", "b", 1.0)], "new", "old", "repeats")
-    renamed = [rows[0], row("old", "model", 10.0, 9.9, device=(1, 0))]
-    same = paired_comparison(renamed, "new", "old", "repeats")
-    assert (same.is_same_placement, same.mean_gain, same.low) == (True, 0.0, None), "devices with other names"
 
 
 def test_the_best_baseline_is_the_cheapest_rule_of_thumb():

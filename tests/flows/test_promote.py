@@ -91,7 +91,7 @@ def row(task: str, placer: str, ms: float) -> EvaluationRow:
     placement, first = Placement.whole(torch.tensor([0, 1]), 2), int(task[-1])
     costs = DeviceCosts(torch.full((2, 4), ms / 4))
     tables = POOL.select([first, first + 1])
-    return EvaluationRow(placer, PlacementTask(tables, 2, 2**30, name=task), placement, (ms,), ms, 0.1, costs)
+    return EvaluationRow(placer, PlacementTask(tables, 2, 2**30, name=task), placement, ms, ms, 0.1, costs)
 
 
 def new_team(home: Path) -> Iterator[Team]:
