@@ -79,12 +79,9 @@ def test_tables_never_measured_alone_are_estimated(registered: Store, task: Plac
     placer.cost_network.measured_on = MeasuredOn.of(make_sample(task, [1, 0, 1]))
     for training in ("first", "second"):
         registered.lake.write_estimates(placer, version, training, 2)
-    registry.write_versions(registered)
-    estimated = query(registered, "from table_costs order by table_name")
+    estimated = rows(registered, "from table_costs order by table_name")
     assert [row["table_name"] for row in estimated] == ["a", "b/c", "d", "e"]
-    assert {(row["origin"], row["model_version"], row["compute_ms"] > 0) for row in estimated} == {
-        ("estimated", 1, True)
-    }
+    assert {(row["origin"], row["model_version"]) for row in estimated} == {("estimated", 1)}
+    assert all(row["compute_ms"] > 0 for row in estimated)
     set_alias(registered, SECOND, "champion", "better")
-    registry.write_versions(registered)
-    assert {row["model_version"] for row in query(registered, "from table_costs")} == {2}
+    assert {row["model_version"] for row in rows(registered, "from table_costs")} == {2}

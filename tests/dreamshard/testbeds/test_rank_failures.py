@@ -1,0 +1,68 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dreamshard.testbeds.base import MeasurementError
+from tests.helpers.cluster_testbed import (
+    BATCH,
+    TABLES,
+    children,
+    have_ended,
+    open_cluster,
+    pids_of,
+    placement,
+    with_fault,
+)
+from tests.helpers.lookups import FaultyLookups
+from tests.helpers.tables import roomy_task
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill", "hang", "outside"])
+def test_a_failing_rank_is_one_error_and_leaves_no_process(fault):
+    bed = open_cluster(FaultyLookups(BATCH), timeout_s=10.0)
+    bed.measure(roomy_task(TABLES), placement(0, 0, 1))
+    pids, begun = pids_of(bed), time.monotonic()
+    others = children() - set(pids)  # such as multiprocessing's tracker of resources
+    with pytest.raises(MeasurementError) as caught:
+        bed.measure(with_fault(fault), placement(0, 1))
+    assert time.monotonic() - begun < 30
+    assert fault == "kill" or "lookups.py" in caught.value.__notes__[0]
+    assert have_ended(pids)
+    with pytest.raises(MeasurementError):
+        bed.measure(roomy_task(TABLES), placement(0, 0, 1))
+    bed.close()
+    assert children() <= others
+
+
+def test_a_rank_that_dies_between_measurements_fails_the_next():
+    bed = open_cluster()
+    bed.measure(roomy_task(TABLES), placement(0, 0, 1))
+    os.kill(pids_of(bed)[1], signal.SIGKILL)
+    assert have_ended(pids_of(bed)[1:])
+    with pytest.raises(MeasurementError):
+        bed.measure(roomy_task(TABLES), placement(0, 0, 1))
+
+
+def test_ranks_end_and_tidy_up_when_their_driver_is_killed(tmp_path):
+    script = (
+        "import tests.dreamshard.testbeds.test_rank_failures as t\n"
+        "bed = t.open_cluster(t.FaultyLookups(t.BATCH));"
+        "bed.measure(t.roomy_task(t.TABLES), t.placement(0, 0, 1)); print(*t.pids_of(bed), flush=True);"
+        "bed.measure(t.with_fault('hang'), t.placement(0, 1))"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert have_ended(pids)
+    assert not list(tmp_path.iterdir())
