@@ -29,7 +29,7 @@ def main() -> None:
     base = locked("--extra", BASE)
     write("base", base)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for extra in project["optional-dependencies"].keys() - {BASE}:
+    for extra in (each for each in project["optional-dependencies"] if each != BASE):
         everything = locked("--extra", BASE, "--extra", extra, torch=extra == "cuda")
         write(extra, {name: entry for name, entry in everything.items() if name not in base})
 
