@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, computed_field
+from upath import UPath
 
 from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
@@ -125,10 +126,12 @@ def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a PLAN.json; a ValueError says that it is missing or no plan."""
-    if not Path(path).is_file():
-        raise ValueError(f"there is no plan at {path}; check the path")
-    return parse_plan(Path(path).read_bytes(), str(path))
+    """Read a PLAN.json at a path or an address that fsspec reads; a ValueError says that it is missing or no plan."""
+    try:
+        text = UPath(path).read_bytes()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise ValueError(f"there is no plan at {path}; check the path") from error
+    return parse_plan(text, str(path))
 
 
 def make_plan(

@@ -68,11 +68,13 @@ class Recipe:
     """Everything that the chain needs to know, except addresses.
 
     Attributes:
+        model: name of the model whose tables they are, as given; empty if it is named after its source.
         sized_by_source: names in `SIZES` that are derived for another source of tables than the recipe's own.
         derived: names in `SIZES` that are yet to be derived; their values here are starting points.
     """
 
     name: str
+    model: str = ""
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     tasks: TasksConfig = field(default_factory=TasksConfig)
     testbed: str = "auto"
@@ -167,8 +169,11 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
     if "tables_per_task" in recipe.derived:
         worth = max(worth, _TABLES_PER_DEVICE * tasks.num_devices)
     is_auto, fits_twice = tasks.mode == "auto", count >= 2 * worth
-    mode = ("pool" if fits_twice else "fixed") if is_auto else tasks.mode
+    is_own = "tables_per_task" in recipe.derived and recipe.workload.source not in META_WORKLOADS
+    mode = ("pool" if fits_twice and not is_own else "fixed") if is_auto else tasks.mode
     why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth" if is_auto else "as asked"
+    if is_auto and is_own:
+        why = "your tables are one model; --mode pool is for models not seen yet"
     if mode == "fixed":
         worth = count
         what = f"a fixed model ({why}): all {count} tables are trained on; placements and variants are held out"

@@ -27,7 +27,7 @@ from storage.store import Store, open_store
 def compare(options: CompareOptions) -> dict[str, Any]:
     """Versions -> tasks that none was trained on -> measured, paired comparison."""
     store = open_store()
-    who = contestants.resolve(store, options.versions, with_rivals=options.rivals)
+    who = contestants.resolve(store, options.versions, with_rivals=options.rivals, model=options.model or "")
     versions = [version for version in who.values() if version is not None]
     options, taken = comparison.with_sizes_of_versions(store, options, versions)
     announce(taken)

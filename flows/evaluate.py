@@ -27,7 +27,7 @@ from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import capacity, freeing_gpus, in_repeat, measure
-from flows.stages import last_iteration, open_for, stage
+from flows.stages import last_iteration, stage
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
@@ -35,7 +35,7 @@ from storage.mlflow_store.registry import Version
 from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import CANDIDATE, IN_USE, Subject
 from storage.run_records.trainings import TestbedReference
-from storage.store import Store
+from storage.store import Store, open_store
 
 FEW_TASKS = 5
 """Below so many distinct held-out tasks of a pool the report warns."""
@@ -44,7 +44,7 @@ FEW_TASKS = 5
 @deployed
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
-    store = open_for(options)
+    store = open_store()
     with stage(store, "evaluate", options) as (run, training):
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, rivals_too=options.rivals, current=options.current)
@@ -60,8 +60,8 @@ log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)
 
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
-    """Champion of the training's topology, or the one that it beat if it is this very iteration; None if there is none."""
-    version = registry.champion(store, trainings.read(store, key).topology)
+    """Champion of the training's model and topology, or the one that it beat if it is this iteration; None without one."""
+    version = registry.champion(store, trainings.read(store, key).registered_model)
     if version is None or (version.training, version.iteration) != (key, iteration):
         return version
     beaten = report_store.newest(store, key).rival if report_store.is_evaluated(store, key) else None

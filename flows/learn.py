@@ -98,7 +98,7 @@ def read_profile(store: Store, folder: str, asked: PlaceOptions) -> CostSample:
     Raises:
         ValueError: a trace is damaged, or not of this plan.
     """
-    model = read_model(store, Path(asked.tables), announce)
+    model = read_model(store, asked.tables, announce)
     plan = read_any_plan(Path(str(asked.current)), model.tables, asked.devices_per_host, asked.devices)
     task = model.task(
         plan.num_devices,
@@ -112,7 +112,7 @@ def read_profile(store: Store, folder: str, asked: PlaceOptions) -> CostSample:
     )
     job, paths = _job(Path(folder)), trace_files(Path(folder))
     sample = traced_sample(paths, task, plan.placement(task.tables), job.get("versions", {}))
-    dataset = store.lake.write_dataset(task.tables, asked.tables, is_newest=False)
+    dataset = store.lake.write_dataset(task.tables, asked.tables, None)
     with collecting(store.lake, content_key(TRACED, dataset, sample.hardware, folder), 1, dataset) as keep:
         keep(sample)
     report_progress("profile", len(paths), task.num_devices, f"ranks traced, {sample.overall_ms:.3f} ms a step")
@@ -150,11 +150,11 @@ def register_learned(
             learned.placer,
             run,
             made_of,
-            metrics={"eval_predicted_mape": error},
+            metrics={"prediction_error_pct": 100 * error},
             tags=tags,
             pool=newest.task.tables,
         )
-        in_use = registry.champion(store, made_of.topology)
+        in_use = registry.champion(store, made_of.registered_model)
         alias: registry.Alias = "champion" if in_use is None or in_use.provisional else "challenger"
         registry.set_alias(store, uri, alias, _PROVISIONAL, provisional=_PROVISIONAL)
         registry.write_versions(store)
@@ -172,7 +172,7 @@ def _job(folder: Path) -> dict[str, Any]:
 
 def _recipe(asked: PlaceOptions, sample: CostSample) -> Recipe:
     """How a version records what it was learned from."""
-    base, task = configure(RecipeOptions(), source=asked.tables), sample.task
+    base, task = configure(RecipeOptions(model=asked.model), source=asked.tables), sample.task
     tasks = replace(
         base.tasks,
         mode="fixed",

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from dreamshard.files import digest
+from dreamshard.workloads import known_as
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
 from flows.placing import request
@@ -13,6 +14,7 @@ from flows.reports.pages import publish
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from storage.filesystem import writing
+from storage.run_records.trainings import model_name
 from storage.store import Store, open_store
 
 
@@ -48,7 +50,9 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
             file.write(content.encode())
     sentence = prediction_sentence(plan)
     announce(f"{sentence}; wrote {target} and, to look at in a browser, {html}")
-    publish(markdown_page(placed, str(target), str(html), notes), "dreamshard-plan", sentence)
+    publish(
+        markdown_page(placed, str(target), str(html), notes), f"placed-{model_name(known_as(options.tables))}", sentence
+    )
     return {
         "plan": str(target),
         "page": str(html),

@@ -69,15 +69,15 @@ axes.figure.savefig(figures / "cost_by_device.png", dpi=120, bbox_inches="tight"
 # %% [markdown]
 # ## Savings over versions
 # The share of the best heuristic's cost that each version saves on its own held-out tasks, with 95 % intervals and a
-# line for each algorithm and topology.
+# line for each model and topology.
 
 # %%
-compared = versions[versions["gain_over_best_baseline"].notna()]
+compared = versions[versions["gain_over_best_heuristic_pct"].notna()]
 figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-for model, group in compared.groupby("model"):
-    gain = group["gain_over_best_baseline"]
-    below, above = gain - group["gain_over_best_baseline_low"], group["gain_over_best_baseline_high"] - gain
-    axes.errorbar(group["version"], 100 * gain, yerr=[100 * below, 100 * above], marker="o", capsize=3, label=model)
+for model, group in compared.groupby("registered_model"):
+    gain = group["gain_over_best_heuristic_pct"]
+    below, above = gain - group[f"{gain.name}_low"], group[f"{gain.name}_high"] - gain
+    axes.errorbar(group["version"], gain, yerr=[below, above], marker="o", capsize=3, label=model)
 axes.set(xlabel="version", ylabel="%", xticks=versions["version"], title="Measured cost saved over the best heuristic")
 axes.axhline(0, color="gray", linewidth=1)
 if len(compared):

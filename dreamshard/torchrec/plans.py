@@ -151,7 +151,8 @@ def load_plan(
     Call it after `init_process_group`. Without a process group, the plan's own ranks and hosts are assumed.
 
     Args:
-        path: of a file by `dreamshard place --format torchrec`.
+        path: of a file by `dreamshard place --format torchrec`, or of a model's plan in use, such as
+            `s3://bucket/plans/ads/current.json`.
         model: as it is given to `DistributedModelParallel`; may be on the `meta` device.
         sharders: as they are given to `DistributedModelParallel`; by default TorchRec's own.
         device_type: of the ranks, `cuda` or `cpu`; by default that of gloo, else of this machine.

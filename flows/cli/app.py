@@ -14,7 +14,7 @@ from flows.runtime.environment import prepare
 
 COMMANDS = {
     "Learn and place": {
-        "stages:run": "Run the whole chain in this process: ingest, measure, learn, evaluate, promote.",
+        "stages:run": "Run the whole chain in this process: ingest, measure, learn, evaluate, promote, plan.",
         "stages:learn": "Learn the job's real costs from PROFILES of its steps, and plan it by them.",
         "plans:place": "Place TABLES: write the plan to stdout or a file, and its figures to stderr.",
         "plans:explain": "Explain PLAN for TABLES: why devices are slow, and each table's cost elsewhere.",
@@ -23,6 +23,7 @@ COMMANDS = {
     },
     "Look at what was measured": {
         "models:models": "Versions side by side, with the champion of each hardware; VERSION in full.",
+        "stages:promote": "Make VERSION champion, or a plan the one in use, at once; previous rolls back.",
         "stages:compare": "Compare any versions and other placers on the same tasks, held out for all of them.",
         "sql:sql": "Ask DuckDB over everything that was measured and registered.",
         "doctor:doctor": "Check devices, the fbgemm build, servers, home and store.",
@@ -32,7 +33,7 @@ COMMANDS = {
         "stages:profile": "Measure the placements of the next training iteration.",
         "stages:train": "Train the cost network and the policy: all iterations that are left.",
         "stages:evaluate": "Compare the trained placer with every rule of thumb and the champion.",
-        "stages:promote": "Register the trained placer, champion if it is better; or make VERSION champion.",
+        "stages:register": "Register the trained placer, champion if it is better.",
     },
     "Servers and workers": {
         "servers:up": "Start Prefect, MLflow, a worker and all deployments on this machine; Ctrl-C ends them.",

@@ -110,7 +110,8 @@ def explain(
     asked = PlaceOptions(**{**request.setting_of(Path(plan)), **given}, current=plan)
     checked = request.check(store, asked, terminal.note)
     task, spec = checked.task, checked.spec
-    chosen = choose(store, asked.placer, task, spec, asked.hardware or "", note=terminal.note)
+    called = asked.hardware or ""
+    chosen = choose(store, asked.placer, task, spec, called, model=checked.model, note=terminal.note)
     if chosen.predictor is None or checked.plan is None:
         raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
     if chosen.predicted_by is not None:
@@ -159,7 +160,7 @@ def _alternative(other: Alternative, now_ms: float) -> str:
 
 @command
 def what_if(
-    tables: Path,
+    tables: str,
     /,
     *,
     hardware: str,
@@ -187,7 +188,7 @@ def what_if(
         terminal.print_json([each | settings for each in figures])
         return
     setting = f"{settings['precision']}, {settings['optimizer']}, batch {batch_size:,}"
-    title = f"Predicted training step, {tables.name}: {len(model)} tables, {setting}"
+    title = f"Predicted training step, {Path(tables).name}: {len(model)} tables, {setting}"
     terminal.print_table(list(map(_row, figures)), title=title)
     for each in figures:
         if each["infeasible"]:

@@ -31,6 +31,7 @@ from flows.forms.options import (
     Options,
     PromoteOptions,
     RecipeOptions,
+    RegisterOptions,
     RetrainingOptions,
     RetrainOptions,
     StageOptions,
@@ -51,6 +52,7 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
         terminal.print_json(outcome)
         return
     _show_promotion(outcome)
+    terminal.say(outcome["plan"]["sentence"])
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.home}.")
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
     terminal.say(f"Next: `dreamshard place TABLES{placer}` plans, `dreamshard models` compares versions")
@@ -117,7 +119,7 @@ def train(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json:
 @command
 def evaluate(*, options: Annotated[EvaluateOptions, Fields] = EvaluateOptions(), as_json: Json = False) -> None:
     """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
-    _stage(flows.evaluate.evaluate, options, as_json, "promote")
+    _stage(flows.evaluate.evaluate, options, as_json, "register")
 
 
 @command
@@ -128,21 +130,23 @@ def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False
 
 
 @command
+def register(options: Annotated[RegisterOptions, Fields] = RegisterOptions(), *, as_json: Json = False) -> None:
+    """Register the trained placer, champion if it beats the one in use."""
+    outcome = _flow(flows.promote.register, options, quiet=as_json)
+    terminal.print_json(outcome) if as_json else _show_promotion(outcome)
+
+
+@command
 def promote(options: Annotated[PromoteOptions, Fields] = PromoteOptions(), *, as_json: Json = False) -> None:
-    """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
-    store = open_home(existing=options.version is not None)
-    if options.version is None:
-        outcome = _flow(flows.promote.promote, options, quiet=as_json)
-    else:  # without a flow, which would first start a Prefect server
-        outcome = flows.promote.replace_champion(store, options.version, options.reason or "")
+    """Make VERSION champion, or a plan the one in use, at once; `previous` rolls back."""
+    # without a flow, which would first start a Prefect server
+    outcome = flows.promote.take_into_use(open_home(existing=True), options)
     if as_json:
         terminal.print_json(outcome)
-    elif options.version is None:
-        _show_promotion(outcome)
-    else:
-        version, former = outcome["version"], outcome["former"]
-        undo = f"; undo: dreamshard promote {former}" if former not in (None, version) else ""
-        terminal.say(f"{in_words(version)} is champion of {outcome['topology']}{undo}")
+        return
+    terminal.say(outcome["sentence"])
+    if outcome["roll_back"]:
+        terminal.say(f"To roll back: {outcome['roll_back']}")
 
 
 def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: bool, following: str) -> None:
@@ -170,7 +174,8 @@ def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         with nullcontext() if quiet else _progress_bars():
-            return flow(options)
+            outcome: dict[str, Any] = flow(**options.model_dump(exclude_unset=True))
+            return outcome
     except KeyboardInterrupt:
         terminal.note("interrupted; finished work is kept, and the same command continues from it")
         raise SystemExit(130) from None

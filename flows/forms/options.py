@@ -1,7 +1,7 @@
-"""The options of every deployed flow: one model per flow, which its form, the API and its command share.
+"""The options of every deployed flow: one pydantic model per flow, which its parameters and its command share.
 
-A field is declared once: `memory_gb` is `Memory gb` in the form and `--memory-gb` on the command line, and its text
-describes it in both. An empty field takes the team's setting (`form.py`), then the recipe's value (`configuration.py`).
+A field is declared once: `memory_gb` is a parameter of the flow and `--memory-gb` on the command line, and its text
+describes it in both. An empty field of a deployment has the deployment's value, then the recipe's (`configuration.py`).
 """
 
 from typing import Annotated, Any, Literal
@@ -13,6 +13,21 @@ from dreamshard.tables import Optimizer, Precision
 from dreamshard.training.config import Algorithm as AlgorithmName
 
 Mode = Literal["auto", "fixed", "pool"]
+PlanPolicy = Literal["auto", "approve", "off"]
+Constraints = Annotated[
+    str | None,
+    Field(
+        description="Constraints of the plan, as YAML or the full path of a file of it (docs/constraints-and-moving.md).",
+        examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"],
+    ),
+]
+Sharding = Annotated[
+    str | None,
+    Field(
+        description="Ways to shard: columns, whole, auto (every way), or a list such as table_wise,row_wise. Costs of ways "
+        "other than whole and columns are predicted, not measured."
+    ),
+]
 Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper: as published; autoshard: after it.")]
 Current = Annotated[
     str | None, Field(description="The plan in use (full path): weighed or measured against the new one.")
@@ -44,7 +59,6 @@ class Options(BaseModel):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
-        field_title_generator=lambda name, _: name.replace("_", " ").capitalize().replace(" gb", " GB"),
         json_schema_extra=_as_drawn,
     )
 
@@ -61,7 +75,14 @@ class Options(BaseModel):
         return values if is_wrong else {name: value for name, value in values.items() if value not in ("", None)}
 
 
-class RecipeOptions(Options):
+class ModelField(Options):
+    """The model whose tables are measured, trained on or placed."""
+
+    model: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=60)
+    """Name of the model: small letters, digits, hyphens; by default its source's. Models never replace each other."""
+
+
+class RecipeOptions(ModelField):
     """The configuration that all other options override."""
 
     recipe: str = Field(default="default", json_schema_extra={"enum": [*sorted(RECIPES)]})
@@ -115,9 +136,14 @@ class TaskFields(DeviceFields):
 
 
 class RetrainingOptions(TaskFields, RunOptions, SourceFields):
-    """A retraining: the team's setting, what `watch` starts and `retrain` takes."""
+    """A retraining: the setting of a model's deployments, which `watch` starts and `retrain` takes."""
 
     algorithm: Algorithm = None
+    plan: PlanPolicy | None = None
+    """Put the new plan into use: auto, once a person approves it in Prefect, or off for no plan. By default the first is
+    auto, later ones need approval."""
+    constraints: Constraints = None
+    sharding: Sharding = None
 
     def given(self) -> dict[str, Any]:
         """The fields of a retraining that differ from their defaults, without a subclass's own."""
@@ -178,7 +204,9 @@ class VersionsField(Options):
     """Placers to compare."""
 
     versions: list[str] = Field(
-        min_length=1, kw_only=False, examples=[["champion", "challenger"], ["models:/paper-a100-8@champion", "3"]]
+        min_length=1,
+        kw_only=False,
+        examples=[["champion", "challenger"], ["models:/dreamshard.ads.a100-x8@champion", "3"]],
     )
     """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, rivals;
     the table shows what the first saves over each."""
@@ -190,20 +218,23 @@ class CompareOptions(TaskOptions, VersionsField):
     rivals: Rivals = False
 
 
-class VersionField(Options):
-    """A version to use."""
+class RegisterOptions(StageOptions):
+    """The newest placer, and its standing by its evaluation."""
+
+    no_promote: NoPromote = False
+
+
+class PromoteOptions(ModelField):
+    """A version or plan that a person takes into use."""
 
     version: str | None = Field(default=None, kw_only=False)
-    """A version (3, models:/NAME/3; previous undoes) that becomes champion at once. Empty: the newest
-    placer of the other fields, if its evaluation says so."""
-
-
-class PromoteOptions(StageOptions, VersionField):
-    """The newest placer by its evaluation, or any version by hand."""
-
+    """A version (3, models:/NAME/3; previous rolls back) that becomes champion at once."""
+    plan: str | None = Field(default=None, pattern=r"^(\d+|previous)$")
+    """Number of the model's plan that its trainer reads from now on; previous rolls back."""
     reason: str | None = None
-    """Why the version becomes champion; recorded on it."""
-    no_promote: NoPromote = False
+    """Why; recorded with the decision."""
+    ask: bool = False
+    """Wait until a person approves it on the page of this run."""
 
 
 class TablesField(Options):
@@ -213,7 +244,7 @@ class TablesField(Options):
     """A list (.csv, .parquet, .json), model.py:make_model, or a bundled list."""
 
 
-class PlanOptions(DeviceFields, TablesField):
+class PlanOptions(ModelField, DeviceFields, TablesField):
     """Target of a plan; devices and memory are by default the version's."""
 
     hardware: str | None = None
@@ -221,12 +252,8 @@ class PlanOptions(DeviceFields, TablesField):
     placer: str | None = None
     """champion, challenger, previous, a version (3, models:/NAME/3), prior, cost_greedy,
     dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the hardware, or the champion."""
-    constraints: str | None = Field(default=None, examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"])
-    """Constraints of the plan, as YAML or the full path of a file of it
-    (docs/constraints-and-moving.md)."""
-    sharding: str | None = None
-    """Ways to shard: columns, whole, auto (every way), or a list such as table_wise,row_wise. Costs of
-    ways other than whole and columns are predicted, not measured."""
+    constraints: Constraints = None
+    sharding: Sharding = None
     cache: bool = False
     """Tables may be in host memory with a cache where room is short."""
     precision: Precision | None = None
@@ -257,7 +284,7 @@ class ProfilesField(Options):
     dreamshard.torchrec.profiled_steps writes them."""
 
 
-class LearnOptions(DeviceFields, ProfilesField):
+class LearnOptions(ModelField, DeviceFields, ProfilesField):
     """Profiles of a running job, and what their folders do not say."""
 
     plan: str | None = None
@@ -272,10 +299,8 @@ class LearnOptions(DeviceFields, ProfilesField):
     """Type of the weights; by default the model's."""
     optimizer: Optimizer | None = None
     """Optimizer of the tables; by default the model's."""
-    sharding: str | None = None
-    """Sharding types of the new plan, as for place; by default whole tables, columns, and those in use."""
-    constraints: str | None = None
-    """Constraints of the new plan, as for place."""
+    sharding: Sharding = None
+    constraints: Constraints = None
 
 
 class PruneOptions(Options):
@@ -283,5 +308,7 @@ class PruneOptions(Options):
 
     older_than_days: int = Field(default=90, ge=1, le=36_500)
     """Days since a file was last written after which it may go."""
+    keep_versions: int = Field(default=20, ge=1)
+    """Newest versions of each model and topology that stay whatever their age, besides those in use or tagged pinned."""
     delete: bool = False
     """Remove the files for good; otherwise only show them."""

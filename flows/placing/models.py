@@ -6,39 +6,63 @@ from pathlib import Path
 from dreamshard.constraints import Constraints
 from dreamshard.files.text import did_you_mean
 from dreamshard.tables import Tables
-from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_tables, model_tables
+from dreamshard.workloads import (
+    ModelTable,
+    ModelTables,
+    bundled_lists,
+    call,
+    is_function,
+    list_file,
+    list_tables,
+    model_tables,
+)
 from flows.runtime.sources import torchrec_bridge
-from storage.mlflow_store import registry
 from storage.store import Store
 
 
-def read_model(store: Store, source: Path, note: Callable[[str], None]) -> ModelTables:
-    """The tables of a file, of a bundled list by its name, or of the model that `model.py:make_model` makes.
+def read_model(store: Store, source: str, note: Callable[[str], None], model: str = "") -> ModelTables:
+    """The tables of a list, of the model that `model.py:make_model` makes, or of any source that was ingested for a model.
 
-    Lookups that the source does not give are those of the tables that the champion was trained on, or the newest tables
-    before the first champion; tables that were not among them get their mean reuse. `note` gets sentences on assumptions.
+    Lookups that the source does not give are those of the model's tables that were ingested last, or otherwise of any;
+    tables that were not among them get their mean reuse. `note` gets sentences on assumptions.
 
     Raises:
         ValueError: the function or the file is wrong, or there are no tables that can be planned.
     """
-    champion = registry.champion(store)
-    version = champion.tags.get("dataset") if champion else None
-    version = version or store.lake.newest_dataset()
+    version = store.lake.newest_dataset(model) or store.lake.newest_dataset()
     known = store.lake.read_dataset(version) if version else None
-    lists = bundled_lists()
-    if is_function(str(source)):
+    lists, path = bundled_lists(), Path(source)
+    if is_function(source):
         bridge = torchrec_bridge()
-        model: ModelTables = bridge.tables_of(call(str(source), "there is no model"), defaults=known)
-    elif source.suffix or source.is_file() or str(source) in lists:
-        model = model_tables(list_tables(lists.get(str(source), source)), defaults=known)
+        found: ModelTables = bridge.tables_of(call(source, "there is no model"), defaults=known)
+    elif known is not None and model and list_file(source) is None and ("://" in source or path.exists()):
+        found = model_tables(_described(known), defaults=known)
+    elif path.suffix or path.is_file() or source in lists:
+        found = model_tables(list_tables(lists.get(source, path)), defaults=known)
     else:
         raise ValueError(
-            f"there is no bundled list {str(source)!r}{did_you_mean(str(source), lists)}; give one of docs/own-tables.md, a "
+            f"there is no bundled list {source!r}{did_you_mean(source, lists)}; give one of docs/own-tables.md, a "
             ".csv, .parquet or .json file, or model.py:make_model"
         )
-    for sentence in (*model.notes, *_origin(store, version, known, model)):
+    for sentence in (*found.notes, *_origin(store, version, known, found)):
         note(sentence)
-    return model
+    return found
+
+
+def _described(tables: Tables) -> list[ModelTable]:
+    """Ingested tables as they would be in a list."""
+    columns = (tables.rows, tables.dim, tables.pooling_factor, tables.poolings)
+    return [
+        ModelTable(
+            name=name,
+            rows=rows,
+            dim=dim,
+            pooling_factor=pooling,
+            pooling="sum" if poolings else "none",
+            num_poolings=poolings or None,
+        )
+        for name, rows, dim, pooling, poolings in zip(tables.names, *(each.tolist() for each in columns), strict=True)
+    ]
 
 
 def _origin(store: Store, version: str | None, known: Tables | None, model: ModelTables) -> list[str]:

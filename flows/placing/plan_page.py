@@ -188,6 +188,8 @@ def html_page(placed: Placed) -> str:
     moves = [(number[step.table], step) for step in placed.steps if step.source is not None]
     moved = [{(t, getattr(step, end)) for t, step in moves} for end in ("target", "source")]
     bars = [dict(_bars(side, tables, widest, own)) for side, own in zip(sides, moved, strict=False)]
+    known_ms = placed.plan.predicted.overall_ms, placed.kept.overall_ms if placed.kept else None
+    costs_ms = [side.sums["whole"].max() if ms is None else ms for side, ms in zip(sides, known_ms, strict=False)]
     devices = [*range(max(len(side.sums) for side in sides))]
     if len(devices) > _SCREEN:  # the slowest first
         devices = [*sides[0].sums[sides[0].size].reindex(devices).sort_values(ascending=False).index]
@@ -200,7 +202,7 @@ def html_page(placed: Placed) -> str:
             placed=placed,
             task=task,
             sides=sides,
-            slowest_ms=[side.sums["whole"].max() for side in sides] if sides[0].size == "whole" else [],
+            costs_ms=costs_ms if sides[0].size == "whole" else [],
             labels=["whole step", *(phase.replace("_", " ") for phase in PHASES)],
             devices=[(d, [each[d] for each in bars if d in each]) for d in devices],
             room=(100 * capacity / widest["gib"]).tolist(),

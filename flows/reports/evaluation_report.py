@@ -111,7 +111,8 @@ def outcome(report: EvaluationReport) -> dict[str, Any]:
 
 def title(report: EvaluationReport) -> str:
     """Captions of a report: its tables, the basis of its intervals, and the predicting network."""
-    by = f"; all predicted by {report.candidate}" if report.training is not None and report.is_predicted else ""
+    predict = sorted(report.predictors, key=lambda name: name != report.candidate)
+    by = f"; all predicted by {predict[0]}" if report.training is not None and predict else ""
     on = report.measured_on or report.hardware
     if report.model is None:
         return f"Held-out tasks on {on}; 95 % intervals, paired by task{by}"
@@ -157,27 +158,24 @@ def pairs_table(report: EvaluationReport) -> Table:
 
 def evaluation_metrics(report: EvaluationReport) -> Metrics:
     """Figures of the candidate under the names that every version has in MLflow."""
-    candidate, over_random = report.placer(report.candidate), report.gain(report.candidate, "random")
+    candidate, error = report.placer(report.candidate), report.placer(report.candidate).predicted_mape
+    champion = next((report.gain(report.candidate, name) for name in report.versions), None)
+    return {
+        "cost_ms": candidate.overall_ms,
+        "prediction_error_pct": None if error is None else 100 * error,
+        **_gain_metrics("gain_over_best_heuristic_pct", report.gain(report.candidate, report.reference)),
+        **_gain_metrics("gain_over_champion_pct", champion),
+    }
+
+
+def machine_metrics(report: EvaluationReport) -> Metrics:
+    """How steady the machine was."""
     steady = report.steadiness
     return {
-        "eval_overall_ms": candidate.overall_ms,
-        "eval_gain_over_random": over_random.mean_gain if over_random else None,
-        **_gain_metrics("eval_gain_over_best_baseline", report.gain(report.candidate, report.reference)),
-        **_gain_metrics("eval_gain_over_torchrec", report.gain(report.candidate, "torchrec_planner")),
-        **_gain_metrics("eval_gain_on_variants", report.variant_gain(report.candidate, report.reference)),
-        "eval_predicted_mape": candidate.predicted_mape,
-        "eval_place_ms": candidate.place_ms,
         "machine_level": report.level,
         "machine_spread": steady.spread if steady else None,
         "disturbed_rounds": steady.disturbed if steady else None,
     }
-
-
-def gains_over_champion(report: EvaluationReport) -> Metrics:
-    """The candidate's gain over the champion on the same tasks, with its interval; empty without a measured champion."""
-    return _gain_metrics(
-        "gain_over_champion", next((report.gain(report.candidate, name) for name in report.versions), None)
-    )
 
 
 def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
@@ -190,7 +188,10 @@ def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
 
 
 def _gain_metrics(name: str, gain: PairedComparison | None) -> Metrics:
-    return {} if gain is None else {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
+    if gain is None:
+        return {}
+    figures = {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
+    return {name: None if share is None else 100 * share for name, share in figures.items()}
 
 
 def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> str:
@@ -233,11 +234,9 @@ def prediction_sentence(report: EvaluationReport) -> str:
     """How well the candidate, or each compared version, predicts placements that it was not trained on."""
     if report.training is None:
         return "Prediction errors are of a version's own cost network on all placements measured here."
-    if not report.is_predicted:
-        return f"No cost of a step is predicted: {report.candidate} predicts compute only."
     error = report.placer(report.candidate).predicted_mape
     if error is None:
-        return "No placement measured here was held out, so the prediction error is not known."
+        return f"No prediction error: {report.candidate} predicts no cost of a step, or no placement here was held out."
     machine = steadiness_words(report.steadiness, report.level)
     also = f"; {machine}" if machine else ""
     return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on{also}."

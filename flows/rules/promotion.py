@@ -121,10 +121,10 @@ class Decision:
             "champion_changed": f"not compared with version {self.in_use}, which has replaced {self.rival} since",
             "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
             "better_than_baseline": f"first champion{until}",
-            "worse_than_baseline": "no champion of this hardware yet, and more expensive than a rule of thumb",
+            "worse_than_baseline": "first champion, provisional: more expensive than a rule of thumb",
         }
         if self.gain is None:
-            return f"{words[self.code]}; run `dreamshard evaluate` to compare them, then promote"
+            return f"{words[self.code]}; run `dreamshard evaluate` to compare them, then `register`"
         outcome = f"{words[self.code]}: {self.gain}"
         if self.already_champion:
             return f"already the champion: {outcome if self.rival else self.gain}"
@@ -139,11 +139,10 @@ def decide(
     in_use: int | None = None,
     is_rival_provisional: bool = False,
 ) -> Decision:
-    """Promote a candidate that beats the champion significantly; the first champion need only match a rule of thumb.
+    """Promote a candidate that beats the champion significantly; without a champion, promote the first.
 
-    Without a champion, the candidate's mean gain over the best rule of thumb must not be negative; until that gain is
-    significant, the champion is provisional. A candidate that beats the best rule of thumb significantly replaces a
-    provisional champion that costs as much or more on average.
+    Until its gain over the best rule of thumb is significant, the champion is provisional. A candidate that beats the best
+    rule of thumb significantly replaces a provisional champion that costs as much or more on average.
 
     A fixed model's repeats decide. If all of them measured the same, so that they have no interval, its variants must be
     significantly cheaper as well.
@@ -169,9 +168,9 @@ def decide(
         return replace(decision, code="not_significant", gain=over_rival)
     if in_use is not None:
         return replace(of_rule, code="champion_not_compared")
-    if over_rule.measured.is_positive:
-        return replace(of_rule, alias="champion", code="better_than_baseline")
-    return replace(of_rule, code="worse_than_baseline")
+    gain = over_rule.measured
+    code: Code = "better_than_baseline" if gain.is_positive else "worse_than_baseline"
+    return replace(of_rule, alias="champion" if gain.fits else "challenger", code=code)
 
 
 def find_veto(version: Version, in_use: Version | None, prediction_error: float | None) -> str:
@@ -189,7 +188,7 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
     command = f"`dreamshard promote {version.uri}`"
     if REPLACED in version.tags:
         return f"taken out of use by hand at {version.tags[REPLACED]}; {command} uses it again"
-    if prediction_error is not None and prediction_error > HIGHEST_ERROR:
+    if in_use is not None and prediction_error is not None and prediction_error > HIGHEST_ERROR:
         return (
             f"its predictions are {prediction_error:.0%} off on held-out placements, above the {HIGHEST_ERROR:.0%} at which "
             "placements of other tables can be trusted: measure more placements (--recipe, or more iterations), or look at "

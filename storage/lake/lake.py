@@ -2,7 +2,7 @@
 
     lookups/<content>.parquet                                          one table's batch, shared by datasets
     tables/dataset_version=.../tables.parquet                          one row per table
-    tables/_newest.json                                                the dataset that was ingested last
+    tables/_newest.<model>.json                                        the dataset of a model that was ingested last
     halves/<task set>.json                                             which tables were trained on, which held out
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
     cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
@@ -98,27 +98,32 @@ class Lake:
         existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
         return existing.intersection(files)
 
-    def write_dataset(self, tables: Tables, source: str, *, is_newest: bool = True) -> str:
+    def write_dataset(self, tables: Tables, source: str, model: str | None = "") -> str:
         """Write the tables of a dataset, and return its version.
 
         Args:
             source: origin of the tables, for people.
-            is_newest: whether stages run by hand take it from now on; those of profiles have no lookups.
+            model: whose stages run by hand take it from now on; None for none, as tables of profiles have no lookups.
         """
         version = dataset_version(tables)
-        if not self.has_dataset(version) or (is_newest and self.newest_dataset() != version):
+        older = [] if model is None else [each for each in {"", model} if self.newest_dataset(each) != version]
+        if older or not self.has_dataset(version):
             content = rows.tables_to_rows(tables, source=source, created_at=rows.now())
             write_parquet(self._dataset_path(version), content)
-        if is_newest and self.newest_dataset() != version:
-            write_json(self.root / "tables" / "_newest.json", {"dataset": version})
+        for each in older:
+            write_json(self.root / "tables" / f"_newest.{each}.json", {"dataset": version})
         return version
 
-    def newest_dataset(self) -> str | None:
-        """Version of the dataset that was ingested last, which stages run by hand take; None before the first."""
+    def newest_dataset(self, model: str = "") -> str | None:
+        """Version of the dataset that was ingested last, of a model or of any; None before the first."""
         try:
-            return str(read_json(self.root / "tables" / "_newest.json")["dataset"])
+            return str(read_json(self.root / "tables" / f"_newest.{model}.json")["dataset"])
         except FileNotFoundError:
             return None
+
+    def newest_datasets(self) -> set[str]:
+        """Versions of the datasets that were ingested last of each model."""
+        return {str(read_json(path)["dataset"]) for path in list_files(self.root / "tables", "_newest.*.json")}
 
     def has_dataset(self, version: str) -> bool:
         """Whether dataset `version` is here."""

@@ -109,9 +109,9 @@ class EvaluationReport(Subject):
     level: float | None = None
 
     @property
-    def is_predicted(self) -> bool:
-        """Whether a placer of the report predicts what steps cost; AutoShard predicts compute only."""
-        return any(figures.predicted_ms is not None for figures in self.placers)
+    def predictors(self) -> list[str]:
+        """Placers that predict costs of steps; AutoShard predicts compute only."""
+        return [line.placer for line in self.placers if line.predicted_mape is not None]
 
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""
@@ -184,7 +184,7 @@ def require_iteration(report: EvaluationReport, iteration: int) -> None:
         raise ValueError(
             f"training {report.training} is at iteration {iteration}, but its evaluation is of iteration "
             f"{report.iteration}, so the figures are not those of the placer to promote; run `dreamshard evaluate` again, "
-            "then promote"
+            "then `register`"
         )
 
 

@@ -13,6 +13,7 @@ from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from flows import evaluate, promote
+from flows.forms.options import PromoteOptions
 from flows.placing.placers import choose
 from flows.reports import pages
 from flows.reports.evaluation_report import make_report
@@ -170,9 +171,9 @@ def test_a_champion_has_its_report_even_after_a_late_error(team: Team, monkeypat
 def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     ranks, model = "a machine x2, 2 ranks · 2 devices", "simulated rtx2080ti · 4 devices"
     first, second = fresh.version(NAMED), fresh.version(NAMED, MODEL)
-    assert fresh.promote(first)["standing"] == f"champion of {ranks}"
+    assert fresh.promote(first)["standing"] == f"champion of tables on {ranks}"
     outcome = fresh.promote(second)
-    assert (outcome["alias"], outcome["standing"]) == ("champion", f"champion of {model}")
+    assert (outcome["alias"], outcome["standing"]) == ("champion", f"champion of tables on {model}")
     assert outcome["reason"].startswith("first champion: ")
     assert f"`dreamshard promote {second}` makes it mean this one" in outcome["note"]
     assert fresh.champion == first
@@ -181,7 +182,7 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     assert outcome["reason"].startswith("beats the champion: +33.3 % (")
     assert "against champion version 1" in outcome["reason"], "the champion of its own hardware"
     assert {each.uri for each in registry.versions(fresh.store) if each.is_champion} == {first, third}
-    promote.replace_champion(fresh.store, third, "we plan for it")
+    promote.take_into_use(fresh.store, PromoteOptions(version=third, reason="we plan for it"))
     assert fresh.champion == third
 
     fourth = fresh.version(NAMED)
@@ -209,8 +210,8 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     assert caplog.text == "", "commands say it themselves"
     registry.load_placer("champion")
     assert note in caplog.text
-    config = RECIPES["smoke"]
-    assert note in in_use_sentence(version_in_use(fresh.store, replace(config, testbed="cluster")))
+    config = replace(RECIPES["smoke"], model="tables", testbed="cluster")
+    assert note in in_use_sentence(version_in_use(fresh.store, config))
 
     still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))
     assert still["alias"] == "challenger", "no better shown than the provisional champion is"

@@ -77,6 +77,7 @@ def store(mlflow_settings: Settings, placer: TrainedPlacer) -> Store:
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.open_run(mlflow_settings, "retrain") as run:
                 registration.register_placer(mlflow_settings, placer, run, training_of(), tags=tags, pool=four_tables())
+    registry.write_versions(mlflow_settings)
     return mlflow_settings
 
 
@@ -156,3 +157,23 @@ def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Pat
         removable(open_store(visitor))
     member = replace(visitor, tracking_uri=store.tracking_uri)
     assert {each.run for each in removable(member)} == {each.run for each in removable(store)}
+    (store.home / "mlflow.db").rename(store.home / "moved.db")
+    with pytest.raises(ValueError, match="is not that of the store"):
+        retention.prune(store, older_than_days=1, keep_versions=1, delete=True)
+    assert [*store.checkpoints.iterdir()], "everything is there"
+
+
+def test_versions_beyond_the_newest_go_with_their_files(store: Store, placer: TrainedPlacer):
+    for _ in range(4):
+        with runs.open_run(store, "retrain") as run:
+            registration.register_placer(store, placer, run, training_of(), tags={"training": key("last")})
+    registry.set_alias(store, "2", "champion", "the first")
+    registry.tag(store, "3", {registry.PINNED: "for the paper"})
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    old = [each.number for each in retention.old_versions(store, tomorrow, 1)]
+    assert old == [4, 1], "5 is the newest, 2 the champion, 3 pinned"
+    assert retention.old_versions(store, tomorrow - timedelta(days=2), 1) == [], "changed lately"
+    for version in retention.old_versions(store, tomorrow, 1):
+        registry.remove(store, version)
+    assert {each.number for each in registry.versions(store)} == {2, 3, 5}
+    assert key("third") not in registry.referenced_keys(registry.versions(store))

@@ -42,8 +42,8 @@ def test_each_attempt_against_a_champion_needs_a_clearer_gain():
         (UNCLEAR, None, {}, "champion", "better_than_baseline"),
         (EQUAL, None, {}, "champion", "better_than_baseline"),
         (UNCLEAR, BETTER, {"is_rival_provisional": True}, "champion", "beats_champion"),
-        (LOSS, None, {}, "challenger", "worse_than_baseline"),
-        (WORSE, None, {}, "challenger", "worse_than_baseline"),
+        (LOSS, None, {}, "champion", "worse_than_baseline"),
+        (WORSE, None, {}, "champion", "worse_than_baseline"),
         (NEVER, None, {}, "challenger", "worse_than_baseline"),
         (BETTER, None, {"in_use": 4}, "challenger", "champion_not_compared"),
         (UNCLEAR, BETTER, {}, "champion", "beats_champion"),
@@ -65,4 +65,4 @@ def test_a_candidate_becomes_champion_if_its_gain_is_shown(over_rule, over_rival
     assert (decision.alias, decision.code) == (alias, code)
     if alias == "champion":  # provisional until it, or the champion that it beats, is shown to beat a rule of thumb
         is_open = over_rival is None or options.get("is_rival_provisional", False)
-        assert bool(decision.provisional) is (over_rule in (UNCLEAR, EQUAL) and is_open)
+        assert bool(decision.provisional) is (over_rule in (UNCLEAR, EQUAL, LOSS, WORSE) and is_open)
