@@ -119,7 +119,7 @@ def test_what_is_old_goes_as_planned_and_what_a_version_needs_stays(store: Store
     registry.tag(store, "1", {"comparison": key("named")})
     age(before := list(shared_files(store)))
     removals = removable(store)
-    planned = {row["kind"]: row for row in retention.prune(store, older_than_days=90, delete=False)}
+    planned = {row["kind"]: row for row in retention.prune(store, older_than_days=90, keep_versions=20, delete=False)}
     assert list(shared_files(store)) == before, "a plan removes nothing"
     assert planned["checkpoints"]["files"] == 4 * (3 * ITERATIONS + 1)  # first, fourth, fifth and last
     assert planned["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
