@@ -5,12 +5,14 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((?!https?:|#)([^)\s#]+)")
 
 
+@event_priority(100)  # before plugins that look for notebooks
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replace the files of docs/ by those of the repository."""
     for file in list(files.documentation_pages() + files.media_files()):
@@ -25,7 +27,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if path in known or not path.is_file() or path.suffix == ".pyc" or path == Path(__file__):
             continue
         known.add(path)
-        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+        files.append(File(str(path.relative_to(ROOT)), str(ROOT), config.site_dir, config.use_directory_urls))
         if path.suffix == ".md":
             waiting += [(path.parent / unquote(link)).resolve() for link in LINK.findall(path.read_text())]
     return files
