@@ -44,8 +44,8 @@ class Constraints:
             data-parallel and row-wise are out.
         reserve_bytes: of each device's room, kept free for dense parameters and activations.
 
-    >>> bounded = ds.Constraints(pinned={"users": (0,)}, apart=(frozenset({"users", "items"}),))
-    >>> ds.place(replace(task, constraints=bounded), "a100").tables["items"].where
+    >>> bounded = ds.Constraints(pinned={"user": (0,)}, apart=(frozenset({"user", "item"}),))
+    >>> ds.place(replace(task, constraints=bounded), "a100").tables["item"].where
     (1,)
     """
 

@@ -39,7 +39,7 @@ class Placer(Protocol):
     ...     name = "first"
     ...     def place(self, task, budget_ms=None):
     ...         return ds.Placement.whole([0] * len(task.tables), task.num_devices)
-    >>> ds.place(task, First()).tables["items"].where
+    >>> ds.place(task, First()).tables["item"].where
     (0,)
     """
 

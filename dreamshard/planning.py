@@ -39,7 +39,7 @@ def read_tables(source: str | Path | Sequence[Mapping[str, Any]] | nn.Module, de
     Raises:
         ValueError: there is no such source, or a table in it is wrong, which the message names.
 
-    >>> tables = ds.read_tables([{"name": "users", "rows": 1_000_000, "dim": 64, "pooling_factor": 1.5}])
+    >>> tables = ds.read_tables([{"name": "user", "rows": 1_000_000, "dim": 64, "pooling_factor": 1.5}])
     >>> tables.dim.tolist(), tables.lookups.tolist()
     ([64], [98304])
     """
@@ -100,7 +100,7 @@ def place(task: PlacementTask, placer: Placer | str | Path, *, budget_ms: float 
         NoPlacementError: none was found that respects memory and constraints.
 
     >>> plan = ds.place(task, "a100")
-    >>> plan.num_devices, plan.tables["items"].sharding_type
+    >>> plan.num_devices, plan.tables["item"].sharding_type
     (2, 'table_wise')
     """
     by = _placer(placer)
@@ -174,7 +174,7 @@ def explain(task: PlacementTask, plan: Plan, placer: Placer | str | Path) -> Exp
 
     >>> explanation = ds.explain(task, plan, "a100")
     >>> [reason.table for reason in explanation.tables]
-    ['items', 'users']
+    ['item', 'user']
     """
     return explanation.explain(*_on_hosts(task, plan), _predictor(placer))
 

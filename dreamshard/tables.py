@@ -63,7 +63,7 @@ class Tables:
         first_column: `[T]` in the table of that name, if these are shards, each with `dim` columns; None if all are whole.
 
     >>> task.tables.select([1]).names
-    ('items',)
+    ('item',)
     """
 
     names: tuple[str, ...]

@@ -21,8 +21,8 @@ from tests.helpers.meta_models import bag, bags
 
 PROJECT = Path(__file__).parents[1]
 LISTED = [
-    {"name": "users", "rows": 1_000_000, "dim": 64, "pooling_factor": 1.5},
-    {"name": "items", "rows": 200_000, "dim": 64, "pooling_factor": 12.5},
+    {"name": "user", "rows": 1_000_000, "dim": 64, "pooling_factor": 1.5},
+    {"name": "item", "rows": 200_000, "dim": 64, "pooling_factor": 12.5},
 ]
 
 
@@ -40,7 +40,7 @@ def known(tmp_path_factory):
     own = {"task": task, "setup": setup, "testbed": testbed, "plan": plan, "folder": folder}
     modules = {"ds": ds, "torch": torch, "Path": Path, "replace": replace, "Topology": Topology}
     torchrec = {"get_default_sharders": get_default_sharders, "KeyedJaggedTensor": KeyedJaggedTensor}
-    model = bags(bag("users", 1_000_000, 64), bag("items", 200_000, 64))
+    model = bags(bag("user", 1_000_000, 64), bag("item", 200_000, 64))
     placer = ds.train(task.tables, [task], testbed, small)
     return own | modules | torchrec | {"model": model, "placer": placer}
 

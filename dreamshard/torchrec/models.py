@@ -41,7 +41,7 @@ def tables_of(
     Raises:
         ValueError: the model has no tables, or some that cannot be planned, which the message names.
 
-    >>> ds.tables_of(model, pooling_factors={"items": 12.5}).task(num_devices=2, memory_bytes=2**30).num_devices
+    >>> ds.tables_of(model, pooling_factors={"item": 12.5}).task(num_devices=2, memory_bytes=2**30).num_devices
     2
     """
     if not isinstance(model, nn.Module):

@@ -80,7 +80,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
     >>> planner = ds.DreamShardPlanner(Topology(2, "cuda"), batch_size=512, costs="a100", stats=[])
     >>> sorted(planner.plan(model, get_default_sharders()).plan[""])
-    ['items', 'users']
+    ['item', 'user']
     """
 
     topology: Topology = None

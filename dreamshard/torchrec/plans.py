@@ -162,7 +162,7 @@ def load_plan(
         ValueError: the plan is not of this model, of the running ranks and hosts, or TorchRec cannot run it.
 
     >>> sorted(ds.load_plan("plan.json", model).plan[""])
-    ['items', 'users']
+    ['item', 'user']
     """
     plan, found, is_running = read_plan(path), model_tables(discover(model, sharders)[0]), dist.is_initialized()
     if others := sorted(plan.tables.keys() - set(found.tables.names)):
