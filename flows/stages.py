@@ -13,7 +13,7 @@ from dreamshard.tables import Tables
 from dreamshard.testbeds.base import Capacity
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
-from flows.forms.options import StageOptions, TaskOptions
+from flows.forms.options import StageOptions
 from flows.reports.mlflow_tracking import PREFECT_RUN
 from flows.rules.warm_start import find_start
 from flows.runtime import testbed_pool
@@ -83,7 +83,7 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
     return key
 
 
-def configured(store: Store, options: TaskOptions) -> tuple[Recipe, str]:
+def configured(store: Store, options: StageOptions) -> tuple[Recipe, str]:
     """The recipe of the options with all sizes, and the dataset of the home that it is applied to.
 
     A stage run by hand takes the dataset that was ingested last, of the model if one is named, unless the options name one.

@@ -27,7 +27,6 @@ from flows.forms.options import (
     IngestOptions,
     Options,
     PromoteOptions,
-    RecipeOptions,
     RegisterOptions,
     RetrainingOptions,
     RetrainOptions,
@@ -121,7 +120,7 @@ def promote(options: Annotated[PromoteOptions, Fields] = PromoteOptions(), *, as
         terminal.say(f"To roll back: {outcome['roll_back']}")
 
 
-def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: bool, following: str) -> None:
+def _stage(flow: Flow[..., dict[str, Any]], options: Options, as_json: bool, following: str) -> None:
     """Run a stage and show its outcome and the command that comes next, with the same options."""
     outcome = run_flow(flow, options, quiet=as_json)
     if as_json:

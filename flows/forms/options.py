@@ -180,16 +180,11 @@ class IngestOptions(RecipeOptions, SourceFields):
     """Tables to bring into the lake."""
 
 
-class TaskOptions(TaskFields, RunOptions):
-    """Tasks of tables that have been ingested."""
+class StageOptions(TaskFields, RunOptions):
+    """One stage of a training."""
 
     dataset: str | None = None
     """Version of the tables; by default the one ingested last."""
-
-
-class StageOptions(TaskOptions):
-    """One stage of a training."""
-
     algorithm: Algorithm = None
 
 
@@ -212,9 +207,11 @@ class VersionsField(Options):
     the table shows what the first saves over each."""
 
 
-class CompareOptions(TaskOptions, VersionsField):
-    """Any versions, rules of thumb and published rivals against each other."""
+class CompareOptions(ModelField, VersionsField):
+    """Any versions, rules of thumb and published rivals against each other, in the setting of the first version."""
 
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    """Seed of the tasks and of noise."""
     rivals: Rivals = False
 
 

@@ -207,7 +207,7 @@ def heldout_sentence(report: EvaluationReport) -> str:
     if report.model is not None:
         return (
             f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} variants that lack some tables: none is "
-            f"held out, but {report.heldout_placements} measured placements are, which no version of {versions} was trained on"
+            f"held out, but {report.heldout_placements} placements are, which no version of {versions} was trained on"
         )
     return (
         f"all {len(tasks)} tasks ({tasks[0]} to {tasks[-1]}) are held out for all: drawn from the "

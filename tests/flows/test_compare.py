@@ -26,7 +26,6 @@ from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
 
 ONE, TWO = (f"models:/dreamshard.by-hand.a-machine-x2/{number}" for number in (1, 2))
-SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
 
 
 def pool_of(count: int) -> Tables:
@@ -71,7 +70,7 @@ def said(home: Path, in_json):
 @pytest.fixture(scope="module")
 def compared(said) -> dict:
     """The comparison of version 1, version 2 and a rule of thumb."""
-    return said("compare", "champion", "2", "dim_greedy", *SMALL)
+    return said("compare", "champion", "2", "dim_greedy")
 
 
 @pytest.fixture
@@ -109,12 +108,12 @@ def test_versions_name_the_newest_comparison_of_them(store, compared):
 
 def test_the_same_comparison_is_not_measured_again(home, compared, said):
     before = files(home / "lake")
-    assert said("compare", "1", "challenger", "dim_greedy", *SMALL)["table"] == compared["table"]
+    assert said("compare", "1", "challenger", "dim_greedy")["table"] == compared["table"]
     assert files(home / "lake") == before
 
 
 def test_published_rivals_take_part_if_requested(compared, said):
-    found = {row["placer"]: row for row in said("compare", "champion", "2", *SMALL, "--rivals")["table"]}
+    found = {row["placer"]: row for row in said("compare", "champion", "2", "--rivals")["table"]}
     assert set(found) == {"version 1", "version 2", *installed_rivals()}
     assert all(float(row["measured ms"]) > 0 for row in found.values())
 
@@ -139,11 +138,10 @@ def test_a_champion_trained_on_held_out_tables_is_flagged(store):
 @pytest.mark.parametrize(
     ("words", "reasons"),
     [
-        (("1", "7", *SMALL), ("no version '7'", ONE)),
-        (("1", "magic", *SMALL), ("'magic'", "dim_greedy", "neuroshard")),
-        (("1", "champion", *SMALL), ("version 1 alone",)),
-        (("dim_greedy", "random", *SMALL), ("no version is among",)),
-        (("1", "2", *SMALL[:-1], "30", "--mode", "pool"), ("a task takes 30", "--tables-per-task")),
+        (("1", "7"), ("no version '7'", ONE)),
+        (("1", "magic"), ("'magic'", "dim_greedy", "neuroshard")),
+        (("1", "champion"), ("version 1 alone",)),
+        (("dim_greedy", "random"), ("no version is among",)),
     ],
 )
 def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard, words, reasons):
