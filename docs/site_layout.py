@@ -9,6 +9,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("docs/*.md", "docs/pictures/*", "docs/examples/*")
 LINK = re.compile(r"\]\((?!https?:|#)([^)\s#]+)")
 
 
@@ -18,13 +19,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in list(files.documentation_pages() + files.media_files()):
         if file.src_dir == config.docs_dir:
             files.remove(file)
-    waiting, known = (
-        [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*")],
-        set(),
-    )
+    waiting, known = [ROOT / name for name in ("README.md", "RESULTS.md", "CHANGELOG.md")], set()
+    waiting += [path for folder in FOLDERS for path in ROOT.glob(folder)]
     while waiting:
         path = waiting.pop()
-        if path in known or not path.is_file() or path.suffix == ".pyc" or path == Path(__file__):
+        if path in known or not path.is_file():
             continue
         known.add(path)
         files.append(File(str(path.relative_to(ROOT)), str(ROOT), config.site_dir, config.use_directory_urls))
