@@ -13,7 +13,7 @@ from uuid import UUID
 import yaml
 from prefect.automations import Automation
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import load_flow_from_entrypoint
@@ -53,6 +53,7 @@ def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[
         settings = settings_of(client, options)
         for model, setting in settings.items():
             _deploy_flows(model, setting)
+        leave_out_null_defaults(client)
         for automation in automations(block):
             known = client.read_automations_by_name(automation.name)
             if not known:
@@ -90,6 +91,16 @@ def automations(block: UUID | None) -> list[Automation]:
     for each in declared[1:]:
         each["actions"][0]["block_document_id"] = block
     return [Automation.model_validate(each) for each in declared[: None if block else 1]]
+
+
+def leave_out_null_defaults(client: SyncPrefectClient) -> None:
+    """Leave an optional parameter without a default, as the page of a run fills in null, which the server then refuses."""
+    for each in client.read_deployments():
+        schema = each.parameter_openapi_schema or {}
+        for field in schema.get("properties", {}).values():
+            if field.get("default", ...) is None:
+                del field["default"]
+        client.update_deployment(each.id, DeploymentUpdate(parameter_openapi_schema=schema))
 
 
 def _block(client: SyncPrefectClient, notify: str) -> UUID:

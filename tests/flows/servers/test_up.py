@@ -42,6 +42,7 @@ def test_everything_is_deployed_with_the_fields_of_its_form(servers):
     fields = found["retrain"]["parameter_openapi_schema"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0
+    assert "default" not in fields["iterations"], "the page would fill it in, and the server refuse null"
     assert found["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
     assert found["profile"]["global_concurrency_limit"]["limit"] == 1
     assert [each["name"] for each in api(servers, "automations/filter")] == ["dreamshard: a run's process is gone"]
