@@ -11,6 +11,7 @@ from torch import nn
 from upath import UPath
 
 from dreamshard import explanation, training
+from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import PHASES, DeviceCosts, Difference
 from dreamshard.explanation import Explanation
 from dreamshard.files.text import did_you_mean
@@ -189,7 +190,7 @@ def compare_plans(
 
     >>> both = {"one device": ds.place(ds.PlacementTask(task.tables, 1, 2**34), "a100"), "two": plan}
     >>> list(ds.compare_plans(task, both, "a100"))
-    ['two', 'one device']
+    ['one device', 'two']
     """
     predictor = _predictor(placer)
     costs = {name: predictor.predict(*_on_hosts(task, plan)) for name, plan in plans.items()}
@@ -208,6 +209,8 @@ def _predictor(placer: Placer | str | Path) -> SearchingPlacer:
 
 
 def _on_hosts(task: PlacementTask, plan: Plan) -> tuple[PlacementTask, Placement]:
-    """The task on as many devices as the plan, and its placement."""
+    """The task, without its constraints if the plan has other devices, and the plan's placement."""
     placement = plan.placement(task.tables).on_hosts_of(task.devices_per_host)
-    return replace(task, num_devices=plan.num_devices), placement
+    if plan.num_devices != task.num_devices:
+        task = replace(task, num_devices=plan.num_devices, constraints=UNCONSTRAINED)
+    return task, placement

@@ -26,7 +26,7 @@ BLOCKED = """
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("prefect", "mlflow", "duckdb", "markdown_it"):
+        if name.partition(".")[0] in ("prefect", "mlflow", "duckdb"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())
 from flows.cli.app import main

@@ -42,7 +42,7 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
     Raises:
         ValueError: there are no samples, a batch lacks a feature that a table looks up, or an id is no row of its table.
 
-    >>> batch = KeyedJaggedTensor(["user", "item"], torch.tensor([7, 7, 3]), torch.tensor([1, 1, 0, 1]))
+    >>> batch = KeyedJaggedTensor(["user", "item"], torch.tensor([7, 7, 3]), lengths=torch.tensor([1, 1, 0, 1]))
     >>> ds.record(model, [batch]).tables.pooling_factor.tolist()
     [1.0, 0.5]
     """

@@ -87,7 +87,7 @@ def test_a_models_types_and_optimizer_are_counted(place):
 
 def test_a_list_is_completed_by_the_newest_data_set_that_has_its_tables(place, tmp_path):
     lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
-    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,100,16,9\n")
+    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,100,16,0.0005\n")
     versions = []
     for rows, names in (([1000, 100], ("word", "user")), ([1000, 7], ("word", "other"))):
         tables = tables_of(rows, [8, 16], [5.004, 3.0], names=names)
