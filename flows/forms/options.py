@@ -293,7 +293,7 @@ class ProfilesField(Options):
     """Profiles of a running job."""
 
     profiles: list[str] = Field(min_length=1, kw_only=False)
-    """Folders, oldest first, each with traces rank*.json.gz, plan.json, tables.json and job.json, as
+    """Folders or addresses (s3://...), oldest first, each with traces rank*.json.gz, plan.json, tables.json and job.json, as
     dreamshard.torchrec.profiled_steps writes them."""
 
 
