@@ -20,7 +20,7 @@ from flows.cli.command import Fields, Json, Positive, command, open_home
 from flows.forms.options import LearnOptions, PlaceOptions, PlanOptions, WhatIfOptions
 from flows.placing import models, request
 from flows.placing.placers import choose
-from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
+from flows.placing.sentences import device_rows, moving_lines, prediction_sentence, unmeasured_sentence
 from flows.placing.what_if import Cluster
 from flows.placing.what_if import what_if as figures_of
 
@@ -51,7 +51,7 @@ def place(
 
     Args:
         form: Of the plan; torchrec: JSON, of ways to shard that TorchRec's sharders run.
-        out: File for the plan; stdout if omitted.
+        out: File for the plan; stdout if omitted, and at a terminal a table of its devices.
         html: File for a page that shows the plan: devices, tables and moves.
         device_type: Of the ranks, for --format torchrec.
         strict: Exit with 3 if costs are of another setting than the plan's.
@@ -68,7 +68,12 @@ def place(
     for line in moving_lines(placed):
         terminal.note(line)
     text = plan.to_csv() if form == "csv" else plan.to_json()
-    if out is None:
+    if out is None and form == "json" and terminal.OUT.is_terminal:
+        terminal.print_table(device_rows(placed), title=f"{plan.num_devices} devices, the most expensive first")
+        terminal.note(
+            "the plan itself goes to --out FILE or a pipe; `dreamshard explain` says what each table costs elsewhere"
+        )
+    elif out is None:
         print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201 - the plan itself
     else:
         out.write_text(text, encoding="utf-8")
