@@ -9,7 +9,7 @@ from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
 
 from flows.forms.form import deployed
-from flows.forms.options import PromoteOptions, RegisterOptions
+from flows.forms.options import PromoteOptions, StageOptions
 from flows.plan import replace_plan
 from flows.reports import evaluation_report, mlflow_tracking
 from flows.reports.pages import publish
@@ -20,7 +20,7 @@ from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
 from flows.stages import last_iteration, stage
 from storage.mlflow_store import registry
-from storage.mlflow_store.registry import PROVISIONAL, TRYOUT, Version
+from storage.mlflow_store.registry import PROVISIONAL, Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import report_store, trainings
 from storage.run_records.report_store import IN_USE, EvaluationReport
@@ -49,31 +49,28 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
 
 
 @deployed
-def register(options: RegisterOptions) -> dict[str, Any]:
+def register(options: StageOptions) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger."""
     store = open_store()
     with stage(store, "register", options) as (run, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
         report_store.require_iteration(report, last)
-        return register_and_decide(store, run, training, report.key, tryout=options.no_promote)
+        return register_and_decide(store, run, training, report.key)
 
 
 @retried_task("promote")
-def register_and_decide(
-    store: Store, run: Run, training: str, evaluation: str, *, tryout: bool = False
-) -> dict[str, Any]:
+def register_and_decide(store: Store, run: Run, training: str, evaluation: str) -> dict[str, Any]:
     """Evaluated candidate -> version in MLflow's registry, its standing and report; returns the flow's outcome.
 
     Args:
         run: MLflow's of the flow.
-        tryout: leave champion and challenger as they are.
     """
     report = report_store.load(store, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
         version = mlflow_tracking.register(store, run, report)
         decision = _decide(store, report, version)
-        standing = (try_out if tryout else settle)(store, version, decision)
+        standing = settle(store, version, decision)
         registry.write_versions(store)
     reason = decision.reason
     report_progress("promote", 1, 1, f"{version} is {standing.words}")
@@ -108,12 +105,12 @@ class Standing:
     """Where a version stands after a promotion.
 
     Attributes:
-        alias: the alias that it has; `none` for a try-out.
+        alias: the alias that it has.
         words: the same for people, e.g. `champion of ads on simulated h100 · 4 devices`.
         note: a further remark; empty if none.
     """
 
-    alias: Literal["champion", "challenger", "none"]
+    alias: Literal["champion", "challenger"]
     words: str
     note: str = ""
 
@@ -132,16 +129,6 @@ def settle(store: Store, version: Version, decision: Decision) -> Standing:
         )
     named = "provisional champion" if alias == "champion" and provisional else alias
     return Standing(alias=alias, words=f"{named} of {version.model} on {version.made_of.topology}", note=note)
-
-
-def try_out(store: Store, version: Version, decision: Decision) -> Standing:
-    """Leave all as it is, and record why; a version that was decided on before keeps its standing."""
-    if "decided_by" in version.tags:
-        note = f"it was decided on at {version.tags['decided_at']}"
-        return Standing(alias="none", words="left as it is", note=note)
-    registry.tag(store, version.uri, {"reason": decision.reason, TRYOUT: "yes"})
-    note = f"no version's standing changed; `dreamshard promote {version.uri}` makes it champion"
-    return Standing(alias="none", words="a try-out", note=note)
 
 
 def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:

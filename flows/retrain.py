@@ -44,6 +44,6 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             evaluation = evaluate_placers(store, training, last, current=options.current)
             log_evaluation(store, part, evaluation)
         with run.stage("promote"):
-            outcome = register_and_decide(store, run, training, evaluation, tryout=options.no_promote)
+            outcome = register_and_decide(store, run, training, evaluation)
         with run.stage("plan"):
             return outcome | {"plan": plan_model(store, training, options)}

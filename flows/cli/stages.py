@@ -27,7 +27,6 @@ from flows.forms.options import (
     IngestOptions,
     Options,
     PromoteOptions,
-    RegisterOptions,
     RetrainingOptions,
     RetrainOptions,
     StageOptions,
@@ -101,7 +100,7 @@ def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False
 
 
 @command
-def register(options: Annotated[RegisterOptions, Fields] = RegisterOptions(), *, as_json: Json = False) -> None:
+def register(options: Annotated[StageOptions, Fields] = StageOptions(), *, as_json: Json = False) -> None:
     """Register the trained placer, champion if it beats the one in use."""
     outcome = run_flow(flows.promote.register, options, quiet=as_json)
     terminal.print_json(outcome) if as_json else _show_promotion(outcome)

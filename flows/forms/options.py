@@ -32,7 +32,6 @@ Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper
 Current = Annotated[
     str | None, Field(description="The plan in use (full path): weighed or measured against the new one.")
 ]
-NoPromote = Annotated[bool, Field(description="Register the version, but leave the champion as it is: a try-out.")]
 Rivals = Annotated[bool, Field(description="Compare published rivals too.")]
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
 
@@ -160,7 +159,6 @@ class RetrainOptions(RetrainingOptions):
     full: bool = False
     """Train from scratch instead of continuing from the champion."""
     current: Current = None
-    no_promote: NoPromote = False
 
 
 class WatchOptions(RetrainingOptions):
@@ -213,12 +211,6 @@ class CompareOptions(ModelField, VersionsField):
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the tasks and of noise."""
     rivals: Rivals = False
-
-
-class RegisterOptions(StageOptions):
-    """The newest placer, and its standing by its evaluation."""
-
-    no_promote: NoPromote = False
 
 
 class PromoteOptions(ModelField):

@@ -177,7 +177,7 @@ def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask, model:
 
     Versions of the task's model come first. Of these, the champion of as many devices and hosts comes first, then that of
     the model's default topology, then champions of other topologies, then versions of as many devices, then measured before
-    simulated ones, then the newest; try-outs last.
+    simulated ones, then the newest.
     """
 
     def preference(version: Version, origin: MeasuredOn) -> tuple[bool, ...]:
@@ -186,7 +186,6 @@ def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask, model:
             version.is_champion and origin.shares_hosts_as(task),
             version.is_champion and version.is_default,
             version.is_champion,
-            not version.is_tryout,
             origin.num_devices == task.num_devices,
             not is_simulated(origin.hardware),
         )

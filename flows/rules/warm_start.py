@@ -2,7 +2,7 @@
 
 In the same setting (model, testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
 champion: from its networks and from the costs measured for it. On the same tables it repeats the champion's training. The
-first training of a model continues from another model's on the same hardware. A try-out is never continued from.
+first training of a model continues from another model's on the same hardware.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
         ValueError: another source's model has the name that this one would get by default; or the table split of the
             version to continue from is lost, and `full` is not given.
     """
-    known = [version for version in registry.versions(store) if not version.is_tryout]
+    known = registry.versions(store)
     _check_name(known, training)
     own = [version for version in known if version.made_of.setting == training.setting]
     alike = own or [
@@ -103,9 +103,9 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
     """The dataset that the newest version like `config` was trained on, or None before the first.
 
     It is `dataset` itself if the champion or a newer version was trained on it: warm-starting from the champion would
-    only repeat that training. A try-out does not count: the retraining has yet to be decided on.
+    only repeat that training.
     """
-    alike = [each for each in registry.versions(store) if not each.is_tryout and _is_like(each.made_of, config)]
+    alike = [each for each in registry.versions(store) if _is_like(each.made_of, config)]
     champion = max((version.number for version in alike if version.is_champion), default=0)
     if any(version.made_of.dataset == dataset and version.number >= champion for version in alike):
         return dataset

@@ -41,8 +41,6 @@ MEASURED_ON = "measured_on"
 """Tag of a version: its `MeasuredOn` as JSON; absent if its placer does not say."""
 PROVISIONAL = "provisional"
 """Tag of a champion whose evaluation does not show it to be cheaper than the best rule of thumb: its figures."""
-TRYOUT = "tryout"
-"""Tag of a version: `yes` if it was run without promoting; absent otherwise."""
 REPLACED = "replaced_at"
 """Tag of a former champion: when a person put another version in its place."""
 PINNED = "pinned"
@@ -138,11 +136,6 @@ class Version:
         return "champion" in self.aliases
 
     @property
-    def is_tryout(self) -> bool:
-        """Whether it was run without promoting, so that no training continues from it automatically."""
-        return TRYOUT in self.tags
-
-    @property
     def provisional(self) -> str:
         """Why it is a provisional champion, for people; empty if it is not."""
         figures = self.tags.get(PROVISIONAL) if self.is_champion else None
@@ -151,7 +144,7 @@ class Version:
     @property
     def standing(self) -> str:
         """Its standing in words."""
-        words = ", ".join(self.aliases) or ("try-out" if self.is_tryout else "")
+        words = ", ".join(self.aliases)
         return f"{words}, provisional" if self.provisional else words
 
     def __str__(self) -> str:
@@ -252,7 +245,7 @@ def set_alias(
     """
     version, registry, by_hand = find(settings, name), _client(settings), by != BY_EVALUATION
     model, now = version.registered_model, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
-    decision = {"reason": reason, "decided_by": by, "decided_at": now, TRYOUT: None}
+    decision = {"reason": reason, "decided_by": by, "decided_at": now}
     if alias == "champion":
         decision |= {PROVISIONAL: provisional or None, REPLACED: None}
     tag(settings, version.uri, decision)

@@ -57,7 +57,6 @@ class Team:
         version: str,
         error: float | None = None,
         *,
-        tryout: bool = False,
         candidate_ms: tuple[float, ...] = (1.0, 1.0, 1.0),
         in_use_ms: float | None = None,
     ) -> dict:
@@ -75,7 +74,7 @@ class Team:
         )
         figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
         report_store.save(self.store, replace(report, placers=tuple(figures)))
-        return promote.register_and_decide.fn(self.store, self.runs[version], training, key, tryout=tryout)
+        return promote.register_and_decide.fn(self.store, self.runs[version], training, key)
 
     @property
     def champion(self) -> str | None:
@@ -184,14 +183,6 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     assert {each.uri for each in registry.versions(fresh.store) if each.is_champion} == {first, third}
     promote.take_into_use(fresh.store, PromoteOptions(version=third, reason="we plan for it"))
     assert fresh.champion == third
-
-    fourth = fresh.version(NAMED)
-    tried = fresh.promote(fourth, tryout=True)
-    assert (tried["alias"], tried["standing"]) == ("none", "a try-out")
-    assert f"`dreamshard promote {fourth}`" in tried["note"]
-    known = registry.versions(fresh.store)
-    assert {each.uri for each in known if each.is_champion} == {first, third}
-    assert [each.uri for each in known if each.is_tryout] == [fourth]
 
 
 def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: pytest.LogCaptureFixture):

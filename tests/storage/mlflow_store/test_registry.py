@@ -91,15 +91,6 @@ def test_a_version_made_champion_by_hand_is_undone_with_previous(registered: Set
     assert aliases_of(registered)["champion"] == FIRST
 
 
-def test_a_try_out_has_no_standing_until_it_is_promoted(registered: Settings):
-    registry.tag(registered, FIRST, {registry.TRYOUT: "yes"})
-    assert registry.champion(registered, MODELLED.registered_model) is None
-    assert registry.version_rows(registered)[0]["standing"] == "try-out"
-    make_champion(registered, FIRST, "it is good", "ann")
-    assert registry.champion(registered).uri == FIRST
-    assert not registry.find(registered, FIRST).is_tryout
-
-
 def test_measured_costs_take_champion_over_from_modelled_ones(registered: Settings, register):
     set_alias(registered, FIRST, "champion", "the first")
     assert register(MEASURED) == RANKS
