@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -106,4 +105,4 @@ def test_a_list_is_completed_by_the_newest_data_set_that_has_its_tables(place, t
 def test_a_name_that_is_no_list_is_refused_with_the_nearest(name, tmp_path, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     with pytest.raises(ValueError):
-        read_model(open_store(), Path(name), lambda _: None)
+        read_model(open_store(), name, lambda _: None)
