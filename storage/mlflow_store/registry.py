@@ -245,7 +245,7 @@ def set_alias(
     """
     version, registry, by_hand = find(settings, name), _client(settings), by != BY_EVALUATION
     model, now = version.registered_model, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
-    decision = {"reason": reason, "decided_by": by, "decided_at": now}
+    decision: dict[str, str | None] = {"reason": reason, "decided_by": by, "decided_at": now}
     if alias == "champion":
         decision |= {PROVISIONAL: provisional or None, REPLACED: None}
     tag(settings, version.uri, decision)
