@@ -71,8 +71,8 @@ class Recipe:
 
     name: str
     model: str = ""
-    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
-    tasks: TasksConfig = field(default_factory=TasksConfig)
+    workload: WorkloadConfig
+    tasks: TasksConfig
     testbed: str = "auto"
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

@@ -86,7 +86,7 @@ class DeviceLaw(NamedTuple):
         kind: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`phases_ms`).
         width: column of a load that the all-to-all carries.
         tables: column of a load that counts tables.
-        curves: `[4, G]` milliseconds at `curve_points()`.
+        curves: `[4, G]` milliseconds at `curve_points()`; unused by a `PAPER`.
         own_ms: per unit of a device's own width.
         total_ms: per unit of all devices' width together.
         fixed_ms: whatever is placed.
@@ -96,7 +96,7 @@ class DeviceLaw(NamedTuple):
     kind: int
     width: int
     tables: int
-    curves: Floats
+    curves: Floats = _UNUSED
     own_ms: float = 0.0
     total_ms: float = 0.0
     fixed_ms: float = 0.0

@@ -102,6 +102,4 @@ class ClusterTestbed(DeviceTestbed):
                 error.add_note(f"rank {failure.rank}:\n{failure.trace}")
             raise error from failure
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
-        if infeasible:
-            return infeasible
-        return np.stack(answers, axis=1)
+        return infeasible or np.stack(answers, axis=1)
