@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import scipy
@@ -44,7 +44,7 @@ TABLES_SHARE = 0.15
 covered 84 to 93 % over tasks of other tables without it, which a share of 0.03 to 0.15 explains; one evaluation cannot tell
 which."""
 
-_LEVEL, _POWER = 0.95, 0.8
+_TAIL, _POWER = (1 - 0.95) / 2, 0.8
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class PairedComparison:
     def of(cls, mean: float, error: float, **others: Any) -> "PairedComparison":
         """The comparison with this mean log ratio of costs and its standard error."""
         made = cls(fits=True, mean_gain=_saved(mean), error=error, **others)
-        margin = made.quantile(1 - (1 - _LEVEL) / 2) * error
+        margin = made.quantile(1 - _TAIL) * error
         return replace(made, low=_saved(mean - margin), high=_saved(mean + margin))
 
     @property
@@ -128,24 +128,19 @@ class PairedComparison:
 
         0 if it is shown, or is a loss.
         """
-        if (
-            self.over != "tasks"
-            or not self.mean_gain
-            or self.error is None
-            or self.mean_gain < 0
-            or self.is_significant()
-        ):
+        gain = self.mean_gain or 0.0
+        if self.over != "tasks" or gain <= 0 or self.error is None or self.is_significant():
             return 0
         count: float = math.inf
         for _ in range(3):  # Student's quantiles depend on the count
-            wanted = -math.log1p(-self.mean_gain) / sum(scipy.stats.t.ppf([1 - (1 - _LEVEL) / 2, _POWER], count - 1))
+            wanted = -math.log1p(-gain) / sum(scipy.stats.t.ppf([1 - _TAIL, _POWER], count - 1))
             if wanted <= self.tables_error:
                 return None
             of_tasks = (self.error**2 - self.tables_error**2) / (wanted**2 - self.tables_error**2)
             count = max(self.num_tasks + 1, math.ceil(self.num_tasks * of_tasks))
         return int(count) - self.num_tasks
 
-    def is_significant(self, false_alarms: float = (1 - _LEVEL) / 2) -> bool:
+    def is_significant(self, false_alarms: float = _TAIL) -> bool:
         """Whether an equal placer would seem this much cheaper with at most this probability; fitting alone is enough."""
         if self.mean_gain is None:
             return self.fits
@@ -190,7 +185,7 @@ def evaluate(
     generator = torch.Generator().manual_seed(seed)
     measured: dict[tuple[str, Placement], list[CostSample]] = {}
     for number, task in enumerate(tasks):
-        distinct = dict.fromkeys(each.placement for each in placed if each.task is task and each.placement)
+        distinct = dict.fromkeys(placement for _, own, placement, _ in placed if own is task and placement)
         any_type = _with_all_types(task)
         group = [partial(measure, any_type, placement, reference=0) for placement in distinct]
         if reference is not None and number % REFERENCE_EVERY == 0:
@@ -215,17 +210,11 @@ def evaluate(
     return rows
 
 
-class _Placed(NamedTuple):
-    """A task as a placer placed it; without a placement if it found no room."""
-
-    placer: str
-    task: PlacementTask
-    placement: Placement | None
-    place_ms: float
-
-
-def _place(placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], optional: Collection[str]) -> list[_Placed]:
-    placed: list[_Placed] = []
+def _place(
+    placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], optional: Collection[str]
+) -> list[tuple[str, PlacementTask, Placement | None, float]]:
+    """Placers, tasks, their placements, or None if a placer found no room, and the milliseconds that this took."""
+    placed, left_out = [], set()
     for task in tasks:
         refusals: list[NoPlacementError] = []
         for name, placer in placers.items():
@@ -234,13 +223,13 @@ def _place(placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], option
                 placement = placer.place(task)
             except NoPlacementError as error:
                 refusals.append(error)
-            placed.append(_Placed(name, task, placement, 1000 * (time.perf_counter() - began)))
+                left_out |= {name}.intersection(optional)
+            placed.append((name, task, placement, 1000 * (time.perf_counter() - began)))
             if placement and (broken := violation(_with_all_types(task), placement)):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
         if len(refusals) == len(placers):
             raise refusals[0]
-    left_out = {each.placer for each in placed if each.placement is None}.intersection(optional)
-    return [each for each in placed if each.placer not in left_out]
+    return [each for each in placed if each[0] not in left_out]
 
 
 def paired_comparison(

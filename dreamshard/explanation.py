@@ -5,7 +5,6 @@ A device runs its tables fused, so its cost is no sum over its tables. Its *savi
 divided by the savings of the device in that phase without each table, and communication by the columns that each sends.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -125,27 +124,23 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
     same = (0, placement.tables[0])  # for the costs now in the same precision
     after_ms, fits = changed_ms(model, placement, [same, *others])  # [N, D]
     extra_ms = (after_ms[1:].amax(dim=1) - after_ms[0].max()).tolist()
-    overall_ms, found = float(costs.overall_ms()), defaultdict[int, list[Alternative]](list)
+    overall_ms, best = float(costs.overall_ms()), dict[tuple[int, bool], Alternative]()  # by table; True: elsewhere
     for (t, way), extra, has_room in zip(others, extra_ms, fits[1:].tolist(), strict=True):
-        if has_room:
-            found[t].append(Alternative(way, overall_ms + extra))
+        key, new = (t, way.sharding_type == placement.tables[t].sharding_type), Alternative(way, overall_ms + extra)
+        if has_room and (key not in best or new.overall_ms < best[key].overall_ms):
+            best[key] = new
     savings = (after_ms[0] - without_ms)[shards.table, shards.device].tolist()
     saved_ms: list[dict[int, float]] = [{} for _ in range(task.num_devices)]  # of each device, by its tables
-    for t, d, ms in zip(shards.table.tolist(), shards.device.tolist(), savings, strict=True):
+    held = zip(savings, shards.table.tolist(), shards.device.tolist(), strict=True)
+    for ms, t, d in sorted(held, key=lambda each: -each[0]):
         saved_ms[d][t] = ms
-
-    def best(t: int, same_way: bool) -> Alternative | None:
-        own = placement.tables[t].sharding_type
-        fitting = [each for each in found[t] if (each.sharding.sharding_type == own) == same_way]
-        return min(fitting, key=lambda each: each.overall_ms, default=None)
-
     devices = tuple(
         DeviceReason(
             device=d,
             total_ms=total_ms,
             phases_ms=dict(zip(PHASES, phases_ms, strict=True)),
             memory_bytes=used[d],
-            saved_ms={names[t]: saved_ms[d][t] for t in sorted(saved_ms[d], key=lambda t: -saved_ms[d][t])},
+            saved_ms={names[t]: ms for t, ms in saved_ms[d].items()},
         )
         for d, (total_ms, phases_ms) in enumerate(
             zip(costs.device_ms().tolist(), costs.phases_ms.tolist(), strict=True)
@@ -157,9 +152,9 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
             table=names[t],
             sharding=placement.tables[t],
             ms=max(own[t] for own in saved_ms if t in own),
-            next_place=best(t, True),
-            next_way=best(t, False),
-            bound="" if found[t] else _BOUND[t in tried],
+            next_place=best.get((t, True)),
+            next_way=best.get((t, False)),
+            bound="" if {(t, True), (t, False)} & best.keys() else _BOUND[t in tried],
         )
         for t in range(len(names))
     ]

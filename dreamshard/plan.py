@@ -142,12 +142,7 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def compare_costs(
-    measured: MeasuredOn | None,
-    task: PlacementTask,
-    hardware: str | None,
-    called: str | None = None,
-    *,
-    knows_topology: bool = False,
+    measured: MeasuredOn | None, task: PlacementTask, hardware: str | None, called: str | None, *, knows_topology: bool
 ) -> tuple[list[Difference], str]:
     """Respects in which a task differs from the measurements behind its costs, and a sentence on that, with advice.
 

@@ -71,8 +71,8 @@ class Recipe:
 
     name: str
     model: str = ""
-    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
-    tasks: TasksConfig = field(default_factory=TasksConfig)
+    workload: WorkloadConfig
+    tasks: TasksConfig
     testbed: str = "auto"
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -160,21 +160,21 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
     Raises:
         ValueError: as much memory is to be kept free as there is.
     """
-    tasks, count, worth = recipe.tasks, len(tables), recipe.tasks.tables_per_task
-    if "tables_per_task" in recipe.derived:
+    tasks, count, is_derived = recipe.tasks, len(tables), "tables_per_task" in recipe.derived
+    mode, worth, why, other = tasks.mode, tasks.tables_per_task, "as asked", ""
+    if is_derived:
         worth = max(worth, _TABLES_PER_DEVICE * tasks.num_devices)
-    is_auto, fits_twice = tasks.mode == "auto", count >= 2 * worth
-    is_own = "tables_per_task" in recipe.derived and recipe.workload.source not in META_WORKLOADS
-    mode = ("pool" if fits_twice and not is_own else "fixed") if is_auto else tasks.mode
-    why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth" if is_auto else "as asked"
-    if is_auto and is_own:
-        why = "your tables are one model; --mode pool is for models not seen yet"
+    if mode == "auto":
+        is_own, fits_twice = is_derived and recipe.workload.source not in META_WORKLOADS, count >= 2 * worth
+        mode = "pool" if fits_twice and not is_own else "fixed"
+        why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth"
+        why = "your tables are one model; --mode pool is for models not seen yet" if is_own else why
+        other = f"; if they are one model, --mode fixed learns all {count}"
     if mode == "fixed":
         worth = count
         what = f"a fixed model ({why}): all {count} tables are trained on; placements and variants are held out"
     else:
-        worth = max(1, min(worth, count // 2)) if "tables_per_task" in recipe.derived else worth
-        other = f"; if they are one model, --mode fixed learns all {count}" if is_auto else ""
+        worth = max(1, min(worth, count // 2)) if is_derived else worth
         what = f"a pool ({why} of {worth}): half of the tables are held out{other}"
     memory_bytes, origin = tasks.memory_bytes, "as given"
     if "memory_bytes" in recipe.derived:

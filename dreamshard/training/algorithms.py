@@ -92,10 +92,6 @@ class CostFit:
     heldout_mape: float | None
 
 
-def _networks(normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
-    return StructuredCostNetwork(normaliser), PolicyNetwork()
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingAlgorithm:
     """Algorithm 1 of the paper, by default with the structured cost network and placers that search.
@@ -113,7 +109,10 @@ class TrainingAlgorithm:
     """
 
     name: Algorithm = "dreamshard"
-    networks: Callable[[Normaliser], tuple[CostNetwork, nn.Module]] = _networks
+    networks: Callable[[Normaliser], tuple[CostNetwork, nn.Module]] = lambda normaliser: (
+        StructuredCostNetwork(normaliser),
+        PolicyNetwork(),
+    )
     normaliser: Callable[[Tables], Normaliser] = Normaliser.fit
     made: Callable[..., TrainedPlacer] = DreamShardPlacer
     uses_exchanges: bool = True

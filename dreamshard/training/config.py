@@ -10,7 +10,6 @@ Algorithm = Literal["dreamshard", "paper", "autoshard"]
 """Algorithms to train: this project's networks and search, DreamShard as published, and one after AutoShard."""
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-DEFAULT_ALGORITHM: Algorithm = "dreamshard"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,23 +119,21 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
 
 def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
-    known: dict[str, dict[str, Any]] = {}
-    if ingested is not None:
-        columns = {column: getattr(ingested, column).tolist() for column in ("rows", "dim", *FILLABLE)}
-        shares = ingested.block_share
-        columns["block_share"] = [()] * len(ingested) if shares is None else shares.tolist()
-        known = {name: {each: columns[each][t] for each in columns} for t, name in enumerate(ingested.names)}
+    if ingested is None:
+        return list(listed)
+    columns = {name: values.tolist() for name, values in ingested.columns(torch.arange(len(ingested))).items()}
+    position = {name: t for t, name in enumerate(ingested.names)}
 
     def complete(table: ModelTable) -> ModelTable:
-        own, pooling = known.get(table.name), table.pooling_factor
-        if own is None or (table.rows, padded_dim(table.dim)) != (own["rows"], own["dim"]):
-            return table
-        if pooling is not None and not math.isclose(pooling, own["pooling_factor"], rel_tol=_SAME_POOLING):
+        own = {column: values[position[table.name]] for column, values in columns.items()}
+        usual = own["pooling_factor"] if table.pooling_factor is None else table.pooling_factor
+        same_size = (table.rows, padded_dim(table.dim)) == (own["rows"], own["dim"])
+        if not same_size or not math.isclose(usual, own["pooling_factor"], rel_tol=_SAME_POOLING):
             return table
         filled = {column: own[column] for column in lacking([table])}
-        return replace(table, **filled, block_share=table.block_share or tuple(own["block_share"]) or None)
+        return replace(table, **filled, block_share=table.block_share or own.get("block_share"))
 
-    return [complete(table) for table in listed]
+    return [complete(table) if table.name in position else table for table in listed]
 
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:

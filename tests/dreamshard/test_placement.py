@@ -5,7 +5,7 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.costs import DeviceCosts
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.samples import sample_of
@@ -55,8 +55,8 @@ def test_what_violates_a_constraint_is_named(changed, text):
 def test_columns_and_rows_are_covered_once():
     for parts in (1, 2, 3):
         assert [end - start for start, end in even_columns(24, parts)] == [24 // parts] * parts
-    assert row_blocks(10, 4) == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert row_blocks(2, 4)[2:] == [(2, 2), (2, 2)]
+    blocks = {rows: [each[1] for each in TableSharding("row_wise").blocks(rows, 4, 4, 4)] for rows in (10, 2)}
+    assert blocks == {10: [(0, 3), (3, 6), (6, 9), (9, 10)], 2: [(0, 1), (1, 2), (2, 2), (2, 2)]}
 
 
 HALVES = TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1))

@@ -11,8 +11,7 @@ from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.testbeds.simulated import EmulatedTestbed, SimulatedTestbed
 from tests.helpers.cluster_testbed import BATCH, TABLES, placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims

@@ -5,15 +5,13 @@ import torch
 import torch.distributed as dist
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.optimizers import EPSILON, LEARNING_RATE
 from dreamshard.placement import SHARDING_TYPES, Placement, ShardingType, TableSharding, even_columns
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import step
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.operators import RankOperator, RankOperators
-from dreamshard.testbeds.step import Teams, collectives_of
+from dreamshard.testbeds.step import EPSILON, LEARNING_RATE, RankOperator, RankOperators, Teams, collectives_of
 from dreamshard.workloads import Lookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 

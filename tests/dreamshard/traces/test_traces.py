@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from dreamshard.placement import Placement
-from dreamshard.traces.reading import read_trace
-from dreamshard.traces.samples import trace_files, traced_sample
+from dreamshard.traces.samples import read_trace, trace_files, traced_sample
 from tests.helpers.tables import roomy_task, tables_of
 
 TASK = roomy_task(tables_of([100, 100, 100], 8))
