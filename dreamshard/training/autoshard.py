@@ -109,6 +109,11 @@ class AutoShardPolicy(nn.Module):
         self.score = nn.Sequential(nn.ReLU(), *mlp(128, 128, 64, 1))
         self.value = mlp(width, 64, 1)
 
+    def encode(self, features: Float[Tensor, "T F"]) -> Float[Tensor, "T L"]:
+        """Latent of each table."""
+        latent: Tensor = self.table(features.clamp(-10, 10))
+        return latent
+
     def states(self, encoded: Float[Tensor, "T L"]) -> Float[Tensor, "T H"]:
         """The state of each step; it depends on no choice of device."""
         placed = torch.arange(len(encoded))[:, None] / len(encoded)  # [T, 1]
@@ -159,7 +164,7 @@ def rollout(
 ) -> AutoShardRollout:
     """Place every table `count` times; sampled with `generator`, greedy without."""
     num_devices, network = len(episode.capacity_bytes), episode.network
-    encoded, capacity = policy.table(episode.features.clamp(-10, 10)), episode.capacity_bytes
+    encoded, capacity = policy.encode(episode.features), episode.capacity_bytes
     states = policy.states(encoded)
     # The policy sees costs relative to an even share, so that they mean the same in a small task and in a large one
     even_ms = network.phases_ms(episode.latents)[:, 0].sum().clamp(min=1e-9) / num_devices
@@ -217,7 +222,7 @@ def actor_critic_loss(
     policy: AutoShardPolicy, episode: Episode, taken: AutoShardRollout, entropy_weight: float
 ) -> tuple[Float[Tensor, ""], float]:
     """The loss of one batch, summed over its steps as the authors do, and the mean entropy of a step in nats."""
-    encoded = policy.table(episode.features.clamp(-10, 10))  # [T, L]
+    encoded = policy.encode(episode.features)  # [T, L]
     states = policy.states(encoded)  # [T, H]
     placed = torch.nn.functional.one_hot(taken.actions, taken.legal.shape[-1])  # [B, T, D]
     added = placed[..., None] * encoded[:, None, :]  # [B, T, D, L]
