@@ -213,11 +213,16 @@ class CompareOptions(ModelField, VersionsField):
     rivals: Rivals = False
 
 
-class PromoteOptions(ModelField):
-    """A version or plan that a person takes into use."""
+class VersionField(Options):
+    """A version to use."""
 
     version: str | None = Field(default=None, kw_only=False)
     """A version (3, models:/NAME/3; previous rolls back) that becomes champion at once."""
+
+
+class PromoteOptions(ModelField, VersionField):
+    """A version or plan that a person takes into use."""
+
     plan: str | None = Field(default=None, pattern=r"^(\d+|previous)$")
     """Number of the model's plan that its trainer reads from now on; previous rolls back."""
     reason: str | None = None
