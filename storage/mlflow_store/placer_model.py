@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field
 
 from dreamshard.planning import make_plan
 from dreamshard.search import DreamShardPlacer
-from dreamshard.tables import Optimizer, Precision
+from dreamshard.tables import Optimizer, Precision, padded_dim
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import load_placer
 from dreamshard.workloads import check_records, fill_missing_columns, list_tables
@@ -37,7 +37,8 @@ class RequestedTable(BaseModel, extra="forbid"):
     """One table of a request, as `dreamshard.model_table.ModelTable` checks it.
 
     Attributes:
-        lookups: number of lookups in a batch; this, `unique_rows` and `bins` are those of the training tables if missing.
+        lookups: number of lookups in a batch; if this, `unique_rows` or `bins` are missing, they are those of the training
+            tables if all tables of the request are among them, otherwise a Zipf law's.
         bins: 17 shares of the distinct rows by access count.
     """
 
@@ -99,9 +100,12 @@ class PlacerModel(PythonModel):
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
-        records = {f"{where}.tables[{t}]": table.model_dump() for t, table in enumerate(request.tables)}
+        listed = check_records({f"{where}.tables[{t}]": each.model_dump() for t, each in enumerate(request.tables)})
+        sizes, known = {(each.name, each.rows, padded_dim(each.dim)) for each in listed}, self.pool
+        if known and not sizes <= {*zip(known.names, known.rows.tolist(), known.dim.tolist(), strict=True)}:
+            known = None
         return PlacementTask(
-            fill_missing_columns(check_records(records), self.pool),
+            fill_missing_columns(listed, known),
             request.num_devices,
             round(request.memory_gb * 2**30),
             request.precision,  # type: ignore[arg-type]  # its pattern

@@ -121,7 +121,7 @@ def test_a_drifted_model_is_trained_on_from_its_champion(model: Model):
     assert model.second["report"]["caveat"] == "", "both were trained on the model's tables, as they should be"
     assert "version 1: " in model.second["effort"]
     compared = model.said("compare", "1", "2", "dim_greedy", "--json")
-    assert "no table is held out" in compared["held_out"]
+    assert "none is held out" in compared["held_out"]
     assert "variants" in compared["title"]
 
 
