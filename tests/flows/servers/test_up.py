@@ -161,8 +161,12 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     address = f"file://{servers.home}/plans/ads/current.json"
     assert load_plan(address, model_of(source), device_type="cpu").plan[""].keys() == plan["tables"].keys()
     assert plan_in_use(servers, "feed") == before["feed"]
-    events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.in-use"]}})["events"]
-    assert {each["payload"]["plan"] for each in events if each["payload"]["model"] == "ads"} == {1, 2}
+
+    def both_are_told() -> bool:
+        events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.in-use"]}})["events"]
+        return {each["payload"]["plan"] for each in events if each["payload"]["model"] == "ads"} == {1, 2}
+
+    until(both_are_told, 120)  # the server stores events in batches
     back = completed(servers, "promote/ads", plan="previous")
     assert (back["plan"], plan_in_use(servers, "ads")["number"]) == (1, 1)
     assert plan_in_use(servers, "ads")["tables"] == before["ads"]["tables"]
