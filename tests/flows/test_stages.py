@@ -83,10 +83,11 @@ from dreamshard import read_tables
 from dreamshard.testbeds import TestbedSetup
 ran, absent = 0, ("/data/models", "(model, plan=plan", "(model, batches")  # a team's folders; a model to train
 for page in sys.argv[1:]:
+    setup = TestbedSetup(num_devices=4, batch_size=512, lookups=None)
+    names = {"tables": read_tables("tables.csv"), "setup": setup, "__name__": "page"}  # a page's blocks share them
     for block in re.findall(r"^```python\\n(.*?)^```", pathlib.Path(page).read_text(), re.M | re.S):
         if not any(each in block for each in absent):
-            setup = TestbedSetup(num_devices=4, batch_size=512, lookups=None)
-            exec(block, {"tables": read_tables("tables.csv"), "setup": setup, "__name__": "page"})
+            exec(block, names)
             ran += 1
 print("ran", ran)
 """

@@ -48,7 +48,9 @@ def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path,
 
 def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch):
     begun = threading.Event()
-    monkeypatch.setattr(promote.registry, "make_champion", lambda *_, **__: begun.set() or {})
+    change = {"version": "2", "former": None, "model": "ads", "topology": "h100-x8"}
+    monkeypatch.setattr(promote.registry, "make_champion", lambda *_, **__: begun.set() or change)
+    monkeypatch.setattr(promote.registry, "write_versions", lambda *_: None)
     by_hand = threading.Thread(target=promote.take_into_use, args=(store, PromoteOptions(version="2")), daemon=True)
     with run_locks.registry_lock(store):
         by_hand.start()
