@@ -7,6 +7,7 @@ import pandas as pd  # type: ignore[import-untyped]
 
 from dreamshard.costs import MeasuredOn
 from dreamshard.search import DreamShardPlacer
+from dreamshard.tables import Tables
 from flows.reports import evaluation_report, pages
 from flows.rules.dataset_diff import diff_datasets
 from storage.lake.ingested import Ingested
@@ -30,9 +31,7 @@ PREFECT_RUN = "prefect_run"
 
 def log_ingested(run: Run, ingested: Ingested, source: str) -> None:
     """The tables as an input of the run, whose digest is their dataset's version, and how many of them were new."""
-    tables = ingested.tables
-    columns = {name: getattr(tables, name).numpy() for name in ("rows", "dim", "pooling_factor")}
-    run.log_input(pd.DataFrame({"name": tables.names, **columns}), name=source, digest=ingested.dataset)
+    _log_tables(run, ingested.tables, source, ingested.dataset)
     run.log_params({"tables_new": ingested.new, "tables_reused": ingested.reused})
 
 
@@ -74,6 +73,8 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
         run.log_params(facts)
         run.log_table(evaluation_report.placers_table(report))
         _log_tasks(run, report)
+        pool = store.lake.read_dataset(report.dataset)
+        _log_tables(run, pool, made_of.source, report.dataset)
         uri = registration.register_placer(
             store,
             placer,
@@ -88,7 +89,7 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
                 "dataset": report.dataset,
                 "table_diff": facts["table_diff"],
             },
-            pool=store.lake.read_dataset(report.dataset),
+            pool=pool,
         )
         version = registry.find(store, uri)
     run.tracking.update_run(version.run, name=version.name)
@@ -139,6 +140,11 @@ def _facts(store: Store, made_of: Training, measured: MeasuredOn | None, report:
         "table_diff": diff_datasets(earlier, tables).label,
         "iterations": report.iteration,
     }
+
+
+def _log_tables(run: Run, tables: Tables, source: str, dataset: str) -> None:
+    columns = {name: getattr(tables, name).numpy() for name in ("rows", "dim", "pooling_factor")}
+    run.log_input(pd.DataFrame({"name": tables.names, **columns}), name=source, digest=dataset)
 
 
 def _log_tasks(run: Run, report: EvaluationReport) -> None:

@@ -81,8 +81,7 @@ def register_placer(
     mlflow.finalize_logged_model(model.model_id, "READY")
     # first: a version that exists has its metrics
     run.log_metrics(metrics or {}, step, model=model.model_id)
-    labels = {**(tags or {}), registry.MADE_OF: made_of.to_json()}
-    labels |= {"model": made_of.model, "algorithm": made_of.recipe.training.algorithm}
+    labels = {**(tags or {}), registry.MADE_OF: made_of.to_json(), "algorithm": made_of.recipe.training.algorithm}
     if (measured := placer.cost_network.measured_on) is not None:
         labels[registry.MEASURED_ON] = measured.model_dump_json()
     tracking = run.tracking
