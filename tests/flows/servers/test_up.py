@@ -79,8 +79,15 @@ def state_of(servers, run: str) -> dict:
 
 
 def completed(servers, name: str, **parameters) -> dict:
-    """The result of a run, read as another program would: over the API, from the home's storage."""
-    return ended(servers, started(servers, name, **parameters))
+    """The result of a run, read as another program would: over the API, from the home's storage.
+
+    A watch is cancelled while another one runs, as the schedule starts one every quarter of an hour: then again.
+    """
+    run = started(servers, name, **parameters)
+    until(lambda: state_of(servers, run)["type"] in ENDED, 600)
+    if "concurrency limit reached" in (state_of(servers, run)["message"] or ""):
+        return completed(servers, name, **parameters)
+    return ended(servers, run)
 
 
 def ended(servers, run: str) -> dict:
