@@ -62,29 +62,24 @@ def narrowed(
         sharder = offers.get(table.collection) or offers[class_name(kind)]
         allowed = constraints.sharding_types_for(name)
         is_named = own.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
-        left_out = () if is_named else _unless_named(table, is_planner=given is not None)
+        left_out = set() if is_named else _unless_named(table, is_planner=given is not None)
         is_odd = not widen and table.dim % DIM_MULTIPLE != 0
+        if is_odd:  # for fbgemm's fused operator
+            left_out = set(SHARDING_TYPES) - {"data_parallel"}
+            copied.append(name)
+        kernels = own.compute_kernels or ("fused", "dense", CACHED)
         for usual in (
             (allowed,) if is_named else (allowed, SHARDING_TYPES)
         ):  # a sharder may offer none of the usual ways
             types = [each for each in usual if each in (own.sharding_types or usual) and each not in left_out]
-            in_device, in_host = _offered(table, sharder, device_type, types, own.compute_kernels)
-            if is_odd:
-                in_device, in_host = [each for each in in_device if each == "data_parallel"], []
+            in_device, in_host = _offered(table, sharder, device_type, types, kernels)
             if in_device or in_host:
                 break
-        if is_odd:
-            copied.append(name)
-        if not in_device and not in_host:
-            if is_odd:
-                raise ValueError(
-                    f"table {table.path!r} has {table.dim} columns, so fbgemm's fused operator cannot shard it; widen the "
-                    "table to a multiple of 4 columns, or allow data_parallel"
-                )
+        else:
             raise ValueError(
-                f"table {table.path!r}: {type(sharder).__name__} offers {sharder.sharding_types(device_type)} on "
-                f"{device_type}, none of the sharding_types {own.sharding_types or types} with kernels "
-                f"{own.compute_kernels or ['fused', 'dense', CACHED]}, which are those that dreamshard plans; allow another"
+                f"table {table.path!r} of {table.dim} columns: {type(sharder).__name__} offers "
+                f"{sharder.sharding_types(device_type)} on {device_type}, none of the sharding_types {types} with kernels "
+                f"{kernels}, which dreamshard plans; allow another, or widen odd tables to a multiple of 4 columns"
             )
         if not is_odd and set(in_device or in_host) < set(allowed):
             narrower.append(name)
@@ -146,11 +141,11 @@ def _offered(
     sharder: ModuleSharder[nn.Module],
     device_type: str,
     types: Sequence[ShardingType],
-    kernels: Sequence[str] | None,
+    kernels: Sequence[str],
 ) -> tuple[list[ShardingType], list[ShardingType]]:
     """The ways of `types` that the sharder offers: in device memory, and in host memory with a cache."""
     usable = {
-        way: set(sharder.compute_kernels(way, device_type)).intersection(kernels or ("fused", "dense", CACHED))
+        way: set(sharder.compute_kernels(way, device_type)).intersection(kernels)
         for way in types
         if way in sharder.sharding_types(device_type)
     }
