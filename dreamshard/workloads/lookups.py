@@ -122,13 +122,11 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
     """Write one table's batch to `path` atomically: one column `indices`, one row per sample.
 
     Raises:
-        ValueError: there are more lookups than a file of one batch can hold.
+        ValueError: there are 2 ** 31 lookups or more, whose offsets an Arrow list array does not hold.
     """
-    if (count := len(lookups.indices)) >= 2**31:
-        raise ValueError(f"a batch of {count} lookups is more than one Arrow list array holds; use a smaller batch")
     values = pa.array(lookups.indices.numpy())
     kind = pa.list_(pa.field("element", values.type, nullable=False))
-    samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.to(torch.int32).numpy()), values, type=kind)
+    samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.numpy(), pa.int32()), values, type=kind)
     table = pa.table([samples], schema=pa.schema([pa.field("indices", kind, nullable=False)]))
     with atomic.replacing(Path(path)) as temporary:
         pq.write_table(
