@@ -251,19 +251,15 @@ def paired_comparison(
         return PairedComparison(fits=all(row.fits for row, _ in pairs), **facts)
     of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
     for row, reference_row in pairs:
-        of_tables[frozenset(row.task.tables.names)].append(_log_ratio(row, reference_row))
+        rounds = zip(row.rounds_ms, reference_row.rounds_ms, strict=True)
+        both = [math.log(b / a) for a, b in rounds if math.isfinite(a) and math.isfinite(b)]
+        gain = median(both or [math.log(reference_row.overall_ms / row.overall_ms)])
+        of_tables[frozenset(row.task.tables.names)].append(gain)
     gains, tables = [fmean(same) for same in of_tables.values()], list(of_tables) if over == "tasks" else None
     if len(gains) == 1:
         return PairedComparison(fits=True, mean_gain=_saved(gains[0]), **facts)
     error, tables_error = mean_error(gains, tables)
     return PairedComparison.of(fmean(gains), error, tables_error=tables_error, **facts)
-
-
-def _log_ratio(row: EvaluationRow, reference: EvaluationRow) -> float:
-    """Logarithm of the reference's cost over the row's."""
-    rounds = zip(row.rounds_ms, reference.rounds_ms, strict=True)
-    both = [math.log(b / a) for a, b in rounds if math.isfinite(a) and math.isfinite(b)]
-    return median(both or [math.log(reference.overall_ms / row.overall_ms)])
 
 
 def mean_error(gains: Sequence[float], tables: Sequence[frozenset[str]] | None = None) -> tuple[float, float]:
