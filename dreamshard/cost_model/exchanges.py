@@ -250,8 +250,7 @@ def law_ms(law: Array, points: Array) -> Array:
     Links of the host and the network run at once, so the slower of them counts.
     """
     inputs = np.stack([link_inputs(points, link) for link in range(2)])  # [2, N, 4]
-    slowest: Array = np.einsum("plx,lnx->pln", law, inputs).max(axis=1)
-    return slowest
+    return np.einsum("plx,lnx->pln", law, inputs).max(axis=1)
 
 
 def link_inputs(points: Array, link: int) -> Array:

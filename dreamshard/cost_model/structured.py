@@ -366,14 +366,12 @@ def device_inputs(loads: Float[Tensor, "N L"], power: Float[Tensor, " 2"]) -> Fl
 
 def _squares(work: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 2"]:
     """Squared work of each phase, whose sum is a 2-norm squared."""
-    squared: Tensor = work.unflatten(-1, (2, 2)).sum(-1).square()
-    return squared
+    return work.unflatten(-1, (2, 2)).sum(-1).square()
 
 
 def _compared_ms(data: CostData) -> Float[Tensor, "S D"]:
     """To which errors are relative."""
-    compared: Tensor = torch.maximum(data.phases_ms.sum(-1), _IDLE * data.overall_ms[:, None])  # NaN if not seen
-    return compared
+    return torch.maximum(data.phases_ms.sum(-1), _IDLE * data.overall_ms[:, None])  # NaN if not seen
 
 
 def _prior_centres() -> dict[str, Tensor]:
