@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 import scipy
@@ -22,16 +22,6 @@ from dreamshard.search.baselines import RULES_OF_THUMB
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import RoundLimits, least, measure_in_rounds
-
-
-@runtime_checkable
-class Measure(Protocol):
-    """Measures one round of a placement."""
-
-    def __call__(self, task: PlacementTask, placement: Placement, number: int, *, reference: int) -> CostSample:
-        """Measure round `number`, from 0; `reference` counts measurements of the reference placement, 0 for others."""
-        ...
-
 
 REFERENCE_EVERY = 5
 """The reference placement is measured with each fifth group of placements."""
@@ -156,7 +146,7 @@ class PairedComparison:
 def evaluate(
     placers: Mapping[str, Placer],
     tasks: Sequence[PlacementTask],
-    measure: Measure,
+    measure: Callable[..., CostSample],
     *,
     predict: Callable[[str, PlacementTask, Placement], DeviceCosts] | None,
     limits: RoundLimits,
@@ -171,6 +161,8 @@ def evaluate(
     may shard tables in any way that the testbed measures, as a plan in use may, though constraints keep searches from it.
 
     Args:
+        measure: measures a task and placement in a round of this number, from 0; its keyword `reference` counts measurements
+            of the reference placement, 0 for others.
         predict: costs of a placement by a placer, which is named first; None if nothing predicts them.
         limits: of the rounds.
         seed: of the order of measuring.
