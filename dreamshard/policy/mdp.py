@@ -281,11 +281,7 @@ def update(
     *,
     masks: bool = True,
 ) -> UpdateFigures:
-    """Sample an episode `episodes` times and take one optimizer step towards the cheaper rollouts; see `log_probs`.
-
-    Raises:
-        TrainingDivergedError: the loss is not finite.
-    """
+    """Sample an episode `episodes` times and take one optimizer step towards the cheaper rollouts; see `log_probs`."""
     taken = rollout(policy, episode, episodes, generator)
     log_prob, entropy = log_probs(policy, episode, taken, masks=masks)
     with torch.no_grad():

@@ -211,11 +211,7 @@ class TrainingAlgorithm:
         return CostFit(loss, error)
 
     def improve(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> UpdateFigures:
-        """Update the policy on predicted costs and complete the round; returns the means over the updates.
-
-        Raises:
-            TrainingDivergedError: the loss is not finite.
-        """
+        """Update the policy on predicted costs and complete the round; returns the means over the updates."""
         config, policy, generator, figures = state.config, state.policy, state.generator, []
         self._set_rates(state)
         for _ in range(round(self.updates * config.policy_updates)):

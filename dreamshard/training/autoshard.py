@@ -200,9 +200,6 @@ def update(
     """Roll the episode out by the policy as it is, then take two optimizer steps, each on `episodes` rollouts.
 
     In the second step, the policy differs from the one that acted. Returns the means over both.
-
-    Raises:
-        TrainingDivergedError: the loss is not finite.
     """
     taken = rollout(policy, episode, _PER_BEHAVIOUR * episodes, generator)
     losses, entropies = [], []
