@@ -173,7 +173,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml is untyped here
 class _File(BaseModel):
     """The content of a file."""
 
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
     pin: dict[str, _Devices] = {}
     exclude: dict[str, _Devices] = {}
@@ -209,14 +209,10 @@ def parse_constraints(
     text = source.read_bytes() if isinstance(source, Path) else source
     with reading(name, "is neither YAML nor JSON", _ADVICE):
         content = yaml.load(text, _Loader) or {}  # a safe loader; JSON is YAML
-    if not isinstance(content, dict):
-        raise ValueError(f"{name} holds no constraints; give one per line, for example `reserve_gb: 8`")
-    if unknown := [key for key in content if key not in _File.model_fields]:
-        raise ValueError(
-            f"{name} has {brief(unknown[0])}{did_you_mean(str(unknown[0]), _File.model_fields)}; correct it"
-        )
     with reading(name, "is wrong", _ADVICE):
         file = _File.model_validate(content)
+    for unknown in content.keys() - _File.model_fields.keys():
+        raise ValueError(f"{name} has {brief(unknown)}{did_you_mean(str(unknown), _File.model_fields)}; {_ADVICE}")
     if isinstance(content.get("memory_gb"), list) and len(file.memory_gb) != num_devices:
         raise ValueError(
             f"{name} gives memory_gb for {len(file.memory_gb)} devices; give one size for each of {num_devices}"
@@ -239,9 +235,9 @@ def parse_constraints(
         reserve_bytes=round(file.reserve_gb * 2**30),
     )
     named = constraints.memory_bytes_of.keys() | set().union(*file.pin.values(), *file.exclude.values())
-    if unknown := sorted(named - every):
+    if others := sorted(named - every):
         raise ValueError(
-            f"{name} names devices {unknown}, but there are only devices 0..{num_devices - 1}; correct them"
+            f"{name} names devices {others}, but there are only devices 0..{num_devices - 1}; correct them"
         )
     for table in sorted(constraints.tables_named() - set(tables)):
         raise ValueError(

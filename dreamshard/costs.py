@@ -261,9 +261,7 @@ class MeasuredOn(BaseModel):
     @classmethod
     def of(cls, sample: CostSample) -> "MeasuredOn":
         """The origin of a sample."""
-        task, names = sample.task, ("num_devices", "devices_per_host", "precision", "optimizer")
-        own = {name: getattr(sample, name) for name in ("testbed", "hardware", "batch_size", "versions")}
-        return cls(**own, **{name: getattr(task, name) for name in names})
+        return cls.model_validate(vars(sample.task) | vars(sample))
 
     def __str__(self) -> str:
         hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 import scipy
@@ -22,16 +22,6 @@ from dreamshard.search.baselines import RULES_OF_THUMB
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import RoundLimits, least, measure_in_rounds
-
-
-@runtime_checkable
-class Measure(Protocol):
-    """Measures one round of a placement."""
-
-    def __call__(self, task: PlacementTask, placement: Placement, number: int, *, reference: int) -> CostSample:
-        """Measure round `number`, from 0; `reference` counts measurements of the reference placement, 0 for others."""
-        ...
-
 
 REFERENCE_EVERY = 5
 """The reference placement is measured with each fifth group of placements."""
@@ -156,7 +146,7 @@ class PairedComparison:
 def evaluate(
     placers: Mapping[str, Placer],
     tasks: Sequence[PlacementTask],
-    measure: Measure,
+    measure: Callable[..., CostSample],
     *,
     predict: Callable[[str, PlacementTask, Placement], DeviceCosts] | None,
     limits: RoundLimits,
@@ -171,6 +161,8 @@ def evaluate(
     may shard tables in any way that the testbed measures, as a plan in use may, though constraints keep searches from it.
 
     Args:
+        measure: measures a task and placement in a round of this number, from 0; its keyword `reference` counts measurements
+            of the reference placement, 0 for others.
         predict: costs of a placement by a placer, which is named first; None if nothing predicts them.
         limits: of the rounds.
         seed: of the order of measuring.
@@ -251,19 +243,15 @@ def paired_comparison(
         return PairedComparison(fits=all(row.fits for row, _ in pairs), **facts)
     of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
     for row, reference_row in pairs:
-        of_tables[frozenset(row.task.tables.names)].append(_log_ratio(row, reference_row))
+        rounds = zip(row.rounds_ms, reference_row.rounds_ms, strict=True)
+        both = [math.log(b / a) for a, b in rounds if math.isfinite(a) and math.isfinite(b)]
+        gain = median(both or [math.log(reference_row.overall_ms / row.overall_ms)])
+        of_tables[frozenset(row.task.tables.names)].append(gain)
     gains, tables = [fmean(same) for same in of_tables.values()], list(of_tables) if over == "tasks" else None
     if len(gains) == 1:
         return PairedComparison(fits=True, mean_gain=_saved(gains[0]), **facts)
     error, tables_error = mean_error(gains, tables)
     return PairedComparison.of(fmean(gains), error, tables_error=tables_error, **facts)
-
-
-def _log_ratio(row: EvaluationRow, reference: EvaluationRow) -> float:
-    """Logarithm of the reference's cost over the row's."""
-    rounds = zip(row.rounds_ms, reference.rounds_ms, strict=True)
-    both = [math.log(b / a) for a, b in rounds if math.isfinite(a) and math.isfinite(b)]
-    return median(both or [math.log(reference.overall_ms / row.overall_ms)])
 
 
 def mean_error(gains: Sequence[float], tables: Sequence[frozenset[str]] | None = None) -> tuple[float, float]:

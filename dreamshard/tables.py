@@ -184,8 +184,10 @@ def block_shares(shares: Sequence[Sequence[float] | Float[Tensor, " K"] | None])
         return None
     found = np.full((len(shares), ROW_BLOCKS), 1 / ROW_BLOCKS)
     for t, own in enumerate(shares):
-        if own is not None and len(own) != ROW_BLOCKS:
+        if own is None:
+            continue
+        if len(own) != ROW_BLOCKS:
             edges = np.linspace(0, len(own), ROW_BLOCKS + 1)
             own = np.diff(np.interp(edges, range(len(own) + 1), np.append(0, np.cumsum(np.asarray(own)))))
-        found[t] = found[t] if own is None else own
+        found[t] = own
     return torch.from_numpy(found).float()

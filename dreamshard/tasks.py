@@ -102,20 +102,16 @@ class PlacementTask:
         if reason := next(self.constraints.contradictions(self.tables.names, self.capacity_bytes.tolist()), ""):
             raise ValueError(f"the constraints of {self.name} cannot be met: {reason}")
 
-    @property
+    @cached_property
     def weight_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of one weight."""
-        return self._by_precision(BYTES_PER_WEIGHT)
+        return torch.tensor([BYTES_PER_WEIGHT[each] for each in self.precisions])
 
-    @property
+    @cached_property
     def row_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes per row besides weights and state per weight: quantisation, and the optimizer's state per row."""
-        return self._by_precision({"int8": INT8_ROW_BYTES}) + BYTES_PER_ROW_STATE[self.optimizer]
-
-    def _by_precision(self, figures: Mapping[Precision, int]) -> Int[Tensor, " T"]:
-        if not self.precision_of:
-            return torch.full((len(self.tables),), figures.get(self.precision, 0))
-        return torch.tensor([figures.get(each, 0) for each in self.precisions])
+        quantisation = torch.tensor([INT8_ROW_BYTES * (each == "int8") for each in self.precisions])
+        return quantisation + BYTES_PER_ROW_STATE[self.optimizer]
 
     @property
     def element_state_bytes(self) -> int:

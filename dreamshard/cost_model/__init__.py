@@ -17,12 +17,11 @@ from dreamshard.cost_model.cost_network import (
     mlp,
     prediction_error,
 )
-from dreamshard.cost_model.features import FEATURES, Normaliser
+from dreamshard.cost_model.features import Normaliser
 from dreamshard.cost_model.paper import PaperCostNetwork, TableNetwork
 from dreamshard.cost_model.structured import StructuredCostNetwork
 
 __all__ = [
-    "FEATURES",
     "CostData",
     "CostNetwork",
     "Normaliser",

@@ -25,7 +25,7 @@ from dreamshard.tasks import PlacementTask
 
 Array = NDArray[np.float64]
 _BYTES, _TIMES = 2, slice(3, 5)  # columns of points, after devices and devices per host: milliseconds both ways
-_COMM = 1, 2  # of `PHASES`
+_COMM = slice(1, 3)  # of `PHASES`
 _ALONE_WEIGHT = 0.1  # of the relative error of an all-to-all measured alone, next to a placement's
 _NOISE = 0.03  # relative error of a measurement, next to which what a preset says counts less
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
@@ -142,13 +142,27 @@ class ExchangeModel(nn.Module):
         self._index()
 
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
-        """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device."""
+        """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device.
+
+        `fitted_ms` has the least squared error relative to the sample's overall cost. All-to-alls measured alone on this
+        topology decide what placements leave open: if all have as many dims, these explain the same as a constant.
+        """
         origin, count = data.measured_on, dims.shape[1]
         self.batch_size = torch.tensor(origin.batch_size)
         self.fitted_to = torch.tensor(self.topology(origin))
-        alone = self.points[(self.points[:, :_BYTES] == self.fitted_to).all(dim=1)].numpy()
-        self.fitted_ms = _fitted_communication(dims, data, alone[:, _BYTES] / self._unit_bytes, alone[:, _TIMES])
         self.widest_bytes = dims.max().double() * (count - 1) / count * self._unit_bytes
+        points = self.points[(self.points[:, :_BYTES] == self.fitted_to).all(dim=1)].numpy()
+        alone, alone_ms = points[:, _BYTES] / self._unit_bytes, points[:, _TIMES]  # [K], [K, 2]
+        equal = np.stack([np.ones_like(alone), alone, alone, alone], axis=1)  # [K, 4]
+        inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 4]
+        trust = data.weight.sqrt() * _NOISE / (_NOISE + data.error)
+        weight = (trust / data.overall_ms[:, None])[data.seen].double().numpy()
+        fitted = []
+        for measured, own_ms in zip(data.phases_ms[data.seen][:, _COMM].double().numpy().T, alone_ms.T, strict=True):
+            weights = np.concatenate([weight, _ALONE_WEIGHT / own_ms.clip(min=1e-6)])
+            targets = np.concatenate([measured, own_ms]) * weights
+            fitted.append(scipy.optimize.nnls(np.concatenate([inputs, equal]) * weights[:, None], targets)[0])
+        self.fitted_ms = torch.tensor(np.array(fitted)).float()
 
     def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 4"]:
         """Weights of `comm_inputs` for placements of tables of `sum_dims` together.
@@ -236,8 +250,7 @@ def law_ms(law: Array, points: Array) -> Array:
     Links of the host and the network run at once, so the slower of them counts.
     """
     inputs = np.stack([link_inputs(points, link) for link in range(2)])  # [2, N, 4]
-    slowest: Array = np.einsum("plx,lnx->pln", law, inputs).max(axis=1)
-    return slowest
+    return np.einsum("plx,lnx->pln", law, inputs).max(axis=1)
 
 
 def link_inputs(points: Array, link: int) -> Array:
@@ -250,28 +263,6 @@ def link_inputs(points: Array, link: int) -> Array:
     peers = devices - on_a_host if link else on_a_host - 1
     share = num_bytes * peers / (devices - 1)
     return np.stack([peers > 0, peers, share, np.sqrt(share * peers)], axis=1).astype(np.float64)
-
-
-def _fitted_communication(
-    dims: Float[Tensor, "S D"], data: CostData, alone: Array, alone_ms: Array
-) -> Float[Tensor, "2 4"]:
-    """Weights of `comm_inputs`: non-negative least squares of the error relative to the sample's overall cost.
-
-    All-to-alls measured alone, of `alone` `[K]` hundreds of dims from each device in `alone_ms` `[K, 2]`, decide what
-    placements leave open: if all have as many dims, these explain the same as a constant.
-    """
-    inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 4]
-    trust = data.weight.sqrt() * _NOISE / (_NOISE + data.error)
-    weight = (trust / data.overall_ms[:, None])[data.seen].double().numpy()
-    equal = np.stack([np.ones_like(alone), alone, alone, alone], axis=1)  # [K, 4]
-    fitted = torch.zeros(2, 4)
-    for row, phase in enumerate(_COMM):
-        measured = data.phases_ms[data.seen][:, phase].double().numpy()
-        weights = np.concatenate([weight, _ALONE_WEIGHT / alone_ms[:, row].clip(min=1e-6)])
-        targets = np.concatenate([measured, alone_ms[:, row]]) * weights
-        solution = scipy.optimize.nnls(np.concatenate([inputs, equal]) * weights[:, None], targets)[0]
-        fitted[row] = torch.from_numpy(solution).float()
-    return fitted
 
 
 def _take_points(model: ExchangeModel, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:

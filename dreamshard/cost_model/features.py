@@ -20,17 +20,18 @@ from dreamshard.hardware.roofline import figures_of, kernels_s
 from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables
 
-PAPER_FEATURES = ("dim", "rows", "pooling_factor", "size", *(f"bin_{j}" for j in range(NUM_BINS)))
-PHYSICAL_FEATURES = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
-FEATURES = PAPER_FEATURES + PHYSICAL_FEATURES
-NUM_PAPER_FEATURES = len(PAPER_FEATURES)
-
+NUM_PAPER_FEATURES = 4 + NUM_BINS
+"""Dim, rows, pooling factor, size, and the access-count bins."""
 BINS = slice(4, NUM_PAPER_FEATURES)
-"""Columns of the access-count bins."""
+LOG_DIM, LOG_ROWS, LOG_POOLING, LOG_REUSE, LOG_UNIQUE, HOT = range(6)
+"""Positions in `PHYSICAL`; distinct rows are those looked up per sample."""
+NUM_FEATURES = NUM_PAPER_FEATURES + 6
+PHYSICAL = slice(NUM_PAPER_FEATURES, NUM_FEATURES)
+"""Columns of logarithms and of the share of lookups of hot rows."""
 
 NormaliserScope = Literal["pool", "task"]
 
-_RAW = [0, *range(4, len(FEATURES))]  # columns that the authors' program leaves as they are: dim and the bins
+_RAW = [0, *range(4, NUM_FEATURES)]  # columns that the authors' program leaves as they are: dim and the bins
 _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
 _MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS)  # of (2^(j-1), 2^j]
@@ -42,7 +43,7 @@ FORWARD, BACKWARD, DISTINCT_ROWS, BATCH, VECTORS = range(5)
 
 
 def features(tables: Tables) -> Float[Tensor, "T F"]:
-    """Raw features in the order of `FEATURES`; `log_unique` counts distinct rows looked up per sample."""
+    """Raw features, the paper's first."""
     dim, rows, pooling, bins = (
         each.double().numpy() for each in (tables.dim, tables.rows, tables.pooling_factor, tables.bins)
     )
@@ -85,7 +86,7 @@ class Normaliser:
     @classmethod
     def per_task(cls) -> "Normaliser":
         """As in the authors' program."""
-        return cls(torch.zeros(len(FEATURES)), torch.ones(len(FEATURES)), "task")
+        return cls(torch.zeros(NUM_FEATURES), torch.ones(NUM_FEATURES), "task")
 
     def of_task(self, tables: Tables) -> "Normaliser":
         """The normaliser of a task of these tables, for them and their shards."""

@@ -31,8 +31,7 @@ class TableNetwork(nn.Module):
 
     def forward(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
         """Latent of each table."""
-        latent: Tensor = self.layers(normalised[..., :NUM_PAPER_FEATURES])
-        return latent
+        return self.layers(normalised[..., :NUM_PAPER_FEATURES])
 
     def of_devices(self, sums: Float[Tensor, "*B L"]) -> Float[Tensor, "*B L2"]:
         """Latents of devices from the sums over their tables."""
@@ -84,8 +83,7 @@ class PaperCostNetwork(CostNetwork):
 
     def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
         """The overall head on the largest latents."""
-        overall: Tensor = self.overall(self.table.of_devices(sums).max(dim=-2).values).squeeze(-1)
-        return overall
+        return self.overall(self.table.of_devices(sums).max(dim=-2).values).squeeze(-1)
 
     @torch.no_grad()
     def law(self, num_devices: int) -> DeviceLaw:

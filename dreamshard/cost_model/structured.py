@@ -44,16 +44,19 @@ from dreamshard.cost_model.features import (
     BINS,
     DISTINCT_ROWS,
     FORWARD,
-    NUM_PAPER_FEATURES,
-    PHYSICAL_FEATURES,
+    HOT,
+    LOG_DIM,
+    LOG_POOLING,
+    LOG_REUSE,
+    LOG_ROWS,
+    LOG_UNIQUE,
+    PHYSICAL,
     VECTORS,
     Normaliser,
     lookups_by_bin,
 )
 from dreamshard.tasks import PlacementTask
 
-_PHYSICAL = slice(NUM_PAPER_FEATURES, NUM_PAPER_FEATURES + len(PHYSICAL_FEATURES))
-_LOG_DIM, _LOG_ROWS, _LOG_POOLING, _LOG_REUSE, _LOG_UNIQUE, _HOT = range(len(PHYSICAL_FEATURES))
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
 _BINS_OF_CLASS = ((0, 1), (1, 6), (6, 11), (11, 17))
 """Bins of rows looked up once, up to 32, 1,024 and more times in a batch: a lookup has a price by class."""
@@ -171,33 +174,33 @@ class StructuredCostNetwork(CostNetwork):
         work = self._work(amounts, steps, reuses)
         logs = self._physical(normalised)
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
-        distinct = logs[..., _LOG_DIM] + logs[..., _LOG_UNIQUE]
-        shared = torch.stack([distinct, logs[..., _LOG_DIM], logs[..., _LOG_POOLING]], -1).exp() / _UNITS
+        distinct = logs[..., LOG_DIM] + logs[..., LOG_UNIQUE]
+        shared = torch.stack([distinct, logs[..., LOG_DIM], logs[..., LOG_POOLING]], -1).exp() / _UNITS
         if ratios is not None:
             work = work * ratios[..., [FORWARD, FORWARD, BACKWARD, BACKWARD]]
             shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]
         return torch.cat([work, _squares(work), wide, shared, torch.ones_like(wide[..., :1])], -1)
 
     def _physical(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B 6"]:
-        """`PHYSICAL_FEATURES` as they were."""
-        return normalised[..., _PHYSICAL] * self.std[_PHYSICAL] + self.mean[_PHYSICAL]
+        """Columns `PHYSICAL` as they were."""
+        return normalised[..., PHYSICAL] * self.std[PHYSICAL] + self.mean[PHYSICAL]
 
     def _table_inputs(
         self, normalised: Float[Tensor, "*B F"]
     ) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B 12"], Float[Tensor, "*B 6"]]:
         """Amounts in `unit`, steps, and figures of reuse."""
         logs = self._physical(normalised)
-        dim, pooling, unique = (logs[..., at].exp() for at in (_LOG_DIM, _LOG_POOLING, _LOG_UNIQUE))
+        dim, pooling, unique = (logs[..., at].exp() for at in (LOG_DIM, LOG_POOLING, LOG_UNIQUE))
         by_bin = lookups_by_bin(normalised[..., BINS] * self.std[BINS] + self.mean[BINS])
         lookups = pooling[..., None] * torch.stack([by_bin[..., of:to].sum(-1) for of, to in _BINS_OF_CLASS], -1)
         own = torch.stack([torch.ones_like(dim), dim, dim * pooling.clamp(max=1), unique, unique * dim], -1)
         amounts = torch.cat([own, lookups, lookups * dim[..., None]], -1) / self.unit
-        z, per_z = normalised[..., _PHYSICAL], self.std[_PHYSICAL]
+        z, per_z = normalised[..., PHYSICAL], self.std[PHYSICAL]
         # bytes of distinct rows, and of all rows
-        in_bytes = (z[..., at] + z[..., _LOG_DIM] * per_z[_LOG_DIM] / per_z[at] for at in (_LOG_UNIQUE, _LOG_ROWS))
-        sizes = torch.stack([z[..., _LOG_DIM], z[..., _LOG_POOLING], *in_bytes], -1)
-        again = z[..., _LOG_REUSE, None]
-        firsts, hot = (-logs[..., _LOG_REUSE, None]).exp(), logs[..., _HOT, None]
+        in_bytes = (z[..., at] + z[..., LOG_DIM] * per_z[LOG_DIM] / per_z[at] for at in (LOG_UNIQUE, LOG_ROWS))
+        sizes = torch.stack([z[..., LOG_DIM], z[..., LOG_POOLING], *in_bytes], -1)
+        again = z[..., LOG_REUSE, None]
+        firsts, hot = (-logs[..., LOG_REUSE, None]).exp(), logs[..., HOT, None]
         reuses = torch.cat([(again + _PLACES).tanh(), again, firsts, hot.tanh()], -1)
         return amounts, (sizes[..., None] + _PLACES).tanh().flatten(-2), reuses
 
@@ -264,7 +267,7 @@ class StructuredCostNetwork(CostNetwork):
             the negative logarithm of the posterior, up to a constant.
         """
         with torch.no_grad():
-            self.narrowest = self._physical(data.features)[:, _LOG_DIM].exp().min().round()
+            self.narrowest = self._physical(data.features)[:, LOG_DIM].exp().min().round()
             self.exchanges.learn_placements(data, data.sums(self.encode)[..., DIMS])
             if self.measured_on is None:
                 self.calibrate(data)
@@ -366,14 +369,12 @@ def device_inputs(loads: Float[Tensor, "N L"], power: Float[Tensor, " 2"]) -> Fl
 
 def _squares(work: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 2"]:
     """Squared work of each phase, whose sum is a 2-norm squared."""
-    squared: Tensor = work.unflatten(-1, (2, 2)).sum(-1).square()
-    return squared
+    return work.unflatten(-1, (2, 2)).sum(-1).square()
 
 
 def _compared_ms(data: CostData) -> Float[Tensor, "S D"]:
     """To which errors are relative."""
-    compared: Tensor = torch.maximum(data.phases_ms.sum(-1), _IDLE * data.overall_ms[:, None])  # NaN if not seen
-    return compared
+    return torch.maximum(data.phases_ms.sum(-1), _IDLE * data.overall_ms[:, None])  # NaN if not seen
 
 
 def _prior_centres() -> dict[str, Tensor]:

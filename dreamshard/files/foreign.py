@@ -17,9 +17,7 @@ MOST_MEMORY_GB = 100_000
 """GiB of one device."""
 
 _SHOWN = reprlib.Repr()
-_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 100
-_SHOWN.maxlist = _SHOWN.maxdict = _SHOWN.maxtuple = 5
-_SHOWN.maxlevel = 3
+_SHOWN.maxstring = _SHOWN.maxother = 100
 
 
 class InputError(ValueError):

@@ -68,7 +68,34 @@ Seconds = Annotated[
 Hertz = Annotated[float, _in_units({"MHz": Decimal(10**6), "GHz": Decimal(10**9)}), _POSITIVE]
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True))
+_NAMES = {
+    "memory_bytes": "memory",
+    "memory_bytes_per_s": "memory_bandwidth",
+    "l2_bytes": "cache",
+    "l2_bytes_per_s": "cache_bandwidth",
+    "num_sms": "multiprocessors",
+    "warps_per_sm": "warps_per_multiprocessor",
+    "clock_hz": "clock",
+    "launch_s": "launch_latency",
+    "devices_per_node": "devices_per_host",
+    "link_bytes_per_s": "link_bandwidth",
+    "link_latency_s": "link_latency",
+    "network_bytes_per_s": "network_bandwidth",
+    "network_latency_s": "network_latency",
+    "host_bytes_per_s": "host_bandwidth",
+    "host_memory_bytes": "host_memory",
+    "host_s": "host_wait",
+    "shared_bytes_per_s": "shared_bandwidth",
+    "link_curve": "link",
+}
+"""In files."""
+
+
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    config=ConfigDict(extra="forbid", validate_by_name=True, alias_generator=lambda field: _NAMES.get(field, field)),
+)
 class AcceleratorSpec:
     """One kind of accelerator in its usual node.
 
@@ -99,24 +126,24 @@ class AcceleratorSpec:
     """
 
     name: str
-    memory_bytes: Bytes = Field(validation_alias="memory")
-    memory_bytes_per_s: BytesPerSecond = Field(validation_alias="memory_bandwidth")
-    l2_bytes: Bytes = Field(validation_alias="cache")
-    l2_bytes_per_s: BytesPerSecond = Field(validation_alias="cache_bandwidth")
-    num_sms: Count = Field(validation_alias="multiprocessors")
-    warps_per_sm: Count = Field(validation_alias="warps_per_multiprocessor")
-    clock_hz: Hertz = Field(validation_alias="clock")
-    launch_s: Seconds = Field(validation_alias="launch_latency")
-    devices_per_node: Count = Field(validation_alias="devices_per_host")
-    link_bytes_per_s: BytesPerSecond = Field(validation_alias="link_bandwidth")
-    link_latency_s: Seconds = Field(validation_alias="link_latency")
-    network_bytes_per_s: BytesPerSecond = Field(validation_alias="network_bandwidth")
-    network_latency_s: Seconds = Field(validation_alias="network_latency")
-    host_bytes_per_s: BytesPerSecond | None = Field(default=None, validation_alias="host_bandwidth")
-    host_memory_bytes: Bytes | None = Field(default=None, validation_alias="host_memory")
-    host_s: Seconds | None = Field(default=None, validation_alias="host_wait")
-    shared_bytes_per_s: BytesPerSecond | None = Field(default=None, validation_alias="shared_bandwidth")
-    link_curve: str | None = Field(default=None, validation_alias="link", pattern=f"^({'|'.join(LINKS)})$")
+    memory_bytes: Bytes
+    memory_bytes_per_s: BytesPerSecond
+    l2_bytes: Bytes
+    l2_bytes_per_s: BytesPerSecond
+    num_sms: Count
+    warps_per_sm: Count
+    clock_hz: Hertz
+    launch_s: Seconds
+    devices_per_node: Count
+    link_bytes_per_s: BytesPerSecond
+    link_latency_s: Seconds
+    network_bytes_per_s: BytesPerSecond
+    network_latency_s: Seconds
+    host_bytes_per_s: BytesPerSecond | None = None
+    host_memory_bytes: Bytes | None = None
+    host_s: Seconds | None = None
+    shared_bytes_per_s: BytesPerSecond | None = None
+    link_curve: Annotated[str, Field(pattern=f"^({'|'.join(LINKS)})$")] | None = None
 
 
 def read_hardware(path: Path) -> AcceleratorSpec:
@@ -164,10 +191,8 @@ def preset_of(device: str) -> AcceleratorSpec | None:
 
 def _content(path: Path) -> dict[str, str]:
     """Keys and values of a file, with those of its base; counts and quantities as text."""
-    text = path.read_bytes()
-    with reading(path, "is neither YAML nor JSON", "correct it"):
-        content = yaml.safe_load(text)
-    if not isinstance(content, dict) or not content:
+    content = yaml.safe_load(path.read_bytes())
+    if not isinstance(content, dict):
         raise InputError(f"{path} holds no figures; give one per line, for example `memory: 80 GB`")
     figures = {str(key): str(value) for key, value in content.items()}
     if not (base := figures.pop("base", "").lower()):

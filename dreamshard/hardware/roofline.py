@@ -80,8 +80,7 @@ _MEMORY, _L2, _L2_RATE, _CYCLES, _WARPS, _LAUNCH, _HOST_RATE, _BATCH, _WARP_CYCL
 
 def jit(function: Compiled, **options: bool) -> Compiled:
     """Compile a function, whatever checks its shapes in tests; the machine code is cached on disk."""
-    compiled: Compiled = numba.njit(cache=True, error_model="numpy", **options)(inspect.unwrap(function))
-    return compiled
+    return numba.njit(cache=True, error_model="numpy", **options)(inspect.unwrap(function))
 
 
 def inlined(function: Compiled) -> Compiled:
@@ -178,7 +177,7 @@ def kernels_s(figures: Floats, loads: Floats) -> Floats:
 @inlined
 def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
-    seconds: float = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
+    seconds = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
     seconds += load[at.LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
     seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES, figures)
     moved_s = load[at.HOST_ROW_BYTES] / figures[_HOST_RATE]
@@ -191,7 +190,7 @@ def forward_s(figures: Floats, load: Floats) -> float:
 @inlined
 def backward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the backward operator and its optimizer, dense optimizers and state in host memory included."""
-    seconds: float = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
+    seconds = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
     seconds += (BACKWARD_KERNELS + _passes(load)) * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES, figures)
     dense_launches_s = (load[at.DENSE_BYTES] > 0) * DENSE_KERNELS * figures[_LAUNCH]
@@ -218,8 +217,7 @@ def forward_kernel_s(figures: Floats, load: Floats) -> float:
         load[at.STEPS + group] * STEP_CYCLES / figures[_CYCLES] + load[at.BAGS] * BAG_LATENCY / figures[_WARP_CYCLES]
     )
     cache_s = (load[at.STREAM_BYTES] + load[at.READ_BYTES]) / (CACHE_SHARE * figures[_L2_RATE])
-    seconds: float = max(memory_s, math.hypot(steps_s, cache_s)) / _filled(figures, load[at.BAGS])
-    return seconds
+    return max(memory_s, math.hypot(steps_s, cache_s)) / _filled(figures, load[at.BAGS])
 
 
 @jit
@@ -234,14 +232,13 @@ def update_kernels_s(figures: Floats, load: Floats) -> float:
     waits_s = (load[at.LOOKUPS] * LOOKUP_CYCLES + load[at.BLOCKS] * BLOCK_CYCLES) / figures[_CYCLES]
     waits_s += load[at.UNIQUE] * ROW_LATENCY / figures[_WARP_CYCLES]
     warps = load[at.UNIQUE] + load[at.LOOKUPS] / at.LONG
-    seconds: float = math.hypot(waits_s, max(memory_s, cache_s)) / _filled(figures, warps)
-    return seconds
+    return math.hypot(waits_s, max(memory_s, cache_s)) / _filled(figures, warps)
 
 
 @jit
 def prepare_kernels_s(figures: Floats, load: Floats) -> float:
     """Seconds of the kernels that number the indices before the sort, and find their segments after it."""
-    seconds: float = load[at.LOOKUPS] * PREPARE_BYTES / (BANDWIDTH_SHARE * figures[_MEMORY])
+    seconds = load[at.LOOKUPS] * PREPARE_BYTES / (BANDWIDTH_SHARE * figures[_MEMORY])
     return seconds / _filled(figures, load[at.LOOKUPS] / 32)
 
 
@@ -249,8 +246,7 @@ def prepare_kernels_s(figures: Floats, load: Floats) -> float:
 def sort_kernels_s(figures: Floats, load: Floats) -> float:
     """Seconds of the kernels that sort the indices."""
     sort_bytes = load[at.LOOKUPS] * (KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
-    seconds: float = sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[at.LOOKUPS] / 32)
-    return seconds
+    return sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[at.LOOKUPS] / 32)
 
 
 @jit
@@ -262,8 +258,7 @@ def _passes(load: Floats) -> float:
 @jit
 def _in_flight(figures: Floats, count: float) -> float:
     """Share of a shard's tables in flight: kernels go table by table, a warp per sample, and tables overlap."""
-    share: float = min((2 + figures[_WARPS] / figures[_BATCH]) / max(count, 1.0), 1.0)
-    return share
+    return min((2 + figures[_WARPS] / figures[_BATCH]) / max(count, 1.0), 1.0)
 
 
 @jit
@@ -277,5 +272,4 @@ def _beside_host(kernels_s: float, launches: float, figures: Floats) -> float:
     """The longer of kernels and launches, smoothly (norm of order 4), and the call's share of what kernels wait for."""
     squared, host_squared = kernels_s * kernels_s, (launches * figures[_LAUNCH]) ** 2
     waited_s = figures[_HOST] * launches / (HOST_FORWARD_LAUNCHES + HOST_BACKWARD_LAUNCHES)
-    seconds: float = math.sqrt(math.sqrt(squared * squared + host_squared * host_squared)) + waited_s
-    return seconds
+    return math.sqrt(math.sqrt(squared * squared + host_squared * host_squared)) + waited_s

@@ -48,13 +48,11 @@ class PolicyNetwork(nn.Module):
 
     def table_scores(self, features: Float[Tensor, "T F"]) -> Float[Tensor, " T2"]:
         """Each table's part of the score of the device that holds it; at the end the part of a device without tables."""
-        scores: Tensor = self.table(nn.functional.pad(features, (0, 0, 0, 1))) @ self.score.weight[0, :LATENT]
-        return scores
+        return self.table(nn.functional.pad(features, (0, 0, 0, 1))) @ self.score.weight[0, :LATENT]
 
     def cost_scores(self, costs: Float[Tensor, "*B 3"]) -> Float[Tensor, "*B"]:
         """The part of a device's score for its costs, and the bias."""
-        scores: Tensor = self.cost(costs) @ self.score.weight[0, LATENT:] + self.score.bias
-        return scores
+        return self.cost(costs) @ self.score.weight[0, LATENT:] + self.score.bias
 
 
 @dataclass(frozen=True)
@@ -170,8 +168,7 @@ def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
     for d in range(len(room)):
         if not allowed[d]:
             room[d] = _NO_ROOM
-    legal: Mask = room >= min(size, room.max())
-    return legal
+    return room >= min(size, room.max())
 
 
 class _Scorer(NamedTuple):
@@ -203,8 +200,7 @@ def _cost_score(scorer: _Scorer, costs: Floats) -> float:
     """`PolicyNetwork.cost_scores` of one device."""
     hidden = np.maximum(linear(costs, scorer.first_weight, scorer.first_bias), 0.0)
     hidden = np.maximum(linear(hidden, scorer.second_weight, scorer.second_bias), 0.0)
-    score: float = linear(hidden, scorer.weight, scorer.bias)[0]
-    return score
+    return linear(hidden, scorer.weight, scorer.bias)[0]
 
 
 @jit
@@ -285,11 +281,7 @@ def update(
     *,
     masks: bool = True,
 ) -> UpdateFigures:
-    """Sample an episode `episodes` times and take one optimizer step towards the cheaper rollouts; see `log_probs`.
-
-    Raises:
-        TrainingDivergedError: the loss is not finite.
-    """
+    """Sample an episode `episodes` times and take one optimizer step towards the cheaper rollouts; see `log_probs`."""
     taken = rollout(policy, episode, episodes, generator)
     log_prob, entropy = log_probs(policy, episode, taken, masks=masks)
     with torch.no_grad():

@@ -9,7 +9,6 @@ device      clock, memory, cold caches
 """
 
 import logging
-import pkgutil
 from pathlib import Path
 
 import torch
@@ -29,6 +28,7 @@ from dreamshard.testbeds.device import device_model
 from dreamshard.testbeds.ranks import Ranks
 from dreamshard.testbeds.ray_ranks import ray_ranks
 from dreamshard.testbeds.simulated import EmulatedTestbed, SimulatedTestbed
+from dreamshard.workloads import call
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
     - Instead of an accelerator's name, the last two take a file of one's own hardware (docs/hardware.md).
-    - `package.module:factory`: calls the factory with the setup, which returns a subclass of `Testbed`.
+    - `package.module:factory` or `testbed.py:factory`: calls the factory with the setup, which returns a subclass of
+      `Testbed`.
 
     `launched` are ranks that torchrun started, for `cluster` and `auto`; without them a cluster starts its own.
 
@@ -79,13 +80,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
         raise ValueError(
             f"there is no testbed {name!r}; choose auto, cluster, emulated, simulated:a100 or another of docs/gpus.md"
         )
-    try:
-        factory = pkgutil.resolve_name(name)
-    except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"testbed {name!r} cannot be opened ({error}); name a function of a TestbedSetup in a module on PYTHONPATH"
-        ) from error
-    made = factory(setup)
+    made = call(name, "there is no testbed", setup)
     if not isinstance(made, Testbed):
         raise ValueError(
             f"testbed {name!r} made a {type(made).__name__}; make a subclass of dreamshard.testbeds.Testbed that has a name "

@@ -49,18 +49,19 @@ class RayLauncher(Launcher):
     def exits(self) -> Mapping[int, str]:
         """See `Launcher`; with Ray's own words."""
         ended = self._ray.wait(self._runs, num_returns=len(self._runs), timeout=0)[0] if self._runs else []
-        return {number: self._reason(run) for number, run in enumerate(self._runs) if run in ended}
+        exits = {}
+        for run in ended:
+            try:
+                self._ray.get(run)
+                reason = "it ended"
+            except self._ray.exceptions.RayError as error:
+                reason = next(line.split(". ")[0] for line in str(error).splitlines()[::-1] if line.strip())
+            exits[self._runs.index(run)] = reason
+        return exits
 
     def end(self) -> None:
         """See `Launcher`; ends tasks that are left, and gives all devices back."""
         self._ray.util.remove_placement_group(self._group)
-
-    def _reason(self, run: Any) -> str:
-        try:
-            self._ray.get(run)
-        except self._ray.exceptions.RayError as error:
-            return next(line.split(". ")[0] for line in str(error).splitlines()[::-1] if line.strip())
-        return "it ended"
 
 
 def _serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> None:
@@ -93,7 +94,12 @@ def ray_ranks(num_ranks: int, device_type: DeviceType | None) -> Ranks:
             return ranks
         ranks.end()
     _running.clear()
-    ray = _connect()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry; read when Ray is first imported
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("testbed cluster:ray needs Ray; install it: pip install 'dreamshard[ray]'") from error
+    ray.init(ignore_reinit_error=True, logging_level="ERROR", log_to_driver=False)
     total = ray.cluster_resources()
     on_gpu = device_type == "cuda" or (device_type is None and total.get("GPU", 0) > 0)
     name = "GPU" if on_gpu else "CPU"
@@ -104,14 +110,3 @@ def ray_ranks(num_ranks: int, device_type: DeviceType | None) -> Ranks:
         )
     _running.append(Ranks(RayLauncher(ray, num_ranks, on_gpu=on_gpu)))
     return _running[0]
-
-
-def _connect() -> Any:
-    """Ray, connected to `RAY_ADDRESS`, the cluster of this machine, or one that starts here."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry; read when Ray is first imported
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError("testbed cluster:ray needs Ray; install it: pip install 'dreamshard[ray]'") from error
-    ray.init(ignore_reinit_error=True, logging_level="ERROR", log_to_driver=False)
-    return ray

@@ -238,31 +238,28 @@ def require_fbgemm() -> None:
 
 def require_operators(shards: Shards, device_type: str) -> None:
     """Raise a ValueError with the first table, or precision and optimizer, that devices of this type cannot train."""
-    task, in_host, names = shards.task, shards.in_host, shards.tables.names
-    precisions = task.precisions
-    for precision in set(precisions):
+    task = shards.task
+    for precision in set(task.precisions):
         if precision not in PRECISIONS[device_type] or task.optimizer not in OPTIMIZERS[device_type]:
             raise ValueError(
                 f"fbgemm trains no {precision} tables with {task.optimizer} on {device_type}, so they cannot be measured; it "
                 f"has {' and '.join(PRECISIONS[device_type])} with {', '.join(OPTIMIZERS[device_type])}"
             )
-    if device_type == "cpu" and bool(in_host.any()):
-        raise ValueError(
-            f"{names[int(in_host.int().argmax())]!r} is in host memory with a cache on the device, which only GPUs have; "
-            "measure it with cluster:cuda, or use the testbed `simulated`"
-        )
-    for s in ((shards.tables.poolings == 0) & ~shards.is_any(*ON_ONE_DEVICE)).nonzero().flatten().tolist():
-        raise ValueError(
-            f"{names[s]!r} is a sequence that is sharded {SHARDING_TYPES[shards.sharding_type[s]]}; ranks measure sequences "
-            f"that are sharded {' or '.join(ON_ONE_DEVICE)}"
-        )
-    for s in shards.is_any("data_parallel").nonzero().flatten().tolist():
-        precision = precisions[int(shards.table[s])]
-        if precision != "fp32" or task.optimizer not in PLAIN_OPTIMIZERS:
-            raise ValueError(
-                f"{names[s]!r} is data-parallel in {precision} with {task.optimizer}, but such tables are measured in "
-                f"fp32 with {', '.join(PLAIN_OPTIMIZERS)}"
-            )
+    is_plain = (task.weight_bytes[shards.table] == ELEMENT_BYTES) & (task.optimizer in PLAIN_OPTIMIZERS)
+    refused = {
+        "in host memory with a cache, which only GPUs have; measure it with cluster:cuda, or use the testbed `simulated`": (
+            shards.in_host & (device_type == "cpu")
+        ),
+        f"a sequence; ranks measure sequences that are sharded {' or '.join(ON_ONE_DEVICE)}": (
+            (shards.tables.poolings == 0) & ~shards.is_any(*ON_ONE_DEVICE)
+        ),
+        f"data-parallel, but such tables are measured in fp32 with {', '.join(PLAIN_OPTIMIZERS)}": (
+            shards.is_any("data_parallel") & ~is_plain
+        ),
+    }
+    for reason, is_refused in refused.items():
+        for s in is_refused.nonzero().flatten().tolist():
+            raise ValueError(f"table {shards.tables.names[s]!r} is {reason}")
 
 
 class Teams(NamedTuple):

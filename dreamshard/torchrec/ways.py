@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from dreamshard.constraints import Constraints
@@ -62,29 +60,27 @@ def narrowed(
         sharder = offers.get(table.collection) or offers[class_name(kind)]
         allowed = constraints.sharding_types_for(name)
         is_named = own.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
-        left_out = () if is_named else _unless_named(table, is_planner=given is not None)
+        left_out = set() if is_named else _unless_named(table, is_planner=given is not None)
         is_odd = not widen and table.dim % DIM_MULTIPLE != 0
-        for usual in (
-            (allowed,) if is_named else (allowed, SHARDING_TYPES)
-        ):  # a sharder may offer none of the usual ways
+        if is_odd:  # for fbgemm's fused operator
+            left_out = set(SHARDING_TYPES) - {"data_parallel"}
+            copied.append(name)
+        if table.pooling == "none" and device_type == "cpu":
+            left_out |= {"data_parallel"}  # fbgemm's dense operator would pool it
+        kernels, offered = {*(own.compute_kernels or ("fused", "dense", CACHED))}, sharder.sharding_types(device_type)
+        # a sharder may offer none of the usual ways
+        for usual in (allowed,) if is_named else (allowed, SHARDING_TYPES):
             types = [each for each in usual if each in (own.sharding_types or usual) and each not in left_out]
-            in_device, in_host = _offered(table, sharder, device_type, types, own.compute_kernels)
-            if is_odd:
-                in_device, in_host = [each for each in in_device if each == "data_parallel"], []
+            usable = {way: kernels & {*sharder.compute_kernels(way, device_type)} for way in types if way in offered}
+            in_device = [way for way in usable if ("dense" if way == "data_parallel" else "fused") in usable[way]]
+            in_host = [way for way in usable if CACHED in usable[way] and way != "data_parallel"]
             if in_device or in_host:
                 break
-        if is_odd:
-            copied.append(name)
-        if not in_device and not in_host:
-            if is_odd:
-                raise ValueError(
-                    f"table {table.path!r} has {table.dim} columns, so fbgemm's fused operator cannot shard it; widen the "
-                    "table to a multiple of 4 columns, or allow data_parallel"
-                )
+        else:
             raise ValueError(
-                f"table {table.path!r}: {type(sharder).__name__} offers {sharder.sharding_types(device_type)} on "
-                f"{device_type}, none of the sharding_types {own.sharding_types or types} with kernels "
-                f"{own.compute_kernels or ['fused', 'dense', CACHED]}, which are those that dreamshard plans; allow another"
+                f"table {table.path!r} of {table.dim} columns: {type(sharder).__name__} offers {offered} on {device_type}, "
+                f"none of the sharding_types {types} with kernels {sorted(kernels)}, which dreamshard plans; allow another, "
+                "or widen odd tables to a multiple of 4 columns"
             )
         if not is_odd and set(in_device or in_host) < set(allowed):
             narrower.append(name)
@@ -139,25 +135,6 @@ def check_given(
                 f"table {table.path!r} of features {list(table.features)}, {batch} samples on {device} and kernels "
                 f"{own.compute_kernels or 'all'} cannot have {field}={getattr(own, field)}; correct or omit it"
             )
-
-
-def _offered(
-    table: ModelTable,
-    sharder: ModuleSharder[nn.Module],
-    device_type: str,
-    types: Sequence[ShardingType],
-    kernels: Sequence[str] | None,
-) -> tuple[list[ShardingType], list[ShardingType]]:
-    """The ways of `types` that the sharder offers: in device memory, and in host memory with a cache."""
-    usable = {
-        way: set(sharder.compute_kernels(way, device_type)).intersection(kernels or ("fused", "dense", CACHED))
-        for way in types
-        if way in sharder.sharding_types(device_type)
-    }
-    if table.pooling == "none" and device_type == "cpu":
-        usable.pop("data_parallel", None)  # fbgemm's dense operator would pool it
-    in_device = [way for way in usable if ("dense" if way == "data_parallel" else "fused") in usable[way]]
-    return in_device, [way for way in usable if CACHED in usable[way] and way != "data_parallel"]
 
 
 def _unless_named(table: ModelTable, *, is_planner: bool) -> set[ShardingType]:

@@ -71,13 +71,12 @@ class ProfiledStep:
     """The embedding part of a training step on one rank.
 
     Attributes:
-        compute_ms: by phase, 0 for communication: kernels of fused lookups; of their gradients, sort and optimizer.
-        kernels_ms: of these by name; operators on CPUs.
+        compute_ms: by phase, 0 for communication: kernels (on CPUs operators) of fused lookups; of their gradients, sort and
+            optimizer.
         collectives: in the order of their starts.
     """
 
     compute_ms: list[float]
-    kernels_ms: dict[str, float]
     collectives: list[Collective]
 
 
@@ -161,7 +160,7 @@ def _profiled(events: Iterable[Event], steps: list[tuple[float, float]]) -> list
     for event in sorted(named, key=lambda event: (event.start, -event.end)):
         if not regions[event.thread] or event.start >= regions[event.thread][-1].end:
             regions[event.thread].append(event)
-    found = [ProfiledStep([0.0] * len(PHASES), defaultdict(float), []) for _ in steps]
+    found = [ProfiledStep([0.0] * len(PHASES), []) for _ in steps]
     launched = {event.correlation: event for event in by_kind["launch"]}
     pairs = [(event, launched.get(event.correlation)) for event in by_kind["gpu"]]
     if not pairs:
@@ -176,7 +175,6 @@ def _profiled(events: Iterable[Event], steps: list[tuple[float, float]]) -> list
         phase = PHASES.index(name)
         if name in _COMPUTE:
             found[number].compute_ms[phase] += (event.end - event.start) / 1e3
-            found[number].kernels_ms[event.name] += (event.end - event.start) / 1e3
         elif event.kind == "ran" or _COLLECTIVE.search(event.name):
             found[number].collectives.append(Collective(phase, event.start, event.end))
     return found

@@ -9,7 +9,6 @@ uninterrupted one.
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -51,7 +50,6 @@ from dreamshard.training.config import Algorithm, TrainingConfig
 
 TrainedPlacer: TypeAlias = DreamShardPlacer | AutoShardPlacer
 
-_FORMAT = 6
 _WEIGHTS, _CONFIG, _REST = "weights.safetensors", "config.json", "training.pt"
 _OPTIONS = ("budget_ms", "columns", "inference")  # of a placer
 _UNREADABLE = ("holds no complete model", f"give a folder with {_CONFIG} and {_WEIGHTS}, or train again")
@@ -213,11 +211,7 @@ class TrainingAlgorithm:
         return CostFit(loss, error)
 
     def improve(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> UpdateFigures:
-        """Update the policy on predicted costs and complete the round; returns the means over the updates.
-
-        Raises:
-            TrainingDivergedError: the loss is not finite.
-        """
+        """Update the policy on predicted costs and complete the round; returns the means over the updates."""
         config, policy, generator, figures = state.config, state.policy, state.generator, []
         self._set_rates(state)
         for _ in range(round(self.updates * config.policy_updates)):
@@ -310,20 +304,16 @@ def save_placer(placer: TrainedPlacer, folder: Path) -> None:
     'dreamshard'
     """
     measured_on, normaliser = placer.cost_network.measured_on, placer.normaliser
-    parts = {
-        "cost_network": placer.cost_network.state_dict(),
-        "policy": placer.policy.state_dict(),
-        "normaliser": {"mean": normaliser.mean, "std": normaliser.std},
-    }
-    weights = {f"{part}.{name}": value.contiguous() for part, own in parts.items() for name, value in own.items()}
+    weights = nn.ModuleDict({"cost_network": placer.cost_network, "policy": placer.policy}).state_dict()
+    weights |= {"normaliser.mean": normaliser.mean, "normaliser.std": normaliser.std}
     config = {
-        "format": _FORMAT,
         "algorithm": placer.name.removesuffix("_policy"),
         "normalised_by": normaliser.scope,
         "measured_on": measured_on and measured_on.model_dump(),
         **{name: getattr(placer, name) for name in _OPTIONS if hasattr(placer, name)},
     }
-    for name, content in ((_WEIGHTS, safetensors.save(weights)), (_CONFIG, json.dumps(config, indent=1).encode())):
+    tensors = safetensors.save({name: value.contiguous() for name, value in weights.items()})
+    for name, content in ((_WEIGHTS, tensors), (_CONFIG, json.dumps(config, indent=1).encode())):
         with replacing(folder / name) as temporary:
             temporary.write_bytes(content)
 
@@ -332,19 +322,14 @@ def load_placer(folder: Path | UPath) -> TrainedPlacer:
     """The placer in a folder, of any algorithm; raises ValueError if there is none."""
     with reading(folder, *_UNREADABLE):
         config = json.loads((folder / _CONFIG).read_bytes())
-        if config["format"] != _FORMAT:
-            raise ValueError(f"format {config['format']} instead of {_FORMAT}")
-        parts = defaultdict[str, dict[str, Tensor]](dict)
-        for key, value in safetensors.load((folder / _WEIGHTS).read_bytes()).items():
-            part, _, name = key.partition(".")
-            parts[part][name] = value
-        normaliser, method = Normaliser(**parts["normaliser"], scope=config["normalised_by"]), config["algorithm"]
-        network, policy = TRAINING_ALGORITHMS[method].networks(normaliser)
-        network.load_state_dict(parts["cost_network"])
-        policy.load_state_dict(parts["policy"])
+        weights, method = safetensors.load((folder / _WEIGHTS).read_bytes()), TRAINING_ALGORITHMS[config["algorithm"]]
+        mean, std = (weights.pop(f"normaliser.{name}") for name in ("mean", "std"))
+        normaliser = Normaliser(mean, std, config["normalised_by"])
+        network, policy = method.networks(normaliser)
+        nn.ModuleDict({"cost_network": network, "policy": policy}).load_state_dict(weights)
         network.measured_on = config["measured_on"] and MeasuredOn.model_validate(config["measured_on"])
         options = {name: config[name] for name in _OPTIONS if name in config}
-        return replace(TRAINING_ALGORITHMS[method].made(network, policy, normaliser), **options)
+        return replace(method.made(network, policy, normaliser), **options)
 
 
 def load_state(folder: Path) -> TrainingState:

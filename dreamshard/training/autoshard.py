@@ -54,8 +54,7 @@ class ComputeCostNetwork(CostNetwork):
     def compute_ms(self, sums: Float[Tensor, "*B L"]) -> Float[Tensor, "*B"]:
         """Forward and backward compute of devices; 0 without tables, never negative."""
         held = sums[..., -1] > 0.5
-        compute: Tensor = self.head(sums[..., :-1]).squeeze(-1).clamp(min=0) * held * self.unit_ms
-        return compute
+        return self.head(sums[..., :-1]).squeeze(-1).clamp(min=0) * held * self.unit_ms
 
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
         """All compute as forward compute, since AutoShard does not tell the passes apart, and no communication."""
@@ -111,14 +110,12 @@ class AutoShardPolicy(nn.Module):
 
     def encode(self, features: Float[Tensor, "T F"]) -> Float[Tensor, "T L"]:
         """Latent of each table."""
-        latent: Tensor = self.table(features.clamp(-10, 10))
-        return latent
+        return self.table(features.clamp(-10, 10))
 
     def states(self, encoded: Float[Tensor, "T L"]) -> Float[Tensor, "T H"]:
         """The state of each step; it depends on no choice of device."""
         placed = torch.arange(len(encoded))[:, None] / len(encoded)  # [T, 1]
-        states: Tensor = self.core(torch.cat([encoded, self.progress(placed)], dim=-1))[0]
-        return states
+        return self.core(torch.cat([encoded, self.progress(placed)], dim=-1))[0]
 
     def logits(
         self, states: Float[Tensor, "*B H"], sums: Float[Tensor, "*C D L"], known: Float[Tensor, "*C D I"]
@@ -133,8 +130,7 @@ class AutoShardPolicy(nn.Module):
         devices, state = torch.cat([sums, self.device(known)], dim=-1), states[..., None, :]  # [*C, D, H]
         of_state, of_device, of_both = self.first.weight.split(devices.shape[-1], dim=1)
         hidden = devices @ of_device.T + (state * devices) @ of_both.T + (state @ of_state.T + self.first.bias)
-        logits: Tensor = self.score(hidden).squeeze(-1)
-        return logits
+        return self.score(hidden).squeeze(-1)
 
 
 class AutoShardRollout(NamedTuple):
@@ -204,9 +200,6 @@ def update(
     """Roll the episode out by the policy as it is, then take two optimizer steps, each on `episodes` rollouts.
 
     In the second step, the policy differs from the one that acted. Returns the means over both.
-
-    Raises:
-        TrainingDivergedError: the loss is not finite.
     """
     taken = rollout(policy, episode, _PER_BEHAVIOUR * episodes, generator)
     losses, entropies = [], []

@@ -5,6 +5,7 @@ An Arrow list array *is* (offsets, values), so a file reaches the fused operator
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,37 +99,28 @@ class LookupFiles:
         if name not in self.paths:
             raise ValueError(f"there are no lookups of table {name!r}, so it cannot be measured; ingest its workload")
         file = self.paths[name]
-        return read_lookups(file if self.copies is None else _copied(str(file), self.copies))
-
-
-def _copied(address: str, copies: Path) -> Path:
-    """The local copy of a remote file, made if missing; concurrent ranks write the same bytes. Old copies go."""
-    copy = copies / address.rpartition("/")[2]
-    if copy.exists():
-        return copy
-    try:
-        files, path = fsspec.core.url_to_fs(address)
-        with atomic.replacing(copy) as temporary:
-            files.get_file(path, str(temporary))
-    except FileNotFoundError:
-        raise ValueError(f"there is no lookups file {address}; ingest the workload again to make it") from None
-    for other in copies.iterdir():
-        if time.time() - other.stat().st_mtime > UNUSED_S:
-            other.unlink(missing_ok=True)
-    return copy
+        if self.copies is None:
+            return read_lookups(file)
+        files, path = fsspec.core.url_to_fs(str(file))
+        copy = self.copies / path.rpartition("/")[2]
+        if not copy.exists():
+            with suppress(FileNotFoundError), atomic.replacing(copy) as temporary:  # ranks write the same bytes
+                files.get_file(path, str(temporary))
+            for other in self.copies.iterdir():
+                if time.time() - other.stat().st_mtime > UNUSED_S:
+                    other.unlink(missing_ok=True)
+        return read_lookups(copy)
 
 
 def write_lookups(path: str | Path, lookups: Lookups) -> None:
     """Write one table's batch to `path` atomically: one column `indices`, one row per sample.
 
     Raises:
-        ValueError: there are more lookups than a file of one batch can hold.
+        ValueError: there are 2 ** 31 lookups or more, whose offsets an Arrow list array does not hold.
     """
-    if (count := len(lookups.indices)) >= 2**31:
-        raise ValueError(f"a batch of {count} lookups is more than one Arrow list array holds; use a smaller batch")
     values = pa.array(lookups.indices.numpy())
     kind = pa.list_(pa.field("element", values.type, nullable=False))
-    samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.to(torch.int32).numpy()), values, type=kind)
+    samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.numpy(), pa.int32()), values, type=kind)
     table = pa.table([samples], schema=pa.schema([pa.field("indices", kind, nullable=False)]))
     with atomic.replacing(Path(path)) as temporary:
         pq.write_table(

@@ -42,13 +42,6 @@ class Population:
     laws: tuple[Vector, ...]
 
 
-def count_law(j: int, batch_size: int, tilt: float) -> Vector:
-    """The maximum-entropy law of bin `j` with its mean: probabilities fall exponentially, by `tilt` from first to last."""
-    high = 2**j if j < NUM_BINS - 1 else max(2**j, batch_size)  # once per sample at most
-    weights = np.exp(-tilt * np.linspace(0, 1, high - 2**j // 2) - max(0.0, -tilt))
-    return np.cumsum(weights / weights.sum())
-
-
 def draw_counts(j: int, law: Vector, num_rows: int, generator: np.random.Generator) -> Counts:
     """Ascending counts of `num_rows` rows of bin `j`, stratified over its law so that their mean is close to its mean."""
     levels = (np.arange(num_rows) + generator.random()) / max(1, num_rows)
@@ -58,12 +51,19 @@ def draw_counts(j: int, law: Vector, num_rows: int, generator: np.random.Generat
 
 @cache
 def population(name: str) -> Population:
-    """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`."""
+    """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`.
+
+    The law of a bin has the maximum entropy with its mean: probabilities fall exponentially, by a tilt from first to last.
+    """
     table = pq.read_table(DATA / f"{name}.parquet")
     about = json.loads(table.schema.metadata[b"dreamshard"])
     rows, *bins = (table[column].to_numpy().astype(np.int64) for column in ("rows", *_BINS))
-    laws = tuple(count_law(j, about["batch_size"], tilt) for j, tilt in enumerate(about["tilts"]))
-    return Population(about["batch_size"], rows, np.stack(bins, axis=1), laws)
+    laws = []
+    for j, tilt in enumerate(about["tilts"]):
+        high = 2**j if j < NUM_BINS - 1 else max(2**j, about["batch_size"])  # once per sample at most
+        weights = np.exp(-tilt * np.linspace(0, 1, high - 2**j // 2) - max(0.0, -tilt))
+        laws.append(np.cumsum(weights / weights.sum()))
+    return Population(about["batch_size"], rows, np.stack(bins, axis=1), tuple(laws))
 
 
 def open_meta(config: WorkloadConfig) -> Workload:

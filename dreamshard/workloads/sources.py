@@ -256,8 +256,8 @@ def is_function(source: str) -> bool:
     return _REFERENCE.fullmatch(source) is not None
 
 
-def call(source: str, consequence: str) -> Any:
-    """The function's result, called without arguments.
+def call(source: str, consequence: str, *arguments: object) -> Any:
+    """The function's result.
 
     Its folder is added to the import path, as when Python runs the file.
 
@@ -280,7 +280,7 @@ def call(source: str, consequence: str) -> Any:
         module = _imported(place) if is_file else importlib.import_module(place)
         if not hasattr(module, name := match["function"]):
             raise NameError(f"there is no function {name}")
-        return getattr(module, name)()
+        return getattr(module, name)(*arguments)
     except (Exception, SystemExit) as error:
         kind, text = type(error).__name__, first_line(error)
         detail = kind if text == kind else f"{kind}: {text}"

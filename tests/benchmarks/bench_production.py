@@ -10,22 +10,23 @@ the roofline's fp32. A row has the slowest rank by each, and the mean rank. Torc
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pandas as pd
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
-from torchrec.distributed.planner.types import Shard, ShardEstimator, ShardingOption, Storage
+from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import Block, Placement, TableSharding
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.rivals.hugectr import HugeCtrPlanner
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner, local_batch_size, module_of, parameter_constraints
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
+from dreamshard.torchrec import sharding_options, tables_of
 from dreamshard.workloads import bundled_lists
 from dreamshard.workloads.table_list import check_records, fill_missing_columns
 from tests.benchmarks.measuring import Row, row
@@ -69,35 +70,11 @@ def meta_plan() -> tuple[PlacementTask, Placement]:
 def estimate_ms(task: PlacementTask, placement: Placement) -> np.ndarray:
     """`[D]` by TorchRec's estimator of each shard."""
     topology, constraints = TorchRecPlanner(B200).topology(task), parameter_constraints(task, [], ["fused"], 0)
-    for own, sharding in zip(constraints.values(), placement.tables, strict=True):
-        own.sharding_types = [sharding.sharding_type]
-        own.compute_kernels = ["dense" if sharding.sharding_type == "data_parallel" else "fused"]
+    module, sharder = module_of(task), EmbeddingBagCollectionSharder()
+    options = sharding_options(placement, tables_of(module).details, module, constraints, local_batch_size(task))
     estimator = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=topology, constraints=constraints)
-    planned = _PlanShards(task, placement)
-    enumerator = EmbeddingEnumerator(topology, local_batch_size(task), constraints, [planned, estimator])
-    options = enumerator.enumerate(module_of(task), [EmbeddingBagCollectionSharder()])
-    assert len(options) == len(task.tables)
+    estimator.estimate(options, build_sharder_data_map({sharder_name(sharder.module_type): sharder}))
     ms = np.zeros(task.num_devices)
-    for option in options:
-        for (device, _, _), shard in zip(planned.blocks(option), option.shards, strict=True):
-            ms[device] += shard.perf.total
+    for shard in chain.from_iterable(option.shards for option in options):
+        ms[shard.rank] += shard.perf.total
     return ms
-
-
-class _PlanShards(ShardEstimator):
-    """Gives each option the shards of a placement, so that the next estimator sees them."""
-
-    def __init__(self, task: PlacementTask, placement: Placement) -> None:
-        configs = module_of(task).embedding_bag_configs()
-        self.placement, self.table = placement, {config.name: t for t, config in enumerate(configs)}
-
-    def blocks(self, option: ShardingOption) -> list[Block]:
-        own = self.placement.tables[self.table[option.name]]
-        return own.blocks(*option.tensor.shape, self.placement.num_devices, self.placement.devices_per_host)
-
-    def estimate(self, sharding_options, sharder_data_map) -> None:
-        for option in sharding_options:
-            option.shards = [
-                Shard([row_end - row, end - start], [row, start], Storage(0, 0))
-                for _, (row, row_end), (start, end) in self.blocks(option)
-            ]

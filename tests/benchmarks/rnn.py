@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dreamshard.cost_model import FEATURES, Normaliser, gradient_step
+from dreamshard.cost_model import Normaliser, gradient_step
+from dreamshard.cost_model.features import NUM_FEATURES
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer
@@ -36,7 +37,7 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, num_devices: int) -> None:
         super().__init__()
-        self.encoder = nn.LSTM(len(FEATURES), _HIDDEN, batch_first=True)
+        self.encoder = nn.LSTM(NUM_FEATURES, _HIDDEN, batch_first=True)
         self.device = nn.Embedding(num_devices + 1, _HIDDEN)  # the last one: nothing chosen yet
         self.decoder = nn.LSTMCell(2 * _HIDDEN, _HIDDEN)
         self.attention = nn.Linear(_HIDDEN, _HIDDEN, bias=False)

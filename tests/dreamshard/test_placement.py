@@ -108,16 +108,13 @@ def test_tables_and_column_shards_are_selected_in_order():
     assert tables.dim.tolist() == [8, 16], "the pool keeps its dims"
 
 
-@pytest.mark.parametrize("wrong", [{"rows": [0]}, {"rows": [5], "dim": [6]}, {"rows": [5], "pooling": [-1.0]}])
-def test_wrong_figures_are_refused(wrong):
-    with pytest.raises(ValueError):
-        tables_of(**wrong)
-
-
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
-def test_a_sample_that_is_no_time_is_refused(wrong):
-    with pytest.raises(ValueError):
-        sample_of(task_of([1, 1], 2, 10), Placement.whole([0, 1], 2), [1.0, wrong])
+def test_wrong_figures_are_refused():
+    for wrong in ({"rows": [0]}, {"rows": [5], "dim": [6]}, {"rows": [5], "pooling": [-1.0]}):
+        with pytest.raises(ValueError):
+            tables_of(**wrong)
+    for ms in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError):
+            sample_of(task_of([1, 1], 2, 10), Placement.whole([0, 1], 2), [1.0, ms])
 
 
 def test_of_devices_as_slow_one_will_be_slower_than_predicted():

@@ -7,7 +7,7 @@ import torch
 
 from dreamshard.cost_model import Normaliser, PaperCostNetwork, StructuredCostNetwork
 from dreamshard.cost_model.compiled import WIDE
-from dreamshard.cost_model.features import BACKWARD, BATCH, DISTINCT_ROWS, FEATURES, FORWARD, features, work_ratios
+from dreamshard.cost_model.features import BACKWARD, BATCH, DISTINCT_ROWS, FORWARD, NUM_FEATURES, features, work_ratios
 from dreamshard.costs import MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
@@ -22,7 +22,7 @@ FP32 = MeasuredOn(precision="fp32", optimizer="sgd", batch_size=1000, testbed=""
 def test_the_first_features_are_the_papers_21():
     seen = features(tables_of([100], dim=8, pooling=3.0))[0]
     assert seen[:21].tolist() == [8, 100, 3, 800, 0, 1, *[0] * 15]
-    assert seen.shape == (len(FEATURES),)
+    assert seen.shape == (NUM_FEATURES,)
 
 
 def test_a_table_looks_the_same_in_every_task():
@@ -31,7 +31,7 @@ def test_a_table_looks_the_same_in_every_task():
     assert torch.equal(normaliser(pool.select([7, 3]))[1], normaliser(pool)[3])
     seen = normaliser(pool).double()
     varied = seen.abs().sum(0) > 1e-3
-    assert torch.allclose(seen.mean(0), torch.zeros(len(FEATURES), dtype=torch.float64), atol=1e-4)
+    assert torch.allclose(seen.mean(0), torch.zeros(NUM_FEATURES, dtype=torch.float64), atol=1e-4)
     assert torch.allclose(seen[:, varied].std(0, correction=0), torch.ones(1, dtype=torch.float64), atol=1e-3)
 
 

@@ -14,7 +14,7 @@ from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of, task_of
-from tests.helpers.trained import learnt
+from tests.helpers.trained import learnt_placer
 
 PLENTY = 2**40
 # A vector costs as much as one lookup, between devices and between hosts
@@ -54,13 +54,18 @@ def test_on_several_hosts_a_table_fills_a_host():
     assert {*first.where, *second.where} == {0, 1}
 
 
-def test_a_table_without_room_is_split_or_all_are_packed():
+def test_a_table_without_room_is_split():
     wide = place([5], 2, Constraints(), memory_bytes=200_000_000)  # of 320 MB
     assert len(wide[0].columns) == 2
+
+
+@pytest.mark.parametrize("name", ["hugectr", "neuroshard_columns"])
+def test_tables_are_packed_if_no_plan_fits(name):
+    placer = rival(name, learnt_placer())
     packs = task_of([3, 3, 2, 2, 2], 2, 6)  # 3 + 3 | 2 + 2 + 2 alone, and dims that cannot be split
-    assert not violation(packs, HugeCtrPlanner(SPEC).place(packs))
+    assert not violation(packs, placer.place(packs))
     with pytest.raises(NoPlacementError):
-        rival("hugectr", None).place(task_of([3, 3, 3], 2, 5))
+        placer.place(task_of([3, 3, 3], 2, 5))
 
 
 def plain(tables, ms_per_widest_hundred_dims=0.0):
@@ -79,10 +84,6 @@ def plain(tables, ms_per_widest_hundred_dims=0.0):
     return network, normaliser
 
 
-def learnt_rival():
-    return NeuroShardPlacer(learnt().cost_network, learnt().normaliser)
-
-
 def test_a_limit_on_dims_separates_wide_tables_on_slow_links():
     task = PlacementTask(tables_of([100, 100, 100], [4, 64, 64], [32.0, 1.0, 1.0]), 2, PLENTY)
     placed = NeuroShardPlacer(*plain(task.tables, 20.0), columns=False).place(task)
@@ -98,10 +99,3 @@ def test_a_table_with_all_the_work_is_split_by_columns():
     assert sorted(wide.where) == [0, 1, 2, 3]
     assert not violation(task, placed)
     assert NeuroShardPlacer(*plain(task.tables), columns=False).place(task).is_whole
-
-
-def test_memory_too_tight_for_greedy_falls_back_to_packing():
-    packs = task_of([3, 3, 2, 2, 2], 2, 6)  # 3 + 3 | 2 + 2 + 2 alone
-    assert not violation(packs, learnt_rival().place(packs))
-    with pytest.raises(NoPlacementError):
-        learnt_rival().place(task_of([3, 3, 3], 2, 5))

@@ -7,12 +7,7 @@ from dreamshard.costs import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster import ClusterTestbed
-from tests.helpers.cluster_testbed import (
-    BATCH,
-    TABLES,
-    open_cluster,
-    placement,
-)
+from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 from tests.helpers.testbeds import any_sharding_task, every_way

@@ -1,6 +1,3 @@
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -75,23 +72,6 @@ def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
     rounds, order = measured((0, 10.0), (10.0, 10.0), known=[sample(10.1)])
     assert order == [(0, 1), *[each for each in order[1:] if each[0] == 1]]
     assert [len(each) for each in rounds] == [2, 2]
-
-
-def test_the_least_of_rounds_at_different_times_withstands_bursts():
-    file = Path(__file__).with_name("bursts.json")  # one placement, 463 times in a row
-    series = np.array(json.loads(file.read_text()))
-    generator = np.random.default_rng(0)
-
-    def variation(estimate, count):
-        drawn = np.stack([generator.permutation(series)[:count] for _ in range(2000)])
-        estimates = estimate(drawn, axis=1)
-        return estimates.std() / estimates.mean()
-
-    assert series.std() / series.mean() == pytest.approx(0.078, abs=0.002)
-    assert variation(np.min, 3) == pytest.approx(0.020, abs=0.004)
-    assert variation(np.min, 5) < 0.016
-    assert variation(np.median, 3) > 0.035
-    assert variation(np.mean, 3) > 0.035
 
 
 def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_was():

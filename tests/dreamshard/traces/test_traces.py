@@ -113,17 +113,10 @@ def test_a_damaged_trace_is_refused_in_a_sentence(tmp_path, content):
 
 @pytest.mark.skipif("DREAMSHARD_GPU_MEASUREMENTS" not in os.environ, reason="public GPU measurements are not shipped")
 def test_a_published_trace_of_an_a100():
-    """Of HolisticTraceAnalysis; milliseconds a step of forward, update and sort, added up by hand."""
+    """Of HolisticTraceAnalysis; milliseconds a step of forward and backward kernels, added up by hand."""
     found = read_trace(Path(os.environ["DREAMSHARD_GPU_MEASUREMENTS"]) / "traces/a100-40gb-8ranks-rank3.json.gz")
-    kernels = [step.kernels_ms for step in found.steps]
-
-    def mean_ms(*parts: str) -> float:
-        counted = (ms for step in kernels for name, ms in step.items() if all(part in name for part in parts))
-        return sum(counted) / len(kernels)
-
     assert (found.rank, found.num_ranks, found.hardware) == (3, 8, "NVIDIA A100-PG509-200")
-    assert mean_ms("embedding", "forward_unweighted") == pytest.approx(2.54, rel=0.01)
-    assert mean_ms("embedding_backward", "unweighted_kernel") == pytest.approx(7.2, rel=0.01)
-    assert mean_ms("RadixSortOnesweep") == pytest.approx(1.217, rel=0.02)
+    compute_ms = torch.tensor([step.compute_ms for step in found.steps])
+    assert compute_ms.mean(dim=0).tolist() == pytest.approx([2.57, 0, 0, 9.9], rel=0.01)
     assert [len(step.collectives) for step in found.steps] == [2] * 6
-    assert torch.tensor([step.compute_ms for step in found.steps])[:, 0].std() < 0.01
+    assert compute_ms[:, 0].std() < 0.01

@@ -66,7 +66,6 @@ CORRUPTIONS = {
     "nothing there": shutil.rmtree,
     "weights missing": lambda folder: (folder / "weights.safetensors").unlink(),
     "config missing": lambda folder: (folder / "config.json").unlink(),
-    "another format": change_config(format=99),
     "another algorithm": change_config(algorithm="paper"),
     "an unknown algorithm": change_config(algorithm="abacus"),
     "a tensor missing": change_tensors("normaliser.mean"),
