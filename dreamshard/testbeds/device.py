@@ -211,16 +211,22 @@ def machine_memory_bytes(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Pat
     """Memory of this machine, or of the container that this process is in.
 
     Args:
-        cgroups: root of the control groups' files, of version 2.
-        own: file that names the group of this process: `0::/path`.
+        cgroups: root of the control groups' files, of version 1 or 2.
+        own: file that names the groups of this process: `0::/path`, or `9:memory:/path` in version 1.
     """
     total = int(psutil.virtual_memory().total)
     with suppress(OSError):  # there are no control groups
-        group = cgroups / own.read_text().rpartition("::/")[2].strip()
-        for folder in (group, *group.parents):  # the least limit of the group and those above it counts
-            if folder.is_relative_to(cgroups):
-                with suppress(OSError, ValueError):  # there is no such file, or it says `max`
-                    total = min(total, int((folder / "memory.max").read_text()))
+        for line in own.read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            is_first = "memory" in controllers.split(",")
+            if controllers and not is_first:
+                continue
+            root, file = (cgroups / "memory", "memory.limit_in_bytes") if is_first else (cgroups, "memory.max")
+            group = root / name.lstrip("/")
+            for folder in (group, *group.parents):  # the least limit of the group and those above it counts
+                if folder.is_relative_to(root):
+                    with suppress(OSError, ValueError):  # there is no such file, or it says `max`
+                        total = min(total, int((folder / file).read_text()))
     return total
 
 

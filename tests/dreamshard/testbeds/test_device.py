@@ -35,6 +35,8 @@ def test_lookups_of_too_few_samples_are_refused():
     [
         ("0::/", {"memory.max": "max"}, None),
         ("0::/job/step", {"job/step/memory.max": "max", "job/memory.max": "5000", "memory.max": "9000"}, 5000),
+        ("9:memory:/job\n8:pids:/", {"memory/job/memory.limit_in_bytes": "7000"}, 7000),
+        ("9:cpu,memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
         ("", {}, None),
     ],
 )
