@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +75,21 @@ def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
     rounds, order = measured((0, 10.0), (10.0, 10.0), known=[sample(10.1)])
     assert order == [(0, 1), *[each for each in order[1:] if each[0] == 1]]
     assert [len(each) for each in rounds] == [2, 2]
+
+
+def test_recorded_bursts_hardly_move_the_cost_that_counts():
+    series = np.array(
+        json.loads(Path(__file__).with_name("bursts.json").read_text())
+    )  # one placement, 463 times in a row
+    generator, costs = np.random.default_rng(0), []
+    for _ in range(500):
+        drawn = generator.permutation(series)
+        (rounds,) = measure_in_rounds(
+            [lambda number, drawn=drawn: sample(drawn[number])], [[]], LIMITS, torch.Generator()
+        )
+        costs.append(least(rounds).overall_ms)
+    assert series.std() / series.mean() == pytest.approx(0.078, abs=0.002)
+    assert np.std(costs) / np.mean(costs) < 0.03
 
 
 def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_was():
