@@ -5,7 +5,7 @@ from typing import Any
 
 from dreamshard.recipes import EvaluationConfig
 from flows.drawing import draw_heldout_tasks
-from flows.evaluate import measure_and_report, subject_of
+from flows.evaluate import measure_and_report
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions
 from flows.reports import evaluation_report, mlflow_tracking
@@ -73,12 +73,13 @@ def compare_placers(
         _, unseen = heldout.split_by_training(store, testbed.dataset, versions)
         measure_and_report(
             store,
-            subject_of(testbed, key, tasks, unseen_tables=len(unseen)),
+            key,
+            tasks,
             contestants.of_entrants(store, names, spec, testbed.seed, may_leave_out=config.rivals),
-            config,
             testbed,
             reference=next(iter(names)),
             trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},
+            unseen_tables=len(unseen),
         )
     return key
 

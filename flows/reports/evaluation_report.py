@@ -24,13 +24,12 @@ from dreamshard.testbeds.rounds import Steadiness
 from flows.reports.pages import markdown_table
 from flows.rules.promotion import gain_text
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import EvaluationReport, PlacerFigures, Subject
+from storage.run_records.report_store import EvaluationReport, PlacerFigures
 
 Table = list[dict[str, Any]]
 
 
 def make_report(
-    subject: Subject,
     rows: Sequence[EvaluationRow],
     reference: str,
     predictors: Mapping[str, DreamShardPlacer],
@@ -54,7 +53,6 @@ def make_report(
     unseen = [row for row, _ in heldout]
     figures = [_figures(name, main, unseen, predictors.get(name)) for name in _names(main)]
     return EvaluationReport(
-        **vars(subject),
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
         gains=_gains(rows, "tasks" if model is None else "variants"),
@@ -104,14 +102,14 @@ def _finite(value: float) -> float | None:
 
 def outcome(report: EvaluationReport) -> dict[str, Any]:
     """The table of a report as fields of a flow's outcome."""
-    return {"testbed": report.hardware, "title": title(report), "table": placers_table(report)}
+    return {"testbed": report.measured_on.hardware, "title": title(report), "table": placers_table(report)}
 
 
 def title(report: EvaluationReport) -> str:
     """Captions of a report: its tables, the basis of its intervals, and the predicting network."""
     predict = sorted(report.predictors, key=lambda name: name != report.candidate)
     by = f"; all predicted by {predict[0]}" if report.training is not None and predict else ""
-    on = report.measured_on or report.hardware
+    on = report.measured_on
     if report.model is None:
         return f"Held-out tasks on {on}; 95 % intervals, paired by task{by}"
     variants = len(report.task_names) - 1
@@ -161,14 +159,14 @@ def machine_metrics(report: EvaluationReport) -> Metrics:
     steady = report.steadiness
     return {
         "machine_level": report.level,
-        "machine_spread": steady.spread if steady else None,
-        "disturbed_rounds": steady.disturbed if steady else None,
+        "machine_spread": steady.spread,
+        "disturbed_rounds": steady.disturbed,
     }
 
 
-def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
+def steadiness_words(steadiness: Steadiness, level: float | None) -> str:
     """How steady the machine was while it measured; empty if costs were computed."""
-    if steadiness is None or steadiness.level_ms is None:
+    if steadiness.level_ms is None:
         return ""
     since = "" if level is None else f", at {level:.2f} times its cost in the training"
     spread = "" if steadiness.spread is None else f" varied by {steadiness.spread:.1%}"

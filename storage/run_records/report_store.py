@@ -48,37 +48,19 @@ class PlacerFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """What is evaluated, and on which tasks.
+class EvaluationReport:
+    """Placers measured on the same held-out tasks.
 
     Attributes:
         key: names the report and its rows in the lake.
         dataset: version of the tables.
         tasks: key of the task sets.
-        testbed: kind of testbed.
-        hardware: hardware that is measured.
+        measured_on: devices, setting and library versions of the measurements.
+        steadiness: how steady the machine was.
         training: training of the candidate; None in a comparison of versions, as are the next two fields.
         iteration: number of iterations after which the candidate was taken.
         rival: version of the champion that the candidate has to beat; None if there is none.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
-    """
-
-    key: str
-    dataset: str
-    tasks: str
-    testbed: str
-    hardware: str
-    training: str | None = None
-    iteration: int | None = None
-    rival: str | None = None
-    unseen_tables: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationReport(Subject):
-    """Placers measured on the same held-out tasks.
-
-    Attributes:
         reference: placer that gains are reported over.
         placers: figures of each placer, most expensive first.
         gains: gain of each placer over each other one: on held-out tasks of a pool, or on a fixed model and variants of it.
@@ -87,12 +69,19 @@ class EvaluationReport(Subject):
         heldout_placements: placements behind the prediction errors, none of which was trained on.
         versions: URI of each registered version, by placer.
         caveat: reason to doubt the comparison; empty if there is none.
-        measured_on: devices, setting and library versions of the measurements.
         candidate: the placer of the training, by its algorithm.
-        steadiness: how steady the machine was.
         level: cost of the reference placement over its cost in the training; None in a comparison.
     """
 
+    key: str
+    dataset: str
+    tasks: str
+    measured_on: MeasuredOn
+    steadiness: Steadiness
+    training: str | None = None
+    iteration: int | None = None
+    rival: str | None = None
+    unseen_tables: int | None = None
     reference: str
     placers: tuple[PlacerFigures, ...]
     gains: Mapping[str, Mapping[str, PairedComparison]]
@@ -101,9 +90,7 @@ class EvaluationReport(Subject):
     heldout_placements: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     caveat: str = ""
-    measured_on: MeasuredOn | None = None
     candidate: str = CANDIDATE
-    steadiness: Steadiness | None = None
     level: float | None = None
 
     @property

@@ -23,9 +23,10 @@ from flows.rules.warm_start import version_in_use
 from flows.watch import in_use_sentence
 from storage.mlflow_store import registration, registry, runs
 from storage.run_records import report_store, trainings
-from storage.run_records.report_store import CANDIDATE, IN_USE, Subject
+from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.run_records.trainings import Training
 from storage.store import Settings, open_store
+from tests.helpers.samples import MEASURED
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of, version_of
@@ -67,11 +68,9 @@ class Team:
         costs |= {} if rival is None else {champion_name(rival): 1.5}
         costs |= {} if in_use_ms is None else {IN_USE: in_use_ms}
         rows = [row(f"test-{t}", placer, ms or candidate_ms[t]) for t in range(3) for placer, ms in costs.items()]
-        where = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine"}
-        key, of_training = f"{training} over {rival and rival.number}", {"training": training, "iteration": 1}
-        report = make_report(
-            Subject(key=key, rival=rival and rival.uri, **where, **of_training), rows, "dim_greedy", {}
-        )
+        about = {"dataset": "d", "tasks": "t", "training": training, "iteration": 1, **MEASURED}
+        key = f"{training} over {rival and rival.number}"
+        report = make_report(rows, "dim_greedy", {}, key=key, rival=rival and rival.uri, **about)
         figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
         report_store.save(self.store, replace(report, placers=tuple(figures)))
         return promote.register_and_decide.fn(self.store, self.runs[version], training, key)
