@@ -13,7 +13,6 @@ from jinja2 import Environment
 from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
 from dreamshard.files.text import gib
-from dreamshard.moving import Step
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.search.costs import Predictor
 from dreamshard.tables import Tables
@@ -142,21 +141,6 @@ def _before(old: TableSharding, new: TableSharding) -> str:
     return where(old) if way(old) == way(new) else f"{where(old)} ({way(old)})"
 
 
-def moves_of(steps: Sequence[Step]) -> pd.DataFrame:
-    """A row per step from the plan in use: parts that move or are loaded."""
-    return pd.DataFrame(
-        {
-            "step": range(1, len(steps) + 1),
-            "table": [step.table for step in steps],
-            "rows": [f"{step.rows[0]:,} to {step.rows[1]:,}" for step in steps],
-            "columns": [f"{step.columns[0]} to {step.columns[1]}" for step in steps],
-            "from": ["loaded" if step.source is None else str(step.source) for step in steps],
-            "to": [str(step.target) for step in steps],
-            "MiB": [step.memory_bytes / 2**20 for step in steps],
-        }
-    )
-
-
 def parts_of(side: Side, moved: Collection[tuple[int, int | None]], most: int = _MOST_PARTS) -> pd.DataFrame:
     """The parts of a side's bars, stacked on each device: tables, largest first, then `WAITING`.
 
@@ -209,8 +193,7 @@ def html_page(placed: Placed) -> str:
             capacity=[gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
             gib=gib,
             unmeasured=unmeasured_sentence(placed.plan),
-            tables=_table_list(sides, tables),
-            moves=_list(moves_of(placed.steps)),
+            tables=tables.to_dict("records"),
         )
     )
     return page
@@ -229,25 +212,3 @@ def _bars(
         is_slowest = side.size == "whole" and d == side.sums["whole"].idxmax() and len(side.sums) > 1
         own = by_device[d].to_dict("records") if d in by_device else []
         yield d, {"parts": own, "sums": sums.tolist(), "is_slowest": is_slowest}
-
-
-def _table_list(sides: list[Side], tables: pd.DataFrame) -> str:
-    titles = {
-        "name": "table",
-        "rows": "rows",
-        "dim": "dim",
-        "pooling": "pooling factor",
-        "lookups": "lookups in a batch",
-        "way": "sharding type",
-        "where": "devices",
-        "gib": "memory, GiB",
-        **({"whole": "share of cost, ms"} if sides[0].size == "whole" else {}),
-        **({"before": f"devices, {sides[1].name}"} if len(sides) > 1 else {}),
-    }
-    return _list(tables[[*titles]].rename(columns=titles))
-
-
-def _list(rows: pd.DataFrame) -> str:
-    counts = dict.fromkeys(rows.select_dtypes("integer"), "{:,}".format)
-    html: str = rows.to_html(index=False, border=0, classes="list", formatters=counts, float_format="{:,.4f}".format)
-    return html
