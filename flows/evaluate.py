@@ -16,7 +16,6 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
-from flows.profile import reference_placement
 from flows.reports import mlflow_tracking
 from flows.reports.evaluation_report import make_report, outcome, steadiness_words
 from flows.rules import heldout
@@ -28,6 +27,7 @@ from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import capacity, freeing_gpus, measure
 from flows.stages import last_iteration, stage
+from flows.train import reference_placement
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry

@@ -14,7 +14,6 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn
 import flows.compare
 import flows.evaluate
 import flows.ingest
-import flows.profile
 import flows.promote
 import flows.retrain
 import flows.train
@@ -77,7 +76,7 @@ def ingest(options: Annotated[IngestOptions, Fields] = IngestOptions(), *, as_js
 @command
 def profile(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json: Json = False) -> None:
     """Measure the placements of the next training iteration."""
-    _stage(flows.profile.profile, options, as_json, "train")
+    _stage(flows.train.profile, options, as_json, "train")
 
 
 @command
