@@ -1,4 +1,4 @@
-"""The page of a plan as one file: its figures, and their charts and lists."""
+"""The page of a plan as one file: its figures, and their charts and lists; and its devices as rows for a terminal."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ _MOST_PARTS = 8000  # of all bars
 _FEWEST_PARTS = 6  # of one bar
 _FEW = 8  # devices that are listed one by one
 _SCREEN = 16  # devices that a screen shows
+_TOP, _BAR = 3, 24  # of a terminal's row: tables named, characters of the longest bar
 
 _TEMPLATE = files(__package__).joinpath("plan_page.html").read_text()
 _STYLE = files(__package__).joinpath("plan_page.css").read_text()
@@ -212,3 +213,17 @@ def _bars(
         is_slowest = side.size == "whole" and d == side.sums["whole"].idxmax() and len(side.sums) > 1
         own = by_device[d].to_dict("records") if d in by_device else []
         yield d, {"parts": own, "sums": sums.tolist(), "is_slowest": is_slowest}
+
+
+def device_rows(placed: Placed) -> list[dict[str, Any]]:
+    """A row per device for a terminal, the slowest first: a bar of its cost or memory, and its heaviest tables."""
+    side, names = sides_of(placed)[0], placed.request.task.tables.names
+    size, unit = side.size, "ms" if side.size == "whole" else "GiB"
+    sums, rows = side.sums.sort_values(size, ascending=False, kind="stable"), []
+    for d, of_device in sums.head(_SCREEN).iterrows():
+        heaviest = side.pairs[(side.pairs["device"] == d) & (side.pairs["table"] != WAITING)].nlargest(_TOP, size)
+        row = {"device": d, "": "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))}
+        row |= {unit: of_device[size], "GiB": of_device["gib"]}
+        listed = zip(heaviest["table"], heaviest[size], strict=True)
+        rows.append(row | {"heaviest tables": [f"{names[t]} {figure:.3g}" for t, figure in listed]})
+    return rows
