@@ -19,7 +19,7 @@ from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.ingest import ingest_workload
 from flows.reports.pages import markdown_table, publish
-from flows.rules.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
+from flows.rules.dataset_diff import DatasetDiff, diff_datasets
 from flows.rules.warm_start import last_trained, version_in_use
 from flows.stages import with_sizes
 from storage.mlflow_store.registry import Version
@@ -43,8 +43,8 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
     trained = last_trained(store, config, dataset)
     before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
-    limits = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
-    diff = diff_datasets(before, ingested.tables, limits)
+    limits = {"pooling": options.pooling_drift, "reuse": options.reuse_drift, "share": options.changed_share}
+    diff = diff_datasets(before, ingested.tables, **limits)
     started, link, retraining = None, "", "Nothing needs to be trained."
     if diff.matters and options.source is None:
         retraining = _BUNDLED
