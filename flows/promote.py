@@ -1,8 +1,8 @@
 """The newest placer into the registry, champion if its evaluation says so; and any version or plan, as a person says."""
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from prefect import get_run_logger
 from prefect.flow_runs import suspend_flow_run
@@ -70,13 +70,12 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
         version = mlflow_tracking.register(store, run, report)
         decision = _decide(store, report, version)
-        standing = settle(store, version, decision)
+        elsewhere = settle(store, version, decision)
         registry.write_versions(store)
-    reason = decision.reason
-    report_progress("promote", 1, 1, f"{version} is {standing.words}")
-    notes = [standing.note, _cheaper_plan_in_use(report)]
-    note = "; ".join(filter(None, notes))
-    sentence = f"{standing.words}: {reason}{note and f' ({note})'}"
+    reason, standing = decision.reason, f"{decision.standing} of {version.model} on {version.made_of.topology}"
+    report_progress("promote", 1, 1, f"{version} is {standing}")
+    note = "; ".join(filter(None, (elsewhere, _cheaper_plan_in_use(report))))
+    sentence = f"{standing}: {reason}{note and f' ({note})'}"
     get_run_logger().info("%s is %s", version, sentence)
     links = mlflow_tracking.addresses(store, run, evaluation, training)
     # an error may have prevented the report of a champion
@@ -85,8 +84,8 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     publish(evaluation_report.page(report, sentence, links), f"report-{version.model}", reason)
     return {
         "version": version.uri,
-        "alias": standing.alias,
-        "standing": standing.words,
+        "alias": decision.alias,
+        "standing": standing,
         "model": version.model,
         "topology": str(version.made_of.topology),
         "reason": reason,
@@ -100,35 +99,21 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Where a version stands after a promotion.
+def settle(store: Store, version: Version, decision: Decision) -> str:
+    """Make the candidate what the decision says, of its model and topology; the caller holds the registry's lock.
 
-    Attributes:
-        alias: the alias that it has.
-        words: the same for people, e.g. `champion of ads on simulated h100 · 4 devices`.
-        note: a further remark; empty if none.
+    Returns:
+        A note if the alias `champion` alone means a version of another topology; otherwise nothing.
     """
-
-    alias: Literal["champion", "challenger"]
-    words: str
-    note: str = ""
-
-
-def settle(store: Store, version: Version, decision: Decision) -> Standing:
-    """Make the candidate what the decision says, of its model and topology; the caller holds the registry's lock."""
-    alias, provisional = decision.alias, decision.provisional
+    provisional = decision.provisional
     if not decision.already_champion:
-        registry.set_alias(store, version.uri, alias, decision.reason, provisional=provisional)
+        registry.set_alias(store, version.uri, decision.alias, decision.reason, provisional=provisional)
     elif provisional != version.tags.get(PROVISIONAL, ""):
         registry.tag(store, version.uri, {PROVISIONAL: provisional or None})
-    in_use, note = registry.champion(store, version.model), ""
-    if in_use is not None and in_use.registered_model != version.registered_model:
-        note = (
-            f"`champion` of {version.model} means {in_use}; `dreamshard promote {version.uri}` makes it mean this one"
-        )
-    named = "provisional champion" if alias == "champion" and provisional else alias
-    return Standing(alias=alias, words=f"{named} of {version.model} on {version.made_of.topology}", note=note)
+    in_use = registry.champion(store, version.model)
+    if in_use is None or in_use.registered_model == version.registered_model:
+        return ""
+    return f"`champion` of {version.model} means {in_use}; `dreamshard promote {version.uri}` makes it mean this one"
 
 
 def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:

@@ -4,9 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dreamshard.evaluation import PairedComparison
-from dreamshard.recipes import RECIPES
 from storage.mlflow_store.registry import REPLACED, Version
-from storage.run_records.trainings import Training
 
 FALSE_ALARMS = 0.025
 """Largest probability that a candidate as good as a champion ever replaces it, however many nights it is compared.
@@ -101,6 +99,11 @@ class Decision:
     provisional: str = ""
 
     @property
+    def standing(self) -> str:
+        """The alias for people."""
+        return "provisional champion" if self.alias == "champion" and self.provisional else self.alias
+
+    @property
     def reason(self) -> str:
         """The decision in one sentence, for people."""
         until = ", provisional until shown to be cheaper than a rule of thumb" if self.provisional else ""
@@ -166,9 +169,8 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
     """Why an evaluation must not make a version champion, with the command that does; empty if there is no reason.
 
     A champion that a person replaced stays out of use: the same tables give the same version and the same figures, so
-    the next retraining would undo the person's decision. A champion of tables that a person named is not replaced by
-    one of a recipe's own tables, however well that one places them. A version that predicts badly may have placed these
-    tables well by luck.
+    the next retraining would undo the person's decision. A version that predicts badly may have placed these tables well
+    by luck.
 
     Args:
         in_use: the champion; None if there is none.
@@ -183,16 +185,4 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
             "placements of other tables can be trusted: measure more placements (--recipe, or more iterations), or look at "
             f"its report; {command} promotes it anyway"
         )
-    if in_use is None or _is_named(version.made_of) or not _is_named(in_use.made_of):
-        return ""
-    return (
-        f"trained on {version.made_of.source}, the tables of recipe {version.made_of.recipe.name} itself, while champion "
-        f"version {in_use.number} was trained on {in_use.made_of.source}, which a user named; {command} promotes it "
-        "anyway"
-    )
-
-
-def _is_named(made_of: Training) -> bool:
-    """Whether a person named the tables to train on, rather than taking the recipe's own."""
-    name = made_of.recipe.name
-    return name not in RECIPES or made_of.source != RECIPES[name].workload.source
+    return ""

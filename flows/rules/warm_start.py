@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from dreamshard.costs import SIMULATED, is_simulated
-from dreamshard.recipes import Recipe
+from dreamshard.recipes import Recipe, recipe
 from dreamshard.testbeds import is_testbed
 from dreamshard.workloads import known_as
 from dreamshard.workloads.task_sampling import split_tables
@@ -74,12 +74,13 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
 
 
 def _check_name(known: Sequence[Version], training: Training) -> None:
-    """Refuse a name that was not given and is of other tables already."""
+    """Refuse a name that is of other tables already, unless both the name and the new tables are given."""
     others = {each.made_of.source for each in known if each.model == training.model}
-    if others and not training.recipe.model and training.source not in map(known_as, others):
+    is_given = training.recipe.model and training.source != recipe(training.recipe.name).workload.source
+    if others and not is_given and training.source not in map(known_as, others):
         raise ValueError(
-            f"model {training.model} has tables of {min(others)}; give --model {training.model} if {training.source} "
-            "replaces them, otherwise another name"
+            f"model {training.model} has tables of {min(others)}; give --source and --model {training.model} if "
+            f"{training.source} replaces them, otherwise another name"
         )
 
 
