@@ -15,7 +15,7 @@ from flows.placing.sentences import moving_lines, prediction_sentence, unmeasure
 from flows.reports.pages import markdown_table, publish
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
-from storage.filesystem import writing
+from storage.filesystem import write_text
 from storage.run_records.trainings import model_name
 from storage.store import Store, open_store
 
@@ -47,9 +47,8 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
     name = re.sub(r"[^\w.-]+", "-", placed.request.task.name)
     target = store.plans / f"{name}-{digest(text)}.json"
     html = target.with_suffix(".html")
-    for path, content in ((html, html_page(placed)), (target, text)):
-        with writing(path) as file:
-            file.write(content.encode())
+    write_text(html, html_page(placed))
+    write_text(target, text)
     sentence = prediction_sentence(plan)
     announce(f"{sentence}; wrote {target} and, to look at in a browser, {html}")
     publish(

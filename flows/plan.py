@@ -20,7 +20,7 @@ from flows.rules.promotion import gain_text
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import store_lock
-from storage.filesystem import writing
+from storage.filesystem import write_text
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.mlflow_store.runs import Run
@@ -151,8 +151,7 @@ def _show(store: Store, placed: Placed, plan: ModelPlan, run: Run, notes: list[s
     """The plan's page in the store, in Prefect and on its version's run in MLflow, and the event `dreamshard.plan.made`."""
     page, file = html_page(placed), plans.path(store, plan.model, plan.number)
     html = file.with_suffix(".html")
-    with writing(html) as opened:
-        opened.write(page.encode())
+    write_text(html, page)
     for suffix, text in {"json": plan.to_json(), "html": page}.items():
         run.tracking.log_text(run.id, text, f"plans/{plan.number}.{suffix}")
     about = [plan.evidence, f"To roll back: `{plan.roll_back}`"]

@@ -55,7 +55,11 @@ def register(options: StageOptions) -> dict[str, Any]:
     with stage(store, "register", options) as (run, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
-        report_store.require_iteration(report, last)
+        if report.iteration != last:
+            raise ValueError(
+                f"the newest evaluation is of iteration {report.iteration}, but the training is at {last}; run "
+                "`dreamshard evaluate` again, then `register`"
+            )
         return register_and_decide(store, run, training, report.key)
 
 

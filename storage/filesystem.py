@@ -108,14 +108,9 @@ def list_files(folder: AnyPath, pattern: str) -> list[AnyPath]:
 
 def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
     """`list_files` with sizes and times; one request per thousand files of an object store."""
-    if isinstance(folder, Path):
-        stats = ((path, path.stat()) for path in sorted(folder.glob(pattern)) if path.is_file())
-        return [
-            FileInfo(path=path, size_bytes=stat.st_size, modified=datetime.fromtimestamp(stat.st_mtime, UTC))
-            for path, stat in stats
-        ]
-    root = folder.path.rstrip("/")
-    found = folder.fs.glob(f"{root}/{pattern}", detail=True)
+    listed = UPath(folder)
+    root = listed.path.rstrip("/")
+    found = listed.fs.glob(f"{root}/{pattern}", detail=True)
     return [
         FileInfo(
             path=folder / name.removeprefix(root).lstrip("/"),
@@ -145,10 +140,15 @@ def writing(target: AnyPath) -> Iterator[BinaryIO]:
         target.fs.pipe_file(target.path, content.getvalue())
 
 
-def write_json(target: AnyPath, content: Any) -> None:
-    """Write `content`; a reader sees all of it or nothing."""
+def write_text(target: AnyPath, text: str) -> None:
+    """Write a text; a reader sees all of it or nothing."""
     with writing(target) as file:
-        file.write(json.dumps(content, indent=1).encode())
+        file.write(text.encode())
+
+
+def write_json(target: AnyPath, content: Any) -> None:
+    """Write `content` as `write_text` does."""
+    write_text(target, json.dumps(content, indent=1))
 
 
 def read_json(path: AnyPath) -> Any:

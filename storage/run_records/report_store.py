@@ -155,19 +155,5 @@ def newest(store: Store, training: str) -> EvaluationReport:
     return load(store, read_json(_newest(store, training))["key"])
 
 
-def require_iteration(report: EvaluationReport, iteration: int) -> None:
-    """Check that the report evaluates the training's last iteration: what is registered must be what was measured.
-
-    Raises:
-        ValueError: training has continued since.
-    """
-    if report.iteration != iteration:
-        raise ValueError(
-            f"training {report.training} is at iteration {iteration}, but its evaluation is of iteration "
-            f"{report.iteration}, so the figures are not those of the placer to promote; run `dreamshard evaluate` again, "
-            "then `register`"
-        )
-
-
 def _newest(store: Store, training: str) -> AnyPath:
     return store.evaluations / "newest" / f"{training}.json"
