@@ -10,7 +10,7 @@ from flows.forms.form import deployed
 from flows.forms.options import CompareOptions
 from flows.reports import evaluation_report, mlflow_tracking
 from flows.reports.pages import publish
-from flows.rules import comparison, contestants, heldout
+from flows.rules import contestants, heldout
 from flows.runtime import testbed_pool
 from flows.runtime.identity import content_key
 from flows.runtime.progress import announce
@@ -29,12 +29,12 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     store = open_store()
     who = contestants.resolve(store, options.versions, with_rivals=options.rivals, model=options.model or "")
     versions = [version for version in who.values() if version is not None]
-    config, dataset, taken = comparison.setting_of(store, versions)
+    config, dataset, taken = heldout.setting_of(store, versions)
     announce(taken)
     with running(store, "compare", config, options.seed) as run:
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
         training = Training(recipe=config, dataset=dataset, testbed=bench)
-        other = comparison.other_hardware(versions, training.topology)
+        other = heldout.other_hardware(versions, training.topology)
         tasks = draw_heldout_tasks(store, training, versions)
         measured = replace(config.evaluation, rivals=options.rivals)
         key = compare_placers(store, who, tasks, measured, bench)
