@@ -156,7 +156,7 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
     rival = None if report.rival is None else registry.find(store, report.rival)
     candidate, rule = report.candidate, report.reference
     is_in_use = in_use is not None and in_use.uri == version.uri
-    before = rival if rival and is_in_use else in_use
+    before = rival if is_in_use else in_use
 
     def gain(other: str, named: str, attempt: int = 0) -> Gain:
         return Gain(over=named, measured=report.gains[candidate][other], attempt=attempt)

@@ -18,7 +18,6 @@ Code = Literal[
     "beats_champion",
     "replaces_provisional",
     "not_significant",
-    "champion_changed",
     "champion_not_compared",
     "better_than_baseline",
     "worse_than_baseline",
@@ -113,7 +112,6 @@ class Decision:
             "not_significant": "costs more than the champion"
             if self.gain and self.gain.measured.is_worse
             else "does not beat the champion significantly",
-            "champion_changed": f"not compared with version {self.in_use}, which has replaced {self.rival} since",
             "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
             "better_than_baseline": f"first champion{until}",
             "worse_than_baseline": "first champion, provisional: more expensive than a rule of thumb",
@@ -146,20 +144,18 @@ def decide(
         in_use: number of the champion now.
         is_rival_provisional: whether the champion in the evaluation is a provisional one.
     """
-    decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use)
+    decision = Decision(alias="challenger", code="champion_not_compared", rival=rival, in_use=in_use)
+    if in_use not in (None, rival):
+        return decision
     doubt = "" if over_rule.is_shown else str(over_rule)
     of_rule = replace(decision, gain=over_rule, provisional=doubt)
     if over_rival is not None:
-        if in_use not in (None, rival):
-            return decision
         if over_rival.is_shown:
             kept = doubt if is_rival_provisional else ""
             return replace(decision, alias="champion", code="beats_champion", gain=over_rival, provisional=kept)
         if is_rival_provisional and over_rule.is_shown and over_rival.measured.is_positive:
             return replace(of_rule, alias="champion", code="replaces_provisional")
         return replace(decision, code="not_significant", gain=over_rival)
-    if in_use is not None:
-        return replace(of_rule, code="champion_not_compared")
     gain = over_rule.measured
     code: Code = "better_than_baseline" if gain.is_positive else "worse_than_baseline"
     return replace(of_rule, alias="champion" if gain.fits else "challenger", code=code)
