@@ -64,7 +64,7 @@ class Settings:
         return cls(
             home=home,
             store_root=store_root,
-            tracking_uri=environ.get("MLFLOW_TRACKING_URI") or home_registry(home),
+            tracking_uri=environ.get("MLFLOW_TRACKING_URI") or f"{LOCAL}{home / 'mlflow.db'}",
             artifact_root=_uri(artifacts) if artifacts else (store_root / "mlartifacts").as_uri(),
         )
 
@@ -77,11 +77,6 @@ class Settings:
     def catalog_path(self) -> Path:
         """The DuckDB file of views over the lake."""
         return self.home / "catalog.duckdb"
-
-
-def home_registry(home: Path) -> str:
-    """The default registry: a database in the home."""
-    return f"{LOCAL}{home / 'mlflow.db'}"
 
 
 def _uri(address: str) -> str:
