@@ -1,6 +1,6 @@
 """New and changed tables of a source, and their lookups, into the lake."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from flows.runtime.retries import retried_task
 from flows.runtime.sources import opened_source
 from flows.runtime.task_runners import task_runner
 from flows.stages import running
-from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_state
+from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_fingerprints
 from storage.run_records.trainings import named_model
 from storage.store import Store, open_store
 
@@ -60,15 +60,13 @@ class SourceState:
     Attributes:
         token: identity of the source's content (`token_of`).
         key: of this state in the lake.
-        names: names of the source's tables, in its order.
-        fingerprints: one per table.
+        fingerprints: of the source's tables, in its order.
         known: the unchanged tables, which are in the lake, by fingerprint.
     """
 
     token: str
     key: str
-    names: tuple[str, ...]
-    fingerprints: tuple[str, ...]
+    fingerprints: Sequence[str]
     known: Mapping[str, Tables]
 
     @property
@@ -85,13 +83,12 @@ def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool =
     """
     token = sources.token_of(workload)
     key = content_key(workload, token)
-    state = read_state(store.lake, key)
-    if state is None:
+    fingerprints = read_fingerprints(store.lake, key)
+    if fingerprints is None:
         opened = opened_source(workload, token)
-        state = opened.names, tuple(content_key(opened.fingerprint(t)) for t in range(len(opened.names)))
-    names, fingerprints = state
+        fingerprints = [content_key(opened.fingerprint(t)) for t in range(len(opened.names))]
     known = known_tables(store.lake, workload.source, key, fingerprints, lookups=lookups)
-    return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)
+    return SourceState(token=token, key=key, fingerprints=fingerprints, known=known)
 
 
 def ingest_workload(
@@ -107,7 +104,7 @@ def ingest_workload(
     notes = opened_source(workload, state.token).notes
     for note in notes:
         announce(note)
-    num_new, total = len(state.changed), len(state.names)
+    num_new, total = len(state.changed), len(state.fingerprints)
     try:
         tables = _bring_in(store, workload, state, lookups)
     finally:
@@ -130,11 +127,12 @@ def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookup
                 wanted = {t: state.fingerprints[t] for t in part}
                 given = {"token": state.token, "key": state.key, "fingerprints": wanted, "lookups": lookups}
                 futures.append(runner.submit(ingest_tables, parameters={"store": store, "workload": workload} | given))
-            done = len(state.names) - len(changed)
-            for part, future in zip(parts, futures, strict=True):
+            total = len(state.fingerprints)
+            done = total - len(changed)
+            for future in futures:
                 done += future.result()
-                if done < len(state.names):
-                    report_progress("ingest", done, len(state.names), state.names[part[-1]])
+                if done < total:
+                    report_progress("ingest", done, total, "tables")
         known = known_tables(store.lake, workload.source, state.key, state.fingerprints, lookups=lookups)
     tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
     keep_state(store.lake, workload.source, state.key, state.fingerprints, tables)
