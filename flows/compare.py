@@ -8,8 +8,8 @@ from flows.drawing import draw_heldout_tasks
 from flows.evaluate import measure_and_report
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions
-from flows.reports import evaluation_report, mlflow_tracking
-from flows.reports.pages import publish
+from flows.reports import evaluation_report
+from flows.reports.mlflow_tracking import log_comparison
 from flows.rules import contestants, heldout
 from flows.runtime import testbed_pool
 from flows.runtime.identity import content_key
@@ -17,7 +17,6 @@ from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from flows.stages import running
 from storage.mlflow_store.registry import Version
-from storage.mlflow_store.runs import Run
 from storage.run_records import report_store
 from storage.run_records.trainings import TestbedReference, Training
 from storage.store import Store, open_store
@@ -38,7 +37,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         tasks = draw_heldout_tasks(store, training, versions)
         measured = replace(config.evaluation, rivals=options.rivals)
         key = compare_placers(store, who, tasks, measured, bench)
-        show_comparison(store, run, key)
+        log_comparison(store, run, key)
     report = report_store.load(store, key)
     for sentence in filter(None, (other, report.caveat)):
         announce(sentence)
@@ -82,13 +81,3 @@ def compare_placers(
             unseen_tables=len(unseen),
         )
     return key
-
-
-@retried_task("show comparison")
-def show_comparison(store: Store, run: Run, comparison: str) -> None:
-    """Report -> MLflow (cost of each version, page) and an artifact."""
-    report = report_store.load(store, comparison)
-    sentence = evaluation_report.heldout_sentence(report)
-    page = evaluation_report.page(report, sentence, {})
-    mlflow_tracking.log_comparison(store, run, report, page)
-    publish(page, "dreamshard-comparison", sentence)

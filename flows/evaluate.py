@@ -16,8 +16,8 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
-from flows.reports import mlflow_tracking
 from flows.reports.evaluation_report import make_report, outcome, steadiness_words
+from flows.reports.mlflow_tracking import log_evaluation
 from flows.rules import heldout
 from flows.rules.contestants import Contestants, of_training
 from flows.rules.fixed_model import is_fixed_model
@@ -53,10 +53,6 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     if report.caveat:
         announce(report.caveat)
     return {"evaluation": key, "notes": report.caveat, **outcome(report)}
-
-
-log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)
-"""An evaluation -> figures and tables of its run in MLflow."""
 
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:

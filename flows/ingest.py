@@ -10,7 +10,7 @@ from dreamshard.workloads import WorkloadConfig, statistics
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import IngestOptions
-from flows.reports import mlflow_tracking
+from flows.reports.mlflow_tracking import log_ingested
 from flows.runtime import sources
 from flows.runtime.identity import content_key
 from flows.runtime.progress import announce, report_progress
@@ -47,10 +47,6 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
         "gib_fp32": round(4 * int((tables.rows * tables.dim).sum()) / 2**30, 3),
         "notes": list(ingested.notes),
     }
-
-
-log_ingested = retried_task("log tables")(mlflow_tracking.log_ingested)
-"""Tables -> an input of their run in MLflow."""
 
 
 @dataclass(frozen=True, kw_only=True)

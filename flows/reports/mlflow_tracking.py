@@ -9,6 +9,7 @@ from dreamshard.costs import MeasuredOn
 from dreamshard.search import DreamShardPlacer
 from flows.reports import evaluation_report, pages
 from flows.rules.dataset_diff import diff_datasets
+from flows.runtime.retries import retried_task
 from storage.lake.ingested import Ingested
 from storage.mlflow_store import LONGEST, registration, registry, runs
 from storage.mlflow_store.registry import Version
@@ -28,6 +29,7 @@ PREFECT_RUN = "prefect_run"
 """Tag of a run and a version: the address of the Prefect run that made it, or its id if it has no page."""
 
 
+@retried_task("log tables")
 def log_ingested(run: Run, ingested: Ingested, source: str) -> None:
     """The tables as an input of the run, whose digest is their dataset's version, and how many of them were new."""
     tables = ingested.tables
@@ -36,6 +38,7 @@ def log_ingested(run: Run, ingested: Ingested, source: str) -> None:
     run.log_params({"tables_new": ingested.new, "tables_reused": ingested.reused})
 
 
+@retried_task("log evaluation")
 def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
     """An evaluation of a training on its run: figures, table, and the held-out tasks as an input."""
     report = report_store.load(store, evaluation)
@@ -44,13 +47,18 @@ def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
     _log_tasks(run, report)
 
 
-def log_comparison(store: Store, run: Run, report: EvaluationReport, page: str) -> None:
-    """A comparison: page and table on its run, which its versions name."""
+@retried_task("show comparison")
+def log_comparison(store: Store, run: Run, comparison: str) -> None:
+    """A comparison: page, artifact and table on its run, which its versions name."""
+    report = report_store.load(store, comparison)
+    sentence = evaluation_report.heldout_sentence(report)
+    page = evaluation_report.page(report, sentence, {})
     run.log_table(evaluation_report.placers_table(report))
     run.tracking.log_text(run.id, pages.html_page(page), "comparison.html")
     _log_tasks(run, report)
     for uri in report.versions.values():
         registry.tag(store, uri, {"comparison": report.key})
+    pages.publish(page, "dreamshard-comparison", sentence)
 
 
 def register(store: Store, run: Run, report: EvaluationReport) -> Version:
