@@ -71,7 +71,7 @@ def _learned(store: Store, options: LearnOptions, folders: Mapping[str, Path]) -
     planned = read_plan(outcome["plan"]).placement(newest.task.tables)
     saving = learned.saving(newest.task, newest.placement, planned)
     advice = _advice(saving)
-    announce(f"a step saves {saving} of the plan in use, with 90 % probability: {advice}")
+    announce(f"The new plan saves {saving} with 90 % probability: {advice}.")
     return outcome | {
         "version": version,
         "profiles": len(samples),

@@ -111,15 +111,8 @@ def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, 
     if as_json:
         terminal.print_json(outcome)
         return
-    traced, error, saving = (
-        outcome["traced_ms"],
-        outcome["prediction_error"],
-        [100 * each for each in outcome["saving"]],
-    )
-    terminal.say(
-        f"The slowest of {outcome['ranks_traced']} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}."
-    )
-    terminal.say(f"The new plan saves {saving[0]:+.1f} % ({saving[1]:+.1f} to {saving[2]:+.1f}): {outcome['advice']}.")
+    ranks, traced, error = (outcome[name] for name in ("ranks_traced", "traced_ms", "prediction_error"))
+    terminal.say(f"The slowest of {ranks} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}.")
     terminal.say(f"Plan {out or outcome['plan']}, page {outcome['page']}, version {outcome['version']}")
 
 
