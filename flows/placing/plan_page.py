@@ -172,7 +172,7 @@ def html_page(placed: Placed) -> str:
     number = {name: t for t, name in enumerate(task.tables.names)}
     moves = [(number[step.table], step) for step in placed.steps if step.source is not None]
     moved = [{(t, getattr(step, end)) for t, step in moves} for end in ("target", "source")]
-    bars = [dict(_bars(side, tables, widest, own)) for side, own in zip(sides, moved, strict=False)]
+    bars = [dict(_bars(side, tables, own)) for side, own in zip(sides, moved, strict=False)]
     known_ms = placed.plan.predicted.overall_ms, placed.kept.overall_ms if placed.kept else None
     costs_ms = [side.sums["whole"].max() if ms is None else ms for side, ms in zip(sides, known_ms, strict=False)]
     devices = [*range(max(len(side.sums) for side in sides))]
@@ -187,6 +187,8 @@ def html_page(placed: Placed) -> str:
             placed=placed,
             task=task,
             sides=sides,
+            sizes=SIZES,
+            widest=widest,
             costs_ms=costs_ms if sides[0].size == "whole" else [],
             labels=["whole step", *(phase.replace("_", " ") for phase in PHASES)],
             devices=[(d, [each[d] for each in bars if d in each]) for d in devices],
@@ -201,13 +203,12 @@ def html_page(placed: Placed) -> str:
 
 
 def _bars(
-    side: Side, tables: pd.DataFrame, widest: pd.Series, moved: Collection[tuple[int, int | None]]
+    side: Side, tables: pd.DataFrame, moved: Collection[tuple[int, int | None]]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each device with its sums and the parts of its bar: figures of their tables, and widths in per cent of the widest."""
+    """Each device with its sums and the parts of its bar: figures of their tables."""
     about = tables.drop(columns=["gib", "whole"]).astype(object)
     about["colour"] = [colour for _, colour in zip(tables.index, cycle(_PALETTE), strict=False)]
     parts = parts_of(side, moved).join(pd.concat([about, pd.DataFrame(_NO_TABLE).T]), on="table")
-    parts[[f"width{k}" for k in range(len(SIZES))]] = 100 * parts[[*SIZES]] / widest[[*SIZES]].to_numpy()
     by_device = dict(iter(parts.groupby("device")))
     for d, sums in side.sums.iterrows():
         is_slowest = side.size == "whole" and d == side.sums["whole"].idxmax() and len(side.sums) > 1
