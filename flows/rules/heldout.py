@@ -27,18 +27,9 @@ def split_by_training(store: Store, dataset: str, versions: Sequence[Version]) -
         ValueError: the table split of a version is not in the lake.
     """
     pool = store.lake.read_dataset(dataset)
-    names = {name for version in versions for name in trained_names(store, version)}
+    names = {name for version in versions for name in store.lake.read_table_split(version.made_of.tasks).train}
     trained = torch.tensor([name in names for name in pool.names], dtype=torch.bool)
     return pool.select(trained.nonzero()[:, 0]), pool.select((~trained).nonzero()[:, 0])
-
-
-def trained_names(store: Store, version: Version) -> frozenset[str]:
-    """Names of all tables that a version, or one that it was warm-started from, was trained on; some may be gone.
-
-    Raises:
-        ValueError: its table split is not in the lake.
-    """
-    return store.lake.read_table_split(version.made_of.tasks).train
 
 
 def bias_caveat(store: Store, version: Version | None, tasks: Sequence[PlacementTask]) -> str:
@@ -51,7 +42,7 @@ def bias_caveat(store: Store, version: Version | None, tasks: Sequence[Placement
     if not store.lake.has_table_split(version.made_of.tasks):
         return f"which tables {version} was trained on is not known here: its table split is not in this lake"
     names = {name for task in tasks for name in task.tables.names}
-    seen = names & trained_names(store, version)
+    seen = names & store.lake.read_table_split(version.made_of.tasks).train
     return (
         f"{version} was trained on {len(seen)} of the {len(names)} tables of these tasks, which favours it"
         if seen
