@@ -60,8 +60,8 @@ def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
     version = registry.champion(store, trainings.read(store, key).registered_model)
     if version is None or (version.training, version.iteration) != (key, iteration):
         return version
-    beaten = report_store.newest(store, key).rival if report_store.is_evaluated(store, key) else None
-    return None if beaten is None else registry.find(store, beaten)
+    report = report_store.newest(store, key)
+    return None if report is None or report.rival is None else registry.find(store, report.rival)
 
 
 @retried_task("evaluate placers")

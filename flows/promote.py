@@ -55,10 +55,10 @@ def register(options: StageOptions) -> dict[str, Any]:
     with stage(store, "register", options) as (run, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
-        if report.iteration != last:
+        if report is None or report.iteration != last:
             raise ValueError(
-                f"the newest evaluation is of iteration {report.iteration}, but the training is at {last}; run "
-                "`dreamshard evaluate` again, then `register`"
+                f"training {training} has not been evaluated at its last iteration, {last}; run `dreamshard evaluate`, "
+                "then `register`"
             )
         return register_and_decide(store, run, training, report.key)
 

@@ -139,20 +139,10 @@ def mark_newest(store: Store, training: str, key: str) -> None:
     write_json(_newest(store, training), {"key": key})
 
 
-def is_evaluated(store: Store, training: str) -> bool:
-    """Whether a training has a report."""
-    return bool(_newest(store, training).exists())
-
-
-def newest(store: Store, training: str) -> EvaluationReport:
-    """The report of a training that was requested last.
-
-    Raises:
-        ValueError: the training has not been evaluated.
-    """
-    if not is_evaluated(store, training):
-        raise ValueError(f"training {training} has not been evaluated; run `dreamshard evaluate`")
-    return load(store, read_json(_newest(store, training))["key"])
+def newest(store: Store, training: str) -> EvaluationReport | None:
+    """The report of a training that was requested last; None before the first. Raises like `load`."""
+    named = _newest(store, training)
+    return load(store, read_json(named)["key"]) if named.exists() else None
 
 
 def _newest(store: Store, training: str) -> AnyPath:
