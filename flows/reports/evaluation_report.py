@@ -48,28 +48,19 @@ def make_report(
         others: fields of the report besides the figures.
     """
     main = [row for row in rows if model in (None, row.task.name)]
-    placed = [(row, placement_identity(row.task, row.placement)) for row in rows if row.placement]
-    heldout = [(row, identity) for row, identity in placed if identity not in known]
-    unseen = [row for row, _ in heldout]
-    figures = [_figures(name, main, unseen, predictors.get(name)) for name in _names(main)]
+    unseen = [row for row in rows if row.placement and placement_identity(row.task, row.placement) not in known]
+    names = list(dict.fromkeys(row.placer for row in main))
+    over: Over = "tasks" if model is None else "variants"
+    figures = [_figures(name, main, unseen, predictors.get(name)) for name in names]
     return EvaluationReport(
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
-        gains=_gains(rows, "tasks" if model is None else "variants"),
+        gains={a: {b: paired_comparison(rows, a, b, over) for b in names if b != a} for a in names},
         task_names=tuple(dict.fromkeys(row.task.name for row in rows)),
         model=model,
-        heldout_placements=len({(row.task.name, identity) for row, identity in heldout}),
+        heldout_placements=len({(row.task.name, row.placement) for row in unseen}),
         **others,
     )
-
-
-def _names(rows: Sequence[EvaluationRow]) -> list[str]:
-    return list(dict.fromkeys(row.placer for row in rows))
-
-
-def _gains(rows: Sequence[EvaluationRow], over: Over) -> dict[str, dict[str, PairedComparison]]:
-    names = _names(rows)
-    return {a: {b: paired_comparison(rows, a, b, over) for b in names if b != a} for a in names}
 
 
 def _figures(
