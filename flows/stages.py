@@ -37,7 +37,10 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
     context, revision = FlowRunContext.get(), source_revision()
     flow_run = None if context is None else context.flow_run
     tags = {
-        **{"model": named_model(config), "recipe": config.name, "seed": str(seed), "commit": revision},
+        "model": named_model(config),
+        "recipe": config.name,
+        "seed": str(seed),
+        "commit": revision,
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
     if flow_run is not None:

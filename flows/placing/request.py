@@ -227,12 +227,11 @@ def _sizes_of_version(store: Store, name: str, model: str) -> dict[str, Any]:
     if not names_version(name) or (name == "champion" and champion is None):
         return {}
     tasks = (champion or registry.find(store, name, model)).made_of.recipe.tasks
-    sizes = {
+    return {
         "devices": tasks.num_devices,
         "devices_per_host": tasks.devices_per_host,
         "memory_gb": tasks.memory_bytes / 2**30,
     }
-    return {name: size for name, size in sizes.items() if size}
 
 
 def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:

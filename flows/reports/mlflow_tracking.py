@@ -71,8 +71,7 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
     known = (each for each in registry.versions(store) if (each.training, each.iteration) == (training, iteration))
     version = next(known, None)
     if version is None:
-        *earlier, last = checkpoints.history(store, training)[:iteration]
-        for step, figures in enumerate([*earlier, last], start=1):
+        for step, figures in enumerate(checkpoints.history(store, training)[:iteration], start=1):
             run.log_metrics({name: figures.get(name) for name in CURVES}, step)
         made_of = trainings.read(store, training)
         placer = checkpoints.placer(store, training, iteration, made_of.recipe.evaluation.budget_ms)
