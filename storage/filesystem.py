@@ -75,9 +75,8 @@ def may_pass(error: object) -> bool:
     return kind.__module__.partition(".")[0] in _STORES and "Credential" not in kind.__name__
 
 
-@cache
 def check_writable(folder: AnyPath, setting: str) -> None:
-    """Write and remove a file below `folder`, once per process.
+    """Write and remove a file below `folder`, as permission bits alone do not show whether a file system accepts files.
 
     Raises:
         ValueError: it cannot be written; the message says why.
@@ -90,8 +89,8 @@ def check_writable(folder: AnyPath, setting: str) -> None:
     except Exception as error:  # every store has errors of its own
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"{folder} cannot be written ({reason}); create the bucket, check the credentials and the endpoint, or point "
-            f"{setting} elsewhere"
+            f"{folder} cannot be written ({reason}); create the bucket, check permissions or credentials and the endpoint, "
+            f"or point {setting} elsewhere"
         ) from error
 
 
