@@ -41,11 +41,6 @@ class PlacerFigures:
     predicted_mape: float | None = None
     is_split: bool = False
 
-    @property
-    def fits(self) -> bool:
-        """Whether every placement fitted its devices."""
-        return self.overall_ms is not None
-
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
