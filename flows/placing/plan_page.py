@@ -12,7 +12,7 @@ from jinja2 import Environment
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
-from dreamshard.files.text import gib
+from dreamshard.files.text import gib, shown
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.search.costs import Predictor
 from dreamshard.tables import Tables
@@ -28,7 +28,6 @@ SIZES = ("whole", *PHASES, "gib")
 
 _MOST_PARTS = 8000  # of all bars
 _FEWEST_PARTS = 6  # of one bar
-_FEW = 8  # devices that are listed one by one
 _SCREEN = 16  # devices that a screen shows
 _TOP, _BAR = 3, 24  # of a terminal's row: tables named, characters of the longest bar
 
@@ -103,9 +102,8 @@ def where(sharding: TableSharding) -> str:
     """Devices or hosts of a table, e.g. `0, 3`."""
     if not sharding.where:
         return "all"
-    places = sorted(set(sharding.where))
-    shown = ", ".join(map(str, places[:_FEW])) + (f" and {len(places) - _FEW} more" if len(places) > _FEW else "")
-    return f"host {shown}" if sharding.sharding_type in ON_ONE_HOST else shown
+    places = shown(sorted(set(sharding.where)))
+    return f"host {places}" if sharding.sharding_type in ON_ONE_HOST else places
 
 
 def way(sharding: TableSharding) -> str:
