@@ -125,14 +125,6 @@ def placers_table(report: EvaluationReport) -> Table:
     return rows
 
 
-def pairs_table(report: EvaluationReport) -> Table:
-    """The gain of every placer over every other one."""
-    names = [line.placer for line in report.placers]
-    return [
-        {"placer": name} | {f"over {other}": gain_text(report.gain(name, other)) for other in names} for name in names
-    ]
-
-
 def evaluation_metrics(report: EvaluationReport) -> Metrics:
     """Figures of the candidate under the names that every version has in MLflow."""
     candidate, error = report.placer(report.candidate), report.placer(report.candidate).predicted_mape
@@ -142,16 +134,6 @@ def evaluation_metrics(report: EvaluationReport) -> Metrics:
         "prediction_error_pct": None if error is None else 100 * error,
         **_gain_metrics("gain_over_best_heuristic_pct", report.gain(report.candidate, report.reference)),
         **_gain_metrics("gain_over_champion_pct", champion),
-    }
-
-
-def machine_metrics(report: EvaluationReport) -> Metrics:
-    """How steady the machine was."""
-    steady = report.steadiness
-    return {
-        "machine_level": report.level,
-        "machine_spread": steady.spread,
-        "disturbed_rounds": steady.disturbed,
     }
 
 
@@ -184,8 +166,12 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> st
         prediction_sentence(report),
     ]
     if report.training is None:
-        parts += ["## Every pair: measured cost saved (95 % interval, paired by task)"]
-        parts += [markdown_table(pairs_table(report))]
+        names = [line.placer for line in report.placers]
+        pairs = [
+            {"placer": name} | {f"over {other}": gain_text(report.gain(name, other)) for other in names}
+            for name in names
+        ]
+        parts += ["## Every pair: measured cost saved (95 % interval, paired by task)", markdown_table(pairs)]
     parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
     return "\n\n".join(filter(None, parts))
 

@@ -43,7 +43,11 @@ def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
     """An evaluation of a training on its run: figures, table, and the held-out tasks as an input."""
     report = report_store.load(store, evaluation)
     run.log_table(evaluation_report.placers_table(report))
-    run.log_metrics(evaluation_report.evaluation_metrics(report) | evaluation_report.machine_metrics(report))
+    run.log_metrics(evaluation_report.evaluation_metrics(report))
+    steady = report.steadiness
+    run.log_metrics(
+        {"machine_level": report.level, "machine_spread": steady.spread, "disturbed_rounds": steady.disturbed}
+    )
     _log_tasks(run, report)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.costs import SIMULATED, is_simulated
+from dreamshard.costs import is_simulated
 from dreamshard.recipes import Recipe, recipe
 from dreamshard.testbeds import is_testbed
 from dreamshard.workloads import known_as
@@ -138,6 +138,5 @@ def version_in_use(store: Store, config: Recipe) -> Version | None:
 
 def _is_on(made_of: Training, config: Recipe) -> bool:
     is_same = is_testbed(config.testbed, made_of.testbed.kind, made_of.testbed.identity)
-    is_auto = config.testbed == "auto"  # never simulated
-    is_other = is_auto and (made_of.testbed.kind == SIMULATED or is_simulated(made_of.testbed.identity))
+    is_other = config.testbed == "auto" and is_simulated(made_of.testbed.identity)  # `auto` never simulates
     return is_same and not is_other and made_of.recipe.tasks.num_devices == config.tasks.num_devices
