@@ -90,49 +90,39 @@ def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool =
 def ingest_workload(
     store: Store, workload: WorkloadConfig, model: str | None = None, *, lookups: bool = True
 ) -> Ingested:
-    """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
+    """Bring new and changed tables of a source into the lake, some per Prefect task, and the dataset of all its tables.
 
     Args:
         model: whose dataset is written, so that stages that name none take it; None to return it only.
         lookups: keep them as well as their statistics; a simulated testbed needs none.
     """
     state = read_source_state(store, workload, lookups=lookups)
+    changed, known, total = state.changed, state.known, len(state.fingerprints)
     notes = opened_source(workload, state.token).notes
     for note in notes:
         announce(note)
-    num_new, total = len(state.changed), len(state.fingerprints)
-    try:
-        tables = _bring_in(store, workload, state, lookups)
-    finally:
-        sources.close()
-    if model is not None:
-        store.lake.write_dataset(tables, workload.source, model)
-        report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
-    return Ingested(tables=tables, new=num_new, reused=total - num_new, notes=notes)
-
-
-def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookups: bool) -> Tables:
-    """Ingest the new and changed tables of a source, some per Prefect task; returns all of its tables."""
-    changed, known = state.changed, state.known
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
     parts = [changed[start : start + size] for start in range(0, len(changed), size)]
-    if parts:
-        with task_runner() as runner:
-            futures = []
-            for part in parts:
-                wanted = {t: state.fingerprints[t] for t in part}
-                given = {"token": state.token, "key": state.key, "fingerprints": wanted, "lookups": lookups}
-                futures.append(runner.submit(ingest_tables, parameters={"store": store, "workload": workload} | given))
-            total = len(state.fingerprints)
-            done = total - len(changed)
-            for future in futures:
-                done += future.result()
-                if done < total:
-                    report_progress("ingest", done, total, "tables")
-        known = known_tables(store.lake, workload.source, state.key, state.fingerprints, lookups=lookups)
+    same = {"store": store, "workload": workload, "token": state.token, "key": state.key, "lookups": lookups}
+    try:
+        if parts:
+            with task_runner() as runner:
+                wanted = [{t: state.fingerprints[t] for t in part} for part in parts]
+                futures = [runner.submit(ingest_tables, parameters=same | {"fingerprints": each}) for each in wanted]
+                done = total - len(changed)
+                for future in futures:
+                    done += future.result()
+                    if done < total:
+                        report_progress("ingest", done, total, "tables")
+            known = known_tables(store.lake, workload.source, state.key, state.fingerprints, lookups=lookups)
+    finally:
+        sources.close()
     tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
     keep_state(store.lake, workload.source, state.key, state.fingerprints, tables)
-    return tables
+    if model is not None:
+        store.lake.write_dataset(tables, workload.source, model)
+        report_progress("ingest", total, total, f"tables, {len(changed)} new, {total - len(changed)} re-used")
+    return Ingested(tables=tables, new=len(changed), reused=total - len(changed), notes=notes)
 
 
 @retried_task("ingest tables", persist_result=False)
