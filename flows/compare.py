@@ -1,9 +1,7 @@
 """Any versions, rules of thumb and published rivals against each other, on tasks held out for all of them."""
 
-from dataclasses import replace
 from typing import Any
 
-from dreamshard.recipes import EvaluationConfig
 from flows.drawing import draw_heldout_tasks
 from flows.evaluate import measure_and_report
 from flows.forms.form import deployed
@@ -35,8 +33,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         training = Training(recipe=config, dataset=dataset, testbed=bench)
         other = heldout.other_hardware(versions, training.topology)
         tasks = draw_heldout_tasks(store, training, versions)
-        measured = replace(config.evaluation, rivals=options.rivals)
-        key = compare_placers(store, who, tasks, measured, bench)
+        key = compare_placers(store, who, tasks, bench, rivals=options.rivals)
         log_comparison(store, run, key)
     report = report_store.load(store, key)
     for sentence in filter(None, (other, report.caveat)):
@@ -53,19 +50,20 @@ def compare(options: CompareOptions) -> dict[str, Any]:
 
 @retried_task("compare placers")
 def compare_placers(
-    store: Store, names: dict[str, Version | None], tasks: str, config: EvaluationConfig, testbed: TestbedReference
+    store: Store, names: dict[str, Version | None], tasks: str, testbed: TestbedReference, *, rivals: bool
 ) -> str:
     """Any placers on held-out tasks -> measured costs in the lake and a report, unless it exists; returns its key.
 
     Args:
         names: version of each placer, or None; see `contestants.resolve`. The first is the reference.
+        rivals: leave out those that cannot take part.
 
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung each time.
     """
     who = [version.model_id if version else name for name, version in names.items()]  # the same in all registries
-    key = content_key("compare", who, tasks, config, testbed)
+    key = content_key("compare", who, tasks, rivals, testbed)
     if not report_store.path(store, key).exists():
         versions = [version for version in names.values() if version is not None]
         spec = testbed_pool.capacity(store, testbed).spec
@@ -74,7 +72,7 @@ def compare_placers(
             store,
             key,
             tasks,
-            contestants.of_entrants(store, names, spec, testbed.seed, may_leave_out=config.rivals),
+            contestants.of_entrants(store, names, spec, testbed.seed, may_leave_out=rivals),
             testbed,
             reference=next(iter(names)),
             trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},
