@@ -4,7 +4,6 @@ Prefect starts each retraining once: the same tables and options have the same i
 """
 
 import json
-from dataclasses import asdict
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -67,11 +66,10 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "tables_before": diff.num_before,
         "tables_after": diff.num_after,
         **diff.counts,
-        "changes": [asdict(change) for change in diff.changes[:SHOWN]],
+        "table": [change.row() for change in diff.changes[:SHOWN]],
     }
-    table = [change.row() for change in diff.changes[:SHOWN]]
-    publish(page(diff, outcome, link, table), f"tables-{named_model(config)}", diff.sentence)
-    return {**outcome, "table": table}
+    publish(page(diff, outcome, link), f"tables-{named_model(config)}", diff.sentence)
+    return outcome
 
 
 def in_use_sentence(version: Version) -> str:
@@ -94,16 +92,16 @@ def retraining_key(options: WatchOptions, dataset: str, day: date) -> str:
     return f"{dataset} {json.dumps(options.given(), sort_keys=True)} {day}"
 
 
-def page(diff: DatasetDiff, outcome: dict[str, Any], link: str, table: list[dict[str, str]]) -> str:
+def page(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> str:
     """The difference as Markdown."""
-    num_hidden = len(diff.changes) - len(table)
+    num_hidden = len(diff.changes) - SHOWN
     parts = [
         f"# {outcome['source']}",
         f"**{diff.sentence}**",
         f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}.",
         f"[{outcome['retraining']}]({link})" if link else outcome["retraining"],
         outcome["in_use"],
-        markdown_table(table),
-        f"... and {num_hidden} more" if num_hidden else "",
+        markdown_table(outcome["table"]),
+        f"... and {num_hidden} more" if num_hidden > 0 else "",
     ]
     return "\n\n".join(filter(None, parts))

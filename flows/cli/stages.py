@@ -56,13 +56,12 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
 def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, as_json: Json = False) -> None:
     """Show whether tables changed since the last training, and which retraining that would start."""
     outcome = run_flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
-    table = outcome.pop("table")
     if as_json:
         terminal.print_json(outcome)
         return
     terminal.say(f"{outcome['source']}: {outcome['sentence']}")
-    if table:
-        terminal.print_table(table)
+    if outcome["table"]:
+        terminal.print_table(outcome["table"])
     terminal.say(outcome["in_use"])
     terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")
 
