@@ -81,7 +81,7 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     note = "; ".join(filter(None, (elsewhere, _cheaper_plan_in_use(report))))
     sentence = f"{standing}: {reason}{note and f' ({note})'}"
     get_run_logger().info("%s is %s", version, sentence)
-    links = mlflow_tracking.addresses(store, run, evaluation, training)
+    links = mlflow_tracking.addresses(store, run, evaluation)
     # an error may have prevented the report of a champion
     if not decision.already_champion or not version.report:
         mlflow_tracking.log_report(store, version, report, sentence, links)

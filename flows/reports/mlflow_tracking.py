@@ -122,13 +122,10 @@ def log_report(
     registry.describe(store, version.uri, report=about)  # last: then all of it is there
 
 
-def addresses(store: Store, run: Run, evaluation: str, training: str) -> dict[str, str]:
-    """Addresses of everything that a chain has written, for people."""
+def addresses(store: Store, run: Run, evaluation: str) -> dict[str, str]:
+    """Addresses of the evaluation and the runs, for people."""
     prefect_run = run.data.tags.get(PREFECT_RUN, "")
     return {
-        "lake": str(store.lake_root),
-        "catalog": str(store.catalog_path),
-        "checkpoints": str(checkpoints.folder(store, training)),
         "evaluation": str(report_store.path(store, evaluation)),
         "MLflow run": run.address,
         **({"Prefect run": prefect_run} if prefect_run.startswith("http") else {}),
