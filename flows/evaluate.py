@@ -82,13 +82,13 @@ def evaluate_placers(
         MeasurementError: a rank died or hung each time.
     """
     made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
-    testbed, config = made_of.testbed, replace(made_of.recipe.evaluation, rivals=rivals_too)
+    testbed, budget_ms = made_of.testbed, made_of.recipe.evaluation.budget_ms
     plan = current_plan(store, training, current)
     uri = rival and rival.uri
-    key = content_key(training, iteration, config, uri, *([] if plan is None else [plan.to_json()]))
+    key = content_key(training, iteration, budget_ms, rivals_too, uri, plan and plan.to_json())
     with training_lock(store, training), freeing_gpus():
         if not report_store.path(store, key).is_file():
-            candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
+            candidate = checkpoints.placer(store, training, iteration, budget_ms)
             drawn = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
             spec = capacity(store, testbed).spec
             measure_and_report(
