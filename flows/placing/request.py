@@ -22,7 +22,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables, known_as
-from flows.forms.options import PlaceOptions, PlanOptions
+from flows.forms.options import PlaceOptions
 from flows.placing.models import read_model, runnable
 from flows.placing.placers import Predictor, choose
 from flows.runtime.sources import torchrec_bridge
@@ -125,7 +125,9 @@ def check(
         ValueError: something does not exist or is not known, or no placement can be legal.
     """
     spec = hardware_of(options.hardware) if options.hardware else None
-    of_model = known_model(store, options)
+    name = model_name(known_as(options.tables))
+    is_known = store.lake.newest_dataset(name) or any(each.model == name for each in registry.versions(store))
+    of_model = options.model or (name if is_known else "")
     usual = {} if options.hardware else _sizes_of_version(store, options.placer or "champion", of_model)
     memory_bytes = _memory_bytes(options.memory_gb or usual.get("memory_gb"), spec, note)
     model = model or read_model(store, options.tables, note, of_model)
@@ -196,13 +198,6 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
         weighed=weighed,
         steps=moves,
     )
-
-
-def known_model(store: Store, options: PlanOptions) -> str:
-    """The model that the tables are of, as named or as their list is; empty if it is not named and not known."""
-    name = model_name(known_as(options.tables))
-    is_known = store.lake.newest_dataset(name) or any(each.model == name for each in registry.versions(store))
-    return options.model or (name if is_known else "")
 
 
 def _check_host_memory(task: PlacementTask, placement: Placement, spec: AcceleratorSpec | None, note: Note) -> None:
