@@ -43,7 +43,6 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         "held_out": evaluation_report.heldout_sentence(report),
         "report": str(report_store.path(store, key)),
         "page": run.address,
-        "notes": "; ".join(filter(None, (taken, other, report.caveat))),
         **evaluation_report.outcome(report),
     }
 

@@ -52,7 +52,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     report = report_store.load(store, key)
     if report.caveat:
         announce(report.caveat)
-    return {"evaluation": key, "notes": report.caveat, **outcome(report)}
+    return {"evaluation": key, **outcome(report)}
 
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:

@@ -203,6 +203,4 @@ def prediction_sentence(report: EvaluationReport) -> str:
 
 
 def _link(name: str, address: str) -> str:
-    if address.startswith("#"):  # of MLflow's own pages
-        return f"- [{name}]({address})"
-    return f"- {name}: {f'<{address}>' if address.startswith('http') else address}"
+    return f"- [{name}]({address})" if address.startswith(("#", "http")) else f"- {name}: {address}"
