@@ -78,7 +78,13 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
         registry.write_versions(store)
     reason, standing = decision.reason, f"{decision.standing} of {version.model} on {version.made_of.topology}"
     report_progress("promote", 1, 1, f"{version} is {standing}")
-    note = "; ".join(filter(None, (elsewhere, _cheaper_plan_in_use(report))))
+    gain, cheaper = report.gain(report.candidate, IN_USE), ""
+    if gain is not None and not gain.is_positive:
+        cheaper = (
+            f"the plan in use is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
+            "`dreamshard place --current` weighs moving from it"
+        )
+    note = "; ".join(filter(None, (elsewhere, cheaper)))
     sentence = f"{standing}: {reason}{note and f' ({note})'}"
     get_run_logger().info("%s is %s", version, sentence)
     links = mlflow_tracking.addresses(store, run, evaluation)
@@ -138,17 +144,6 @@ def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:
     sentence = f"{in_words(change['version'])} is champion of {change['model']} on {change['topology']}: {why}"
     publish(sentence, "promote", sentence)
     return {**change, "sentence": sentence, "roll_back": undo}
-
-
-def _cheaper_plan_in_use(report: EvaluationReport) -> str:
-    """Says that the plan in use is cheaper than the version's; empty if it is not, or if none was measured."""
-    gain = report.gain(report.candidate, IN_USE)
-    if gain is None or gain.is_positive:
-        return ""
-    return (
-        f"the plan in use is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
-        "`dreamshard place --current` weighs moving from it"
-    )
 
 
 def _decide(store: Store, report: EvaluationReport, version: Version) -> Decision:
