@@ -11,8 +11,7 @@ from flows.reports.mlflow_tracking import log_comparison
 from flows.rules import contestants, heldout
 from flows.runtime import testbed_pool
 from flows.runtime.identity import content_key
-from flows.runtime.progress import announce
-from flows.runtime.retries import retried_task
+from flows.runtime.tasks import announce, retried_task
 from flows.stages import running
 from storage.mlflow_store.registry import Version
 from storage.run_records import report_store

@@ -22,9 +22,8 @@ from flows.rules import heldout
 from flows.rules.contestants import Contestants, of_training
 from flows.rules.fixed_model import is_fixed_model
 from flows.runtime.identity import content_key
-from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
+from flows.runtime.tasks import announce, report_progress, retried_task
 from flows.runtime.testbed_pool import capacity, freeing_gpus, measure
 from flows.stages import last_iteration, stage
 from flows.train import reference_placement

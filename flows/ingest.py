@@ -13,10 +13,9 @@ from flows.forms.options import IngestOptions
 from flows.reports.mlflow_tracking import log_ingested
 from flows.runtime import sources
 from flows.runtime.identity import content_key
-from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.sources import opened_source
 from flows.runtime.task_runners import task_runner
+from flows.runtime.tasks import announce, report_progress, retried_task
 from flows.stages import running
 from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_fingerprints
 from storage.run_records.trainings import named_model

@@ -29,9 +29,8 @@ from flows.place import place_tables
 from flows.placing.models import read_model
 from flows.placing.request import read_any_plan
 from flows.runtime.identity import content_key
-from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
+from flows.runtime.tasks import announce, report_progress, retried_task
 from flows.stages import running
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry

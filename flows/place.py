@@ -13,8 +13,7 @@ from flows.placing.plan_page import html_page
 from flows.placing.request import Placed
 from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
 from flows.reports.pages import markdown_table, publish
-from flows.runtime.progress import announce
-from flows.runtime.retries import retried_task
+from flows.runtime.tasks import announce, retried_task
 from storage.filesystem import AnyPath, write_text
 from storage.run_records.trainings import model_name
 from storage.store import Store, open_store

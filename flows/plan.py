@@ -17,9 +17,8 @@ from flows.placing.plan_page import html_page
 from flows.placing.request import Placed
 from flows.reports.pages import publish
 from flows.rules.promotion import gain_text
-from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import store_lock
+from flows.runtime.tasks import announce, report_progress, retried_task
 from storage.filesystem import write_text
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version

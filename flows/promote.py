@@ -15,9 +15,8 @@ from flows.reports import evaluation_report, mlflow_tracking
 from flows.reports.pages import publish
 from flows.rules.contestants import champion_name
 from flows.rules.promotion import HIGHEST_ERROR, Decision, Gain, decide, find_veto, gain_text
-from flows.runtime.progress import report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
+from flows.runtime.tasks import report_progress, retried_task
 from flows.stages import last_iteration, stage
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import PROVISIONAL, Version

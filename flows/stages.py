@@ -18,8 +18,7 @@ from flows.reports.mlflow_tracking import PREFECT_RUN
 from flows.rules.warm_start import find_start
 from flows.runtime import testbed_pool
 from flows.runtime.identity import content_key, source_revision
-from flows.runtime.progress import announce, progress_artifact
-from flows.runtime.retries import retried_task
+from flows.runtime.tasks import announce, progress_artifact, retried_task
 from storage.lake import catalog
 from storage.mlflow_store import runs
 from storage.mlflow_store.runs import Run

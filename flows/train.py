@@ -22,9 +22,8 @@ from dreamshard.testbeds.rounds import measure_in_rounds
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
-from flows.runtime.progress import report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
+from flows.runtime.tasks import report_progress, retried_task
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
 from flows.stages import stage
 from storage.lake.sample_buffer import collecting

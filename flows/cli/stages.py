@@ -31,7 +31,7 @@ from flows.forms.options import (
     StageOptions,
     WatchOptions,
 )
-from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
+from flows.runtime.tasks import ANNOUNCEMENT, STAGES, listening
 from storage.version_names import in_words
 
 _LINE_EVERY_S = 60.0

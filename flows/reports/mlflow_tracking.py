@@ -9,7 +9,7 @@ from dreamshard.costs import MeasuredOn
 from dreamshard.search import DreamShardPlacer
 from flows.reports import evaluation_report, pages
 from flows.rules.dataset_diff import diff_datasets
-from flows.runtime.retries import retried_task
+from flows.runtime.tasks import retried_task
 from storage.lake.ingested import Ingested
 from storage.mlflow_store import LONGEST, registration, registry, runs
 from storage.mlflow_store.registry import Version
