@@ -9,8 +9,7 @@ from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from flows.rules.fixed_model import MODEL, fixed_tasks, split_tasks
 from flows.rules.heldout import split_by_training
 from flows.runtime.identity import content_key
-from flows.runtime.progress import report_progress
-from flows.runtime.retries import retried_task
+from flows.runtime.tasks import report_progress, retried_task
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import Training
 from storage.store import Store

@@ -10,31 +10,29 @@ from dreamshard.evaluation import evaluate as place_and_measure
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
-from dreamshard.recipes import EvaluationConfig
 from dreamshard.search import DreamShardPlacer
 from dreamshard.search.baselines import RandomPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
-from flows.profile import reference_placement
-from flows.reports import mlflow_tracking
 from flows.reports.evaluation_report import make_report, outcome, steadiness_words
+from flows.reports.mlflow_tracking import log_evaluation
 from flows.rules import heldout
 from flows.rules.contestants import Contestants, of_training
 from flows.rules.fixed_model import is_fixed_model
 from flows.runtime.identity import content_key
-from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
+from flows.runtime.tasks import announce, report_progress, retried_task
 from flows.runtime.testbed_pool import capacity, freeing_gpus, measure
 from flows.stages import last_iteration, stage
+from flows.train import reference_placement
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records import checkpoints, report_store, trainings
-from storage.run_records.report_store import CANDIDATE, IN_USE, Subject
+from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store, open_store
 
@@ -53,11 +51,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     report = report_store.load(store, key)
     if report.caveat:
         announce(report.caveat)
-    return {"evaluation": key, "notes": report.caveat, **outcome(report)}
-
-
-log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)
-"""An evaluation -> figures and tables of its run in MLflow."""
+    return {"evaluation": key, **outcome(report)}
 
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
@@ -65,8 +59,8 @@ def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
     version = registry.champion(store, trainings.read(store, key).registered_model)
     if version is None or (version.training, version.iteration) != (key, iteration):
         return version
-    beaten = report_store.newest(store, key).rival if report_store.is_evaluated(store, key) else None
-    return None if beaten is None else registry.find(store, beaten)
+    report = report_store.newest(store, key)
+    return None if report is None or report.rival is None else registry.find(store, report.rival)
 
 
 @retried_task("evaluate placers")
@@ -87,25 +81,27 @@ def evaluate_placers(
         MeasurementError: a rank died or hung each time.
     """
     made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
-    testbed, config = made_of.testbed, replace(made_of.recipe.evaluation, rivals=rivals_too)
+    testbed, budget_ms = made_of.testbed, made_of.recipe.evaluation.budget_ms
     plan = current_plan(store, training, current)
     uri = rival and rival.uri
-    key = content_key(training, iteration, config, uri, *([] if plan is None else [plan.to_json()]))
+    key = content_key(training, iteration, budget_ms, rivals_too, uri, plan and plan.to_json())
     with training_lock(store, training), freeing_gpus():
         if not report_store.path(store, key).is_file():
-            candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
+            candidate = checkpoints.placer(store, training, iteration, budget_ms)
             drawn = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
             spec = capacity(store, testbed).spec
-            subject = subject_of(testbed, key, made_of.tasks, training=training, iteration=iteration, rival=uri)
             measure_and_report(
                 store,
-                subject,
+                key,
+                made_of.tasks,
                 of_training(store, candidate, rival, drawn, spec, testbed.seed, rivals=rivals_too),
-                config,
                 testbed,
+                training=training,
                 caveat=heldout.bias_caveat(store, rival, drawn),
                 current=plan,
                 trainings=heldout.trainings_behind(training, made_of),
+                iteration=iteration,
+                rival=uri,
             )
     report_store.mark_newest(store, training, key)
     return key
@@ -128,41 +124,40 @@ def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
     return plan
 
 
-def subject_of(testbed: TestbedReference, key: str, tasks: str, **others: Any) -> Subject:
-    """What is evaluated on a testbed; `others` are the optional fields."""
-    return Subject(
-        key=key, tasks=tasks, dataset=testbed.dataset, testbed=testbed.kind, hardware=testbed.identity, **others
-    )
-
-
 def measure_and_report(
     store: Store,
-    subject: Subject,
+    key: str,
+    tasks: str,
     contestants: Contestants,
-    config: EvaluationConfig,
     testbed: TestbedReference,
     *,
     reference: str | None = None,
+    training: str | None = None,
     current: Plan | None = None,
     trainings: Collection[str] = (),
     caveat: str = "",
+    **others: Any,
 ) -> None:
     """Held-out tasks x placers -> measured costs in the lake -> report in the store.
 
     Args:
+        key: of the report.
+        tasks: key of the task sets.
         reference: placer that gains are reported over; by default the best rule of thumb.
+        training: of the candidate; None in a comparison.
         current: the plan in use of a fixed model, measured too.
         trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
         caveat: reason to doubt the comparison.
+        others: fields of the report.
 
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung.
         ValueError: the plan in use is not one of these tasks' model.
     """
-    lake, key, placers, candidate = store.lake, subject.key, contestants.placers, contestants.candidate
+    lake, dataset, placers, candidate = store.lake, testbed.dataset, contestants.placers, contestants.candidate
     drawn = [  # a version of another batch size predicts for this one
-        replace(task, batch_size=testbed.batch_size) for task in lake.read_tasks(subject.dataset, "test", subject.tasks)
+        replace(task, batch_size=testbed.batch_size) for task in lake.read_tasks(dataset, "test", tasks)
     ]
     notes, model = [caveat], drawn[0].name if is_fixed_model(drawn) else None
     if current is not None:
@@ -172,12 +167,12 @@ def measure_and_report(
     versions = {name: version.uri for name, version in contestants.versions.items()}
     optional = placers.keys() - contestants.predictors.keys() - versions.keys() - {candidate, reference}
     steady_by = None
-    if not is_simulated(subject.hardware):
-        training, first = subject.training, drawn[0]
+    if not is_simulated(testbed.identity):
+        first = drawn[0]
         steady_by = reference_placement(store, training) if training else (first, RandomPlacer().place(first))
     rows, measured_on = measured_rows(store, key, placers, drawn, contestants.predictors, testbed, optional, steady_by)
     now = Steadiness.of(lake.round_costs(key))
-    then = Steadiness.of(lake.round_costs(subject.training) if subject.training else [])
+    then = Steadiness.of(lake.round_costs(training) if training else [])
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
     if not now.is_steady or (level is not None and abs(level - 1) > UNSTEADY):
         words = steadiness_words(now, level)
@@ -187,23 +182,26 @@ def measure_and_report(
         notes.append(f"{', '.join(sorted(absent))} found no room for every task and were left out")
     origins: dict[str, dict[str, Any]] = {name: {"model_version": uri} for name, uri in versions.items()}
     if candidate:
-        origins[candidate] = {"training": subject.training, "iteration": subject.iteration}
-    where = {"dataset_version": subject.dataset, "testbed": subject.testbed, "hardware": subject.hardware}
-    lake.write_evaluation(rows, origins, key, **where)
-    samples = [sample for training in trainings for sample in lake.read_cost_samples(run_key=training)]
+        origins[candidate] = {"training": training, "iteration": others["iteration"]}
+    lake.write_evaluation(rows, origins, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
+    samples = [sample for each in trainings for sample in lake.read_cost_samples(each)]
     report = make_report(
-        subject,
         rows,
         reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
         contestants.predictors,
         known={placement_identity(sample.task, sample.placement) for sample in samples},
         model=model,
+        key=key,
+        dataset=dataset,
+        tasks=tasks,
+        training=training,
         versions=versions,
         caveat="; ".join(filter(None, [*notes, *contestants.notes])),
         measured_on=measured_on,
         steadiness=now,
         level=level,
         candidate=candidate or CANDIDATE,
+        **others,
     )
     report_store.save(store, report)
 

@@ -1,6 +1,6 @@
 """New and changed tables of a source, and their lookups, into the lake."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,14 @@ from dreamshard.workloads import WorkloadConfig, statistics
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import IngestOptions
-from flows.reports import mlflow_tracking
+from flows.reports.mlflow_tracking import log_ingested
 from flows.runtime import sources
 from flows.runtime.identity import content_key
-from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.sources import opened_source
 from flows.runtime.task_runners import task_runner
+from flows.runtime.tasks import announce, report_progress, retried_task
 from flows.stages import running
-from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_state
+from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_fingerprints
 from storage.run_records.trainings import named_model
 from storage.store import Store, open_store
 
@@ -49,10 +48,6 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
     }
 
 
-log_ingested = retried_task("log tables")(mlflow_tracking.log_ingested)
-"""Tables -> an input of their run in MLflow."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SourceState:
     """The current content of a source, and which part of it has been ingested.
@@ -60,15 +55,13 @@ class SourceState:
     Attributes:
         token: identity of the source's content (`token_of`).
         key: of this state in the lake.
-        names: names of the source's tables, in its order.
-        fingerprints: one per table.
+        fingerprints: of the source's tables, in its order.
         known: the unchanged tables, which are in the lake, by fingerprint.
     """
 
     token: str
     key: str
-    names: tuple[str, ...]
-    fingerprints: tuple[str, ...]
+    fingerprints: Sequence[str]
     known: Mapping[str, Tables]
 
     @property
@@ -85,60 +78,50 @@ def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool =
     """
     token = sources.token_of(workload)
     key = content_key(workload, token)
-    state = read_state(store.lake, key)
-    if state is None:
+    fingerprints = read_fingerprints(store.lake, key)
+    if fingerprints is None:
         opened = opened_source(workload, token)
-        state = opened.names, tuple(content_key(opened.fingerprint(t)) for t in range(len(opened.names)))
-    names, fingerprints = state
+        fingerprints = [content_key(opened.fingerprint(t)) for t in range(len(opened.names))]
     known = known_tables(store.lake, workload.source, key, fingerprints, lookups=lookups)
-    return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)
+    return SourceState(token=token, key=key, fingerprints=fingerprints, known=known)
 
 
 def ingest_workload(
     store: Store, workload: WorkloadConfig, model: str | None = None, *, lookups: bool = True
 ) -> Ingested:
-    """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
+    """Bring new and changed tables of a source into the lake, some per Prefect task, and the dataset of all its tables.
 
     Args:
         model: whose dataset is written, so that stages that name none take it; None to return it only.
         lookups: keep them as well as their statistics; a simulated testbed needs none.
     """
     state = read_source_state(store, workload, lookups=lookups)
+    changed, known, total = state.changed, state.known, len(state.fingerprints)
     notes = opened_source(workload, state.token).notes
     for note in notes:
         announce(note)
-    num_new, total = len(state.changed), len(state.names)
-    try:
-        tables = _bring_in(store, workload, state, lookups)
-    finally:
-        sources.close()
-    if model is not None:
-        store.lake.write_dataset(tables, workload.source, model)
-        report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
-    return Ingested(tables=tables, new=num_new, reused=total - num_new, notes=notes)
-
-
-def _bring_in(store: Store, workload: WorkloadConfig, state: SourceState, lookups: bool) -> Tables:
-    """Ingest the new and changed tables of a source, some per Prefect task; returns all of its tables."""
-    changed, known = state.changed, state.known
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
     parts = [changed[start : start + size] for start in range(0, len(changed), size)]
-    if parts:
-        with task_runner() as runner:
-            futures = []
-            for part in parts:
-                wanted = {t: state.fingerprints[t] for t in part}
-                given = {"token": state.token, "key": state.key, "fingerprints": wanted, "lookups": lookups}
-                futures.append(runner.submit(ingest_tables, parameters={"store": store, "workload": workload} | given))
-            done = len(state.names) - len(changed)
-            for part, future in zip(parts, futures, strict=True):
-                done += future.result()
-                if done < len(state.names):
-                    report_progress("ingest", done, len(state.names), state.names[part[-1]])
-        known = known_tables(store.lake, workload.source, state.key, state.fingerprints, lookups=lookups)
+    same = {"store": store, "workload": workload, "token": state.token, "key": state.key, "lookups": lookups}
+    try:
+        if parts:
+            with task_runner() as runner:
+                wanted = [{t: state.fingerprints[t] for t in part} for part in parts]
+                futures = [runner.submit(ingest_tables, parameters=same | {"fingerprints": each}) for each in wanted]
+                done = total - len(changed)
+                for future in futures:
+                    done += future.result()
+                    if done < total:
+                        report_progress("ingest", done, total, "tables")
+            known = known_tables(store.lake, workload.source, state.key, state.fingerprints, lookups=lookups)
+    finally:
+        sources.close()
     tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
     keep_state(store.lake, workload.source, state.key, state.fingerprints, tables)
-    return tables
+    if model is not None:
+        store.lake.write_dataset(tables, workload.source, model)
+        report_progress("ingest", total, total, f"tables, {len(changed)} new, {total - len(changed)} re-used")
+    return Ingested(tables=tables, new=len(changed), reused=total - len(changed), notes=notes)
 
 
 @retried_task("ingest tables", persist_result=False)

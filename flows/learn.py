@@ -29,9 +29,8 @@ from flows.place import place_tables
 from flows.placing.models import read_model
 from flows.placing.request import read_any_plan
 from flows.runtime.identity import content_key
-from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
+from flows.runtime.tasks import announce, report_progress, retried_task
 from flows.stages import running
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry
@@ -71,7 +70,7 @@ def _learned(store: Store, options: LearnOptions, folders: Mapping[str, Path]) -
     planned = read_plan(outcome["plan"]).placement(newest.task.tables)
     saving = learned.saving(newest.task, newest.placement, planned)
     advice = _advice(saving)
-    announce(f"a step saves {saving} of the plan in use, with 90 % probability: {advice}")
+    announce(f"The new plan saves {saving} with 90 % probability: {advice}.")
     return outcome | {
         "version": version,
         "profiles": len(samples),

@@ -13,9 +13,8 @@ from flows.placing.plan_page import html_page
 from flows.placing.request import Placed
 from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
 from flows.reports.pages import markdown_table, publish
-from flows.runtime.progress import announce
-from flows.runtime.retries import retried_task
-from storage.filesystem import writing
+from flows.runtime.tasks import announce, retried_task
+from storage.filesystem import AnyPath, write_text
 from storage.run_records.trainings import model_name
 from storage.store import Store, open_store
 
@@ -47,14 +46,11 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
     name = re.sub(r"[^\w.-]+", "-", placed.request.task.name)
     target = store.plans / f"{name}-{digest(text)}.json"
     html = target.with_suffix(".html")
-    for path, content in ((html, html_page(placed)), (target, text)):
-        with writing(path) as file:
-            file.write(content.encode())
+    write_text(html, html_page(placed))
+    write_text(target, text)
     sentence = prediction_sentence(plan)
     announce(f"{sentence}; wrote {target} and, to look at in a browser, {html}")
-    publish(
-        markdown_page(placed, str(target), str(html), notes), f"placed-{model_name(known_as(options.tables))}", sentence
-    )
+    publish(markdown_page(placed, target, notes), f"placed-{model_name(known_as(options.tables))}", sentence)
     return {
         "plan": str(target),
         "page": str(html),
@@ -66,13 +62,12 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
     }
 
 
-def markdown_page(placed: Placed, path: str, html: str, notes: Sequence[str]) -> str:
+def markdown_page(placed: Placed, path: AnyPath, notes: Sequence[str]) -> str:
     """The cost of the plan on each device, how tables are sharded, what moves, and where the plan is.
 
     Args:
         placed: the plan and its request.
-        path: of the plan's file.
-        html: path of the page of HTML that shows it.
+        path: of the plan's file, which has a page of HTML beside it.
         notes: said on the way.
     """
     plan, request, moving = placed.plan, placed.request, [*moving_lines(placed)]
@@ -83,7 +78,7 @@ def markdown_page(placed: Placed, path: str, html: str, notes: Sequence[str]) ->
         plan.warning and f"**Warning:** {plan.warning}",
         plan.costs_of and f"Costs of {plan.costs_of}. {unmeasured_sentence(plan)}",
         f"The plan: `{path}`",
-        f"To look at, table by table and device by device, in a browser: `{html}`",
+        f"To look at, table by table and device by device, in a browser: `{path.with_suffix('.html')}`",
         f"## Devices\n\n{markdown_table(devices)}",
         request.options.constraints and f"## Constraints\n\n```\n{request.options.constraints}\n```",
         moving and "\n".join(["## From the plan in use\n\n```", *moving, "```"]),

@@ -17,10 +17,9 @@ from flows.placing.plan_page import html_page
 from flows.placing.request import Placed
 from flows.reports.pages import publish
 from flows.rules.promotion import gain_text
-from flows.runtime.progress import announce, report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import store_lock
-from storage.filesystem import writing
+from flows.runtime.tasks import announce, report_progress, retried_task
+from storage.filesystem import write_text
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.mlflow_store.runs import Run
@@ -150,13 +149,11 @@ def _evidence(store: Store, placed: Placed, champion: Version, before: ModelPlan
 def _show(store: Store, placed: Placed, plan: ModelPlan, run: Run, notes: list[str]) -> None:
     """The plan's page in the store, in Prefect and on its version's run in MLflow, and the event `dreamshard.plan.made`."""
     page, file = html_page(placed), plans.path(store, plan.model, plan.number)
-    html = file.with_suffix(".html")
-    with writing(html) as opened:
-        opened.write(page.encode())
+    write_text(file.with_suffix(".html"), page)
     for suffix, text in {"json": plan.to_json(), "html": page}.items():
         run.tracking.log_text(run.id, text, f"plans/{plan.number}.{suffix}")
     about = [plan.evidence, f"To roll back: `{plan.roll_back}`"]
-    publish(markdown_page(placed, str(file), str(html), [*about, *notes]), f"plan-{plan.model}", plan.evidence)
+    publish(markdown_page(placed, file, [*about, *notes]), f"plan-{plan.model}", plan.evidence)
     _emit("made", plan, str(file))
     report_progress("plan", 1, 1, plan.evidence)
 

@@ -1,8 +1,8 @@
 """The newest placer into the registry, champion if its evaluation says so; and any version or plan, as a person says."""
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from prefect import get_run_logger
 from prefect.flow_runs import suspend_flow_run
@@ -15,9 +15,8 @@ from flows.reports import evaluation_report, mlflow_tracking
 from flows.reports.pages import publish
 from flows.rules.contestants import champion_name
 from flows.rules.promotion import HIGHEST_ERROR, Decision, Gain, decide, find_veto, gain_text
-from flows.runtime.progress import report_progress
-from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
+from flows.runtime.tasks import report_progress, retried_task
 from flows.stages import last_iteration, stage
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import PROVISIONAL, Version
@@ -55,7 +54,11 @@ def register(options: StageOptions) -> dict[str, Any]:
     with stage(store, "register", options) as (run, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
-        report_store.require_iteration(report, last)
+        if report is None or report.iteration != last:
+            raise ValueError(
+                f"training {training} has not been evaluated at its last iteration, {last}; run `dreamshard evaluate`, "
+                "then `register`"
+            )
         return register_and_decide(store, run, training, report.key)
 
 
@@ -70,23 +73,28 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
         version = mlflow_tracking.register(store, run, report)
         decision = _decide(store, report, version)
-        standing = settle(store, version, decision)
+        elsewhere = settle(store, version, decision)
         registry.write_versions(store)
-    reason = decision.reason
-    report_progress("promote", 1, 1, f"{version} is {standing.words}")
-    notes = [standing.note, _cheaper_plan_in_use(report)]
-    note = "; ".join(filter(None, notes))
-    sentence = f"{standing.words}: {reason}{note and f' ({note})'}"
+    reason, standing = decision.reason, f"{decision.standing} of {version.model} on {version.made_of.topology}"
+    report_progress("promote", 1, 1, f"{version} is {standing}")
+    gain, cheaper = report.gain(report.candidate, IN_USE), ""
+    if gain is not None and not gain.is_positive:
+        cheaper = (
+            f"the plan in use is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
+            "`dreamshard place --current` weighs moving from it"
+        )
+    note = "; ".join(filter(None, (elsewhere, cheaper)))
+    sentence = f"{standing}: {reason}{note and f' ({note})'}"
     get_run_logger().info("%s is %s", version, sentence)
-    links = mlflow_tracking.addresses(store, run, evaluation, training)
+    links = mlflow_tracking.addresses(store, run, evaluation)
     # an error may have prevented the report of a champion
     if not decision.already_champion or not version.report:
         mlflow_tracking.log_report(store, version, report, sentence, links)
     publish(evaluation_report.page(report, sentence, links), f"report-{version.model}", reason)
     return {
         "version": version.uri,
-        "alias": standing.alias,
-        "standing": standing.words,
+        "alias": decision.alias,
+        "standing": standing,
         "model": version.model,
         "topology": str(version.made_of.topology),
         "reason": reason,
@@ -100,35 +108,21 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Where a version stands after a promotion.
+def settle(store: Store, version: Version, decision: Decision) -> str:
+    """Make the candidate what the decision says, of its model and topology; the caller holds the registry's lock.
 
-    Attributes:
-        alias: the alias that it has.
-        words: the same for people, e.g. `champion of ads on simulated h100 · 4 devices`.
-        note: a further remark; empty if none.
+    Returns:
+        A note if the alias `champion` alone means a version of another topology; otherwise nothing.
     """
-
-    alias: Literal["champion", "challenger"]
-    words: str
-    note: str = ""
-
-
-def settle(store: Store, version: Version, decision: Decision) -> Standing:
-    """Make the candidate what the decision says, of its model and topology; the caller holds the registry's lock."""
-    alias, provisional = decision.alias, decision.provisional
+    provisional = decision.provisional
     if not decision.already_champion:
-        registry.set_alias(store, version.uri, alias, decision.reason, provisional=provisional)
+        registry.set_alias(store, version.uri, decision.alias, decision.reason, provisional=provisional)
     elif provisional != version.tags.get(PROVISIONAL, ""):
         registry.tag(store, version.uri, {PROVISIONAL: provisional or None})
-    in_use, note = registry.champion(store, version.model), ""
-    if in_use is not None and in_use.registered_model != version.registered_model:
-        note = (
-            f"`champion` of {version.model} means {in_use}; `dreamshard promote {version.uri}` makes it mean this one"
-        )
-    named = "provisional champion" if alias == "champion" and provisional else alias
-    return Standing(alias=alias, words=f"{named} of {version.model} on {version.made_of.topology}", note=note)
+    in_use = registry.champion(store, version.model)
+    if in_use is None or in_use.registered_model == version.registered_model:
+        return ""
+    return f"`champion` of {version.model} means {in_use}; `dreamshard promote {version.uri}` makes it mean this one"
 
 
 def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:
@@ -151,23 +145,12 @@ def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:
     return {**change, "sentence": sentence, "roll_back": undo}
 
 
-def _cheaper_plan_in_use(report: EvaluationReport) -> str:
-    """Says that the plan in use is cheaper than the version's; empty if it is not, or if none was measured."""
-    gain = report.gain(report.candidate, IN_USE)
-    if gain is None or gain.is_positive:
-        return ""
-    return (
-        f"the plan in use is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
-        "`dreamshard place --current` weighs moving from it"
-    )
-
-
 def _decide(store: Store, report: EvaluationReport, version: Version) -> Decision:
     in_use = registry.champion(store, version.registered_model)
     rival = None if report.rival is None else registry.find(store, report.rival)
     candidate, rule = report.candidate, report.reference
     is_in_use = in_use is not None and in_use.uri == version.uri
-    before = rival if rival and is_in_use else in_use
+    before = rival if is_in_use else in_use
 
     def gain(other: str, named: str, attempt: int = 0) -> Gain:
         return Gain(over=named, measured=report.gains[candidate][other], attempt=attempt)

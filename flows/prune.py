@@ -5,8 +5,7 @@ from typing import Any
 from flows.forms.form import deployed
 from flows.forms.options import PruneOptions
 from flows.reports.pages import markdown_table, publish
-from flows.runtime.progress import announce
-from flows.runtime.retries import retried_task
+from flows.runtime.tasks import announce, retried_task
 from storage import retention
 from storage.store import Store, open_store
 

@@ -18,8 +18,7 @@ from flows.reports.mlflow_tracking import PREFECT_RUN
 from flows.rules.warm_start import find_start
 from flows.runtime import testbed_pool
 from flows.runtime.identity import content_key, source_revision
-from flows.runtime.progress import announce, progress_artifact
-from flows.runtime.retries import retried_task
+from flows.runtime.tasks import announce, progress_artifact, retried_task
 from storage.lake import catalog
 from storage.mlflow_store import runs
 from storage.mlflow_store.runs import Run
@@ -37,7 +36,10 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
     context, revision = FlowRunContext.get(), source_revision()
     flow_run = None if context is None else context.flow_run
     tags = {
-        **{"model": named_model(config), "recipe": config.name, "seed": str(seed), "commit": revision},
+        "model": named_model(config),
+        "recipe": config.name,
+        "seed": str(seed),
+        "commit": revision,
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
     if flow_run is not None:

@@ -4,7 +4,6 @@ Prefect starts each retraining once: the same tables and options have the same i
 """
 
 import json
-from dataclasses import asdict
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -19,7 +18,7 @@ from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.ingest import ingest_workload
 from flows.reports.pages import markdown_table, publish
-from flows.rules.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
+from flows.rules.dataset_diff import DatasetDiff, diff_datasets
 from flows.rules.warm_start import last_trained, version_in_use
 from flows.stages import with_sizes
 from storage.mlflow_store.registry import Version
@@ -43,8 +42,8 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
     trained = last_trained(store, config, dataset)
     before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
-    limits = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
-    diff = diff_datasets(before, ingested.tables, limits)
+    limits = {"pooling": options.pooling_drift, "reuse": options.reuse_drift, "share": options.changed_share}
+    diff = diff_datasets(before, ingested.tables, **limits)
     started, link, retraining = None, "", "Nothing needs to be trained."
     if diff.matters and options.source is None:
         retraining = _BUNDLED
@@ -67,11 +66,10 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "tables_before": diff.num_before,
         "tables_after": diff.num_after,
         **diff.counts,
-        "changes": [asdict(change) for change in diff.changes[:SHOWN]],
+        "table": [change.row() for change in diff.changes[:SHOWN]],
     }
-    table = [change.row() for change in diff.changes[:SHOWN]]
-    publish(page(diff, outcome, link, table), f"tables-{named_model(config)}", diff.sentence)
-    return {**outcome, "table": table}
+    publish(page(diff, outcome, link), f"tables-{named_model(config)}", diff.sentence)
+    return outcome
 
 
 def in_use_sentence(version: Version) -> str:
@@ -94,16 +92,16 @@ def retraining_key(options: WatchOptions, dataset: str, day: date) -> str:
     return f"{dataset} {json.dumps(options.given(), sort_keys=True)} {day}"
 
 
-def page(diff: DatasetDiff, outcome: dict[str, Any], link: str, table: list[dict[str, str]]) -> str:
+def page(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> str:
     """The difference as Markdown."""
-    num_hidden = len(diff.changes) - len(table)
+    num_hidden = len(diff.changes) - SHOWN
     parts = [
         f"# {outcome['source']}",
         f"**{diff.sentence}**",
         f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}.",
         f"[{outcome['retraining']}]({link})" if link else outcome["retraining"],
         outcome["in_use"],
-        markdown_table(table),
-        f"... and {num_hidden} more" if num_hidden else "",
+        markdown_table(outcome["table"]),
+        f"... and {num_hidden} more" if num_hidden > 0 else "",
     ]
     return "\n\n".join(filter(None, parts))

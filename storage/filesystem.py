@@ -75,9 +75,8 @@ def may_pass(error: object) -> bool:
     return kind.__module__.partition(".")[0] in _STORES and "Credential" not in kind.__name__
 
 
-@cache
 def check_writable(folder: AnyPath, setting: str) -> None:
-    """Write and remove a file below `folder`, once per process.
+    """Write and remove a file below `folder`, as permission bits alone do not show whether a file system accepts files.
 
     Raises:
         ValueError: it cannot be written; the message says why.
@@ -90,8 +89,8 @@ def check_writable(folder: AnyPath, setting: str) -> None:
     except Exception as error:  # every store has errors of its own
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"{folder} cannot be written ({reason}); create the bucket, check the credentials and the endpoint, or point "
-            f"{setting} elsewhere"
+            f"{folder} cannot be written ({reason}); create the bucket, check permissions or credentials and the endpoint, "
+            f"or point {setting} elsewhere"
         ) from error
 
 
@@ -108,14 +107,9 @@ def list_files(folder: AnyPath, pattern: str) -> list[AnyPath]:
 
 def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
     """`list_files` with sizes and times; one request per thousand files of an object store."""
-    if isinstance(folder, Path):
-        stats = ((path, path.stat()) for path in sorted(folder.glob(pattern)) if path.is_file())
-        return [
-            FileInfo(path=path, size_bytes=stat.st_size, modified=datetime.fromtimestamp(stat.st_mtime, UTC))
-            for path, stat in stats
-        ]
-    root = folder.path.rstrip("/")
-    found = folder.fs.glob(f"{root}/{pattern}", detail=True)
+    listed = UPath(folder)
+    root = listed.path.rstrip("/")
+    found = listed.fs.glob(f"{root}/{pattern}", detail=True)
     return [
         FileInfo(
             path=folder / name.removeprefix(root).lstrip("/"),
@@ -145,10 +139,15 @@ def writing(target: AnyPath) -> Iterator[BinaryIO]:
         target.fs.pipe_file(target.path, content.getvalue())
 
 
-def write_json(target: AnyPath, content: Any) -> None:
-    """Write `content`; a reader sees all of it or nothing."""
+def write_text(target: AnyPath, text: str) -> None:
+    """Write a text; a reader sees all of it or nothing."""
     with writing(target) as file:
-        file.write(json.dumps(content, indent=1).encode())
+        file.write(text.encode())
+
+
+def write_json(target: AnyPath, content: Any) -> None:
+    """Write `content` as `write_text` does."""
+    write_text(target, json.dumps(content, indent=1))
 
 
 def read_json(path: AnyPath) -> Any:

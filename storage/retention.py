@@ -52,7 +52,8 @@ def prune(store: Store, *, older_than_days: int, keep_versions: int, delete: boo
         ValueError: what must be kept is not known (see `find_removable`); nothing has been removed.
     """
     before = datetime.now(UTC) - timedelta(days=older_than_days)
-    removals, versions = find_removable(store, before, keep_versions), old_versions(store, before, keep_versions)
+    versions = old_versions(store, before, keep_versions)
+    removals = find_removable(store, before, versions)
     if delete:
         for version in versions:
             registry.remove(store, version)
@@ -80,15 +81,15 @@ def old_versions(store: Store, before: datetime, keep: int) -> list[Version]:
     return found
 
 
-def find_removable(store: Store, before: datetime, keep_versions: int = 20) -> list[StoredFile]:
-    """Files last written before `before` that nothing kept refers to, in the order of removal.
+def find_removable(store: Store, before: datetime, old: Collection[Version] = ()) -> list[StoredFile]:
+    """Files last written before `before` that only `old` versions refer to, in the order of removal.
 
     Raises:
         ValueError: a file that refers to others cannot be read, or the registry is not the store's.
     """
     registry.check_identity(store)
-    stored, old = list(_stored_files(store)), {each.uri for each in old_versions(store, before, keep_versions)}
-    referenced = registry.referenced_keys(each for each in registry.versions(store) if each.uri not in old)
+    stored, going = list(_stored_files(store)), {each.uri for each in old}
+    referenced = registry.referenced_keys(each for each in registry.versions(store) if each.uri not in going)
     runs = _kept_runs(store, stored, referenced, before)
     lookups = _kept_lookups(store, stored, runs | referenced, before)
     return [

@@ -59,13 +59,17 @@ class Settings:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
         """Read the environment variables that the module's text lists."""
         home = Path(environ.get("DREAMSHARD_HOME") or ".dreamshard").expanduser().absolute()
-        address, artifacts = environ.get("DREAMSHARD_STORE"), environ.get("DREAMSHARD_ARTIFACTS")
-        store_root = parse_address(address, "DREAMSHARD_STORE") if address else home
+
+        def folder(variable: str, usual: AnyPath) -> AnyPath:
+            address = environ.get(variable)
+            return parse_address(address, variable) if address else usual
+
+        store_root = folder("DREAMSHARD_STORE", home)
         return cls(
             home=home,
             store_root=store_root,
-            tracking_uri=environ.get("MLFLOW_TRACKING_URI") or home_registry(home),
-            artifact_root=_uri(artifacts) if artifacts else (store_root / "mlartifacts").as_uri(),
+            tracking_uri=environ.get("MLFLOW_TRACKING_URI") or f"{LOCAL}{home / 'mlflow.db'}",
+            artifact_root=folder("DREAMSHARD_ARTIFACTS", store_root / "mlartifacts").as_uri(),
         )
 
     @property
@@ -77,16 +81,6 @@ class Settings:
     def catalog_path(self) -> Path:
         """The DuckDB file of views over the lake."""
         return self.home / "catalog.duckdb"
-
-
-def home_registry(home: Path) -> str:
-    """The default registry: a database in the home."""
-    return f"{LOCAL}{home / 'mlflow.db'}"
-
-
-def _uri(address: str) -> str:
-    """A URI unchanged, a path as `file://`."""
-    return address if "://" in address else Path(address).expanduser().absolute().as_uri()
 
 
 def quiet_environment(environ: MutableMapping[str, str] = os.environ) -> None:

@@ -1,6 +1,5 @@
 """The store: the home and the shared folder, opened once per flow or command and passed on."""
 
-import tempfile
 from dataclasses import dataclass
 
 from storage.filesystem import AnyPath, check_writable
@@ -45,17 +44,10 @@ def open_store(settings: Settings | None = None, *, reads_only: bool = False) ->
     """
     store = Store(**vars(settings or Settings.from_environment()))
     home, root = store.home, store.store_root
-    try:
+    if not (reads_only and home.is_dir()):
+        check_writable(home, "DREAMSHARD_HOME or --home")
         for folder in ("prefect", "lake", "checkpoints") if root == home else ("prefect",):
-            (home / folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home):
-            pass  # permission bits alone do not show whether a file system accepts files
-    except OSError as error:
-        if not (reads_only and home.is_dir()):
-            raise ValueError(
-                f"the home {home} cannot be written ({error.strerror or error}); point DREAMSHARD_HOME or --home at a "
-                "folder you may write"
-            ) from error
+            (home / folder).mkdir(exist_ok=True)
     if root != home:
         check_writable(root, "DREAMSHARD_STORE")
     return store

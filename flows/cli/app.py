@@ -24,10 +24,10 @@ COMMANDS = {
         "stages:watch": "Show whether tables changed since the last training, and which retraining that starts.",
     },
     "Look at what was measured": {
-        "models:models": "Versions side by side, with the champion of each hardware; VERSION in full.",
+        "records:models": "Versions side by side, with the champion of each hardware; VERSION in full.",
         "stages:promote": "Make VERSION champion, or a plan the one in use, at once; previous rolls back.",
         "stages:compare": "Compare any versions and other placers on the same tasks, held out for all of them.",
-        "sql:sql": "Ask DuckDB over everything that was measured and registered.",
+        "records:sql": "Ask DuckDB over everything that was measured and registered.",
         "doctor:doctor": "Check devices, the fbgemm build, servers, home and store.",
     },
     "Stages of `run`, one by one": {
@@ -42,7 +42,7 @@ COMMANDS = {
         "servers:deploy": "Create the work pool and all deployments on the server at PREFECT_API_URL.",
         "servers:worker": "Run flows on this machine for the servers of a team.",
     },
-    "The home": {"prune:prune": "Remove old files that no version needs; a dry run without --delete."},
+    "The home": {"records:prune": "Remove old files that no version needs; a dry run without --delete."},
 }
 """Every command by the part of `--help` that lists it: its module of this package, its function, and its help."""
 

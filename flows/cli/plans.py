@@ -20,7 +20,7 @@ from flows.cli.command import Fields, Json, Positive, command, open_home
 from flows.forms.options import LearnOptions, PlaceOptions, PlanOptions, WhatIfOptions
 from flows.placing import models, request
 from flows.placing.placers import choose
-from flows.placing.sentences import device_rows, moving_lines, prediction_sentence, unmeasured_sentence
+from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
 from flows.placing.what_if import Cluster
 from flows.placing.what_if import what_if as figures_of
 
@@ -59,8 +59,9 @@ def place(
     for path in filter(None, (out, html)):
         if path.is_dir() or not path.parent.is_dir():
             raise ValueError(f"{path} is a folder, or its folder does not exist; name another file")
-    if html is not None:
-        from flows.placing.plan_page import html_page  # pandas takes a second to import
+    at_terminal = out is None and form == "json" and terminal.OUT.is_terminal
+    if html is not None or at_terminal:
+        from flows.placing.plan_page import device_rows, html_page  # pandas takes a second to import
     store = open_home(reads_only=True)
     checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
     placed = request.place(store, checked, terminal.note)
@@ -68,7 +69,7 @@ def place(
     for line in moving_lines(placed):
         terminal.note(line)
     text = plan.to_csv() if form == "csv" else plan.to_json()
-    if out is None and form == "json" and terminal.OUT.is_terminal:
+    if at_terminal:
         terminal.print_table(device_rows(placed), title=f"{plan.num_devices} devices, the most expensive first")
         terminal.note(
             "the plan itself goes to --out FILE or a pipe; `dreamshard explain` says what each table costs elsewhere"
@@ -110,15 +111,8 @@ def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, 
     if as_json:
         terminal.print_json(outcome)
         return
-    traced, error, saving = (
-        outcome["traced_ms"],
-        outcome["prediction_error"],
-        [100 * each for each in outcome["saving"]],
-    )
-    terminal.say(
-        f"The slowest of {outcome['ranks_traced']} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}."
-    )
-    terminal.say(f"The new plan saves {saving[0]:+.1f} % ({saving[1]:+.1f} to {saving[2]:+.1f}): {outcome['advice']}.")
+    ranks, traced, error = (outcome[name] for name in ("ranks_traced", "traced_ms", "prediction_error"))
+    terminal.say(f"The slowest of {ranks} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}.")
     terminal.say(f"Plan {out or outcome['plan']}, page {outcome['page']}, version {outcome['version']}")
 
 

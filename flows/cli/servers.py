@@ -18,8 +18,8 @@ from flows.servers.deployment import deploy as deploy_all
 from flows.servers.local import local_servers
 
 WORKER = ("prefect", "worker", "start", "--pool")
-NEEDED = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "http://HOST:5000"}
-"""Settings of a worker, each with an example; without them nobody else would see its runs."""
+_SERVERS = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "http://HOST:5000"}
+"""Addresses of a team's servers, each with an example; without them nobody else would see a worker's runs."""
 
 
 @command
@@ -75,12 +75,7 @@ def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), 
     Args:
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
-    if not (server := os.environ.get("PREFECT_API_URL")):
-        raise ValueError(
-            "PREFECT_API_URL is not set, so there is no server to deploy to; set it, e.g. to http://HOST:4200/api, or use "
-            "`dreamshard up`"
-        )
-    show_models(deploy_all(options, notify, server))
+    show_models(deploy_all(options, notify, _server("PREFECT_API_URL")))
 
 
 def show_models(settings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -102,11 +97,18 @@ def worker(*, pool: str = POOL, queue: str | None = None, limit: Positive = 2) -
         limit: Number of simultaneous runs.
     """
     open_home()
-    for name, example in NEEDED.items():
-        found = os.environ.get(name, "")
-        if not found.startswith("http"):
-            raise ValueError(
-                f"{name} is {found or 'not set'}, so the team would not see what runs here; set it to e.g. {example}"
-            )
+    for name in _SERVERS:
+        _server(name)
     queues = ("--work-queue", queue) if queue else ()
     os.execv(sys.executable, [sys.executable, "-m", *WORKER, pool, "--limit", str(limit), *queues])
+
+
+def _server(name: str) -> str:
+    """The address of a team's server; raises a ValueError if the environment has none."""
+    address = os.environ.get(name, "")
+    if not address.startswith("http"):
+        raise ValueError(
+            f"{name} is {address or 'not set'}, so no server of a team is known; set it, e.g. to {_SERVERS[name]}, or use "
+            "`dreamshard up`"
+        )
+    return address

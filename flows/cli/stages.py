@@ -14,7 +14,6 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn
 import flows.compare
 import flows.evaluate
 import flows.ingest
-import flows.profile
 import flows.promote
 import flows.retrain
 import flows.train
@@ -32,7 +31,7 @@ from flows.forms.options import (
     StageOptions,
     WatchOptions,
 )
-from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
+from flows.runtime.tasks import ANNOUNCEMENT, STAGES, listening
 from storage.version_names import in_words
 
 _LINE_EVERY_S = 60.0
@@ -57,13 +56,12 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
 def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, as_json: Json = False) -> None:
     """Show whether tables changed since the last training, and which retraining that would start."""
     outcome = run_flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
-    table = outcome.pop("table")
     if as_json:
         terminal.print_json(outcome)
         return
     terminal.say(f"{outcome['source']}: {outcome['sentence']}")
-    if table:
-        terminal.print_table(table)
+    if outcome["table"]:
+        terminal.print_table(outcome["table"])
     terminal.say(outcome["in_use"])
     terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")
 
@@ -77,7 +75,7 @@ def ingest(options: Annotated[IngestOptions, Fields] = IngestOptions(), *, as_js
 @command
 def profile(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json: Json = False) -> None:
     """Measure the placements of the next training iteration."""
-    _stage(flows.profile.profile, options, as_json, "train")
+    _stage(flows.train.profile, options, as_json, "train")
 
 
 @command

@@ -61,16 +61,12 @@ def _end_runs(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Non
 
 
 def _subject() -> str:
-    """The model of a run, and its version or plan; a name that somebody gave it, unlike Prefect's two words, stays."""
+    """The model of a run, and its versions or dataset; a name that somebody gave it, unlike Prefect's two words, stays."""
     named, context = str(flow_run.name), FlowRunContext.get()
     if context is None or context.parameters is None or not re.fullmatch(r"[A-Za-z]+-[A-Za-z]+", named):
         return named
     given = context.parameters
     source = given.get("source") or given.get("tables")
-    plan, versions = given.get("plan") if given.get("version", ...) is None else None, given.get("versions") or []
-    parts = [
-        given.get("model") or (source and model_name(known_as(source))),
-        given.get("version"),
-        given.get("dataset"),
-    ]
-    return " ".join(filter(None, [*parts, plan and f"plan {plan}", *versions])) or named
+    model = given.get("model") or (source and model_name(known_as(source)))
+    others = (given.get("version"), given.get("dataset"), *(given.get("versions") or ()))
+    return " ".join(filter(None, (model, *others))) or named

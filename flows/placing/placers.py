@@ -65,10 +65,26 @@ def choose(
         note: gets sentences for people.
 
     Raises:
-        ValueError: there is no such placer; the message lists the existing ones.
+        ValueError: there is no such placer; the message lists the existing ones. Or it places by learned costs and there
+            are none, or it would have to measure some.
     """
-    if name in NAMES:
-        return _rule_or_rival(store, name, task, spec, called, model, note)
+    if name in NAMES:  # another placer predicts its costs: the best for the hardware, or a champion if there is one
+        best, champion = None, registry.champion(store, model) or registry.champion(store)
+        if spec is not None:
+            best = _for_hardware(store, task, spec, called, model)
+        elif champion is not None:
+            best = _version(store, champion.uri)
+        learned = best.predictor if best and isinstance(best.predictor, DreamShardPlacer) else None
+        origin = best.predictor.measured_on(task) if best and best.predictor else None
+        if spec is None and origin is not None:
+            spec = preset_of(origin.hardware)
+        if name in OF_TORCHREC and spec is None:
+            note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
+        placer = placer_called(name, learned, spec)
+        if best is None:
+            return Choice(placer, name)
+        why = best.why and f"costs by {best.name}: {best.why}"
+        return replace(best, placer=placer, name=name, why=why, predicted_by=best.name)
     if name == PRIOR:
         if spec is None:
             raise ValueError(
@@ -109,40 +125,6 @@ def _for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec, call
 def _prior(spec: AcceleratorSpec, why: str = "") -> Choice:
     placer = RooflinePlacer(spec)
     return Choice(placer, PRIOR, placer, why)
-
-
-def _rule_or_rival(
-    store: Store,
-    name: str,
-    task: PlacementTask,
-    spec: AcceleratorSpec | None,
-    called: str,
-    model: str,
-    note: Callable[[str], None],
-) -> Choice:
-    """A placer whose costs another one predicts: the best for the hardware, or the champion if there is one.
-
-    Raises:
-        ValueError: it places by learned costs and there are none, or it would have to measure some.
-    """
-    best = _champion(store, model) if spec is None else _for_hardware(store, task, spec, called, model)
-    learned = best.predictor if best and isinstance(best.predictor, DreamShardPlacer) else None
-    origin = best.predictor.measured_on(task) if best and best.predictor else None
-    if spec is None and origin is not None:
-        spec = preset_of(origin.hardware)
-    if name in OF_TORCHREC and spec is None:
-        note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
-    placer = placer_called(name, learned, spec)
-    if best is None:
-        return Choice(placer, name)
-    why = best.why and f"costs by {best.name}: {best.why}"
-    return replace(best, placer=placer, name=name, why=why, predicted_by=best.name)
-
-
-def _champion(store: Store, model: str) -> Choice | None:
-    """The champion of a model, or of another one if it has none; None before the first one."""
-    found = registry.champion(store, model) or registry.champion(store)
-    return None if found is None else _version(store, found.uri)
 
 
 def _version(store: Store, name: str, model: str = "") -> Choice:

@@ -1,4 +1,4 @@
-"""The page of a plan as one file: its figures, and their charts and lists."""
+"""The page of a plan as one file: its figures, and their charts and lists; and its devices as rows for a terminal."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,7 @@ from jinja2 import Environment
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
-from dreamshard.files.text import gib
-from dreamshard.moving import Step
+from dreamshard.files.text import gib, shown
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.search.costs import Predictor
 from dreamshard.tables import Tables
@@ -29,8 +28,8 @@ SIZES = ("whole", *PHASES, "gib")
 
 _MOST_PARTS = 8000  # of all bars
 _FEWEST_PARTS = 6  # of one bar
-_FEW = 8  # devices that are listed one by one
 _SCREEN = 16  # devices that a screen shows
+_TOP, _BAR = 3, 24  # of a terminal's row: tables named, characters of the longest bar
 
 _TEMPLATE = files(__package__).joinpath("plan_page.html").read_text()
 _STYLE = files(__package__).joinpath("plan_page.css").read_text()
@@ -103,9 +102,8 @@ def where(sharding: TableSharding) -> str:
     """Devices or hosts of a table, e.g. `0, 3`."""
     if not sharding.where:
         return "all"
-    places = sorted(set(sharding.where))
-    shown = ", ".join(map(str, places[:_FEW])) + (f" and {len(places) - _FEW} more" if len(places) > _FEW else "")
-    return f"host {shown}" if sharding.sharding_type in ON_ONE_HOST else shown
+    places = shown(sorted(set(sharding.where)))
+    return f"host {places}" if sharding.sharding_type in ON_ONE_HOST else places
 
 
 def way(sharding: TableSharding) -> str:
@@ -142,21 +140,6 @@ def _before(old: TableSharding, new: TableSharding) -> str:
     return where(old) if way(old) == way(new) else f"{where(old)} ({way(old)})"
 
 
-def moves_of(steps: Sequence[Step]) -> pd.DataFrame:
-    """A row per step from the plan in use: parts that move or are loaded."""
-    return pd.DataFrame(
-        {
-            "step": range(1, len(steps) + 1),
-            "table": [step.table for step in steps],
-            "rows": [f"{step.rows[0]:,} to {step.rows[1]:,}" for step in steps],
-            "columns": [f"{step.columns[0]} to {step.columns[1]}" for step in steps],
-            "from": ["loaded" if step.source is None else str(step.source) for step in steps],
-            "to": [str(step.target) for step in steps],
-            "MiB": [step.memory_bytes / 2**20 for step in steps],
-        }
-    )
-
-
 def parts_of(side: Side, moved: Collection[tuple[int, int | None]], most: int = _MOST_PARTS) -> pd.DataFrame:
     """The parts of a side's bars, stacked on each device: tables, largest first, then `WAITING`.
 
@@ -187,7 +170,7 @@ def html_page(placed: Placed) -> str:
     number = {name: t for t, name in enumerate(task.tables.names)}
     moves = [(number[step.table], step) for step in placed.steps if step.source is not None]
     moved = [{(t, getattr(step, end)) for t, step in moves} for end in ("target", "source")]
-    bars = [dict(_bars(side, tables, widest, own)) for side, own in zip(sides, moved, strict=False)]
+    bars = [dict(_bars(side, tables, own)) for side, own in zip(sides, moved, strict=False)]
     known_ms = placed.plan.predicted.overall_ms, placed.kept.overall_ms if placed.kept else None
     costs_ms = [side.sums["whole"].max() if ms is None else ms for side, ms in zip(sides, known_ms, strict=False)]
     devices = [*range(max(len(side.sums) for side in sides))]
@@ -202,6 +185,8 @@ def html_page(placed: Placed) -> str:
             placed=placed,
             task=task,
             sides=sides,
+            sizes=SIZES,
+            widest=widest,
             costs_ms=costs_ms if sides[0].size == "whole" else [],
             labels=["whole step", *(phase.replace("_", " ") for phase in PHASES)],
             devices=[(d, [each[d] for each in bars if d in each]) for d in devices],
@@ -209,21 +194,19 @@ def html_page(placed: Placed) -> str:
             capacity=[gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
             gib=gib,
             unmeasured=unmeasured_sentence(placed.plan),
-            tables=_table_list(sides, tables),
-            moves=_list(moves_of(placed.steps)),
+            tables=tables.to_dict("records"),
         )
     )
     return page
 
 
 def _bars(
-    side: Side, tables: pd.DataFrame, widest: pd.Series, moved: Collection[tuple[int, int | None]]
+    side: Side, tables: pd.DataFrame, moved: Collection[tuple[int, int | None]]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each device with its sums and the parts of its bar: figures of their tables, and widths in per cent of the widest."""
+    """Each device with its sums and the parts of its bar: figures of their tables."""
     about = tables.drop(columns=["gib", "whole"]).astype(object)
     about["colour"] = [colour for _, colour in zip(tables.index, cycle(_PALETTE), strict=False)]
     parts = parts_of(side, moved).join(pd.concat([about, pd.DataFrame(_NO_TABLE).T]), on="table")
-    parts[[f"width{k}" for k in range(len(SIZES))]] = 100 * parts[[*SIZES]] / widest[[*SIZES]].to_numpy()
     by_device = dict(iter(parts.groupby("device")))
     for d, sums in side.sums.iterrows():
         is_slowest = side.size == "whole" and d == side.sums["whole"].idxmax() and len(side.sums) > 1
@@ -231,23 +214,15 @@ def _bars(
         yield d, {"parts": own, "sums": sums.tolist(), "is_slowest": is_slowest}
 
 
-def _table_list(sides: list[Side], tables: pd.DataFrame) -> str:
-    titles = {
-        "name": "table",
-        "rows": "rows",
-        "dim": "dim",
-        "pooling": "pooling factor",
-        "lookups": "lookups in a batch",
-        "way": "sharding type",
-        "where": "devices",
-        "gib": "memory, GiB",
-        **({"whole": "share of cost, ms"} if sides[0].size == "whole" else {}),
-        **({"before": f"devices, {sides[1].name}"} if len(sides) > 1 else {}),
-    }
-    return _list(tables[[*titles]].rename(columns=titles))
-
-
-def _list(rows: pd.DataFrame) -> str:
-    counts = dict.fromkeys(rows.select_dtypes("integer"), "{:,}".format)
-    html: str = rows.to_html(index=False, border=0, classes="list", formatters=counts, float_format="{:,.4f}".format)
-    return html
+def device_rows(placed: Placed) -> list[dict[str, Any]]:
+    """A row per device for a terminal, the slowest first: a bar of its cost or memory, and its heaviest tables."""
+    side, names = sides_of(placed)[0], placed.request.task.tables.names
+    size, unit = side.size, "ms" if side.size == "whole" else "GiB"
+    sums, rows = side.sums.sort_values(size, ascending=False, kind="stable"), []
+    for d, of_device in sums.head(_SCREEN).iterrows():
+        heaviest = side.pairs[(side.pairs["device"] == d) & (side.pairs["table"] != WAITING)].nlargest(_TOP, size)
+        row = {"device": d, "": "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))}
+        row |= {unit: of_device[size], "GiB": of_device["gib"]}
+        listed = zip(heaviest["table"], heaviest[size], strict=True)
+        rows.append(row | {"heaviest tables": [f"{names[t]} {figure:.3g}" for t, figure in listed]})
+    return rows

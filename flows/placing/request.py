@@ -22,7 +22,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables, known_as
-from flows.forms.options import PlaceOptions, PlanOptions
+from flows.forms.options import PlaceOptions
 from flows.placing.models import read_model, runnable
 from flows.placing.placers import Predictor, choose
 from flows.runtime.sources import torchrec_bridge
@@ -125,7 +125,9 @@ def check(
         ValueError: something does not exist or is not known, or no placement can be legal.
     """
     spec = hardware_of(options.hardware) if options.hardware else None
-    of_model = known_model(store, options)
+    name = model_name(known_as(options.tables))
+    is_known = store.lake.newest_dataset(name) or any(each.model == name for each in registry.versions(store))
+    of_model = options.model or (name if is_known else "")
     usual = {} if options.hardware else _sizes_of_version(store, options.placer or "champion", of_model)
     memory_bytes = _memory_bytes(options.memory_gb or usual.get("memory_gb"), spec, note)
     model = model or read_model(store, options.tables, note, of_model)
@@ -198,13 +200,6 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     )
 
 
-def known_model(store: Store, options: PlanOptions) -> str:
-    """The model that the tables are of, as named or as their list is; empty if it is not named and not known."""
-    name = model_name(known_as(options.tables))
-    is_known = store.lake.newest_dataset(name) or any(each.model == name for each in registry.versions(store))
-    return options.model or (name if is_known else "")
-
-
 def _check_host_memory(task: PlacementTask, placement: Placement, spec: AcceleratorSpec | None, note: Note) -> None:
     """Say how much memory of hosts cached tables need; raises a NoPlacementError if the hardware has less."""
     shards = Shards.of(task, placement)
@@ -227,12 +222,11 @@ def _sizes_of_version(store: Store, name: str, model: str) -> dict[str, Any]:
     if not names_version(name) or (name == "champion" and champion is None):
         return {}
     tasks = (champion or registry.find(store, name, model)).made_of.recipe.tasks
-    sizes = {
+    return {
         "devices": tasks.num_devices,
         "devices_per_host": tasks.devices_per_host,
         "memory_gb": tasks.memory_bytes / 2**30,
     }
-    return {name: size for name, size in sizes.items() if size}
 
 
 def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:

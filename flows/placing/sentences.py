@@ -2,17 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
-import torch
-
-from dreamshard.explanation import table_shares
 from dreamshard.files.text import gib, shown
 from dreamshard.moving import Point
 from dreamshard.plan import Plan
 from flows.placing.request import Placed
-
-_TOP, _BAR = 3, 24  # tables named, characters of the longest bar
 
 
 def prediction_sentence(plan: Plan) -> str:
@@ -23,28 +17,6 @@ def prediction_sentence(plan: Plan) -> str:
     ways.update("cached" for each in tables if each.cached_share is not None)
     how = ", ".join(f"{count} {way}" for way, count in ways.most_common())
     return f"{plan.placer}: {cost} for {len(tables)} tables on {plan.num_devices} devices: {how}"
-
-
-def device_rows(placed: Placed, most: int = 16) -> list[dict[str, Any]]:
-    """A row per device for a terminal, the slowest first: a bar of its cost or memory, and its heaviest tables."""
-    task, plan = placed.request.task, placed.plan
-    shares, names = table_shares(task, placed.placement, placed.predictor), task.tables.names
-    ms, gibs = shares.phases_ms.sum(dim=1), shares.memory_bytes / 2**30
-    size, unit = (ms, "ms") if plan.predicted.overall_ms is not None else (gibs, "GiB")  # [P]
-    sums = [torch.zeros(plan.num_devices).double().index_add_(0, shares.device, each.double()) for each in (size, gibs)]
-    total = sums[0] + shares.rest_ms.sum(dim=1)
-    rows = []
-    for d in total.argsort(descending=True, stable=True)[:most].tolist():
-        own = (shares.device == d).nonzero().flatten()
-        heaviest = own[size[own].argsort(descending=True, stable=True)[:_TOP]].tolist()
-        row = {
-            "device": d,
-            "": "█" * round(_BAR * float(total[d] / total.max().clamp(min=1e-12))),
-            unit: float(total[d]),
-        }
-        row |= {"GiB": float(sums[1][d])}
-        rows.append(row | {"heaviest tables": [f"{names[shares.table[p]]} {float(size[p]):.3g}" for p in heaviest]})
-    return rows
 
 
 def unmeasured_sentence(plan: Plan) -> str:

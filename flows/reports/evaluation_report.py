@@ -24,13 +24,12 @@ from dreamshard.testbeds.rounds import Steadiness
 from flows.reports.pages import markdown_table
 from flows.rules.promotion import gain_text
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import EvaluationReport, PlacerFigures, Subject
+from storage.run_records.report_store import EvaluationReport, PlacerFigures
 
 Table = list[dict[str, Any]]
 
 
 def make_report(
-    subject: Subject,
     rows: Sequence[EvaluationRow],
     reference: str,
     predictors: Mapping[str, DreamShardPlacer],
@@ -49,29 +48,19 @@ def make_report(
         others: fields of the report besides the figures.
     """
     main = [row for row in rows if model in (None, row.task.name)]
-    placed = [(row, placement_identity(row.task, row.placement)) for row in rows if row.placement]
-    heldout = [(row, identity) for row, identity in placed if identity not in known]
-    unseen = [row for row, _ in heldout]
-    figures = [_figures(name, main, unseen, predictors.get(name)) for name in _names(main)]
+    unseen = [row for row in rows if row.placement and placement_identity(row.task, row.placement) not in known]
+    names = list(dict.fromkeys(row.placer for row in main))
+    over: Over = "tasks" if model is None else "variants"
+    figures = [_figures(name, main, unseen, predictors.get(name)) for name in names]
     return EvaluationReport(
-        **vars(subject),
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
-        gains=_gains(rows, "tasks" if model is None else "variants"),
+        gains={a: {b: paired_comparison(rows, a, b, over) for b in names if b != a} for a in names},
         task_names=tuple(dict.fromkeys(row.task.name for row in rows)),
         model=model,
-        heldout_placements=len({(row.task.name, identity) for row, identity in heldout}),
+        heldout_placements=len({(row.task.name, row.placement) for row in unseen}),
         **others,
     )
-
-
-def _names(rows: Sequence[EvaluationRow]) -> list[str]:
-    return list(dict.fromkeys(row.placer for row in rows))
-
-
-def _gains(rows: Sequence[EvaluationRow], over: Over) -> dict[str, dict[str, PairedComparison]]:
-    names = _names(rows)
-    return {a: {b: paired_comparison(rows, a, b, over) for b in names if b != a} for a in names}
 
 
 def _figures(
@@ -104,14 +93,14 @@ def _finite(value: float) -> float | None:
 
 def outcome(report: EvaluationReport) -> dict[str, Any]:
     """The table of a report as fields of a flow's outcome."""
-    return {"testbed": report.hardware, "title": title(report), "table": placers_table(report)}
+    return {"testbed": report.measured_on.hardware, "title": title(report), "table": placers_table(report)}
 
 
 def title(report: EvaluationReport) -> str:
     """Captions of a report: its tables, the basis of its intervals, and the predicting network."""
     predict = sorted(report.predictors, key=lambda name: name != report.candidate)
     by = f"; all predicted by {predict[0]}" if report.training is not None and predict else ""
-    on = report.measured_on or report.hardware
+    on = report.measured_on
     if report.model is None:
         return f"Held-out tasks on {on}; 95 % intervals, paired by task{by}"
     variants = len(report.task_names) - 1
@@ -136,14 +125,6 @@ def placers_table(report: EvaluationReport) -> Table:
     return rows
 
 
-def pairs_table(report: EvaluationReport) -> Table:
-    """The gain of every placer over every other one."""
-    names = [line.placer for line in report.placers]
-    return [
-        {"placer": name} | {f"over {other}": gain_text(report.gain(name, other)) for other in names} for name in names
-    ]
-
-
 def evaluation_metrics(report: EvaluationReport) -> Metrics:
     """Figures of the candidate under the names that every version has in MLflow."""
     candidate, error = report.placer(report.candidate), report.placer(report.candidate).predicted_mape
@@ -156,19 +137,9 @@ def evaluation_metrics(report: EvaluationReport) -> Metrics:
     }
 
 
-def machine_metrics(report: EvaluationReport) -> Metrics:
-    """How steady the machine was."""
-    steady = report.steadiness
-    return {
-        "machine_level": report.level,
-        "machine_spread": steady.spread if steady else None,
-        "disturbed_rounds": steady.disturbed if steady else None,
-    }
-
-
-def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
+def steadiness_words(steadiness: Steadiness, level: float | None) -> str:
     """How steady the machine was while it measured; empty if costs were computed."""
-    if steadiness is None or steadiness.level_ms is None:
+    if steadiness.level_ms is None:
         return ""
     since = "" if level is None else f", at {level:.2f} times its cost in the training"
     spread = "" if steadiness.spread is None else f" varied by {steadiness.spread:.1%}"
@@ -195,8 +166,12 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> st
         prediction_sentence(report),
     ]
     if report.training is None:
-        parts += ["## Every pair: measured cost saved (95 % interval, paired by task)"]
-        parts += [markdown_table(pairs_table(report))]
+        names = [line.placer for line in report.placers]
+        pairs = [
+            {"placer": name} | {f"over {other}": gain_text(report.gain(name, other)) for other in names}
+            for name in names
+        ]
+        parts += ["## Every pair: measured cost saved (95 % interval, paired by task)", markdown_table(pairs)]
     parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
     return "\n\n".join(filter(None, parts))
 
@@ -228,6 +203,4 @@ def prediction_sentence(report: EvaluationReport) -> str:
 
 
 def _link(name: str, address: str) -> str:
-    if address.startswith("#"):  # of MLflow's own pages
-        return f"- [{name}]({address})"
-    return f"- {name}: {f'<{address}>' if address.startswith('http') else address}"
+    return f"- [{name}]({address})" if address.startswith(("#", "http")) else f"- {name}: {address}"

@@ -10,6 +10,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from flows.reports import evaluation_report, pages
 from flows.rules.dataset_diff import diff_datasets
+from flows.runtime.tasks import retried_task
 from storage.lake.ingested import Ingested
 from storage.mlflow_store import LONGEST, registration, registry, runs
 from storage.mlflow_store.registry import Version
@@ -29,27 +30,38 @@ PREFECT_RUN = "prefect_run"
 """Tag of a run and a version: the address of the Prefect run that made it, or its id if it has no page."""
 
 
+@retried_task("log tables")
 def log_ingested(run: Run, ingested: Ingested, source: str) -> None:
     """The tables as an input of the run, whose digest is their dataset's version, and how many of them were new."""
     _log_tables(run, ingested.tables, source, ingested.dataset)
     run.log_params({"tables_new": ingested.new, "tables_reused": ingested.reused})
 
 
+@retried_task("log evaluation")
 def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
     """An evaluation of a training on its run: figures, table, and the held-out tasks as an input."""
     report = report_store.load(store, evaluation)
     run.log_table(evaluation_report.placers_table(report))
-    run.log_metrics(evaluation_report.evaluation_metrics(report) | evaluation_report.machine_metrics(report))
+    run.log_metrics(evaluation_report.evaluation_metrics(report))
+    steady = report.steadiness
+    run.log_metrics(
+        {"machine_level": report.level, "machine_spread": steady.spread, "disturbed_rounds": steady.disturbed}
+    )
     _log_tasks(run, report)
 
 
-def log_comparison(store: Store, run: Run, report: EvaluationReport, page: str) -> None:
-    """A comparison: page and table on its run, which its versions name."""
+@retried_task("show comparison")
+def log_comparison(store: Store, run: Run, comparison: str) -> None:
+    """A comparison: page, artifact and table on its run, which its versions name."""
+    report = report_store.load(store, comparison)
+    sentence = evaluation_report.heldout_sentence(report)
+    page = evaluation_report.page(report, sentence, {})
     run.log_table(evaluation_report.placers_table(report))
     run.tracking.log_text(run.id, pages.html_page(page), "comparison.html")
     _log_tasks(run, report)
     for uri in report.versions.values():
         registry.tag(store, uri, {"comparison": report.key})
+    pages.publish(page, "dreamshard-comparison", sentence)
 
 
 def register(store: Store, run: Run, report: EvaluationReport) -> Version:
@@ -62,8 +74,7 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
     known = (each for each in registry.versions(store) if (each.training, each.iteration) == (training, iteration))
     version = next(known, None)
     if version is None:
-        *earlier, last = checkpoints.history(store, training)[:iteration]
-        for step, figures in enumerate([*earlier, last], start=1):
+        for step, figures in enumerate(checkpoints.history(store, training)[:iteration], start=1):
             run.log_metrics({name: figures.get(name) for name in CURVES}, step)
         made_of = trainings.read(store, training)
         placer = checkpoints.placer(store, training, iteration, made_of.recipe.evaluation.budget_ms)
@@ -112,13 +123,10 @@ def log_report(
     registry.describe(store, version.uri, report=about)  # last: then all of it is there
 
 
-def addresses(store: Store, run: Run, evaluation: str, training: str) -> dict[str, str]:
-    """Addresses of everything that a chain has written, for people."""
+def addresses(store: Store, run: Run, evaluation: str) -> dict[str, str]:
+    """Addresses of the evaluation and the runs, for people."""
     prefect_run = run.data.tags.get(PREFECT_RUN, "")
     return {
-        "lake": str(store.lake_root),
-        "catalog": str(store.catalog_path),
-        "checkpoints": str(checkpoints.folder(store, training)),
         "evaluation": str(report_store.path(store, evaluation)),
         "MLflow run": run.address,
         **({"Prefect run": prefect_run} if prefect_run.startswith("http") else {}),

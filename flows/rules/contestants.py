@@ -100,8 +100,10 @@ def of_training(
     if whole in installed_rivals():
         may_split = isinstance(candidate, DreamShardPlacer) and candidate.columns and candidate.inference == "search"
         most = max(len(task.tables) for task in tasks)
-        names += [whole, *([columns] if may_split and most <= MOST_IN_COLUMNS else ())]
-        if may_split and most > MOST_IN_COLUMNS:
+        names.append(whole)
+        if may_split and most <= MOST_IN_COLUMNS:
+            names.append(columns)
+        elif may_split:
             notes.append(
                 f"{columns} was left out: a task has {most} tables, and with more than {MOST_IN_COLUMNS} TorchRec's planner "
                 "takes more than about 10 seconds to plan columns; to measure it all the same, name it in "

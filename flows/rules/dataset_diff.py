@@ -14,24 +14,6 @@ KINDS = ("added", "removed", "resized", "drifted")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriftThresholds:
-    """Least changes that count; 0 for any change.
-
-    Attributes:
-        pooling: relative change of a table's pooling factor, 0.1 for 10 %.
-        reuse: share of a table's distinct rows that change their bin.
-        share: changed share of the tables for the whole dataset to count as changed, 1 for all.
-    """
-
-    pooling: float = 0.1
-    reuse: float = 0.1
-    share: float = 0.0
-
-
-USUAL = DriftThresholds()
-
-
-@dataclass(frozen=True, kw_only=True)
 class TableChange:
     """One changed table; pairs are before and after, 0 if the table does not exist.
 
@@ -50,18 +32,17 @@ class TableChange:
     reuse: float
     weight: float
 
-    def counts(self, limits: DriftThresholds) -> bool:
+    def counts(self, pooling: float, reuse: float) -> bool:
         """Whether it is more than noise."""
         before, after = self.pooling_factor
         drift = abs(after - before) / before if before else math.inf * (after > 0)
-        return self.kind != "drifted" or _reaches(drift, limits.pooling) or _reaches(self.reuse, limits.reuse)
+        return self.kind != "drifted" or _reaches(drift, pooling) or _reaches(self.reuse, reuse)
 
     def row(self) -> dict[str, str]:
         """The change as a row of a table for people."""
-        existing = slice(self.kind == "added", 1 if self.kind == "removed" else 2)
 
         def pair(values: tuple[Any, Any], form: str) -> str:
-            return " -> ".join(dict.fromkeys(format(value, form) for value in values[existing]))
+            return " -> ".join(dict.fromkeys(format(value, form) for value in values))
 
         return {
             "table": self.name,
@@ -69,7 +50,7 @@ class TableChange:
             "rows": pair(self.rows, ","),
             "dim": pair(self.dim, ","),
             "pooling factor": pair(self.pooling_factor, ",.4g"),
-            "reuse moved": "-" if self.kind in ("added", "removed") else f"{self.reuse:.1%}",
+            "reuse moved": f"{self.reuse:.1%}",
             "share of the dataset": f"{self.weight:.2%}",
         }
 
@@ -117,13 +98,17 @@ class DatasetDiff:
         return f"{counts} ({tables}), most of all {self.changes[0].name}, {self.changes[0].kind}"
 
 
-def diff_datasets(before: Tables | None, after: Tables, limits: DriftThresholds = USUAL) -> DatasetDiff:
-    """Changes from `before` to `after`; tables are matched by name.
+def diff_datasets(
+    before: Tables | None, after: Tables, *, pooling: float = 0.1, reuse: float = 0.1, share: float = 0.0
+) -> DatasetDiff:
+    """Changes from `before` to `after`; tables are matched by name. Limits are the least changes that count; 0 for any.
 
     Args:
         before: dataset that was trained on, or None if there is none.
         after: current dataset.
-        limits: least changes that count.
+        pooling: relative change of a table's pooling factor, 0.1 for 10 %.
+        reuse: share of a table's distinct rows that change their bin.
+        share: changed share of the tables for the whole dataset to count as changed, 1 for all.
     """
     if before is None:
         return DatasetDiff(changes=(), num_before=0, num_after=len(after), matters=True)
@@ -131,8 +116,10 @@ def diff_datasets(before: Tables | None, after: Tables, limits: DriftThresholds 
     work = max(float((before.pooling_factor.double() * before.dim).sum()), 1e-12)
     memory = float((before.rows * before.dim).sum())
     changes = [_change(name, old.get(name), new.get(name), work, memory) for name in old | new]
-    changes = sorted((each for each in changes if each.counts(limits)), key=lambda each: (-each.weight, each.name))
-    matters = _reaches(len(changes) / max(len(before), len(after)), limits.share)
+    changes = sorted(
+        (each for each in changes if each.counts(pooling, reuse)), key=lambda each: (-each.weight, each.name)
+    )
+    matters = _reaches(len(changes) / max(len(before), len(after)), share)
     return DatasetDiff(changes=tuple(changes), num_before=len(before), num_after=len(after), matters=matters)
 
 

@@ -4,9 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dreamshard.evaluation import PairedComparison
-from dreamshard.recipes import RECIPES
 from storage.mlflow_store.registry import REPLACED, Version
-from storage.run_records.trainings import Training
 
 FALSE_ALARMS = 0.025
 """Largest probability that a candidate as good as a champion ever replaces it, however many nights it is compared.
@@ -20,7 +18,6 @@ Code = Literal[
     "beats_champion",
     "replaces_provisional",
     "not_significant",
-    "champion_changed",
     "champion_not_compared",
     "better_than_baseline",
     "worse_than_baseline",
@@ -101,6 +98,11 @@ class Decision:
     provisional: str = ""
 
     @property
+    def standing(self) -> str:
+        """The alias for people."""
+        return "provisional champion" if self.alias == "champion" and self.provisional else self.alias
+
+    @property
     def reason(self) -> str:
         """The decision in one sentence, for people."""
         until = ", provisional until shown to be cheaper than a rule of thumb" if self.provisional else ""
@@ -110,7 +112,6 @@ class Decision:
             "not_significant": "costs more than the champion"
             if self.gain and self.gain.measured.is_worse
             else "does not beat the champion significantly",
-            "champion_changed": f"not compared with version {self.in_use}, which has replaced {self.rival} since",
             "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
             "better_than_baseline": f"first champion{until}",
             "worse_than_baseline": "first champion, provisional: more expensive than a rule of thumb",
@@ -143,20 +144,18 @@ def decide(
         in_use: number of the champion now.
         is_rival_provisional: whether the champion in the evaluation is a provisional one.
     """
-    decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use)
+    decision = Decision(alias="challenger", code="champion_not_compared", rival=rival, in_use=in_use)
+    if in_use not in (None, rival):
+        return decision
     doubt = "" if over_rule.is_shown else str(over_rule)
     of_rule = replace(decision, gain=over_rule, provisional=doubt)
     if over_rival is not None:
-        if in_use not in (None, rival):
-            return decision
         if over_rival.is_shown:
             kept = doubt if is_rival_provisional else ""
             return replace(decision, alias="champion", code="beats_champion", gain=over_rival, provisional=kept)
         if is_rival_provisional and over_rule.is_shown and over_rival.measured.is_positive:
             return replace(of_rule, alias="champion", code="replaces_provisional")
         return replace(decision, code="not_significant", gain=over_rival)
-    if in_use is not None:
-        return replace(of_rule, code="champion_not_compared")
     gain = over_rule.measured
     code: Code = "better_than_baseline" if gain.is_positive else "worse_than_baseline"
     return replace(of_rule, alias="champion" if gain.fits else "challenger", code=code)
@@ -166,9 +165,8 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
     """Why an evaluation must not make a version champion, with the command that does; empty if there is no reason.
 
     A champion that a person replaced stays out of use: the same tables give the same version and the same figures, so
-    the next retraining would undo the person's decision. A champion of tables that a person named is not replaced by
-    one of a recipe's own tables, however well that one places them. A version that predicts badly may have placed these
-    tables well by luck.
+    the next retraining would undo the person's decision. A version that predicts badly may have placed these tables well
+    by luck.
 
     Args:
         in_use: the champion; None if there is none.
@@ -183,16 +181,4 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
             "placements of other tables can be trusted: measure more placements (--recipe, or more iterations), or look at "
             f"its report; {command} promotes it anyway"
         )
-    if in_use is None or _is_named(version.made_of) or not _is_named(in_use.made_of):
-        return ""
-    return (
-        f"trained on {version.made_of.source}, the tables of recipe {version.made_of.recipe.name} itself, while champion "
-        f"version {in_use.number} was trained on {in_use.made_of.source}, which a user named; {command} promotes it "
-        "anyway"
-    )
-
-
-def _is_named(made_of: Training) -> bool:
-    """Whether a person named the tables to train on, rather than taking the recipe's own."""
-    name = made_of.recipe.name
-    return name not in RECIPES or made_of.source != RECIPES[name].workload.source
+    return ""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.costs import SIMULATED, is_simulated
-from dreamshard.recipes import Recipe
+from dreamshard.costs import is_simulated
+from dreamshard.recipes import Recipe, recipe
 from dreamshard.testbeds import is_testbed
 from dreamshard.workloads import known_as
 from dreamshard.workloads.task_sampling import split_tables
@@ -74,12 +74,13 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
 
 
 def _check_name(known: Sequence[Version], training: Training) -> None:
-    """Refuse a name that was not given and is of other tables already."""
+    """Refuse a name that is of other tables already, unless both the name and the new tables are given."""
     others = {each.made_of.source for each in known if each.model == training.model}
-    if others and not training.recipe.model and training.source not in map(known_as, others):
+    is_given = training.recipe.model and training.source != recipe(training.recipe.name).workload.source
+    if others and not is_given and training.source not in map(known_as, others):
         raise ValueError(
-            f"model {training.model} has tables of {min(others)}; give --model {training.model} if {training.source} "
-            "replaces them, otherwise another name"
+            f"model {training.model} has tables of {min(others)}; give --source and --model {training.model} if "
+            f"{training.source} replaces them, otherwise another name"
         )
 
 
@@ -137,6 +138,5 @@ def version_in_use(store: Store, config: Recipe) -> Version | None:
 
 def _is_on(made_of: Training, config: Recipe) -> bool:
     is_same = is_testbed(config.testbed, made_of.testbed.kind, made_of.testbed.identity)
-    is_auto = config.testbed == "auto"  # never simulated
-    is_other = is_auto and (made_of.testbed.kind == SIMULATED or is_simulated(made_of.testbed.identity))
+    is_other = config.testbed == "auto" and is_simulated(made_of.testbed.identity)  # `auto` never simulates
     return is_same and not is_other and made_of.recipe.tasks.num_devices == config.tasks.num_devices

@@ -15,7 +15,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings
 
-from flows.runtime.progress import announce
+from flows.runtime.tasks import announce
 from storage.store import Store
 
 REGISTRY = "dreamshard-registry"

@@ -13,7 +13,6 @@ from typing import Any
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 VARIABLE = "DREAMSHARD_TASK_RUNNER"
-THREADS = "threads"
 
 
 def task_runner() -> TaskRunner[Any]:
@@ -22,11 +21,12 @@ def task_runner() -> TaskRunner[Any]:
     Raises:
         ValueError: there is no such runner, or its extra is not installed.
     """
-    if os.environ.get(VARIABLE, THREADS) == THREADS:
+    wanted = os.environ.get(VARIABLE, "threads")
+    if wanted == "threads":
         return ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
-    kind, _, address = os.environ[VARIABLE].partition(":")
+    kind, _, address = wanted.partition(":")
     if kind != "ray" or not address:
-        raise ValueError(f"{VARIABLE} is {os.environ[VARIABLE]!r}; give threads, ray:auto or ray:ray://HOST:PORT")
+        raise ValueError(f"{VARIABLE} is {wanted!r}; give threads, ray:auto or ray:ray://HOST:PORT")
     try:
         from prefect_ray import RayTaskRunner
     except ImportError as error:

@@ -84,7 +84,11 @@ def shared_testbed(store: Store, reference: TestbedReference) -> Iterator[Testbe
         return
     if reference not in shared:
         _close(shared)
-        shared[reference] = _opened(store, reference)
+        testbed, ending = open_reference(store, reference), ExitStack()
+        if testbed.capacity(reference.num_devices).kind == "gpu":  # others must not measure while it holds memory
+            ending.enter_context(run_locks.measuring())
+        ending.callback(testbed.close)
+        shared[reference] = testbed, ending
     try:
         yield shared[reference][0]
     except BaseException:
@@ -162,15 +166,6 @@ def _wanted(config: Recipe, dataset: str, batch_size: int, seed: int) -> Testbed
         seed=seed,
         measure=config.measure,
     )
-
-
-def _opened(store: Store, reference: TestbedReference) -> tuple[Testbed, ExitStack]:
-    """The testbed, which keeps all other processes from measuring while it holds memory of GPUs."""
-    testbed, ending = open_reference(store, reference), ExitStack()
-    if testbed.capacity(reference.num_devices).kind == "gpu":
-        ending.enter_context(run_locks.measuring())
-    ending.callback(testbed.close)
-    return testbed, ending
 
 
 def _close(shared: Shared) -> None:

@@ -46,7 +46,16 @@ def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[
         RuntimeError: Prefect refuses a deployment.
     """
     with temporary_settings({PREFECT_API_URL: server}), get_client(sync_client=True) as client:
-        block = None if notify is None else _block(client, notify)
+        block = None
+        if notify is not None:
+            kind, _, name = notify.partition("/")
+            try:
+                block = client.read_block_document_by_name(name, kind).id
+            except ObjectNotFound as error:
+                raise ValueError(
+                    f"Prefect has no notification block {notify}; make one on its page Blocks, and give its TYPE/NAME, such "
+                    "as slack-webhook/team"
+                ) from error
         with suppress(ObjectAlreadyExists):  # of whatever type, with whatever settings
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
         client.upsert_global_concurrency_limit_by_name(REGISTRY, 1)
@@ -101,17 +110,6 @@ def leave_out_null_defaults(client: SyncPrefectClient) -> None:
             if field.get("default", ...) is None:
                 del field["default"]
         client.update_deployment(each.id, DeploymentUpdate(parameter_openapi_schema=schema))
-
-
-def _block(client: SyncPrefectClient, notify: str) -> UUID:
-    kind, _, name = notify.partition("/")
-    try:
-        return client.read_block_document_by_name(name, kind).id
-    except ObjectNotFound as error:
-        raise ValueError(
-            f"Prefect has no notification block {notify}; make one on its page Blocks, and give its TYPE/NAME, such as "
-            "slack-webhook/team"
-        ) from error
 
 
 def _deploy_flows(model: str, setting: Mapping[str, Any]) -> None:

@@ -60,12 +60,12 @@ def keep_state(lake: Lake, source: str, key: str, fingerprints: Sequence[str], t
     remove(list_files(lake.root / "ingested" / key, "*.parquet"))
 
 
-def read_state(lake: Lake, key: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Names and fingerprints of the tables of a state in the source's order, or None if it was never ingested."""
+def read_fingerprints(lake: Lake, key: str) -> list[str] | None:
+    """Fingerprints of the tables of a state in the source's order, or None if it was never ingested."""
     if not _state(lake, key).exists():
         return None
-    rows = read_parquet(_state(lake, key))
-    return tuple(rows.column("name").to_pylist()), tuple(rows.column("fingerprint").to_pylist())
+    fingerprints: list[str] = read_parquet(_state(lake, key)).column("fingerprint").to_pylist()
+    return fingerprints
 
 
 def known_tables(lake: Lake, source: str, key: str, fingerprints: Sequence[str], *, lookups: bool) -> dict[str, Tables]:

@@ -236,13 +236,17 @@ class Lake:
         Raises:
             ValueError: a file cannot be read, or the samples' dataset is not in the lake.
         """
-        found = self._round_rows(run_key)
+        files = list_files(self.root / "cost_samples", f"*/*/{quote(run_key, safe='')}.*.parquet")
+        found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
+        found.sort(key=lambda row: (row["iteration"], row["created_at"]))
         return rows.samples_from_rows(found, self.read_dataset(found[0]["dataset_version"])) if found else []
 
     def round_costs(self, run_key: str) -> list[RoundCost]:
         """Costs of all rounds of a training or evaluation; infinite if a shard did not fit."""
-        rounds = {row["sample_id"]: row for row in self._round_rows(run_key)}.values()
-        return [RoundCost(row["measurement_id"], row["is_reference"], row["overall_ms"] or math.inf) for row in rounds]
+        return [
+            RoundCost((each.task.name, each.placement, each.repeat), each.is_reference, each.overall_ms)
+            for each in self.read_rounds(run_key)
+        ]
 
     def write_exchanges(self, links: str, samples: Sequence[ExchangeSample]) -> None:
         """Write all-to-alls measured alone, which serve every training on these links.
@@ -327,11 +331,6 @@ class Lake:
             for t, (forward, backward) in enumerate(placer.alone_ms(tables).double().tolist())
         ]
         write_rows(path, "table_estimates", content)
-
-    def _round_rows(self, run_key: str) -> list[rows.Row]:
-        files = list_files(self.root / "cost_samples", f"*/*/{quote(run_key, safe='')}.*.parquet")
-        found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
-        return sorted(found, key=lambda row: (row["iteration"], row["created_at"]))
 
     def _dataset_path(self, version: str) -> AnyPath:
         return hive_folder(self.root / "tables", dataset_version=version) / "tables.parquet"

@@ -364,15 +364,17 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     return placer
 
 
-def version_rows(settings: Settings) -> list[dict[str, Any]]:
-    """All versions side by side, newest first.
+def version_rows(settings: Settings, known: list[Version] | None = None) -> list[dict[str, Any]]:
+    """Versions side by side: by default all, newest first.
 
     Returns:
         Of each: its reference, standing (in words), the columns of the view `versions`, and every metric by name.
     """
-    rows = _rows(settings, versions(settings))
-    columns = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name) for name in columns} for row in rows]
+    from storage.mlflow_store.runs import data_of_runs
+
+    known = versions(settings) if known is None else known
+    data = data_of_runs(settings, [each.run for each in known])
+    return [_row(each, *data.get(each.run, ({}, {}))) for each in known]
 
 
 def version_in_full(settings: Settings, name: str, model: str = "") -> dict[str, Any]:
@@ -385,7 +387,7 @@ def version_in_full(settings: Settings, name: str, model: str = "") -> dict[str,
         ValueError: there is no such version; the message lists the existing ones.
     """
     found = find(settings, name, model)
-    (row,) = _rows(settings, [found])
+    (row,) = version_rows(settings, [found])
     tags = {name: value for name, value in sorted(found.tags.items()) if name not in (*row, MADE_OF)}
     return row | {"tags": tags, "description": found.description}
 
@@ -398,13 +400,6 @@ def write_versions(settings: Settings) -> None:
     table = pa.Table.from_pylist(version_rows(settings)[::-1], schema=datasets()["versions"])
     if not path.exists() or read_parquet(path) != table:
         write_parquet(path, table)
-
-
-def _rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
-    from storage.mlflow_store.runs import data_of_runs
-
-    data = data_of_runs(settings, [each.run for each in known])
-    return [_row(each, *data.get(each.run, ({}, {}))) for each in known]
 
 
 def _row(version: Version, params: Mapping[str, str], metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ all, on a disk as on an object store.
 """
 
 import io
-import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,8 +21,6 @@ from storage.store import Store
 Metrics = dict[str, float | None]
 """Figures by their names in MLflow, which has none for None."""
 
-_ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
-
 
 def folder(store: Store, key: str) -> AnyPath:
     """The folder of the training run `key`."""
@@ -32,8 +29,8 @@ def folder(store: Store, key: str) -> AnyPath:
 
 def last_iteration(store: Store, key: str) -> int | None:
     """The newest iteration of the training run, or None before its start."""
-    names = (_ITERATION.fullmatch(path.name) for path in list_files(folder(store, key), "iteration_*.zip"))
-    return max((int(match[1]) for match in names if match), default=None)
+    names = (path.stem for path in list_files(folder(store, key), "iteration_*.zip"))
+    return max((int(name.removeprefix("iteration_")) for name in names), default=None)
 
 
 def save(store: Store, key: str, name: str, state: TrainingState, metrics: Metrics) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pydantic import computed_field
 
 from dreamshard.plan import Name, Plan
-from storage.filesystem import AnyPath, list_files, writing
+from storage.filesystem import AnyPath, list_files, write_text
 from storage.store import Store
 
 PREVIOUS = "previous"
@@ -78,6 +78,5 @@ def read(store: Store, model: str, name: str) -> ModelPlan:
 def write(store: Store, plan: ModelPlan, name: int | str) -> AnyPath:
     """Write a plan under its number, or as the one in use (`current`); a reader sees all of it or the one before."""
     file = path(store, plan.model, name)
-    with writing(file) as opened:
-        opened.write(plan.to_json().encode())
+    write_text(file, plan.to_json())
     return file

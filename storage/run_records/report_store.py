@@ -41,44 +41,21 @@ class PlacerFigures:
     predicted_mape: float | None = None
     is_split: bool = False
 
-    @property
-    def fits(self) -> bool:
-        """Whether every placement fitted its devices."""
-        return self.overall_ms is not None
-
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """What is evaluated, and on which tasks.
+class EvaluationReport:
+    """Placers measured on the same held-out tasks.
 
     Attributes:
         key: names the report and its rows in the lake.
         dataset: version of the tables.
         tasks: key of the task sets.
-        testbed: kind of testbed.
-        hardware: hardware that is measured.
+        measured_on: devices, setting and library versions of the measurements.
+        steadiness: how steady the machine was.
         training: training of the candidate; None in a comparison of versions, as are the next two fields.
         iteration: number of iterations after which the candidate was taken.
         rival: version of the champion that the candidate has to beat; None if there is none.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
-    """
-
-    key: str
-    dataset: str
-    tasks: str
-    testbed: str
-    hardware: str
-    training: str | None = None
-    iteration: int | None = None
-    rival: str | None = None
-    unseen_tables: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationReport(Subject):
-    """Placers measured on the same held-out tasks.
-
-    Attributes:
         reference: placer that gains are reported over.
         placers: figures of each placer, most expensive first.
         gains: gain of each placer over each other one: on held-out tasks of a pool, or on a fixed model and variants of it.
@@ -87,12 +64,19 @@ class EvaluationReport(Subject):
         heldout_placements: placements behind the prediction errors, none of which was trained on.
         versions: URI of each registered version, by placer.
         caveat: reason to doubt the comparison; empty if there is none.
-        measured_on: devices, setting and library versions of the measurements.
         candidate: the placer of the training, by its algorithm.
-        steadiness: how steady the machine was.
         level: cost of the reference placement over its cost in the training; None in a comparison.
     """
 
+    key: str
+    dataset: str
+    tasks: str
+    measured_on: MeasuredOn
+    steadiness: Steadiness
+    training: str | None = None
+    iteration: int | None = None
+    rival: str | None = None
+    unseen_tables: int | None = None
     reference: str
     placers: tuple[PlacerFigures, ...]
     gains: Mapping[str, Mapping[str, PairedComparison]]
@@ -101,9 +85,7 @@ class EvaluationReport(Subject):
     heldout_placements: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     caveat: str = ""
-    measured_on: MeasuredOn | None = None
     candidate: str = CANDIDATE
-    steadiness: Steadiness | None = None
     level: float | None = None
 
     @property
@@ -152,34 +134,10 @@ def mark_newest(store: Store, training: str, key: str) -> None:
     write_json(_newest(store, training), {"key": key})
 
 
-def is_evaluated(store: Store, training: str) -> bool:
-    """Whether a training has a report."""
-    return bool(_newest(store, training).exists())
-
-
-def newest(store: Store, training: str) -> EvaluationReport:
-    """The report of a training that was requested last.
-
-    Raises:
-        ValueError: the training has not been evaluated.
-    """
-    if not is_evaluated(store, training):
-        raise ValueError(f"training {training} has not been evaluated; run `dreamshard evaluate`")
-    return load(store, read_json(_newest(store, training))["key"])
-
-
-def require_iteration(report: EvaluationReport, iteration: int) -> None:
-    """Check that the report evaluates the training's last iteration: what is registered must be what was measured.
-
-    Raises:
-        ValueError: training has continued since.
-    """
-    if report.iteration != iteration:
-        raise ValueError(
-            f"training {report.training} is at iteration {iteration}, but its evaluation is of iteration "
-            f"{report.iteration}, so the figures are not those of the placer to promote; run `dreamshard evaluate` again, "
-            "then `register`"
-        )
+def newest(store: Store, training: str) -> EvaluationReport | None:
+    """The report of a training that was requested last; None before the first. Raises like `load`."""
+    named = _newest(store, training)
+    return load(store, read_json(named)["key"]) if named.exists() else None
 
 
 def _newest(store: Store, training: str) -> AnyPath:

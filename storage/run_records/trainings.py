@@ -14,7 +14,7 @@ from dreamshard.costs import SIMULATED, CostSample, is_simulated, library_versio
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.training import TrainingConfig
-from storage.filesystem import writing
+from storage.filesystem import write_text
 from storage.store import Store
 from storage.version_names import in_words, number_of
 
@@ -229,8 +229,7 @@ def source_label(source: str) -> str:
 
 def write(store: Store, key: str, training: Training) -> None:
     """Keep what a training is made of."""
-    with writing(store.checkpoints / key / RECORD) as file:
-        file.write(training.to_json().encode())
+    write_text(store.checkpoints / key / RECORD, training.to_json())
 
 
 def read(store: Store, key: str) -> Training:
@@ -249,20 +248,13 @@ def earlier_samples(store: Store, key: str) -> list[CostSample]:
     return [sample for sample in samples if sample.versions.items() <= now.items()]
 
 
-def effort(store: Store, key: str) -> dict[str, int]:
-    """Placements that a training measured, earlier samples that it re-used, and measurements fewer than from scratch."""
-    training, made = read(store, key), len(store.lake.read_cost_samples(key))
-    return {
-        "measurements_made": made,
-        "measurements_reused": len(earlier_samples(store, key)),
-        "measurements_saved": max(0, training.recipe.training.measurements - made) if training.warm else 0,
-    }
-
-
 def effort_sentence(store: Store, key: str) -> str:
-    """The effort of a training for people."""
-    made, reused, saved = effort(store, key).values()
-    warm = read(store, key).warm
-    if warm is None:
+    """Placements that a training measured; earlier samples that it re-used, and measurements fewer than from scratch."""
+    training, made = read(store, key), len(store.lake.read_cost_samples(key))
+    if training.warm is None:
         return f"from scratch: {made} measurements"
-    return f"warm from {in_words(warm.version)}: {reused} cost samples re-used, {saved} of {saved + made} measurements saved"
+    reused, saved = len(earlier_samples(store, key)), max(0, training.recipe.training.measurements - made)
+    return (
+        f"warm from {in_words(training.warm.version)}: {reused} cost samples re-used, {saved} of {saved + made} "
+        "measurements saved"
+    )

@@ -98,7 +98,7 @@ def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model):
 
 @pytest.mark.parametrize("options", [("--current", "absent.json"), ("--mode", "pool", "--current", "plan.json")])
 def test_a_wrong_plan_in_use_fails_before_anything_is_measured(model: Model, options, mlflow_home):
-    home, plan = mlflow_home(), model.first["where"]["lake"] and str(model.home / options[-1])
+    home, plan = mlflow_home(), str(model.home / options[-1])
     done = model.dreamshard("run", *OPTIONS, *model.options, *options[:-1], plan, home=home)
     failed_with(done, "plan")
     assert not [*(home / "lake").rglob("cost_samples")]

@@ -15,7 +15,7 @@ from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.training.config import Algorithm
 from dreamshard.workloads import open_workload, statistics
-from flows import profile, stages, train
+from flows import stages, train
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainOptions
 from flows.rules import warm_start
@@ -71,10 +71,10 @@ class Home:
     def train(self, dataset: str) -> str:
         with disable_run_logger(), testbed_pool.shared_testbeds():
             training = stages.prepare.fn(self.store, self.config(), dataset, 0)
-            profile.start_training.fn(self.store, training)
+            train.start_training.fn(self.store, training)
             for iteration in range(1, trainings.read(self.store, training).config.iterations + 1):
                 if not checkpoints.is_complete(self.store, training, iteration):
-                    profile.measure_placements.fn(self.store, training, iteration)
+                    train.measure_placements.fn(self.store, training, iteration)
                     train.fit_cost_network.fn(self.store, training, iteration)
                     train.improve_policy.fn(self.store, training, iteration)
         return training

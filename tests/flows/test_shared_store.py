@@ -79,7 +79,7 @@ def test_the_store_has_the_whole_chain_and_the_home_none(outcome):
     assert any(path.endswith("artifacts/placer/weights.safetensors") for path in kept), "of the registered version"
     assert any(path.endswith(".html") for path in kept), "MLflow's pages"
     assert not [path for path in kept if path.startswith("lake/sample_buffer") or path.endswith(".tmp")]
-    assert outcome["where"]["lake"] == f"{STORE}/lake"
+    assert outcome["where"]["evaluation"].startswith(f"{STORE}/evaluations/")
     local = {path.relative_to(outcome["home"]).parts[0] for path in Path(outcome["home"]).rglob("*") if path.is_file()}
     assert not local & folders
 

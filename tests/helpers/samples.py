@@ -6,12 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.rounds import Steadiness
 from tests.helpers.tables import BATCH, tables_of
+
+_SETTING = {"precision": "fp32", "optimizer": "sgd", "batch_size": BATCH, "num_devices": 2}
+MEASURED: dict[str, Any] = {
+    "measured_on": MeasuredOn(testbed="simulated", hardware="a machine", **_SETTING),
+    "steadiness": Steadiness(rounds=0, disturbed=0.0),
+}
+"""Fields of a report."""
 
 
 def sample_of_phases(task: PlacementTask, placement: Placement, phases_ms: Tensor, **fields: Any) -> CostSample:

@@ -37,9 +37,3 @@ def test_new_gone_and_resized_tables_are_counted_apart(place):
     assert "of 1 tables move" in notes
     assert "new: fresh; of another size: t1; gone: gone" in notes
     assert {step["table"] for step in plan["moves"] if step["source"] is None} == {"fresh", "t1"}
-
-
-def test_a_plan_knows_the_rows_of_its_tables(place_tables, tmp_path):
-    assert place_tables(ALIKE, *A100, "--out", tmp_path / "plan.json")[0].returncode == 0
-    done, _ = place_tables(ALIKE.replace("t1,100000", "t1,200000"), *A100, "--current", tmp_path / "plan.json")
-    assert "of another size: t1" in done.notes

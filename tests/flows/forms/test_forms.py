@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
@@ -12,10 +13,10 @@ from dreamshard.training.config import ALGORITHMS
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, RetrainingOptions, RetrainOptions
 from flows.retrain import retrain
-from flows.servers.deployment import settings_of
+from flows.servers.deployment import DECLARED, settings_of
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
-FLOWS = ("ingest", "profile", "train", "evaluate", "promote", "compare", "place", "learn", "retrain", "watch", "prune")
+FLOWS = [each["entrypoint"] for each in yaml.safe_load(DECLARED.read_text())["deployments"]]
 SMOKE = RECIPES["smoke"]
 
 
@@ -28,10 +29,10 @@ def chosen(**options):
     return configure(RetrainOptions(recipe="smoke", **options))
 
 
-@pytest.mark.parametrize("name", FLOWS)
-def test_deployments_load_flows_whose_fields_are_described(name):
-    flow = load_flow_from_entrypoint(f"flows.{name}.{name}", use_placeholder_flow=False)
-    assert flow.name == name
+@pytest.mark.parametrize("entrypoint", FLOWS)
+def test_deployments_load_flows_whose_fields_are_described(entrypoint):
+    flow = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
+    assert flow.name == entrypoint.rpartition(".")[2]
     assert all(field["description"] for field in parameter_schema(flow).properties.values())
 
 

@@ -40,12 +40,6 @@ def test_a_cluster_costs_what_place_says(said, options):
     assert figures["sync_ms"] == 0
 
 
-def test_a_cluster_that_is_too_small_says_why(said):
-    small, large = said("what-if", "--hardware", "t4:1,a100:8", "--constraints", "memory_gb: {0: 1}", "--json")
-    assert (small["overall_ms"], large["infeasible"]) == (None, None)
-    assert small["infeasible"]
-
-
 def test_groups_take_their_share_of_the_batch_and_pay_for_syncing(said):
     at = ("--batch-size", "65536", "--json")
     whole, groups, rarely = (

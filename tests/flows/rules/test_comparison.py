@@ -3,7 +3,7 @@ from datetime import datetime
 
 import pytest
 
-from flows.rules import comparison
+from flows.rules import heldout
 from storage.run_records.trainings import Topology, Training
 from tests.helpers.tables import pool_of
 from tests.helpers.versions import training_of, version_of
@@ -25,11 +25,11 @@ def versions_of(*trainings: Training):
 def compared(monkeypatch: pytest.MonkeyPatch):
     """A function that gives the setting of a comparison of versions 1, 2, ..., of which 8 of 20 tables are held out."""
 
-    def fill(*trainings: Training, heldout: int = 8):
+    def fill(*trainings: Training, unseen: int = 8):
         pool = pool_of(20)
-        parts = pool.select(range(heldout, 20)), pool.select(range(heldout))
-        monkeypatch.setattr(comparison, "split_by_training", lambda *_: parts)
-        return comparison.setting_of(None, versions_of(*trainings))
+        parts = pool.select(range(unseen, 20)), pool.select(range(unseen))
+        monkeypatch.setattr(heldout, "split_by_training", lambda *_: parts)
+        return heldout.setting_of(None, versions_of(*trainings))
 
     return fill
 
@@ -47,15 +47,15 @@ def test_a_fixed_models_version_makes_all_compare_on_it(compared):
 
 
 def test_tasks_are_no_larger_than_the_held_out_tables(compared):
-    recipe, _, sentence = compared(MODEL, MODEL, heldout=3)
+    recipe, _, sentence = compared(MODEL, MODEL, unseen=3)
     assert (recipe.tasks.tables_per_task, "tasks of 3 tables" in sentence) == (3, True)
     with pytest.raises(ValueError):
-        compared(MODEL, MODEL, heldout=1)
+        compared(MODEL, MODEL, unseen=1)
 
 
 def test_predictions_of_other_hardware_than_measured_are_named():
     one, two = versions_of(RANKS, MODEL)
     ranks = Topology(testbed="cluster", hardware="a machine x4", num_devices=4)
-    assert "those of m version 2 of simulated h100 · 2 devices" in comparison.other_hardware([one, two], ranks)
-    assert comparison.other_hardware([one], ranks) == ""
-    assert "m version 1" in comparison.other_hardware([one], replace(ranks, num_devices=8))
+    assert "those of m version 2 of simulated h100 · 2 devices" in heldout.other_hardware([one, two], ranks)
+    assert heldout.other_hardware([one], ranks) == ""
+    assert "m version 1" in heldout.other_hardware([one], replace(ranks, num_devices=8))

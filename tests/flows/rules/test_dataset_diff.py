@@ -1,7 +1,7 @@
 import pytest
 
 from dreamshard.tables import Tables
-from flows.rules.dataset_diff import DriftThresholds, diff_datasets
+from flows.rules.dataset_diff import diff_datasets
 from tests.helpers.tables import tables_of
 
 ONCE = (1.0, 0.0)  # every distinct row is looked up once
@@ -54,12 +54,12 @@ def test_the_change_that_touches_most_of_the_dataset_comes_first():
 @pytest.mark.parametrize(("pooling", "drifted"), [(1.2, False), (1.25, True), (0.75, True), (0.8, False)])
 def test_a_pooling_factor_drifts_from_its_relative_threshold_on(pooling, drifted):
     after = tables(a=(100, 4, pooling, ONCE), b=(200, 8, 2.0, HALF), c=(300, 4, 1.0, ONCE))
-    assert diff_datasets(BEFORE, after, DriftThresholds(pooling=0.25)).matters is drifted
+    assert diff_datasets(BEFORE, after, pooling=0.25).matters is drifted
 
 
 @pytest.mark.parametrize(("threshold", "drifted"), [(0.2, True), (0.25, True), (0.3, False)])
 def test_reuse_drifts_by_the_share_of_rows_that_change_their_bin(threshold, drifted):
     after = tables(a=(100, 4, 1.0, ONCE), b=(200, 8, 2.0, (0.25, 0.75)), c=(300, 4, 1.0, ONCE))
-    diff = diff_datasets(BEFORE, after, DriftThresholds(reuse=threshold))
+    diff = diff_datasets(BEFORE, after, reuse=threshold)
     assert diff.matters is drifted
     assert [change.reuse for change in diff.changes] == ([0.25] if drifted else [])

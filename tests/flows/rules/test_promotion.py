@@ -42,7 +42,7 @@ def test_each_attempt_against_a_champion_needs_a_clearer_gain():
         (BETTER, None, {"in_use": 4}, "challenger", "champion_not_compared"),
         (UNCLEAR, BETTER, {}, "champion", "beats_champion"),
         (BETTER, replace(NEVER, fits=True), {}, "champion", "beats_champion"),  # the champion does not fit
-        (BETTER, BETTER, {"in_use": 4}, "challenger", "champion_changed"),
+        (BETTER, BETTER, {"in_use": 4}, "challenger", "champion_not_compared"),
         (BETTER, UNCLEAR, {}, "challenger", "not_significant"),
         (BETTER, NEVER, {}, "challenger", "not_significant"),
         (BETTER, UNCLEAR, {"is_rival_provisional": True}, "champion", "replaces_provisional"),

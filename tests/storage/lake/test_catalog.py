@@ -69,13 +69,6 @@ def test_placements_name_devices_and_a_testbeds_query_opens_its_files(settings, 
     assert rows[6:] == [("evaluation", "cluster", "random", n, d) for n, d in (("a", 0), ("d", 0), ("e", 1))]
 
 
-def test_a_query_that_fails_is_one_sentence_with_the_views(settings):
-    for sql in ("select nope from cost_samples", "selec 1", "select * from costs"):
-        with pytest.raises(ValueError) as caught:
-            query(settings, sql)
-        assert "\n" not in str(caught.value)
-
-
 def test_the_catalog_is_replaced_under_an_open_reader(settings, request, lake, task, version):
     counted = "select count(*) from cost_samples"
     catalog.write_catalog(settings)

@@ -6,7 +6,7 @@ from prefect.states import Failed
 
 from dreamshard.placer import NoPlacementError
 from dreamshard.testbeds.base import MeasurementError
-from flows.runtime.retries import may_pass
+from flows.runtime.tasks import may_pass
 
 
 def state(error: BaseException, cause: BaseException | None = None):

@@ -6,7 +6,7 @@ from dreamshard.recipes import RECIPES, MeasureConfig
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT
-from flows.profile import known_exchanges, measure_exchanges, start_training
+from flows.train import known_exchanges, measure_exchanges, start_training
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import iteration_name
 from storage.run_records.trainings import TestbedReference, Training

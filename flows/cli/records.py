@@ -1,12 +1,16 @@
-"""`dreamshard models`: versions side by side, or one in full."""
+"""`dreamshard models`, `sql` and `prune`: versions and measurements of the home, and its old files."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.markdown import Markdown
 
 from flows.cli import terminal
-from flows.cli.command import Json, command, open_home
+from flows.cli.command import Fields, Json, Positive, command, open_home
+from flows.forms.options import PruneOptions
+from storage import retention
+from storage.lake import catalog
 from storage.lake.schemas import datasets
 from storage.mlflow_store import registry
 from storage.version_names import in_words
@@ -71,3 +75,55 @@ def _show_version(version: dict[str, Any]) -> None:
     terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
     terminal.show_fields({name: value for name, value in (version | tags).items() if value not in (None, "")})
     terminal.OUT.print(Markdown(description))
+
+
+@command
+def sql(
+    query: str,
+    /,
+    *,
+    csv: Path | None = None,
+    parquet: Path | None = None,
+    rows: Positive = 1000,
+    as_json: Json = False,
+) -> None:
+    """Ask DuckDB over everything that was measured and registered.
+
+    Args:
+        query: Over versions, tables, table_costs, tasks, cost_samples, rounds, device_costs, placements, evaluations,
+            evaluated_devices, exchange_samples; `describe VIEW` lists the columns of one.
+        csv: Write CSV to this file instead.
+        parquet: Write Parquet to this file instead.
+        rows: Rows to print, also with --json; --csv and --parquet give all.
+    """
+    store = open_home(existing=True, reads_only=True)
+    with catalog.answering(store, query) as answer:
+        if csv is not None:
+            answer.write_csv(str(csv), header=True)
+            terminal.note(f"wrote {csv}")
+        if parquet is not None:
+            answer.write_parquet(str(parquet), compression="zstd")
+            terminal.note(f"wrote {parquet}")
+        if csv is None and parquet is None:
+            found = [dict(zip(answer.columns, row, strict=True)) for row in answer.limit(rows + 1).fetchall()]
+            (terminal.print_json if as_json else terminal.print_table)(found[:rows])
+            if len(found) > rows:
+                terminal.note(f"more than {rows} rows; --rows prints more, and --csv FILE and --parquet FILE give all")
+
+
+@command
+def prune(*, options: Annotated[PruneOptions, Fields] = PruneOptions(), as_json: Json = False) -> None:
+    """Remove old versions, lookups, samples, checkpoints, reports and leftovers of killed runs; a dry run without --delete.
+
+    Never what a kept version names (its training, evaluation and tables), what is in use, or the tables ingested last.
+    `dreamshard ingest` makes removed lookups again.
+    """
+    days = options.older_than_days
+    table = retention.prune(open_home(existing=True), **options.model_dump())
+    if as_json:
+        terminal.print_json(options.model_dump() | {"table": table})
+        return
+    done = "removed" if options.delete else "would be removed"
+    terminal.print_table(table, title=f"Older than {days} days and needed by no version: {done}")
+    if not options.delete and table[-1]["files"]:
+        terminal.say(f"Nothing was removed. To remove it: dreamshard prune --older-than-days {days} --delete")
