@@ -52,11 +52,9 @@ class EvaluationConfig:
 
     Attributes:
         budget_ms: work of the search, as in `Placer.place`.
-        rivals: whether to include the published rivals.
     """
 
     budget_ms: float | None = None
-    rivals: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn, is_simulated
-from dreamshard.evaluation import EvaluationRow, best_baseline, placement_identity
-from dreamshard.evaluation import evaluate as place_and_measure
+from dreamshard.evaluation import EvaluationRow, best_baseline, evaluate as place_and_measure, placement_identity
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan

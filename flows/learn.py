@@ -13,8 +13,7 @@ import fsspec
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import TRACED, CostSample
 from dreamshard.files.foreign import reading
-from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, preset_of
-from dreamshard.hardware.accelerator import hardware as hardware_of
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of, preset_of
 from dreamshard.plan import read_plan
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.base import TABLES_SHARE

@@ -18,10 +18,7 @@ from numpy.typing import NDArray
 
 from dreamshard.hardware import loads, roofline
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.roofline import Floats as Floats
-from dreamshard.hardware.roofline import copy_into as copy_into
-from dreamshard.hardware.roofline import inlined as inlined
-from dreamshard.hardware.roofline import jit as jit
+from dreamshard.hardware.roofline import Floats as Floats, copy_into as copy_into, inlined as inlined, jit as jit
 
 Ints = NDArray[np.int64]
 NETWORK, ROOFLINE, PAPER = 0, 1, 2

@@ -10,8 +10,7 @@ import torch
 from cyclopts import Parameter
 
 from dreamshard.costs import PHASES
-from dreamshard.explanation import Alternative, DeviceReason, TableReason
-from dreamshard.explanation import explain as explained
+from dreamshard.explanation import Alternative, DeviceReason, TableReason, explain as explained
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.tables import DEFAULT_BATCH
@@ -21,8 +20,7 @@ from flows.forms.options import LearnOptions, PlaceOptions, PlanOptions, WhatIfO
 from flows.placing import models, request
 from flows.placing.placers import choose
 from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
-from flows.placing.what_if import Cluster
-from flows.placing.what_if import what_if as figures_of
+from flows.placing.what_if import Cluster, what_if as figures_of
 
 OTHER_SETTING = 3
 """Exit code of `place` if the plan's costs are of another setting than the plan."""

@@ -13,8 +13,7 @@ from cyclopts import Parameter
 from flows.cli import terminal
 from flows.cli.command import Fields, Positive, command, open_home
 from flows.forms.options import RetrainingOptions
-from flows.servers.deployment import POOL
-from flows.servers.deployment import deploy as deploy_all
+from flows.servers.deployment import POOL, deploy as deploy_all
 from flows.servers.local import local_servers
 
 WORKER = ("prefect", "worker", "start", "--pool")

@@ -10,8 +10,7 @@ from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints
 from dreamshard.explanation import HOT_SHARE, uneven_ms
 from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
-from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
-from dreamshard.hardware.accelerator import hardware as hardware_of
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of
 from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError

@@ -21,8 +21,7 @@ from dreamshard.search.baselines import GreedyPlacer, baselines
 from dreamshard.tasks import PlacementTask
 from dreamshard.traces.learning import PRIOR_DEVICES, learn
 from tests.benchmarks.annealing import annealed_ms
-from tests.benchmarks.bench_real_gpu import Cell as Split
-from tests.benchmarks.bench_real_gpu import draw_tasks
+from tests.benchmarks.bench_real_gpu import Cell as Split, draw_tasks
 from tests.benchmarks.contest import DATA, QUICK, measured
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.pools import BATCH, Size, meta_tables, repeated, task_of

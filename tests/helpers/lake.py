@@ -7,8 +7,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from dreamshard.costs import CostSample
-from storage.lake import Lake, catalog
-from storage.lake import rows as records
+from storage.lake import Lake, catalog, rows as records
 from storage.lake.sample_buffer import append_measurements
 from storage.lake.schemas import datasets
 from storage.settings import Settings

@@ -6,8 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dreamshard.cost_model import Normaliser, StructuredCostNetwork
 from dreamshard.cost_model.compiled import TABLES, computes_ms

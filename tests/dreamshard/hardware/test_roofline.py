@@ -6,8 +6,7 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.costs import DeviceCosts
-from dreamshard.hardware import loads as at
-from dreamshard.hardware import roofline
+from dreamshard.hardware import loads as at, roofline
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.loads import placed_loads
 from dreamshard.hardware.roofline import (

@@ -2,8 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dreamshard.cost_model import PaperCostNetwork, TrainingDivergedError
 from dreamshard.policy.mdp import Episode, PolicyNetwork, log_probs, policy_gradient_loss, rollout, update

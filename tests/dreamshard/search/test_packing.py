@@ -5,8 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dreamshard.constraints import Constraints
 from dreamshard.placement import Placement

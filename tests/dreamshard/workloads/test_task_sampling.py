@@ -1,7 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from tests.helpers.tables import pool_of, sample_tasks, tables_of
