@@ -250,13 +250,16 @@ class ShardingOptions:
         found[self.ways.of_item[own]] = own
         return found
 
-    def first_within(self, menu: Menu, widest: int) -> Ints:
-        """`[I]` the first of each item's options, from a menu's first one on, that has no wider range; or the first one."""
+    def first_within(self, menu: Menu, most: float, of_range: Ints) -> Ints:
+        """`[I]` the first of each item's options, from a menu's first one on, whose ranges have at most so much `[R]`.
+
+        The first one for an item that has no such option, or whose first one is on several devices.
+        """
         first, on_devices = menu.first_option[:-1], menu.spread == ON_DEVICES
-        width = np.maximum.reduceat(self.ways.end - self.ways.start, menu.first_range[:-1])  # [O]
-        narrow = np.where((width <= widest) & on_devices, np.arange(len(width)), len(width))
-        narrow = np.minimum.accumulate(narrow[::-1])[::-1][first]  # the next one from there on
-        return np.where(on_devices[first] & (narrow < menu.last_option), narrow, first)
+        largest = np.maximum.reduceat(of_range, menu.first_range[:-1])  # [O]
+        able = np.where((largest <= most) & on_devices, np.arange(len(largest)), len(largest))
+        able = np.minimum.accumulate(able[::-1])[::-1][first]  # the next one from there on
+        return np.where(on_devices[first] & (able < menu.last_option), able, first)
 
     @property
     def are_whole(self) -> bool:

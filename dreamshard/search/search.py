@@ -42,7 +42,8 @@ _WORTH = 0.003  # share of the cost that a further sharding type must save
 _HOPELESS = (0.15, 0.04)  # above the best cost so far, of a start, and after a short search
 _HALVINGS = (*range(7), 62)  # of a device's memory: each range of a table fits that share if it can
 _BYTE_PRICES = 4.0 ** np.arange(-12, 13)  # of all bytes by the options on average, over the cost of all tables
-_BEYOND = 2**62
+_TIGHT = 0.6
+_LARGEST_RANGES = (2, 4, 8)
 _cost = attrgetter("cost_ms")
 IsLate = Callable[[], bool]
 Types = frozenset[ShardingType]
@@ -231,9 +232,12 @@ def _starts(options: ShardingOptions, option: Ints) -> list[Found]:
     found = [_greedy(menu, ANYTHING)]
     own_ms, width = balanced(menu).even
     found.append(_greedy(menu, Target(max(own_ms, menu.alone_ms.max()), _WIDTH * width)))
-    for widest in _WIDEST_RANGES if options.types & set(SPLIT_BY_COLUMNS) else ():
-        first = options.first_within(menu, widest)
-        own = menu._replace(first_option=np.append(first, menu.first_option[-1]))
+    width, room = options.ways.end - options.ways.start, menu.capacity.max()
+    limits = [(most, width) for most in _WIDEST_RANGES]
+    if int(options.task.table_bytes.sum()) > _TIGHT * menu.capacity.sum():
+        limits += [(room / parts, menu.size) for parts in _LARGEST_RANGES]
+    for most, of_range in limits if options.types & set(SPLIT_BY_COLUMNS) else ():
+        own = menu._replace(first_option=np.append(options.first_within(menu, most, of_range), menu.first_option[-1]))
         own_ms, width = balanced(own).even
         found += [_greedy(own, Target(own_ms * (1 + of_own), width * (1 + of_width))) for of_own, of_width in _MARGINS]
     return [each for each in found if each is not None]
