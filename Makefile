@@ -22,7 +22,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20 --durations-min=5
 QUICK := tests/dreamshard tests/storage/lake
 
-.PHONY: help run up check lint test test-all baseline bench pictures format lock audit install install-test clean
+.PHONY: help run up check lint test test-all baseline bench docs pictures format lock audit install install-test clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -55,8 +55,12 @@ baseline: install-test ## compare costs of plans and errors with the frozen ones
 bench: install-test ## measure quality and speed; figures go to tests/benchmarks/data
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks $(ARGS)
 
-pictures: install-test ## take the pictures of Prefect's and MLflow's pages in docs/pictures; needs chromium
+docs: $(VENV)/.installed-docs ## build the site of README, RESULTS and docs/ into site/; a broken link or reference fails
+	$(BIN)/python -m mkdocs build --strict
+
+pictures: install-test ## take the pictures of docs/pictures again: pages of Prefect and MLflow, plots; needs chromium
 	DREAMSHARD_PICTURES=docs/pictures $(PYTEST) tests/flows/test_browser.py $(ARGS)
+	$(BIN)/python docs/pictures/draw.py
 
 format: install-test ## format the code and apply the linter's fixes
 	$(BIN)/ruff format .
@@ -97,6 +101,10 @@ $(VENV)/.installed-$(EXTRA)-test: $(VENV)/.installed-$(EXTRA)
 	@echo "installing the test tools (once, less than a minute)"
 	@$(call locked,test)
 	@$(call locked,ray)
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed-$(EXTRA)
+	@$(call locked,docs)
 	@touch $@
 
 $(BIN)/python:

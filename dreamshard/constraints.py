@@ -43,6 +43,10 @@ class Constraints:
         memory_bytes_of: room for tables on single devices, instead of the task's. A device of 0 bytes holds no table, so
             data-parallel and row-wise are out.
         reserve_bytes: of each device's room, kept free for dense parameters and activations.
+
+    >>> bounded = ds.Constraints(pinned={"user": (0,)}, apart=(frozenset({"user", "item"}),))
+    >>> ds.place(replace(task, constraints=bounded), "a100").tables["item"].where
+    (1,)
     """
 
     sharding_types: tuple[ShardingType, ...] | None = None

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -70,21 +70,29 @@ class DeviceCosts:
 
     Attributes:
         spread: relative standard error of a device's sum, by which the devices differ from a prediction; 0 if measured.
+
+    >>> ds.DeviceCosts(torch.tensor([[1.0, 0.5, 0.5, 2.0], [1.0, 0.5, 0.5, 1.0]])).overall_ms()
+    tensor(4.)
     """
 
     phases_ms: Float[Tensor, "*B D 4"]
     spread: float = 0.0
+
+    @property
+    def seen(self) -> Bool[Tensor, "*B D"]:
+        """Devices that were measured; the phases of others are NaN."""
+        return ~self.phases_ms.isnan().any(-1)
 
     def device_ms(self) -> Float[Tensor, "*B D"]:
         """Sum of the phases per device."""
         return self.phases_ms.sum(dim=-1)
 
     def overall_ms(self) -> Float[Tensor, "*B"]:
-        """Sum of the slowest device, which all others wait for; with a spread, the mean over the devices' errors.
+        """Sum of the slowest device that was seen; all others wait for it. With a spread, the mean over the devices' errors.
 
         It is above each device's prediction if several are about as slow: one of them will be slower than predicted.
         """
-        device_ms = self.device_ms()[..., None]  # [*B, D, 1]
+        device_ms = self.device_ms().where(self.seen, 0.0)[..., None]  # [*B, D, 1]
         slowest = device_ms.max(dim=-2).values  # [*B, 1]
         if not self.spread:
             return slowest[..., 0]
@@ -147,6 +155,10 @@ class CostSample(Measurement):
         batch_size: training samples per pass.
         repeat: number of the independent measurement of the placement that the round belongs to, from 0.
         is_reference: whether it is of the placement that shows how steady the machine is; nothing learns from it.
+
+    >>> sample = testbed.measure(task, ds.Placement.whole([0, 1], 2))
+    >>> sample.overall_ms == float(sample.costs.device_ms().max())
+    True
     """
 
     task: PlacementTask
@@ -170,9 +182,7 @@ class CostSample(Measurement):
     @property
     def overall_ms(self) -> float:
         """Sum of the slowest device that was seen; infinite if a shard did not fit."""
-        if self.infeasible is not None:
-            return math.inf
-        return float(DeviceCosts(self.costs.phases_ms.nan_to_num(0.0)).overall_ms())
+        return math.inf if self.infeasible is not None else float(self.costs.overall_ms())
 
     def of_whole_tables(self) -> "CostSample":
         """The same with shards as tables of their own, each whole on its device."""

@@ -6,12 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, count, product
 from statistics import fmean, median
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
 import scipy
 import torch
 from numpy.typing import ArrayLike
@@ -30,28 +28,23 @@ from dreamshard.testbeds.rounds import RoundLimits, least, measure_in_rounds
 class Measure(Protocol):
     """Measures one round of a placement."""
 
-    def __call__(
-        self, task: PlacementTask, placement: Placement, number: int, *, repeat: int, is_reference: bool
-    ) -> CostSample:
-        """Measure round `number` of a repeat, both from 0; computed costs have other noise in each repeat."""
+    def __call__(self, task: PlacementTask, placement: Placement, number: int, *, reference: int) -> CostSample:
+        """Measure round `number`, from 0; `reference` counts measurements of the reference placement, 0 for others."""
         ...
 
-
-Part = tuple[Mapping[str, Placer], Sequence[PlacementTask], int]
-"""Placers, the tasks that they place, and how often each placement is measured."""
 
 REFERENCE_EVERY = 5
 """The reference placement is measured with each fifth group of placements."""
 
-Over = Literal["tasks", "variants", "repeats"]
-"""An interval is over held-out tasks, drifted variants of one model, or repeated measurements of one task."""
+Over = Literal["tasks", "variants"]
+"""An interval is over held-out tasks, or one model and variants of it."""
 
 TABLES_SHARE = 0.15
 """Assumed share of the gains' variance between tasks that the tables explain. The intervals of 30 tasks of 20 from 120 tables
 covered 84 to 93 % over tasks of other tables without it, which a share of 0.03 to 0.15 explains; one evaluation cannot tell
 which."""
 
-_LEVEL, _POWER = 0.95, 0.8
+_TAIL, _POWER = (1 - 0.95) / 2, 0.8
 
 
 @dataclass(frozen=True)
@@ -61,27 +54,21 @@ class EvaluationRow:
     Attributes:
         task: whatever its constraints, with every way to shard.
         placement: None if the placer found no room for the task, which counts as a placement that did not fit.
-        repeats_ms: slowest device's sum in the least disturbed round of each repeat, infinite if a shard did not fit; repeat
-            `r` of all placers was measured in the same rounds.
+        overall_ms: slowest device's sum in the least disturbed round; infinite if a shard did not fit.
         predicted_ms: by the candidate's cost network; NaN if nothing predicts it.
         place_ms: time to find the placement.
-        costs: `[D]` of the first repeat.
-        rounds_ms: slowest device's sum in each round of each repeat, in the order of the rounds; empty if unknown.
+        costs: `[D]`.
+        rounds_ms: slowest device's sum in each round; round `r` of all placers was measured within moments. Empty if unknown.
     """
 
     placer: str
     task: PlacementTask
     placement: Placement | None
-    repeats_ms: tuple[float, ...]
+    overall_ms: float
     predicted_ms: float
     place_ms: float
     costs: DeviceCosts
-    rounds_ms: tuple[tuple[float, ...], ...] = ()
-
-    @property
-    def overall_ms(self) -> float:
-        """Mean over the repeats."""
-        return fmean(self.repeats_ms)
+    rounds_ms: tuple[float, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -91,24 +78,22 @@ class EvaluationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison:
-    """Relative gain of one placer over another, task by task or repeat by repeat.
+    """Relative gain of one placer over another, task by task.
 
     A gain is `1 - exp(-m)`, where `m` is the mean of `log(reference's cost / cost)`: the share of the cost that is saved, and
-    the same however the two are named. Of one task and repeat it is the median over the rounds, in each of which both were
-    measured within moments: a machine that is slow for seconds slows both. Intervals are over other tables (`mean_error`).
+    the same however the two are named. Of one task it is the median over the rounds, in each of which both were measured
+    within moments: a machine that is slow for seconds slows both. Intervals are over other tables (`mean_error`), or of one
+    model over variants of it, so that they cover the luck of one search as well as noise.
 
     Attributes:
         fits: whether every placement of the placer fitted its devices when measured.
         mean_gain: above zero if cheaper; None if a placement of either did not fit.
-        low: lower end of the gain's 95 % interval (Student's t, paired); None without a mean, for a single task or repeat, or
-            if every repeat measured the same.
+        low: lower end of the gain's 95 % interval (Student's t, paired); None without a mean, or for a single task.
         high: upper end.
         num_tasks: distinct tasks compared: tasks of the same tables count once.
         error: standard error of `m`; None without an interval.
         tables_error: the part of it that more tasks of the same tables would not lower.
         over: kind of the values behind the interval.
-        num_repeats: repeats compared if it is over repeats.
-        is_same_placement: whether both placed the one task alike, so there is no interval.
     """
 
     fits: bool
@@ -119,14 +104,12 @@ class PairedComparison:
     error: float | None = None
     tables_error: float = 0.0
     over: Over = "tasks"
-    num_repeats: int | None = None
-    is_same_placement: bool = False
 
     @classmethod
     def of(cls, mean: float, error: float, **others: Any) -> "PairedComparison":
         """The comparison with this mean log ratio of costs and its standard error."""
         made = cls(fits=True, mean_gain=_saved(mean), error=error, **others)
-        margin = made.quantile(1 - (1 - _LEVEL) / 2) * error
+        margin = made.quantile(1 - _TAIL) * error
         return replace(made, low=_saved(mean - margin), high=_saved(mean + margin))
 
     @property
@@ -145,24 +128,19 @@ class PairedComparison:
 
         0 if it is shown, or is a loss.
         """
-        if (
-            self.over != "tasks"
-            or not self.mean_gain
-            or self.error is None
-            or self.mean_gain < 0
-            or self.is_significant()
-        ):
+        gain = self.mean_gain or 0.0
+        if self.over != "tasks" or gain <= 0 or self.error is None or self.is_significant():
             return 0
         count: float = math.inf
         for _ in range(3):  # Student's quantiles depend on the count
-            wanted = -math.log1p(-self.mean_gain) / sum(scipy.stats.t.ppf([1 - (1 - _LEVEL) / 2, _POWER], count - 1))
+            wanted = -math.log1p(-gain) / sum(scipy.stats.t.ppf([1 - _TAIL, _POWER], count - 1))
             if wanted <= self.tables_error:
                 return None
             of_tasks = (self.error**2 - self.tables_error**2) / (wanted**2 - self.tables_error**2)
             count = max(self.num_tasks + 1, math.ceil(self.num_tasks * of_tasks))
         return int(count) - self.num_tasks
 
-    def is_significant(self, false_alarms: float = (1 - _LEVEL) / 2) -> bool:
+    def is_significant(self, false_alarms: float = _TAIL) -> bool:
         """Whether an equal placer would seem this much cheaper with at most this probability; fitting alone is enough."""
         if self.mean_gain is None:
             return self.fits
@@ -172,12 +150,12 @@ class PairedComparison:
 
     def quantile(self, level: float) -> float:
         """Of Student's t."""
-        count = self.num_tasks if self.num_repeats is None else self.num_repeats
-        return float(scipy.stats.t.ppf(level, count - 1))
+        return float(scipy.stats.t.ppf(level, self.num_tasks - 1))
 
 
 def evaluate(
-    parts: Sequence[Part],
+    placers: Mapping[str, Placer],
+    tasks: Sequence[PlacementTask],
     measure: Measure,
     *,
     predict: Callable[[str, PlacementTask, Placement], DeviceCosts] | None,
@@ -186,7 +164,7 @@ def evaluate(
     optional: Collection[str] = (),
     reference: tuple[PlacementTask, Placement] | None = None,
 ) -> list[EvaluationRow]:
-    """Place every task of each part with its placers, then measure task by task.
+    """Place every task with all placers, then measure task by task.
 
     The placements of a task are measured next to each other, in rounds, each in a new random order, so that neither a drift
     of the machine's speed nor a burst favours a placer. Placers that agree on a placement share its measurement. A placement
@@ -203,51 +181,40 @@ def evaluate(
         NoPlacementError: no placer finds room for a task; before anything is measured.
         ValueError: a placer returned an illegal placement; before anything is measured.
     """
-    placed = [_place(*part, optional) for part in parts]
-    generator, groups = torch.Generator().manual_seed(seed), count()
-    measured: dict[tuple[str, Placement], list[list[CostSample]]] = defaultdict(list)
-    for (_, tasks, repeats), of_part in zip(parts, placed, strict=True):
-        for task, repeat in product(tasks, range(repeats)):
-            distinct = dict.fromkeys(each.placement for each in of_part if each.task is task and each.placement)
-            any_type = _with_all_types(task)
-            group = [partial(measure, any_type, placement, repeat=repeat, is_reference=False) for placement in distinct]
-            number = next(groups)
-            if reference is not None and number % REFERENCE_EVERY == 0:
-                group.append(partial(measure, *reference, repeat=number, is_reference=True))
-            rounds = measure_in_rounds(group, [[] for _ in group], limits, generator)
-            for same, samples in zip(distinct, rounds, strict=False):
-                measured[task.name, same].append(samples)
+    placed = _place(placers, tasks, optional)
+    generator = torch.Generator().manual_seed(seed)
+    measured: dict[tuple[str, Placement], list[CostSample]] = {}
+    for number, task in enumerate(tasks):
+        distinct = dict.fromkeys(placement for _, own, placement, _ in placed if own is task and placement)
+        any_type = _with_all_types(task)
+        group = [partial(measure, any_type, placement, reference=0) for placement in distinct]
+        if reference is not None and number % REFERENCE_EVERY == 0:
+            group.append(partial(measure, *reference, reference=number + 1))
+        rounds = measure_in_rounds(group, [[] for _ in group], limits, generator)
+        measured |= {(task.name, same): samples for same, samples in zip(distinct, rounds, strict=False)}
     rows = []
-    for name, task, placement, place_ms in chain.from_iterable(placed):
+    for name, task, placement, place_ms in placed:
         kept = [] if placement is None else measured[task.name, placement]
         rows.append(
             EvaluationRow(
                 placer=name,
                 task=task,
                 placement=placement,
-                repeats_ms=tuple(least(rounds).overall_ms for rounds in kept) or (math.inf,),
+                overall_ms=least(kept).overall_ms if kept else math.inf,
                 predicted_ms=float(predict(name, task, placement).overall_ms()) if predict and placement else math.nan,
                 place_ms=place_ms,
-                costs=least(kept[0]).costs if kept else DeviceCosts(torch.zeros(task.num_devices, len(PHASES))),
-                rounds_ms=tuple(tuple(sample.overall_ms for sample in rounds) for rounds in kept),
+                costs=least(kept).costs if kept else DeviceCosts(torch.zeros(task.num_devices, len(PHASES))),
+                rounds_ms=tuple(sample.overall_ms for sample in kept),
             )
         )
     return rows
 
 
-class _Placed(NamedTuple):
-    """A task as a placer placed it; without a placement if it found no room."""
-
-    placer: str
-    task: PlacementTask
-    placement: Placement | None
-    place_ms: float
-
-
 def _place(
-    placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], _: int, optional: Collection[str]
-) -> list[_Placed]:
-    placed: list[_Placed] = []
+    placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], optional: Collection[str]
+) -> list[tuple[str, PlacementTask, Placement | None, float]]:
+    """Placers, tasks, their placements, or None if a placer found no room, and the milliseconds that this took."""
+    placed, left_out = [], set()
     for task in tasks:
         refusals: list[NoPlacementError] = []
         for name, placer in placers.items():
@@ -256,13 +223,13 @@ def _place(
                 placement = placer.place(task)
             except NoPlacementError as error:
                 refusals.append(error)
-            placed.append(_Placed(name, task, placement, 1000 * (time.perf_counter() - began)))
+                left_out |= {name}.intersection(optional)
+            placed.append((name, task, placement, 1000 * (time.perf_counter() - began)))
             if placement and (broken := violation(_with_all_types(task), placement)):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
         if len(refusals) == len(placers):
             raise refusals[0]
-    left_out = {each.placer for each in placed if each.placement is None}.intersection(optional)
-    return [each for each in placed if each.placer not in left_out]
+    return [each for each in placed if each[0] not in left_out]
 
 
 def paired_comparison(
@@ -272,47 +239,31 @@ def paired_comparison(
 
     Tasks of the same tables are one task, whose gain is the mean of theirs.
 
-    Args:
-        over: tasks or variants to pair by task; repeats to pair by repeat, which takes rows of one task.
-
     Raises:
-        ValueError: they have no task in common, or repeats of several tasks are to be paired.
+        ValueError: they have no task in common.
     """
     own, other = ({row.task.name: row for row in rows if row.placer == name} for name in (placer, reference))
     pairs = [(row, other[task]) for task, row in own.items() if task in other]
     if not pairs:
         raise ValueError(f"{placer!r} and {reference!r} have no task in common; evaluate both on the same tasks")
     facts: dict[str, Any] = {"num_tasks": len({frozenset(row.task.tables.names) for row, _ in pairs}), "over": over}
-    if over == "repeats":
-        facts["num_repeats"] = len(pairs[0][0].repeats_ms)
     if not all(row.fits for pair in pairs for row in pair):
         return PairedComparison(fits=all(row.fits for row, _ in pairs), **facts)
-    if over == "repeats":
-        [pair] = pairs
-        if len({placement_identity(row.task, row.placement) for row in pair if row.placement}) == 1:
-            return PairedComparison(fits=True, mean_gain=0.0, is_same_placement=True, **facts)
-        gains, tables = _log_ratios(*pair), None
-        if len(set(zip(*(row.repeats_ms for row in pair), strict=True))) == 1:  # repeating showed nothing
-            gains = gains[:1]
-    else:
-        of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
-        for row, reference_row in pairs:
-            of_tables[frozenset(row.task.tables.names)].append(fmean(_log_ratios(row, reference_row)))
-        gains, tables = [fmean(same) for same in of_tables.values()], list(of_tables) if over == "tasks" else None
+    of_tables: dict[frozenset[str], list[float]] = defaultdict(list)
+    for row, reference_row in pairs:
+        of_tables[frozenset(row.task.tables.names)].append(_log_ratio(row, reference_row))
+    gains, tables = [fmean(same) for same in of_tables.values()], list(of_tables) if over == "tasks" else None
     if len(gains) == 1:
         return PairedComparison(fits=True, mean_gain=_saved(gains[0]), **facts)
     error, tables_error = mean_error(gains, tables)
     return PairedComparison.of(fmean(gains), error, tables_error=tables_error, **facts)
 
 
-def _log_ratios(row: EvaluationRow, reference: EvaluationRow) -> list[float]:
-    """Logarithm of the reference's cost over the row's, of each repeat."""
-    ratios = []
-    of_both = (each.rounds_ms or tuple((least_ms,) for least_ms in each.repeats_ms) for each in (row, reference))
-    for repeat, (own, other) in enumerate(zip(*of_both, strict=True)):
-        both = [math.log(b / a) for a, b in zip(own, other, strict=True) if math.isfinite(a) and math.isfinite(b)]
-        ratios.append(median(both or [math.log(reference.repeats_ms[repeat] / row.repeats_ms[repeat])]))
-    return ratios
+def _log_ratio(row: EvaluationRow, reference: EvaluationRow) -> float:
+    """Logarithm of the reference's cost over the row's."""
+    rounds = zip(row.rounds_ms, reference.rounds_ms, strict=True)
+    both = [math.log(b / a) for a, b in rounds if math.isfinite(a) and math.isfinite(b)]
+    return median(both or [math.log(reference.overall_ms / row.overall_ms)])
 
 
 def mean_error(gains: Sequence[float], tables: Sequence[frozenset[str]] | None = None) -> tuple[float, float]:
@@ -384,7 +335,8 @@ def mean_rank_correlation(predicted: ArrayLike, measured: ArrayLike, names: Sequ
 
     Names with constant values do not count; NaN if none counts.
     """
-    pairs = pd.DataFrame({"predicted": predicted, "measured": measured, "name": names})
-    groups = (group for _, group in pairs.groupby("name") if len(group) > 2)
-    ranks = [group["predicted"].corr(group["measured"], method="spearman") for group in groups]
-    return float(pd.Series(ranks, dtype=float).mean())
+    groups = defaultdict[Hashable, list[Any]](list)
+    for name, *pair in zip(names, np.asarray(predicted), np.asarray(measured), strict=True):
+        groups[name].append(pair)
+    varied = [np.transpose(own) for own in groups.values() if len(own) > 2 and np.ptp(own, axis=0).all()]
+    return float(np.mean([scipy.stats.spearmanr(*own).statistic for own in varied])) if varied else math.nan

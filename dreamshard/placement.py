@@ -46,6 +46,9 @@ class TableSharding:
         where: device of each range, or host for `ON_ONE_HOST`; empty for a table on every device.
         cached_share: share of the rows that device memory caches while the table is in host memory; None for a table in
             device memory.
+
+    >>> ds.TableSharding("column_wise", columns=((0, 64), (64, 128)), where=(0, 3)).ranges(128)
+    ((0, 64), (64, 128))
     """
 
     sharding_type: ShardingType
@@ -91,7 +94,10 @@ class TableSharding:
             first, count = [0], num_devices
         elif self.sharding_type in ON_ONE_HOST:
             first, count = [host * devices_per_host for host in self.where], devices_per_host
-        blocks = [(0, rows)] * count if self.sharding_type == "data_parallel" else row_blocks(rows, count)
+        blocks = [(0, rows)] * count
+        if self.sharding_type != "data_parallel":  # as TorchRec cuts them: equal blocks, the last ones smaller or empty
+            ends = [min(part * -(-rows // count), rows) for part in range(count + 1)]
+            blocks = list(pairwise(ends))
         return [
             (device + part, block, columns)
             for device, columns in zip(first, self.ranges(dim), strict=True)
@@ -107,6 +113,9 @@ class Placement:
         tables: one per table of the task, in the task's order.
         num_devices: `D`.
         devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; the last host may have fewer.
+
+    >>> ds.Placement.whole([0, 1, 0], num_devices=2).tables[1]
+    TableSharding(sharding_type='table_wise', columns=(), where=(1,), cached_share=None)
     """
 
     tables: tuple[TableSharding, ...]
@@ -176,9 +185,3 @@ def even_columns(dim: int, parts: int) -> Columns:
 def most_ranges(dim: Any, narrowest: Any = 1) -> Any:
     """The most ranges of `even_columns` of at least `narrowest` columns each, of integers or arrays; at least one."""
     return np.maximum(dim // np.maximum(-(-narrowest // DIM_MULTIPLE) * DIM_MULTIPLE, DIM_MULTIPLE), 1)
-
-
-def row_blocks(rows: int, parts: int) -> list[tuple[int, int]]:
-    """Rows of each block, as TorchRec cuts them: equal blocks, the last ones smaller or empty."""
-    block = -(-rows // parts)
-    return [(min(part * block, rows), min((part + 1) * block, rows)) for part in range(parts)]

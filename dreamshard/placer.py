@@ -20,6 +20,10 @@ class NoPlacementError(ValueError):
 
     Attributes:
         is_proved: whether none exists.
+
+    >>> ds.place(replace(task, memory_bytes=2**20), "a100")
+    Traceback (most recent call last):
+    dreamshard.placer.NoPlacementError: ...
     """
 
     def __init__(self, message: str, *, is_proved: bool = False) -> None:
@@ -29,7 +33,15 @@ class NoPlacementError(ValueError):
 
 @runtime_checkable
 class Placer(Protocol):
-    """Turns a task into a placement."""
+    """Turns a task into a placement.
+
+    >>> class First:
+    ...     name = "first"
+    ...     def place(self, task, budget_ms=None):
+    ...         return ds.Placement.whole([0] * len(task.tables), task.num_devices)
+    >>> ds.place(task, First()).tables["item"].where
+    (0,)
+    """
 
     @property
     def name(self) -> str:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, computed_field
+from upath import UPath
 
-from dreamshard.costs import PHASES, DeviceCosts, Difference, MeasuredOn
+from dreamshard.costs import Difference, MeasuredOn
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
-from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
-from dreamshard.shards import Shards
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
@@ -49,7 +48,8 @@ class Predicted(BaseModel):
 
     Attributes:
         overall_ms: of the slowest device; None without a cost network.
-        devices: bytes, number of shards and, with a cost network, milliseconds per phase of each device.
+        devices: bytes (of host memory too, if tables are cached), number of shards and, with a cost network, milliseconds
+            per phase of each device.
     """
 
     overall_ms: float | None = None
@@ -67,6 +67,10 @@ class Plan(BaseModel):
         warning: a sentence on these, with advice; also that the placer is provisional; empty without any of these.
         tables: by name.
         moves: steps from the plan that was in use to this one.
+
+    >>> _ = Path("plan.json").write_text(plan.to_json())
+    >>> ds.read_plan("plan.json") == plan
+    True
     """
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
@@ -125,70 +129,24 @@ def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a PLAN.json; a ValueError says that it is missing or no plan."""
-    if not Path(path).is_file():
-        raise ValueError(f"there is no plan at {path}; check the path")
-    return parse_plan(Path(path).read_bytes(), str(path))
+    """Read a PLAN.json at a path or an address that fsspec reads; a ValueError says that it is missing or no plan.
 
-
-def make_plan(
-    task: PlacementTask,
-    placement: Placement,
-    placer: str,
-    costs: DeviceCosts | None = None,
-    *,
-    costs_of: MeasuredOn | None = None,
-    hardware: str | None = None,
-    called: str | None = None,
-    knows_topology: bool = False,
-) -> Plan:
-    """The plan for `placement` of `task`, with a warning if its costs are of something else than the task.
-
-    Args:
-        placer: its name.
-        costs: `[D]` predicted milliseconds per phase.
-        costs_of: their origin; None if that is unknown.
-        hardware: name of the hardware that the plan is for; None if that is not said.
-        called: the user's name of that hardware, e.g. a file's path.
-        knows_topology: as in `MeasuredOn.differences`.
+    >>> ds.read_plan("plan.json").num_devices
+    2
     """
-    shards, tables = Shards.of(task, placement), task.tables
-    counts = torch.bincount(shards.device, minlength=task.num_devices).tolist()
-    devices: list[dict[str, int | float]] = [
-        {"memory_bytes": num_bytes, "tables": count}
-        for num_bytes, count in zip(shards.memory_bytes().tolist(), counts, strict=True)
-    ]
-    overall_ms, warning = None, ""
-    differs: list[Difference] = []
-    if costs is not None:
-        overall_ms = round(float(costs.overall_ms()), 4)
-        for device, phases in zip(devices, costs.phases_ms.tolist(), strict=True):
-            device |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
-        differs, warning = compare_costs(costs_of, task, hardware, called, knows_topology=knows_topology)
-    sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), placement.tables, strict=True)
-    return Plan(
-        num_devices=task.num_devices,
-        devices_per_host=placement.devices_per_host if placement.sharding_types & set(ON_ONE_HOST) else None,
-        placer=placer,
-        predicted=Predicted(overall_ms=overall_ms, devices=tuple(devices)),
-        costs_of=costs_of,
-        differs_in=tuple(differs),
-        warning=warning,
-        tables={name: PlannedTable(**vars(own), rows=rows, dim=dim) for name, rows, dim, own in sizes},
-    )
+    try:
+        text = UPath(path).read_bytes()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise ValueError(f"there is no plan at {path}; check the path") from error
+    return parse_plan(text, str(path))
 
 
 def compare_costs(
-    measured: MeasuredOn | None,
-    task: PlacementTask,
-    hardware: str | None,
-    called: str | None = None,
-    *,
-    knows_topology: bool = False,
+    measured: MeasuredOn | None, task: PlacementTask, hardware: str | None, called: str | None, *, knows_topology: bool
 ) -> tuple[list[Difference], str]:
     """Respects in which a task differs from the measurements behind its costs, and a sentence on that, with advice.
 
-    The arguments are as for `make_plan`; without any difference the sentence is empty.
+    `knows_topology` is as in `MeasuredOn.differences`; without any difference the sentence is empty.
     """
     training = "train a version for it (`dreamshard run`)"
     if measured is None:

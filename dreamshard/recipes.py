@@ -51,14 +51,10 @@ class EvaluationConfig:
     """How placers are compared on the test tasks.
 
     Attributes:
-        repeats: independent measurements of each placement; a variant of a fixed model has one.
-        model_repeats: of a fixed model; its interval is over them.
         budget_ms: work of the search, as in `Placer.place`.
         rivals: whether to include the published rivals.
     """
 
-    repeats: int = 1
-    model_repeats: int = 10
     budget_ms: float | None = None
     rivals: bool = False
 
@@ -68,13 +64,15 @@ class Recipe:
     """Everything that the chain needs to know, except addresses.
 
     Attributes:
+        model: name of the model whose tables they are, as given; empty if it is named after its source.
         sized_by_source: names in `SIZES` that are derived for another source of tables than the recipe's own.
         derived: names in `SIZES` that are yet to be derived; their values here are starting points.
     """
 
     name: str
-    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
-    tasks: TasksConfig = field(default_factory=TasksConfig)
+    model: str = ""
+    workload: WorkloadConfig
+    tasks: TasksConfig
     testbed: str = "auto"
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -103,7 +101,6 @@ RECIPES = {
             workload=WorkloadConfig(num_tables=48, max_table_bytes=64 * 2**20, batch_size=512),
             tasks=TasksConfig(tables_per_task=8, memory_bytes=2**29, num_train=8, num_test=4),
             training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
-            evaluation=EvaluationConfig(model_repeats=4),
             sized_by_source=("tables_per_task", "memory_bytes"),
         ),
         # the paper's setting on the simulated testbed
@@ -163,18 +160,21 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
     Raises:
         ValueError: as much memory is to be kept free as there is.
     """
-    tasks, count, worth = recipe.tasks, len(tables), recipe.tasks.tables_per_task
-    if "tables_per_task" in recipe.derived:
+    tasks, count, is_derived = recipe.tasks, len(tables), "tables_per_task" in recipe.derived
+    mode, worth, why, other = tasks.mode, tasks.tables_per_task, "as asked", ""
+    if is_derived:
         worth = max(worth, _TABLES_PER_DEVICE * tasks.num_devices)
-    is_auto, fits_twice = tasks.mode == "auto", count >= 2 * worth
-    mode = ("pool" if fits_twice else "fixed") if is_auto else tasks.mode
-    why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth" if is_auto else "as asked"
+    if mode == "auto":
+        is_own, fits_twice = is_derived and recipe.workload.source not in META_WORKLOADS, count >= 2 * worth
+        mode = "pool" if fits_twice and not is_own else "fixed"
+        why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth"
+        why = "your tables are one model; --mode pool is for models not seen yet" if is_own else why
+        other = f"; if they are one model, --mode fixed learns all {count}"
     if mode == "fixed":
         worth = count
-        what = f"a fixed model ({why}): all {count} tables are trained on; placements and drifted variants are held out"
+        what = f"a fixed model ({why}): all {count} tables are trained on; placements and variants are held out"
     else:
-        worth = max(1, min(worth, count // 2)) if "tables_per_task" in recipe.derived else worth
-        other = f"; if they are one model, --mode fixed learns all {count}" if is_auto else ""
+        worth = max(1, min(worth, count // 2)) if is_derived else worth
         what = f"a pool ({why} of {worth}): half of the tables are held out{other}"
     memory_bytes, origin = tasks.memory_bytes, "as given"
     if "memory_bytes" in recipe.derived:

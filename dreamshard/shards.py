@@ -266,8 +266,8 @@ def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
             yield f"table {name!r} is sharded {sharding.sharding_type}, but may be {' or '.join(types)}"
         is_cached = sharding.cached_share is not None
         if not constraints.may_be_cached(name) if is_cached else constraints.cached_share_of.get(name):
-            where = "host" if is_cached else "device"
-            yield f"table {name!r} is in {where} memory, which its constraints do not allow"
+            where = "host memory (--cache allows it)" if is_cached else "device memory"
+            yield f"table {name!r} is in {where}, which its constraints do not allow"
         least = constraints.narrowest_columns_of.get(name, 0)
         if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
             yield f"table {name!r} has a shard of fewer than {least} columns"

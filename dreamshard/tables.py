@@ -61,6 +61,9 @@ class Tables:
         block_share: `[T, 64]` share of the lookups in each of `ROW_BLOCKS`; equal shares stand for unknown ones, None for
             those of all tables.
         first_column: `[T]` in the table of that name, if these are shards, each with `dim` columns; None if all are whole.
+
+    >>> task.tables.select([1]).names
+    ('item',)
     """
 
     names: tuple[str, ...]

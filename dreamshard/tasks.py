@@ -65,6 +65,9 @@ class PlacementTask:
     Raises:
         ValueError: there are no tables, a precision or the optimizer is unknown, or the constraints contradict one another.
             Whether the tables fit the devices' memory is found by placing them.
+
+    >>> ds.PlacementTask(task.tables, num_devices=8, memory_bytes=2**30, optimizer="adam").element_state_bytes
+    8
     """
 
     tables: Tables

@@ -15,7 +15,7 @@ from flows.runtime import testbed_pool
 from flows.runtime.identity import content_key
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
-from flows.stages import configured, running
+from flows.stages import running
 from storage.mlflow_store.registry import Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import report_store
@@ -27,11 +27,10 @@ from storage.store import Store, open_store
 def compare(options: CompareOptions) -> dict[str, Any]:
     """Versions -> tasks that none was trained on -> measured, paired comparison."""
     store = open_store()
-    who = contestants.resolve(store, options.versions, with_rivals=options.rivals)
+    who = contestants.resolve(store, options.versions, with_rivals=options.rivals, model=options.model or "")
     versions = [version for version in who.values() if version is not None]
-    options, taken = comparison.with_sizes_of_versions(store, options, versions)
+    config, dataset, taken = comparison.setting_of(store, versions)
     announce(taken)
-    config, dataset = configured(store, options)
     with running(store, "compare", config, options.seed) as run:
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
         training = Training(recipe=config, dataset=dataset, testbed=bench)

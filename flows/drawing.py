@@ -1,27 +1,19 @@
 """Draws placement tasks: of a table split, of tables held out for several versions, of one model."""
 
-from collections.abc import Collection
 from itertools import zip_longest
 
 import torch
 
-from dreamshard.costs import SIMULATED
-from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import WorkloadTable, statistics
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
-from flows.rules.fixed_model import MODEL, draw_drift, drifted, fixed_tasks, split_tasks
+from flows.rules.fixed_model import MODEL, fixed_tasks, split_tasks
 from flows.rules.heldout import split_by_training
 from flows.runtime.identity import content_key
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
-from flows.runtime.sources import lookups_of
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import Training
 from storage.store import Store
-
-MOST_LOOKUPS = 2**26
-"""Of the drifted tables of training, and of those held out: seconds to derive, 256 MiB of indices."""
 
 
 def draw_tasks(store: Store, training: Training, split_of: str | None = None) -> str:
@@ -47,7 +39,7 @@ def draw_tasks(store: Store, training: Training, split_of: str | None = None) ->
     split = earlier.with_tables(train, test)
     key = content_key(dataset, config, seed, sorted(split.train), sorted(split.test))
     if config.mode == "fixed":
-        trained, heldout = _model_tasks(store, training, config.task(pool, MODEL))
+        trained, heldout = _model_tasks(training, config.task(pool, MODEL))
     else:
         trained = config.sample(train, config.num_train, generator, "train")
         heldout = config.sample(test, config.num_test, generator, "test")
@@ -84,9 +76,7 @@ def draw_heldout_tasks(store: Store, training: Training, versions: list[Version]
     return key
 
 
-def _model_tasks(
-    store: Store, training: Training, model: PlacementTask
-) -> tuple[list[PlacementTask], list[PlacementTask]]:
+def _model_tasks(training: Training, model: PlacementTask) -> tuple[list[PlacementTask], list[PlacementTask]]:
     """All tables of a dataset as one model -> tasks to train on, and held-out ones.
 
     Half of the training tasks are the model itself; the others are variants of it, and it with busy tables split by columns.
@@ -94,41 +84,10 @@ def _model_tasks(
     """
     config, seed = training.recipe.tasks, training.testbed.seed
     num_train, num_test = max(1, config.num_train // 2), max(1, config.num_test - 1)
-    train = _variants(store, training, model, num_train, 2 * seed, "train")
+    generators = [torch.Generator().manual_seed(2 * seed + side) for side in range(2)]
+    train = fixed_tasks(model, num_train, generators[0], name="train")
     used = [frozenset(task.tables.names) for task in train]
-    heldout = _variants(store, training, model, num_test, 2 * seed + 1, "variant", used)
+    heldout = fixed_tasks(model, num_test, generators[1], name="variant", used=used)
     split_up = split_tasks(heldout[0], num_train, torch.Generator().manual_seed(seed))
     others = [task for pair in zip_longest(train[1:], split_up) for task in pair if task is not None]
     return [task for other in others for task in (heldout[0], other)] or heldout[:1], heldout
-
-
-def _variants(
-    store: Store,
-    training: Training,
-    model: PlacementTask,
-    num_variants: int,
-    seed: int,
-    name: str,
-    used: Collection[frozenset[str]] = (),
-) -> list[PlacementTask]:
-    """The model and variants of it with drifted tables, which are derived from lookups unless the lake has them."""
-    dataset, keeps = training.dataset, training.testbed.kind != SIMULATED
-    drift, lake = draw_drift(model.tables, seed=seed, most_lookups=MOST_LOOKUPS // 2), store.lake
-    pool = lake.pool_rows(dataset)
-    files = dict(zip(pool.column("name").to_pylist(), pool.column("lookups_file").to_pylist(), strict=True))
-    existing = lake.has_lookups([files[each.name] for each in drift if each.name in files])
-    missing = [each for each in drift if each.name not in files or (keeps and files[each.name] not in existing)]
-    if missing:
-        lookups = lake.lookup_source(dataset) if keeps else lookups_of(training.recipe.workload)
-        parts = []
-        for done, each in enumerate(missing, start=1):
-            one = model.tables.named([each.table])
-            sizes = int(one.rows), int(one.dim)
-            derived = drifted(WorkloadTable(each.table, *sizes, lookups(each.table), float(one.poolings)), each)
-            parts.append(statistics(derived))
-            if keeps:
-                lake.write_table_lookups(derived, parts[-1])
-            report_progress("tasks", done, len(missing) + 1, each.name)
-        lake.write_drifted(concatenate(parts), dataset)
-    generator = torch.Generator().manual_seed(seed)
-    return fixed_tasks(model, lake.read_pool(dataset), drift, num_variants, generator, name=name, used=used)

@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn, is_simulated
-from dreamshard.evaluation import EvaluationRow, Part, best_baseline, placement_identity
+from dreamshard.evaluation import EvaluationRow, best_baseline, placement_identity
 from dreamshard.evaluation import evaluate as place_and_measure
 from dreamshard.placement import Placement
+from dreamshard.placer import Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.search import DreamShardPlacer
@@ -26,8 +27,8 @@ from flows.runtime.identity import content_key
 from flows.runtime.progress import announce, report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
-from flows.runtime.testbed_pool import capacity, freeing_gpus, in_repeat, measure
-from flows.stages import last_iteration, open_for, stage
+from flows.runtime.testbed_pool import capacity, freeing_gpus, measure
+from flows.stages import last_iteration, stage
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
@@ -35,7 +36,7 @@ from storage.mlflow_store.registry import Version
 from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import CANDIDATE, IN_USE, Subject
 from storage.run_records.trainings import TestbedReference
-from storage.store import Store
+from storage.store import Store, open_store
 
 FEW_TASKS = 5
 """Below so many distinct held-out tasks of a pool the report warns."""
@@ -44,7 +45,7 @@ FEW_TASKS = 5
 @deployed
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
-    store = open_for(options)
+    store = open_store()
     with stage(store, "evaluate", options) as (run, training):
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, rivals_too=options.rivals, current=options.current)
@@ -60,8 +61,8 @@ log_evaluation = retried_task("log evaluation")(mlflow_tracking.log_evaluation)
 
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
-    """Champion of the training's topology, or the one that it beat if it is this very iteration; None if there is none."""
-    version = registry.champion(store, trainings.read(store, key).topology)
+    """Champion of the training's model and topology, or the one that it beat if it is this iteration; None without one."""
+    version = registry.champion(store, trainings.read(store, key).registered_model)
     if version is None or (version.training, version.iteration) != (key, iteration):
         return version
     beaten = report_store.newest(store, key).rival if report_store.is_evaluated(store, key) else None
@@ -148,11 +149,9 @@ def measure_and_report(
 ) -> None:
     """Held-out tasks x placers -> measured costs in the lake -> report in the store.
 
-    A fixed model, the first task, is measured more often than its variants.
-
     Args:
         reference: placer that gains are reported over; by default the best rule of thumb.
-        current: the plan in use of a fixed model, measured too, on the model alone.
+        current: the plan in use of a fixed model, measured too.
         trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
         caveat: reason to doubt the comparison.
 
@@ -165,12 +164,10 @@ def measure_and_report(
     drawn = [  # a version of another batch size predicts for this one
         replace(task, batch_size=testbed.batch_size) for task in lake.read_tasks(subject.dataset, "test", subject.tasks)
     ]
-    notes, parts, model = [caveat], [(placers, drawn, config.repeats)], None
-    if is_fixed_model(drawn):
-        model = drawn[0].name
-        in_use = {} if current is None else {IN_USE: CurrentPlan(current)}
-        parts = [({**in_use, **placers}, drawn[:1], config.model_repeats), (placers, drawn[1:], 1)]
-    elif len(drawn) < FEW_TASKS:
+    notes, model = [caveat], drawn[0].name if is_fixed_model(drawn) else None
+    if current is not None:
+        placers = {IN_USE: CurrentPlan(current), **placers}
+    if model is None and len(drawn) < FEW_TASKS:
         notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
     versions = {name: version.uri for name, version in contestants.versions.items()}
     optional = placers.keys() - contestants.predictors.keys() - versions.keys() - {candidate, reference}
@@ -178,7 +175,7 @@ def measure_and_report(
     if not is_simulated(subject.hardware):
         training, first = subject.training, drawn[0]
         steady_by = reference_placement(store, training) if training else (first, RandomPlacer().place(first))
-    rows, measured_on = measured_rows(store, key, parts, contestants.predictors, testbed, optional, steady_by)
+    rows, measured_on = measured_rows(store, key, placers, drawn, contestants.predictors, testbed, optional, steady_by)
     now = Steadiness.of(lake.round_costs(key))
     then = Steadiness.of(lake.round_costs(subject.training) if subject.training else [])
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
@@ -186,7 +183,7 @@ def measure_and_report(
         words = steadiness_words(now, level)
         notes.append(f"the machine was not steady, so differences of a few per cent prove little: {words}")
     measured = {(row.placer, row.task.name) for row in rows}
-    if absent := {name for placers, own, _ in parts for name in placers for t in own if (name, t.name) not in measured}:
+    if absent := {name for name in placers for task in drawn if (name, task.name) not in measured}:
         notes.append(f"{', '.join(sorted(absent))} found no room for every task and were left out")
     origins: dict[str, dict[str, Any]] = {name: {"model_version": uri} for name, uri in versions.items()}
     if candidate:
@@ -214,7 +211,8 @@ def measure_and_report(
 def measured_rows(
     store: Store,
     key: str,
-    parts: Sequence[Part],
+    placers: Mapping[str, Placer],
+    tasks: Sequence[PlacementTask],
     predictors: Mapping[str, DreamShardPlacer],
     testbed: TestbedReference,
     optional: Collection[str] = (),
@@ -225,21 +223,19 @@ def measured_rows(
     Args:
         key: names the samples in the lake.
         predictors: predict the costs of their own placements, the first of all other placements too.
-        optional: placers that are left out of a part if they find no room for one of its tasks.
+        optional: placers that are left out if they find no room for a task.
         reference: placement that shows how steady the machine is.
     """
-    order = [task.name for _, tasks, repeats in parts for task in tasks for _ in range(repeats)]
+    order = [task.name for task in tasks]
     samples: list[CostSample] = []
 
-    def measured(
-        task: PlacementTask, placement: Placement, number: int, *, repeat: int, is_reference: bool
-    ) -> CostSample:
-        sample = measure(store, in_repeat(testbed, repeat), task, placement)
-        samples.append(replace(sample, round=number, repeat=repeat, is_reference=is_reference))
+    def measured(task: PlacementTask, placement: Placement, number: int, *, reference: int) -> CostSample:
+        sample = measure(store, testbed, task, placement)
+        samples.append(replace(sample, round=number, repeat=reference, is_reference=reference > 0))
         keep(samples[-1])
-        if not is_reference:
+        if not reference:
             note = f"tasks, {task.name}, round {number + 1}"
-            report_progress("evaluate", order.index(task.name) + repeat, len(order), note)
+            report_progress("evaluate", order.index(task.name), len(order), note)
         return samples[-1]
 
     def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -247,7 +243,8 @@ def measured_rows(
 
     with collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
         rows = place_and_measure(
-            parts,
+            placers,
+            tasks,
             measured,
             predict=predicted if predictors else None,
             limits=testbed.measure.rounds,

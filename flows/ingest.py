@@ -19,6 +19,7 @@ from flows.runtime.sources import opened_source
 from flows.runtime.task_runners import task_runner
 from flows.stages import running
 from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_state
+from storage.run_records.trainings import named_model
 from storage.store import Store, open_store
 
 LOOKUPS_PER_TASK = 2**25
@@ -32,7 +33,7 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
     config, store = with_batch_size(configure(options)), open_store()
     with running(store, "ingest", config, config.workload.seed) as run:
-        ingested = ingest_workload(store, config.workload)
+        ingested = ingest_workload(store, config.workload, named_model(config))
         log_ingested(run, ingested, config.workload.source)
     tables = ingested.tables
     return {
@@ -93,11 +94,13 @@ def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool =
     return SourceState(token=token, key=key, names=names, fingerprints=fingerprints, known=known)
 
 
-def ingest_workload(store: Store, workload: WorkloadConfig, *, keeps: bool = True, lookups: bool = True) -> Ingested:
+def ingest_workload(
+    store: Store, workload: WorkloadConfig, model: str | None = None, *, lookups: bool = True
+) -> Ingested:
     """Bring new and changed tables of a source into the lake, and the dataset of all its tables.
 
     Args:
-        keeps: write the dataset, which stages that name none then take; otherwise it is only returned.
+        model: whose dataset is written, so that stages that name none take it; None to return it only.
         lookups: keep them as well as their statistics; a simulated testbed needs none.
     """
     state = read_source_state(store, workload, lookups=lookups)
@@ -109,8 +112,8 @@ def ingest_workload(store: Store, workload: WorkloadConfig, *, keeps: bool = Tru
         tables = _bring_in(store, workload, state, lookups)
     finally:
         sources.close()
-    if keeps:
-        store.lake.write_dataset(tables, workload.source)
+    if model is not None:
+        store.lake.write_dataset(tables, workload.source, model)
         report_progress("ingest", total, total, f"tables, {num_new} new, {total - num_new} re-used")
     return Ingested(tables=tables, new=num_new, reused=total - num_new, notes=notes)
 

@@ -1,9 +1,14 @@
 """Profiles of the running job -> cost samples -> placer with a preset as prior -> version and plan, as `learn` does."""
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import fsspec
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import TRACED, CostSample
@@ -41,10 +46,17 @@ _PROVISIONAL = "learned from profiles of the job, not compared by measurement"
 @deployed
 def learn(options: LearnOptions) -> dict[str, Any]:
     """Profiles of a job, oldest first -> version of a placer that knows its costs, and a plan for the job."""
-    store = open_store()
-    requests = [_request(options, Path(folder)) for folder in options.profiles]
-    samples = [read_profile(store, folder, asked) for folder, asked in zip(options.profiles, requests, strict=True)]
-    asked, newest = requests[-1], samples[-1]
+    with ExitStack() as copies:
+        folders = {address: copies.enter_context(_local(address)) for address in options.profiles}
+        return _learned(open_store(), options, folders)
+
+
+def _learned(store: Store, options: LearnOptions, folders: Mapping[str, Path]) -> dict[str, Any]:
+    samples: list[CostSample] = []
+    for address, folder in folders.items():
+        asked = _request(options, address, folder)
+        samples.append(read_profile(store, address, folder, asked))
+    newest = samples[-1]
     spec = hardware_of(asked.hardware) if asked.hardware else preset_of(newest.hardware)
     if spec is None:
         raise ValueError(
@@ -79,41 +91,56 @@ def _advice(saving: Interval) -> str:
     return "keep the plan in use"
 
 
-def _request(options: LearnOptions, folder: Path) -> PlaceOptions:
+@contextmanager
+def _local(address: str) -> Iterator[Path]:
+    """Yield the folder of a profile, copied for the block if it is in a bucket."""
+    if "://" not in address:
+        yield Path(address)
+        return
+    with TemporaryDirectory() as copy:
+        with reading(address, "cannot be read", "check the address and its credentials"):
+            files, path = fsspec.core.url_to_fs(address)
+            files.get(f"{path}/", copy, recursive=True)
+        yield Path(copy)
+
+
+def _request(options: LearnOptions, address: str, folder: Path) -> PlaceOptions:
     """A profile's plan, tables and setting as a request to place; options that are given come first."""
     if not folder.is_dir():
-        raise ValueError(f"there is no profile {folder}; give a folder of traces, as profiled_steps writes it")
+        raise ValueError(f"there is no profile {address}; give a folder of traces, as profiled_steps writes it")
     given = options.model_dump(exclude={"profiles", "plan"}, exclude_none=True)
     fields: dict[str, Any] = {"tables": str(folder / "tables.json"), "batch_size": _job(folder).get("batch_size")}
     asked = PlaceOptions(**fields | given, current=options.plan or str(folder / "plan.json"))
     if asked.batch_size is None:
-        raise ValueError(f"{folder} does not say how many samples a step has; give --batch-size, of all ranks together")
+        raise ValueError(
+            f"{address} does not say how many samples a step has; give --batch-size, of all ranks together"
+        )
     return asked
 
 
 @retried_task("read profile")
-def read_profile(store: Store, folder: str, asked: PlaceOptions) -> CostSample:
-    """Traces, plan and tables -> cost sample, also in the lake.
+def read_profile(store: Store, address: str, folder: Path, asked: PlaceOptions) -> CostSample:
+    """Traces, plan and tables -> cost sample, also in the lake; `folder` holds what is at the address.
 
     Raises:
         ValueError: a trace is damaged, or not of this plan.
     """
-    model = read_model(store, Path(asked.tables), announce)
+    model = read_model(store, asked.tables, announce)
     plan = read_any_plan(Path(str(asked.current)), model.tables, asked.devices_per_host, asked.devices)
     task = model.task(
         plan.num_devices,
         _ROOM,
         precision=asked.precision,
         optimizer=asked.optimizer,
-        name=Path(folder).name,
+        name=PurePath(address).name,
         devices_per_host=plan.devices_per_host,
         batch_size=asked.batch_size,
         constraints=replace(ANY_SHARDING, caching=True),
     )
-    job, paths = _job(Path(folder)), trace_files(Path(folder))
+    job, paths = _job(folder), trace_files(folder)
     sample = traced_sample(paths, task, plan.placement(task.tables), job.get("versions", {}))
-    dataset = store.lake.write_dataset(task.tables, asked.tables, is_newest=False)
-    with collecting(store.lake, content_key(TRACED, dataset, sample.hardware, folder), 1, dataset) as keep:
+    dataset = store.lake.write_dataset(task.tables, asked.tables, None)
+    with collecting(store.lake, content_key(TRACED, dataset, sample.hardware, address), 1, dataset) as keep:
         keep(sample)
     report_progress("profile", len(paths), task.num_devices, f"ranks traced, {sample.overall_ms:.3f} ms a step")
     return sample
@@ -150,11 +177,11 @@ def register_learned(
             learned.placer,
             run,
             made_of,
-            metrics={"eval_predicted_mape": error},
+            metrics={"prediction_error_pct": 100 * error},
             tags=tags,
             pool=newest.task.tables,
         )
-        in_use = registry.champion(store, made_of.topology)
+        in_use = registry.champion(store, made_of.registered_model)
         alias: registry.Alias = "champion" if in_use is None or in_use.provisional else "challenger"
         registry.set_alias(store, uri, alias, _PROVISIONAL, provisional=_PROVISIONAL)
         registry.write_versions(store)
@@ -172,7 +199,7 @@ def _job(folder: Path) -> dict[str, Any]:
 
 def _recipe(asked: PlaceOptions, sample: CostSample) -> Recipe:
     """How a version records what it was learned from."""
-    base, task = configure(RecipeOptions(), source=asked.tables), sample.task
+    base, task = configure(RecipeOptions(model=asked.model), source=asked.tables), sample.task
     tasks = replace(
         base.tasks,
         mode="fixed",

@@ -1,18 +1,22 @@
 """Places the tables of a list or a model under constraints, as the command `place` does."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dreamshard.files import digest
+from dreamshard.workloads import known_as
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions
 from flows.placing import request
 from flows.placing.plan_page import html_page
-from flows.placing.sentences import markdown_page, prediction_sentence
-from flows.reports.pages import publish
+from flows.placing.request import Placed
+from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
+from flows.reports.pages import markdown_table, publish
 from flows.runtime.progress import announce
 from flows.runtime.retries import retried_task
 from storage.filesystem import writing
+from storage.run_records.trainings import model_name
 from storage.store import Store, open_store
 
 
@@ -48,7 +52,9 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
             file.write(content.encode())
     sentence = prediction_sentence(plan)
     announce(f"{sentence}; wrote {target} and, to look at in a browser, {html}")
-    publish(markdown_page(placed, str(target), str(html), notes), "dreamshard-plan", sentence)
+    publish(
+        markdown_page(placed, str(target), str(html), notes), f"placed-{model_name(known_as(options.tables))}", sentence
+    )
     return {
         "plan": str(target),
         "page": str(html),
@@ -58,3 +64,29 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
         "warning": plan.warning,
         "moved_bytes": placed.moved_bytes,
     }
+
+
+def markdown_page(placed: Placed, path: str, html: str, notes: Sequence[str]) -> str:
+    """The cost of the plan on each device, how tables are sharded, what moves, and where the plan is.
+
+    Args:
+        placed: the plan and its request.
+        path: of the plan's file.
+        html: path of the page of HTML that shows it.
+        notes: said on the way.
+    """
+    plan, request, moving = placed.plan, placed.request, [*moving_lines(placed)]
+    devices = [{"device": d, **figures} for d, figures in enumerate(plan.predicted.devices)]
+    parts: list[Any] = [
+        f"# {request.task.name} on {plan.num_devices} devices",
+        f"**{prediction_sentence(plan)}**",
+        plan.warning and f"**Warning:** {plan.warning}",
+        plan.costs_of and f"Costs of {plan.costs_of}. {unmeasured_sentence(plan)}",
+        f"The plan: `{path}`",
+        f"To look at, table by table and device by device, in a browser: `{html}`",
+        f"## Devices\n\n{markdown_table(devices)}",
+        request.options.constraints and f"## Constraints\n\n```\n{request.options.constraints}\n```",
+        moving and "\n".join(["## From the plan in use\n\n```", *moving, "```"]),
+        "\n".join(["## Notes\n", *(f"- {note}" for note in notes)]),
+    ]
+    return "\n\n".join(filter(None, parts))

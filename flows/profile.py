@@ -22,19 +22,19 @@ from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
-from flows.stages import open_for, stage
+from flows.stages import stage
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.run_records.trainings import TestbedReference
-from storage.store import Store
+from storage.store import Store, open_store
 
 
 @deployed
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
-    store = open_for(options)
+    store = open_store()
     with stage(store, "profile", options) as (run, training), training_lock(store, training), freeing_gpus():
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1

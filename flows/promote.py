@@ -1,79 +1,93 @@
-"""The newest placer of the home into the registry, champion if its evaluation says so; or any version, by hand."""
+"""The newest placer into the registry, champion if its evaluation says so; and any version or plan, as a person says."""
 
 import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from prefect import get_run_logger
+from prefect.flow_runs import suspend_flow_run
+from prefect.input import RunInput
 
-from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.forms.form import deployed
-from flows.forms.options import PromoteOptions
+from flows.forms.options import PromoteOptions, StageOptions
+from flows.plan import replace_plan
 from flows.reports import evaluation_report, mlflow_tracking
 from flows.reports.pages import publish
 from flows.rules.contestants import champion_name
-from flows.rules.promotion import Decision, Gain, decide, find_veto, gain_text
+from flows.rules.promotion import HIGHEST_ERROR, Decision, Gain, decide, find_veto, gain_text
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import registry_lock
-from flows.stages import last_iteration, open_for, stage
+from flows.stages import last_iteration, stage
 from storage.mlflow_store import registry
-from storage.mlflow_store.registry import PROVISIONAL, TRYOUT, Version
+from storage.mlflow_store.registry import PROVISIONAL, Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import report_store, trainings
 from storage.run_records.report_store import IN_USE, EvaluationReport
 from storage.store import Store, open_store
+from storage.version_names import in_words
+
+
+class Approval(RunInput):
+    """A person's answer."""
+
+    approve: bool = True
+    reason: str = ""
 
 
 @deployed
 def promote(options: PromoteOptions) -> dict[str, Any]:
-    """Newest evaluation -> registered version -> alias champion or challenger; or the version named -> champion."""
-    if options.version is not None:
-        store = open_store().of(options.algorithm or DEFAULT_ALGORITHM)
-        return replace_champion(store, options.version, options.reason or "")
-    store = open_for(options)
-    with stage(store, "promote", options) as (run, training):
+    """A version -> champion, or a plan -> in use, at once or when a person approves; also to roll back."""
+    if options.ask:
+        answer = suspend_flow_run(wait_for_input=Approval)
+        options = options.model_copy(update={"reason": answer.reason or "approved in Prefect"})
+        if not answer.approve:
+            sentence = f"refused: {answer.reason}"
+            publish(sentence, "promote", sentence)
+            return {"sentence": sentence}
+    return take_into_use(open_store(), options)
+
+
+@deployed
+def register(options: StageOptions) -> dict[str, Any]:
+    """Newest evaluation -> registered version -> alias champion or challenger."""
+    store = open_store()
+    with stage(store, "register", options) as (run, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
         report_store.require_iteration(report, last)
-        return register_and_decide(store, run, training, report.key, tryout=options.no_promote)
+        return register_and_decide(store, run, training, report.key)
 
 
 @retried_task("promote")
-def register_and_decide(
-    store: Store, run: Run, training: str, evaluation: str, *, tryout: bool = False
-) -> dict[str, Any]:
+def register_and_decide(store: Store, run: Run, training: str, evaluation: str) -> dict[str, Any]:
     """Evaluated candidate -> version in MLflow's registry, its standing and report; returns the flow's outcome.
 
     Args:
         run: MLflow's of the flow.
-        tryout: leave champion and challenger as they are.
     """
     report = report_store.load(store, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
         version = mlflow_tracking.register(store, run, report)
         decision = _decide(store, report, version)
-        standing = (try_out if tryout else settle)(store, version, decision)
+        standing = settle(store, version, decision)
         registry.write_versions(store)
     reason = decision.reason
     report_progress("promote", 1, 1, f"{version} is {standing.words}")
     notes = [standing.note, _cheaper_plan_in_use(report)]
-    if version.algorithm != DEFAULT_ALGORITHM:
-        notes.append(
-            f"it was compared with champions of {version.algorithm} only; other algorithms' versions keep their standing"
-        )
     note = "; ".join(filter(None, notes))
     sentence = f"{standing.words}: {reason}{note and f' ({note})'}"
     get_run_logger().info("%s is %s", version, sentence)
     links = mlflow_tracking.addresses(store, run, evaluation, training)
     # an error may have prevented the report of a champion
-    if not decision.already_champion or not version.description:
+    if not decision.already_champion or not version.report:
         mlflow_tracking.log_report(store, version, report, sentence, links)
-    publish(evaluation_report.page(report, sentence, links), "dreamshard-report", reason)
+    publish(evaluation_report.page(report, sentence, links), f"report-{version.model}", reason)
     return {
         "version": version.uri,
         "alias": standing.alias,
         "standing": standing.words,
+        "model": version.model,
         "topology": str(version.made_of.topology),
         "reason": reason,
         "note": note,
@@ -91,51 +105,50 @@ class Standing:
     """Where a version stands after a promotion.
 
     Attributes:
-        alias: the alias that it has; `none` for a try-out.
-        words: the same for people, e.g. `champion of simulated h100 · 4 devices`.
+        alias: the alias that it has.
+        words: the same for people, e.g. `champion of ads on simulated h100 · 4 devices`.
         note: a further remark; empty if none.
     """
 
-    alias: Literal["champion", "challenger", "none"]
+    alias: Literal["champion", "challenger"]
     words: str
     note: str = ""
 
 
 def settle(store: Store, version: Version, decision: Decision) -> Standing:
-    """Make the candidate what the decision says, in its topology; the caller holds the registry's lock."""
+    """Make the candidate what the decision says, of its model and topology; the caller holds the registry's lock."""
     alias, provisional = decision.alias, decision.provisional
     if not decision.already_champion:
         registry.set_alias(store, version.uri, alias, decision.reason, provisional=provisional)
     elif provisional != version.tags.get(PROVISIONAL, ""):
         registry.tag(store, version.uri, {PROVISIONAL: provisional or None})
-    in_use, note = registry.champion(store), ""
-    if in_use is not None and in_use.model != version.model:
-        note = f"`champion` alone means {in_use}; `dreamshard promote {version.uri}` makes it mean this one"
+    in_use, note = registry.champion(store, version.model), ""
+    if in_use is not None and in_use.registered_model != version.registered_model:
+        note = (
+            f"`champion` of {version.model} means {in_use}; `dreamshard promote {version.uri}` makes it mean this one"
+        )
     named = "provisional champion" if alias == "champion" and provisional else alias
-    return Standing(alias=alias, words=f"{named} of {version.made_of.topology}", note=note)
+    return Standing(alias=alias, words=f"{named} of {version.model} on {version.made_of.topology}", note=note)
 
 
-def try_out(store: Store, version: Version, decision: Decision) -> Standing:
-    """Leave all as it is, and record why; a version that was decided on before keeps its standing."""
-    if "decided_by" in version.tags:
-        note = f"it was decided on at {version.tags['decided_at']}"
-        return Standing(alias="none", words="left as it is", note=note)
-    registry.tag(store, version.uri, {"reason": decision.reason, TRYOUT: "yes"})
-    note = f"no version's standing changed; `dreamshard promote {version.uri}` makes it champion"
-    return Standing(alias="none", words="a try-out", note=note)
-
-
-def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
-    """Make a version or alias champion regardless of its figures; returns the old and the new champion.
+def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:
+    """Make a version champion, or a plan the one in use, regardless of figures; returns the old and the new one.
 
     Raises:
-        ValueError: there is no such version, or it cannot place.
+        ValueError: there is no such version or plan, neither or both are named, or the version cannot place.
     """
-    why = reason or "by hand"
+    why, by = options.reason or "no reason given", os.environ.get("USER") or "the deployment promote"
+    if options.plan is not None and options.version is None and options.model is not None:
+        return replace_plan(store, options.model, options.plan, why)
+    if options.version is None or options.plan is not None:
+        raise ValueError("name a version (3, previous), or a model's plan (--model ads --plan 3), one at a time")
     with registry_lock(store):
-        change = registry.make_champion(store, name, why, by=os.environ.get("USER") or "unknown")
+        change = registry.make_champion(store, options.version, why, by, options.model or "")
         registry.write_versions(store)
-    return {**change, "alias": "champion", "reason": why}
+    undo = f"dreamshard promote {change['former']}" if change["former"] not in (None, change["version"]) else ""
+    sentence = f"{in_words(change['version'])} is champion of {change['model']} on {change['topology']}: {why}"
+    publish(sentence, "promote", sentence)
+    return {**change, "sentence": sentence, "roll_back": undo}
 
 
 def _cheaper_plan_in_use(report: EvaluationReport) -> str:
@@ -150,15 +163,14 @@ def _cheaper_plan_in_use(report: EvaluationReport) -> str:
 
 
 def _decide(store: Store, report: EvaluationReport, version: Version) -> Decision:
-    in_use = registry.champion(store, version.made_of.topology)
+    in_use = registry.champion(store, version.registered_model)
     rival = None if report.rival is None else registry.find(store, report.rival)
     candidate, rule = report.candidate, report.reference
     is_in_use = in_use is not None and in_use.uri == version.uri
     before = rival if rival and is_in_use else in_use
 
     def gain(other: str, named: str, attempt: int = 0) -> Gain:
-        variants = report.variant_gain(candidate, other)
-        return Gain(over=named, measured=report.gains[candidate][other], variants=variants, attempt=attempt)
+        return Gain(over=named, measured=report.gains[candidate][other], attempt=attempt)
 
     split = ", which keeps whole the tables that this version splits" if report.placer(candidate).is_split else ""
     decision = decide(
@@ -173,5 +185,8 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
     if is_in_use:
         return replace(decision, alias="champion", already_champion=True)
     error = report.placer(candidate).predicted_mape
+    if in_use is None and error is not None and error > HIGHEST_ERROR:
+        doubts = [decision.provisional or str(decision.gain), f"its predictions are {error:.0%} off"]
+        decision = replace(decision, provisional="; ".join(doubts))
     veto = find_veto(version, in_use, error) if decision.alias == "champion" else ""
     return replace(decision, alias="challenger", veto=veto) if veto else decision

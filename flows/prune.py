@@ -1,4 +1,4 @@
-"""Removes old files that no registered version needs; `storage.retention` decides which."""
+"""Removes old versions, and files that no version needs; `storage.retention` decides which."""
 
 from typing import Any
 
@@ -13,20 +13,22 @@ from storage.store import Store, open_store
 
 @deployed
 def prune(options: PruneOptions) -> dict[str, Any]:
-    """Old lookups, cost samples, checkpoints and reports -> a list of them; with `delete` they are removed."""
-    return remove_old(open_store(), options.older_than_days, options.delete)
+    """Old versions, lookups, cost samples, checkpoints, reports -> a list of them; with `delete` they are removed."""
+    return remove_old(open_store(), options)
 
 
 @retried_task("remove old files")
-def remove_old(store: Store, older_than_days: int, delete: bool) -> dict[str, Any]:
+def remove_old(store: Store, options: PruneOptions) -> dict[str, Any]:
     """Find old files that nothing needs, remove them if `delete` says so, and return how many and how large they are.
 
     Raises:
         ValueError: the registry or the lake cannot tell what is needed; nothing has been removed.
     """
-    table = retention.prune(store, older_than_days=older_than_days, delete=delete)
-    done = "removed" if delete else "would be removed (give `delete` to remove them)"
-    sentence = f"{table[-1]['files']} files, {table[-1]['bytes']} bytes, older than {older_than_days} days {done}"
+    table = retention.prune(store, **options.model_dump())
+    done = "removed" if options.delete else "would be removed (give `delete` to remove them)"
+    sentence = (
+        f"{table[-1]['files']} files, {table[-1]['bytes']} bytes, older than {options.older_than_days} days {done}"
+    )
     announce(sentence)
     publish(markdown_table(table), "dreamshard-prune", sentence)
-    return {"older_than_days": older_than_days, "deleted": delete, "table": table}
+    return options.model_dump() | {"table": table}

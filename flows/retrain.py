@@ -1,4 +1,4 @@
-"""The page to read first: the whole chain, from tables to champion.
+"""The page to read first: the whole chain, from tables to champion and plan.
 
 Each stage is a file of this folder with its Prefect tasks; each task calls one library function, which computes.
 After ingestion, stages pass the key of one record, `storage.run_records.trainings.Training`: recipe, dataset, tasks, testbed,
@@ -14,22 +14,26 @@ from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
 from flows.ingest import ingest_workload, log_ingested
+from flows.plan import plan_model
 from flows.promote import register_and_decide
 from flows.runtime.testbed_pool import check_testbed
-from flows.stages import open_for, prepare, running, with_sizes
+from flows.stages import prepare, running, with_sizes
 from flows.train import train_placer
+from storage.run_records.trainings import named_model
+from storage.store import open_store
 
 
 @deployed
 def retrain(options: RetrainOptions) -> dict[str, Any]:
-    """Tables -> cost samples -> placer -> evaluation -> champion; from the champion on where only tables changed."""
-    config, store = with_batch_size(configure(options)), open_for(options)
+    """Tables -> cost samples -> placer -> evaluation -> champion -> plan; from the champion on if only tables changed."""
+    config, store = with_batch_size(configure(options)), open_store()
     if options.current is not None:
         read_plan(options.current)
     capacity = check_testbed(store, config)
     with running(store, "retrain", config, options.seed) as run:
         with run.stage("ingest") as part:
-            ingested = ingest_workload(store, config.workload, lookups=capacity.kind != "simulated")
+            keeps = capacity.kind != "simulated"
+            ingested = ingest_workload(store, config.workload, named_model(config), lookups=keeps)
             log_ingested(part, ingested, config.workload.source)
             config = with_sizes(config, ingested.tables, capacity)
             training = prepare(store, config, ingested.dataset, options.seed, full=options.full)
@@ -40,4 +44,6 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             evaluation = evaluate_placers(store, training, last, current=options.current)
             log_evaluation(store, part, evaluation)
         with run.stage("promote"):
-            return register_and_decide(store, run, training, evaluation, tryout=options.no_promote)
+            outcome = register_and_decide(store, run, training, evaluation)
+        with run.stage("plan"):
+            return outcome | {"plan": plan_model(store, training, options)}

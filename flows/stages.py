@@ -7,13 +7,13 @@ from dataclasses import replace
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
+from dreamshard.costs import library_versions
 from dreamshard.recipes import Recipe, batch_size_of, sized
 from dreamshard.tables import Tables
 from dreamshard.testbeds.base import Capacity
-from dreamshard.training.config import DEFAULT_ALGORITHM
 from flows.drawing import draw_tasks
 from flows.forms.configuration import configure
-from flows.forms.options import RecipeOptions, StageOptions, TaskOptions
+from flows.forms.options import StageOptions
 from flows.reports.mlflow_tracking import PREFECT_RUN
 from flows.rules.warm_start import find_start
 from flows.runtime import testbed_pool
@@ -24,13 +24,8 @@ from storage.lake import catalog
 from storage.mlflow_store import runs
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
-from storage.run_records.trainings import Training, source_label
-from storage.store import Store, open_store
-
-
-def open_for(options: RecipeOptions) -> Store:
-    """The store, with the versions of the algorithm that the options train."""
-    return open_store().of(configure(options).training.algorithm)
+from storage.run_records.trainings import Training, named_model
+from storage.store import Store
 
 
 @contextmanager
@@ -42,17 +37,16 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
     context, revision = FlowRunContext.get(), source_revision()
     flow_run = None if context is None else context.flow_run
     tags = {
-        **{"recipe": config.name, "seed": str(seed), "commit": revision},
+        **{"model": named_model(config), "recipe": config.name, "seed": str(seed), "commit": revision},
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
     if flow_run is not None:
         tags["prefect.flow_run"] = flow_run.name
         tags[PREFECT_RUN] = url_for(flow_run) or str(flow_run.id)  # a server of this process alone has no pages
-    named = f"{name} {source_label(config.workload.source)}"
-    if store.algorithm != DEFAULT_ALGORITHM:
-        named = f"{store.algorithm}: {named}"
     with (
-        runs.open_run(store, named, key=None if flow_run is None else str(flow_run.id), tags=tags) as run,
+        runs.open_run(
+            store, f"{name} {tags['model']}", key=None if flow_run is None else str(flow_run.id), tags=tags
+        ) as run,
         testbed_pool.shared_testbeds(),
         progress_artifact(),
     ):
@@ -83,20 +77,21 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
     tasks = draw_tasks(store, training, start.split_of)
     training = replace(training, tasks=tasks, warm=start.warm, start=start.why)
     before = [] if start.warm is None else [start.warm.iteration, *start.warm.trainings]
-    key = content_key(dataset, tasks, training.config, testbed, *before)
+    # measured with other libraries, costs are others
+    key = content_key(training.model, dataset, tasks, training.config, testbed, *before, library_versions())
     trainings.write(store, key, training)
     return key
 
 
-def configured(store: Store, options: TaskOptions) -> tuple[Recipe, str]:
+def configured(store: Store, options: StageOptions) -> tuple[Recipe, str]:
     """The recipe of the options with all sizes, and the dataset of the home that it is applied to.
 
-    A stage run by hand takes the dataset that was ingested last, unless the options name one.
+    A stage run by hand takes the dataset that was ingested last, of the model if one is named, unless the options name one.
 
     Raises:
         ValueError: nothing has been ingested, or not this version.
     """
-    dataset = options.dataset or store.lake.newest_dataset()
+    dataset = options.dataset or store.lake.newest_dataset(options.model or "")
     if dataset is None:
         raise ValueError("nothing has been ingested; run `dreamshard ingest`")
     config = configure(options, source=store.lake.dataset_source(dataset))

@@ -16,17 +16,17 @@ from flows.runtime.progress import report_progress
 from flows.runtime.retries import retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import freeing_gpus
-from flows.stages import open_for, stage
+from flows.stages import stage
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import Metrics, iteration_name
-from storage.store import Store
+from storage.store import Store, open_store
 
 
 @deployed
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
-    store = open_for(options)
+    store = open_store()
     with stage(store, "train", options) as (run, training):
         train_placer(store, run, training)
     history = checkpoints.history(store, training)
@@ -53,7 +53,6 @@ def train_placer(store: Store, run: Run, key: str) -> int:
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
             run.log_metrics(figures, iteration)
-    run.log_params(trainings.effort(store, key))
     return iterations
 
 
@@ -83,7 +82,8 @@ def improve_policy(store: Store, key: str, iteration: int) -> Metrics:
     figures = checkpoints.figures(store, key, "fitted") | learned
     checkpoints.save(store, key, iteration_name(iteration), state, figures)
     checkpoints.discard(store, key, "measured", "fitted")
-    get_run_logger().info("iteration %d: %s", iteration, figures)
+    known = ", ".join(f"{name} {value:.4g}" for name, value in figures.items() if value is not None)
+    get_run_logger().info("iteration %d: %s", iteration, known)
     done = f"iterations, placements cost {figures['measured_cost_ms']:.3f} ms"
     report_progress("train", iteration, state.config.iterations, done)
     return figures

@@ -9,20 +9,22 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from prefect.deployments import run_deployment
+from prefect.runtime import deployment
 from prefect.settings import get_current_settings
 
 from dreamshard.recipes import with_batch_size
 from dreamshard.testbeds.base import Capacity
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
-from flows.forms.options import WatchOptions
+from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.ingest import ingest_workload
 from flows.reports.pages import markdown_table, publish
 from flows.rules.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.rules.warm_start import last_trained, version_in_use
-from flows.stages import open_for, with_sizes
+from flows.stages import with_sizes
 from storage.mlflow_store.registry import Version
-from storage.run_records.trainings import source_label
+from storage.run_records.trainings import named_model
+from storage.store import open_store
 
 SHOWN = 100
 """Largest number of changed tables in the artifact and the outcome."""
@@ -36,8 +38,8 @@ _BUNDLED = (
 @deployed
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> a retraining if it matters."""
-    config, store = with_batch_size(configure(options)), open_for(options)
-    ingested = ingest_workload(store, config.workload, keeps=False, lookups=False)
+    config, store = with_batch_size(configure(options)), open_store()
+    ingested = ingest_workload(store, config.workload, lookups=False)
     dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
     trained = last_trained(store, config, dataset)
     before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
@@ -47,8 +49,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     if diff.matters and options.source is None:
         retraining = _BUNDLED
     elif diff.matters and options.start:
-        name = f"{source_label(config.workload.source)} {diff.label}".strip()
-        started, state, link = start_retraining(options, dataset, name)
+        started, state, link = start_retraining(options, dataset, named_model(config), diff.label)
         retraining = f"Retraining {started} is {state}."
     elif diff.matters:
         filled = ", ".join(f"{name} {value}" for name, value in options.given().items())
@@ -69,7 +70,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "changes": [asdict(change) for change in diff.changes[:SHOWN]],
     }
     table = [change.row() for change in diff.changes[:SHOWN]]
-    publish(page(diff, outcome, link, table), "dreamshard-tables", diff.sentence)
+    publish(page(diff, outcome, link, table), f"tables-{named_model(config)}", diff.sentence)
     return {**outcome, "table": table}
 
 
@@ -79,12 +80,12 @@ def in_use_sentence(version: Version) -> str:
     return f"{version} is in use since {version.tags['decided_at']} ({version.made_of.topology}).{note}"
 
 
-def start_retraining(options: WatchOptions, dataset: str, name: str) -> tuple[str, str, str]:
-    """Start the deployment `retrain`, unless the same was started today; returns the run's name, state and page."""
-    key = retraining_key(options, dataset, datetime.now(UTC).date())
-    run: Any = run_deployment(
-        "retrain/retrain", parameters={"options": options.given()}, timeout=0, idempotency_key=key, flow_run_name=name
-    )
+def start_retraining(options: WatchOptions, dataset: str, model: str, changes: str) -> tuple[str, str, str]:
+    """Start the model's retraining, unless the same was started today; returns the run's name, state and page."""
+    key, name = retraining_key(options, dataset, datetime.now(UTC).date()), f"{model} {changes}".strip()
+    values = options.model_dump(exclude_none=True, include=set(RetrainingOptions.model_fields))
+    where = f"retrain/{deployment.name}"
+    run: Any = run_deployment(where, parameters=values, timeout=0, idempotency_key=key, flow_run_name=name)
     return run.name, str(run.state_name).lower(), f"{get_current_settings().ui_url}/runs/flow-run/{run.id}"
 
 

@@ -1,7 +1,7 @@
 """Write the lock files of this folder anew from `pyproject.toml` and `constraints.txt`: `make lock`.
 
-`base.txt` has what every installation needs, each other file what one extra needs besides, with the hashes of all files that
-PyPI has of each release. They are installed with `pip install --require-hashes --no-deps`.
+`base.txt` has what every `make install` needs, the extra `pipeline` included, each other file what one extra needs besides,
+with the hashes of all files that PyPI has of each release. They are installed with `pip install --require-hashes --no-deps`.
 
 torch and, for CPUs, what it would bring of CUDA are left out of `base.txt`: builds of torch differ by the index that pip is
 pointed at, and so do their hashes. Those of PyPI, for CUDA, are in `cuda.txt`. torchrec asks for any version of `fbgemm-gpu`,
@@ -20,16 +20,17 @@ ROOT = HERE.parent
 TORCHREC = ("torchrec", "tensordict", "torchmetrics", "pyre-extensions")
 TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "networkx", "sympy", "typing-extensions")
 BUILD = ("pip", "setuptools==80.9.0")  # as in pyproject.toml: the package is built without fetching anything
+BASE = "pipeline"
 NOWHERE = 'python_version < "3"'  # a marker that leaves a package out
 
 
 def main() -> None:
     """Needs uv on the path, and PyPI."""
-    base = locked()
+    base = locked("--extra", BASE)
     write("base", base)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for extra in project["optional-dependencies"]:
-        everything = locked("--extra", extra, torch=extra == "cuda")
+    for extra in (each for each in project["optional-dependencies"] if each != BASE):
+        everything = locked("--extra", BASE, "--extra", extra, torch=extra == "cuda")
         write(extra, {name: entry for name, entry in everything.items() if name not in base})
 
 

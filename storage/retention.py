@@ -1,13 +1,16 @@
 """Removes old files that nothing kept refers to; a file goes before those that it refers to.
 
-Kept regardless of age: whatever the tags of a registered version refer to (`registry.REFERENCES`), and whatever a kept
-training or report refers to in turn. A training or evaluation is removed completely or not at all, and stays while any file
-of it is young, so a running one is never touched. Lookups stay while a kept dataset contains their table: the dataset of a
-version, one in use, or the one ingested last. Rows of tables and tasks always stay: they are small, and other rows refer to
-them. Results of flow runs of this home, and files that killed writers left, go by age alone. MLflow and Prefect manage their
-own data: of runs that ended 90 days ago Prefect's server for a team keeps nothing, MLflow's keeps everything.
+Versions go if their registered model has newer ones enough, they have no alias, no tag `pinned` and no plan in use, and
+nothing was decided on them lately. Kept regardless of age: whatever the tags of a kept version refer to
+(`registry.REFERENCES`), and whatever a kept training or report refers to in turn. A training or evaluation is removed
+completely or not at all, and stays while any file of it is young, so a running one is never touched. Lookups stay while
+a kept dataset contains their table: the dataset of a version, one in use, or one ingested last of a model. Rows of
+tables and tasks always stay: they are small, and other rows refer to them. Results of flow runs of this home, and files
+that killed writers left, go by age alone. MLflow and Prefect manage their own data: of runs that ended 90 days ago
+Prefect's server for a team keeps nothing, MLflow's everything.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +20,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from storage.filesystem import FileInfo, list_file_infos, read_json, remove
+from storage.filesystem import FileInfo, list_file_infos, list_files, read_json, remove
 from storage.lake import catalog
 from storage.lake.parquet_files import hive_values
 from storage.mlflow_store import registry
-from storage.run_records import trainings
-from storage.settings import RESULTS, Settings, home_registry
+from storage.mlflow_store.registry import PINNED, Version
+from storage.run_records import plans, trainings
+from storage.settings import RESULTS
 from storage.store import Store
 
 
@@ -41,32 +45,50 @@ class StoredFile:
     info: FileInfo
 
 
-def prune(store: Store, *, older_than_days: int, delete: bool) -> list[dict[str, Any]]:
-    """Find old files that nothing needs, remove them if asked to, and return their number and bytes by kind and of all.
+def prune(store: Store, *, older_than_days: int, keep_versions: int, delete: bool) -> list[dict[str, Any]]:
+    """Find old versions and files that nothing needs, remove them if asked to, and return their numbers and bytes by kind.
 
     Raises:
         ValueError: what must be kept is not known (see `find_removable`); nothing has been removed.
     """
-    removals = find_removable(store, datetime.now(UTC) - timedelta(days=older_than_days))
+    before = datetime.now(UTC) - timedelta(days=older_than_days)
+    removals, versions = find_removable(store, before, keep_versions), old_versions(store, before, keep_versions)
     if delete:
+        for version in versions:
+            registry.remove(store, version)
+        registry.write_versions(store)
         remove_files(removals)
         catalog.write_catalog(store)
-    rows = []
+    rows = [{"kind": "versions", "files": len(versions), "bytes": 0}] if versions else []
     for kind in (*dict.fromkeys(file.kind for file in removals), "all"):
         sizes = [file.info.size_bytes for file in removals if kind in (file.kind, "all")]
         rows.append({"kind": kind, "files": len(sizes), "bytes": sum(sizes)})
     return rows
 
 
-def find_removable(store: Store, before: datetime) -> list[StoredFile]:
+def old_versions(store: Store, before: datetime, keep: int) -> list[Version]:
+    """Versions beyond the newest `keep` of their registered model that nobody uses, and that `before` decided on last."""
+    in_use = [plans.current(store, path.parent.name) for path in list_files(store.plans, "*/current.json")]
+    needed = {plan.version for plan in in_use if plan}
+    newer, found = Counter[str](), []
+    for version in registry.versions(store):
+        newer[version.registered_model] += 1
+        changed = max(f"{version.created:%Y-%m-%d %H:%M:%S}", version.tags.get("decided_at", ""))
+        is_old = newer[version.registered_model] > keep and changed < f"{before:%Y-%m-%d %H:%M:%S}"
+        if is_old and not version.aliases and PINNED not in version.tags and version.uri not in needed:
+            found.append(version)
+    return found
+
+
+def find_removable(store: Store, before: datetime, keep_versions: int = 20) -> list[StoredFile]:
     """Files last written before `before` that nothing kept refers to, in the order of removal.
 
     Raises:
-        ValueError: a file that refers to others cannot be read, or the registry does not know all versions of the store.
+        ValueError: a file that refers to others cannot be read, or the registry is not the store's.
     """
-    _check_registry(store)
-    stored = list(_stored_files(store))
-    referenced = registry.referenced_keys(store)
+    registry.check_identity(store)
+    stored, old = list(_stored_files(store)), {each.uri for each in old_versions(store, before, keep_versions)}
+    referenced = registry.referenced_keys(each for each in registry.versions(store) if each.uri not in old)
     runs = _kept_runs(store, stored, referenced, before)
     lookups = _kept_lookups(store, stored, runs | referenced, before)
     return [
@@ -84,14 +106,6 @@ def remove_files(removals: Sequence[StoredFile]) -> None:
         for folder in {path.parent for path in paths if isinstance(path, Path)}:
             with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
-
-
-def _check_registry(settings: Settings) -> None:
-    if settings.tracking_uri == home_registry(settings.home) and settings.store_root != settings.home:
-        raise ValueError(
-            f"the store {settings.store_root} is shared, but the registry {settings.tracking_uri} is this home's own; set "
-            "MLFLOW_TRACKING_URI to the shared one"
-        )
 
 
 def _stored_files(store: Store) -> Iterator[StoredFile]:
@@ -112,6 +126,7 @@ def _stored_files(store: Store) -> Iterator[StoredFile]:
         ("sample buffer", lake / "sample_buffer", "*.parquet"),
         *(("unfinished", root, "**/*.tmp") for root in (store.evaluations, store.checkpoints, lake)),
         ("lookups", lake / "lookups", "*.parquet"),
+        ("plan pages", store.plans, "**/*.html"),
         ("results of runs", store.home / RESULTS, "*"),
     ]
     for kind, folder, pattern in others:
@@ -156,6 +171,6 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
         for info in list_file_infos(lake.root / folder, "**/*.parquet")
         if info.modified >= before
     ]
-    datasets = {*keys, lake.newest_dataset() or "", *(hive_values(path)["dataset_version"] for path in in_use)}
-    pools = [lake.pool_rows(dataset) for dataset in datasets if lake.has_dataset(dataset)]
-    return {Path(file).name for pool in pools for file in pool.column("lookups_file").to_pylist()}
+    datasets = {*keys, *lake.newest_datasets(), *(hive_values(path)["dataset_version"] for path in in_use)}
+    known = filter(lake.has_dataset, datasets)
+    return {Path(file).name for dataset in known for file in lake.lookups_files(dataset).values()}

@@ -16,11 +16,10 @@ keeps the address that it was created with: change the store before the first ru
 
 import os
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from dreamshard.training.config import DEFAULT_ALGORITHM, Algorithm
 from storage.filesystem import AnyPath, parse_address
 
 QUIET: Mapping[str, str] = {
@@ -49,14 +48,12 @@ class Settings:
         store_root: folder shared by a team; the home unless `DREAMSHARD_STORE` names another.
         tracking_uri: MLflow's runs and registry: a database, or a server's address.
         artifact_root: URI below which MLflow keeps files where `tracking_uri` is a database or our own server.
-        algorithm: its registered models are meant without a version; see `of`.
     """
 
     home: Path
     store_root: AnyPath
     tracking_uri: str
     artifact_root: str
-    algorithm: Algorithm = DEFAULT_ALGORITHM
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
@@ -70,10 +67,6 @@ class Settings:
             tracking_uri=environ.get("MLFLOW_TRACKING_URI") or home_registry(home),
             artifact_root=_uri(artifacts) if artifacts else (store_root / "mlartifacts").as_uri(),
         )
-
-    def of(self, algorithm: Algorithm) -> Self:
-        """The same addresses with the versions of an algorithm: those that are champions, trained from and registered."""
-        return replace(self, algorithm=algorithm)
 
     @property
     def lake_root(self) -> AnyPath:

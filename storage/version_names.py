@@ -1,23 +1,21 @@
-"""Versions as people write them: `champion`, `3`, or MLflow's URI `models:/dreamshard-a100-8/3`.
+"""Versions as people write them: `champion`, `3`, or MLflow's URI `models:/dreamshard.ads.a100-x8/3`.
 
-An alias or a number alone is of the registry's default model.
+An alias or a number alone is of the model in question, or of the only one.
 """
 
 import re
 
-from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
-
 ALIASES = ("champion", "challenger", "previous")
 """Of every registered model."""
 
-WRITTEN = f"{', '.join(ALIASES)}, a number, or a URI such as models:/dreamshard-a100-8/3"
+WRITTEN = f"{', '.join(ALIASES)}, a number, or a URI such as models:/dreamshard.ads.a100-x8/3"
 """Ways to name a version, for messages."""
 
 _URI = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
 
 
 def model_and_name(version: str) -> tuple[str, str]:
-    """The registered model of a reference, empty for the default model, and its number or alias."""
+    """The registered model of a reference, empty if it names none, and its number or alias."""
     match = _URI.fullmatch(version)
     return (match[1], match[2]) if match else ("", version)
 
@@ -28,14 +26,8 @@ def names_version(text: str) -> bool:
     return name in ALIASES or name.isdecimal()
 
 
-def algorithm_of(version: str) -> Algorithm:
-    """The algorithm of a reference, by which the name of its model begins."""
-    before = model_and_name(version)[0].partition("-")[0]
-    return next((algorithm for algorithm in ALGORITHMS if algorithm == before), DEFAULT_ALGORITHM)
-
-
 def number_of(version: str) -> int:
-    """The number in a reference: 3 of `models:/dreamshard-a100-8/3`.
+    """The number in a reference: 3 of `models:/dreamshard.ads.a100-x8/3`.
 
     Raises:
         ValueError: it names no number.
@@ -47,6 +39,6 @@ def number_of(version: str) -> int:
 
 
 def in_words(version: str) -> str:
-    """A version for people: `dreamshard-a100-8 version 3`, `champion`."""
+    """A version for people: `dreamshard.ads.a100-x8 version 3`, `champion`."""
     model, name = model_and_name(version)
     return f"{model} {'version ' if name.isdecimal() else ''}{name}".strip()

@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from dreamshard import read_tables
 from dreamshard.constraints import parse_constraints
 from dreamshard.files.foreign import InputError
 from dreamshard.hardware.accelerator import read_hardware
 from dreamshard.plan import read_plan
 from dreamshard.torchrec import current_plan
 from dreamshard.training import load_placer, save_placer
-from dreamshard.workloads import WorkloadConfig, open_workload, read_lookups, read_tables
+from dreamshard.workloads import WorkloadConfig, open_workload, read_lookups
 from tests.helpers.trained import learnt_placer
 
 PLACER = ("config.json", "weights.safetensors")

@@ -1,4 +1,4 @@
-"""The image and the compose files of `deploy/`, as far as they can be checked without a container engine."""
+"""The image, the compose files and the launchers of `deploy/`, and the locks, as far as no container engine is needed."""
 
 import os
 import re
@@ -12,7 +12,17 @@ import fsspec
 import pytest
 import yaml
 
-from tests.helpers.compose import COMPOSE, DEPLOY, PROJECT, SETTING, SETTINGS, STORE, services
+PROJECT = Path(__file__).parents[1]
+DEPLOY = PROJECT / "deploy"
+COMPOSE, STORE = ((DEPLOY / name).read_text() for name in ("compose.yaml", "store.yaml"))
+SETTING = r"\$\{(\w+)(?::\?[^}]*)?\}"
+SETTINGS = dict(re.findall(r"^([A-Z_]+)=(.*)$", (DEPLOY / ".env.example").read_text(), flags=re.MULTILINE))
+
+
+def services(text: str = COMPOSE, **other: str) -> dict:
+    """The services, each setting replaced by its value in `other` or the example."""
+    given = SETTINGS | other
+    return yaml.safe_load(re.sub(SETTING, lambda found: given[found[1]] or "ada:Pass-word_1", text))["services"]
 
 
 def test_the_dockerfile_passes_its_linter():
@@ -77,3 +87,63 @@ def test_passwords_are_in_no_command_and_ports_are_on_loopback():
 def test_a_gpu_is_reserved_for_the_gpu_worker_alone():
     reserved = {name: service.get("deploy", {}).get("resources") for name, service in services().items()}
     assert [name for name, found in reserved.items() if found] == ["worker-gpu"]
+
+
+def many_hosts() -> dict[str, str]:
+    """The examples of ranks on many hosts, by file name."""
+    return {path.name: path.read_text() for path in (DEPLOY / "many-hosts").iterdir()}
+
+
+def test_each_launchers_example_is_read_by_its_shell():
+    assert set(many_hosts()) == {"torchrun.sh", "slurm.sbatch", "kubernetes.yaml", "ray.sh"}
+    for path in (DEPLOY / "many-hosts").glob("*.s*"):
+        shell = path.read_text().partition("\n")[0].removeprefix("#!")
+        done = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_examples_start_commands_on_as_many_ranks_as_devices():
+    from flows.cli.app import app
+
+    known = {option for argument in app["run"].assemble_argument_collection() for option in argument.names}
+    slurm = many_hosts()["slurm.sbatch"]
+    words = re.search(r"flows\.cli\.ranks \\\n *(.*)", slurm)[1].split()
+    assert words[0] == "run"
+    assert {word for word in words if word.startswith("--")} <= known
+    nodes, ranks = (int(re.search(rf"--{name}[= ](\d+)", slurm)[1]) for name in ("nodes", "nproc-per-node"))
+    assert words[words.index("--devices") + 1] == str(nodes * ranks)
+
+    service, job = yaml.safe_load_all(many_hosts()["kubernetes.yaml"])
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    command = container["command"]
+    ranks = command[command.index("flows.cli.ranks") + 1 :]
+    assert ranks[0] == "run"
+    assert {word.partition("=")[0] for word in ranks[1:]} <= known
+    options = dict(word[2:].split("=") for word in command if word.startswith("--"))
+    hosts, gpus = int(options["nnodes"]), int(options["nproc-per-node"])
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (hosts, hosts)
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == gpus
+    assert options["devices"] == str(hosts * gpus)
+    first = f"{job['metadata']['name']}-0.{service['metadata']['name']}"
+    assert options["master-addr"] == first
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+
+
+LOCKS = sorted((PROJECT / "lock").glob("*.txt"))
+ENTRY = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==([^\s;\\]+)", re.MULTILINE)
+
+
+def versions(path: Path) -> dict[str, str]:
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in ENTRY.findall(path.read_text())}
+
+
+def test_every_constraint_is_locked_at_its_version():
+    locked = {name: version for path in LOCKS for name, version in versions(path).items()}
+    pinned = versions(PROJECT / "constraints.txt")
+    assert {name: locked.get(name) for name in pinned} == pinned, "run `make lock`"
+
+
+def test_a_cpu_installation_has_one_build_of_fbgemm_and_no_cuda():
+    names = versions(PROJECT / "lock" / "base.txt").keys() | versions(PROJECT / "lock" / "cpu.txt").keys()
+    assert "fbgemm-gpu-cpu" in names
+    assert not [name for name in names if name in ("torch", "triton", "fbgemm-gpu") or name.startswith("nvidia-")]

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 
@@ -11,13 +10,8 @@ from storage.lake import catalog
 from storage.settings import Settings
 
 PROJECT = Path(__file__).parents[1]
-PAGES = sorted(
-    [
-        *(PROJECT / "docs").glob("*.md"),
-        *(PROJECT / name for name in ("README.md", "RESULTS.md", "deploy/README.md")),
-        PROJECT / "dreamshard/workloads/data/SOURCES.md",
-    ]
-)
+NAMES = ("README.md", "RESULTS.md", "deploy/README.md", "dreamshard/workloads/data/SOURCES.md")
+PAGES = sorted([*(PROJECT / "docs").glob("*.md"), *(PROJECT / name for name in NAMES)])
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 
 
@@ -34,14 +28,14 @@ def test_every_relative_link_and_path_leads_to_a_file(page):
     text = page.read_text()
     links = re.findall(r"\]\((?!http|#)([^)\s#]+)[^)\s]*\)", text)
     paths = re.findall(r"`((?:dreamshard|storage|flows|tests|docs|deploy)/[\w./-]*)`", text)
-    assert not [link for link in links if not (page.parent / unquote(link)).exists()]
+    assert not [link for link in links if not (page.parent / link).exists()]
     assert not [path for path in paths if not (PROJECT / path).exists()]
 
 
 @each_page
 def test_every_command_has_the_options_that_a_page_gives_it(page):
     commands = {name: app[name] for name in app if not name.startswith("-")}
-    calls = re.findall(r"""(?<![\w./"])(?<!from )dreamshard ([a-z][a-z-]*)((?: [^\n#]*)?)""", "\n".join(code(page)))
+    calls = re.findall(r"""(?<![\w./"])(?<!from |port )dreamshard ([a-z][a-z-]*)( [^\n#]*|)""", "\n".join(code(page)))
     for name, rest in calls:
         assert name in commands, f"dreamshard {name}"
         known = {option for argument in commands[name].assemble_argument_collection() for option in argument.names}

@@ -1,5 +1,6 @@
-"""The example of docs/torchrec.md runs as the page says, under a plan file and under the planner."""
+"""The tutorial runs, and so does the example of docs/torchrec.md, under a plan file and under the planner."""
 
+import json
 import re
 import subprocess
 import sys
@@ -45,3 +46,8 @@ def test_the_example_trains_under_a_plan_and_the_planner(tmp_path):
         first, *_, last = losses(lines)
         assert len(losses(lines)) == 4
         assert last < first
+
+
+def test_the_tutorial_runs_from_its_first_cell_to_its_last():
+    cells = json.loads((PROJECT / "docs/examples/tutorial.ipynb").read_text())["cells"]
+    run("-c", "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))

@@ -1,3 +1,6 @@
+"""The wheel: its lean core places, explains and plans for TorchRec; everything else names the extra to install."""
+
+import json
 import os
 import subprocess
 import sys
@@ -6,29 +9,92 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[1]
+PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+LEAN = """
+import sys, time
+start = time.process_time()
+import dreamshard as ds
+spent = time.process_time() - start
+task = ds.PlacementTask(ds.read_tables("mlperf-dlrm-dcnv2"), num_devices=8, memory_bytes=70 * 2**30)
+plan = ds.place(task, "a100")
+ds.explain(task, plan, "a100")
+blocked = {"prefect", "mlflow", "duckdb", "fastapi", "sqlalchemy"} & set(sys.modules)
+assert not blocked, blocked
+print(plan.num_devices, round(spent, 1))
+"""
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("prefect", "mlflow", "duckdb"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+from flows.cli.app import main
+main(sys.argv[1:])
+"""
 
 pytestmark = pytest.mark.processes
 
 
-def test_an_installed_wheel_places_a_bundled_list(tmp_path: Path):
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    source = tmp_path / "source"
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
     subprocess.run(["git", "clone", "--quiet", PROJECT, source], check=True)  # a build writes into its source
-    built = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, source]
+    built = [sys.executable, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source]
     subprocess.run(built, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def run(python: Path | str, *words: object, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own |= {"DREAMSHARD_HOME": str(folder / "home"), **environment}
+    return subprocess.run([python, *map(str, words)], cwd=folder, env=own, capture_output=True, text=True, check=False)
+
+
+def test_an_installed_wheel_places_without_the_pipeline(wheel, tmp_path):
     installed = tmp_path / "installed"
-    subprocess.run([*pip, "install", "--no-deps", "--target", installed, wheel], check=True, capture_output=True)
-    command = [sys.executable, installed / "bin" / "dreamshard", "place", "mlperf-dlrm-dcnv2", "--devices", "8"]
-    done = subprocess.run(
-        [*command, "--hardware", "a100", "--placer", "lookup_greedy", "--html", "plan.html"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(installed), "DREAMSHARD_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert '"num_devices": 8' in done.stdout
-    assert (tmp_path / "plan.html").stat().st_size > 1e6
+    pip = [sys.executable, *PIP, "install", "--no-deps", "--target", installed, wheel]
+    subprocess.run(pip, check=True, capture_output=True)
     assert not (installed / "tests").exists()
+
+    def command(*words: object):
+        return run(sys.executable, "-c", BLOCKED, *words, folder=tmp_path, PYTHONPATH=str(installed))
+
+    target = ("mlperf-dlrm-dcnv2", "--devices", "8", "--hardware", "a100")
+    placed = command("place", *target, "--out", "plan.json", "--html", "plan.html")
+    assert placed.returncode == 0, placed.stderr
+    assert (tmp_path / "plan.html").stat().st_size > 1e4
+    figures = json.loads((tmp_path / "plan.json").read_text())["predicted"]
+    asked = command("what-if", target[0], "--hardware", "a100:8", "--json")
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout)[0]["overall_ms"] == pytest.approx(figures["overall_ms"], abs=1e-3)
+    explained = command("explain", "plan.json", target[0], "--json")
+    assert explained.returncode == 0, explained.stderr
+    assert command("learn", "--help").returncode == 0
+    for words in (["learn", tmp_path], ["run"], ["models"], ["doctor"]):
+        refused = command(*words)
+        assert refused.returncode == 1
+        assert refused.stderr.count("\n") == 1, "one sentence"
+        assert "dreamshard[pipeline]" in refused.stderr
+
+
+@pytest.mark.long  # installs torch
+def test_the_lean_wheel_works_in_an_empty_environment(wheel, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    for wanted in (["torch==2.13.0"], [str(wheel)]):  # the build for CPUs first, so that pip keeps it
+        subprocess.run([python, *PIP, "install", *wanted], check=True, capture_output=True)
+    done = run(python, "-c", LEAN, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "8"
+    pip = ["install", "--no-deps", "fbgemm-gpu-cpu==1.8.0", "torchrec==1.8.0", "tensordict", "torchmetrics==1.0.3"]
+    more = ["pyre-extensions", "typing-inspect", "mypy-extensions", "lightning-utilities", "pyvers", "orjson", "tqdm"]
+    more += ["cloudpickle", "importlib-metadata", "zipp", "packaging"]
+    subprocess.run([python, *PIP, *pip, *more], check=True, capture_output=True)
+    example = PROJECT / "docs/examples/train_dlrm.py"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    trained = run(python, *launcher, example, "--costs", "a100", folder=tmp_path)
+    assert trained.returncode == 0, trained.stderr[-3000:]
+    assert trained.stdout.count("loss") >= 4

@@ -12,29 +12,29 @@
 import os
 from pathlib import Path
 
+import duckdb
 import matplotlib
 
 if "__file__" in globals():  # a script: no window
     matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-from storage import notebook
-
-home = None  # that of the environment; or a folder, or the address of a shared store: "s3://team/dreamshard"
+home = Path(os.environ.get("DREAMSHARD_HOME", ".dreamshard"))
+catalog = duckdb.connect(home / "catalog.duckdb", read_only=True)
 figures = Path(os.environ.get("FIGURES", "figures"))
 figures.mkdir(parents=True, exist_ok=True)
 
-versions = notebook.view("versions", home)
+versions = catalog.sql("from versions").df()
 newest = versions.iloc[-1]
 print(f"{len(versions)} versions; the newest is {newest['version']}, of {newest['source']} on {newest['hardware']}")
 
 # %% [markdown]
 # ## The most expensive tables
 # Alone on a device, on the hardware and at the batch of the newest version. Measured where a placement had the table alone,
-# else estimated by the version's cost network; the lines show its mean relative error on held-out placements.
+# otherwise estimated by the version's cost network; the lines show its mean relative error on held-out placements.
 
 # %%
-costs = notebook.view("table_costs", home)
+costs = catalog.sql("from table_costs").df()
 costs = costs[
     (costs["hardware"] == newest["hardware"]) & (costs["batch_size"] == newest["batch_size"]) & costs["is_current"]
 ]
@@ -55,7 +55,7 @@ figure.savefig(figures / "expensive_tables.png", dpi=120)
 
 # %%
 phases = ["forward_compute_ms", "forward_comm_ms", "backward_comm_ms", "backward_compute_ms"]
-devices = notebook.view("evaluated_devices", home)
+devices = catalog.sql("from evaluated_devices").df()
 devices = devices[(devices["run_key"] == newest["evaluation"]) & (devices["placer"] == "dreamshard")]
 task = devices["task"].min()
 devices = devices[devices["task"] == task].sort_values("device").set_index("device")
@@ -68,19 +68,17 @@ axes.figure.savefig(figures / "cost_by_device.png", dpi=120, bbox_inches="tight"
 
 # %% [markdown]
 # ## Savings over versions
-# The share of the best rule of thumb's cost that each version saves on its own held-out tasks, with 95 % intervals and a
-# line for each algorithm and topology.
+# The share of the best heuristic's cost that each version saves on its own held-out tasks, with 95 % intervals and a
+# line for each model and topology.
 
 # %%
-compared = versions[versions["gain_over_best_baseline"].notna()]
+compared = versions[versions["gain_over_best_heuristic_pct"].notna()]
 figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-for model, group in compared.groupby("model"):
-    gain = group["gain_over_best_baseline"]
-    below, above = gain - group["gain_over_best_baseline_low"], group["gain_over_best_baseline_high"] - gain
-    axes.errorbar(group["version"], 100 * gain, yerr=[100 * below, 100 * above], marker="o", capsize=3, label=model)
-axes.set(
-    xlabel="version", ylabel="%", xticks=versions["version"], title="Measured cost saved over the best rule of thumb"
-)
+for model, group in compared.groupby("registered_model"):
+    gain = group["gain_over_best_heuristic_pct"]
+    below, above = gain - group[f"{gain.name}_low"], group[f"{gain.name}_high"] - gain
+    axes.errorbar(group["version"], gain, yerr=[below, above], marker="o", capsize=3, label=model)
+axes.set(xlabel="version", ylabel="%", xticks=versions["version"], title="Measured cost saved over the best heuristic")
 axes.axhline(0, color="gray", linewidth=1)
 if len(compared):
     axes.legend(fontsize="small")
@@ -91,13 +89,12 @@ figure.savefig(figures / "savings_over_versions.png", dpi=120)
 # Every placer's placements of the held-out tasks, as the newest version's network predicted them.
 
 # %%
-evaluations = notebook.query(
+evaluations = catalog.sql(
     f"""
     select placer, predicted_ms, overall_ms from evaluations
     where run_key = '{newest["evaluation"]}' and overall_ms is not null
-    """,
-    home,
-)
+    """
+).df()
 figure, axes = plt.subplots(figsize=(6, 6), layout="constrained")
 for placer, group in evaluations.groupby("placer"):
     axes.scatter(group["predicted_ms"], group["overall_ms"], label=placer, s=18)

@@ -20,8 +20,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.models.dlrm import DLRM, DLRMTrain
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
-from dreamshard.sharding_planner import DreamShardPlanner
-from dreamshard.torchrec import load_plan
+import dreamshard as ds
 
 STEPS, BATCH, DENSE, DIM, RATE = 20, 256, 13, 32, 0.5
 ROWS = {"user": 200_000, "item": 50_000, "shop": 5_000, "city": 400, "hour": 24}
@@ -69,9 +68,9 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": RATE})
     ]
     if options.plan:
-        plan = load_plan(options.plan, model, sharders)
+        plan = ds.load_plan(options.plan, model, sharders)
     else:
-        plan = DreamShardPlanner(batch_size=BATCH, costs=options.costs).collective_plan(model, sharders)
+        plan = ds.DreamShardPlanner(batch_size=BATCH, costs=options.costs).collective_plan(model, sharders)
     sharded = DistributedModelParallel(model, device=device, plan=plan, sharders=sharders)
     if rank == 0:
         for path, tables in plan.plan.items():

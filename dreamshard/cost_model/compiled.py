@@ -34,7 +34,7 @@ _LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curv
 _CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
 
 # Columns of the structured network's loads: work of each phase by resource, and these
-SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES, NETWORK_COLUMNS = 4, 6, 8, 9, 10, 11, 12
+SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES = 4, 6, 8, 9, 10, 11
 """Squared work by phase, tables wider than each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims,
 tens of lookups per sample, tables."""
 SUMS = (TABLES, DISTINCT, DIMS, LOOKUPS)
@@ -86,7 +86,7 @@ class DeviceLaw(NamedTuple):
         kind: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`phases_ms`).
         width: column of a load that the all-to-all carries.
         tables: column of a load that counts tables.
-        curves: `[4, G]` milliseconds at `curve_points()`.
+        curves: `[4, G]` milliseconds at `curve_points()`; unused by a `PAPER`.
         own_ms: per unit of a device's own width.
         total_ms: per unit of all devices' width together.
         fixed_ms: whatever is placed.
@@ -96,7 +96,7 @@ class DeviceLaw(NamedTuple):
     kind: int
     width: int
     tables: int
-    curves: Floats
+    curves: Floats = _UNUSED
     own_ms: float = 0.0
     total_ms: float = 0.0
     fixed_ms: float = 0.0
@@ -157,10 +157,24 @@ def device_ms(law: DeviceLaw, load: Floats) -> float:
 
 
 @jit
+def linear(inputs: Floats, weight: Floats, bias: Floats) -> Floats:
+    """`[Y]` a linear layer of `[X]`, by `weight` `[X, Y]`; most inputs are 0 after ReLU."""
+    found = bias.copy()
+    for x in range(len(inputs)):
+        if inputs[x] != 0:
+            for y in range(len(found)):
+                found[y] += inputs[x] * weight[x, y]
+    return found
+
+
+@jit
 def phases_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
     """Write forward compute, backward compute and one all-to-all of a device, as if it were the widest, to `found` `[3]`."""
     if law.kind == PAPER:
-        _paper_heads_ms(law.paper, law.tables, load, found)
+        heads, latent = law.paper, load[: law.tables] if load[law.tables] >= 0.5 else law.paper.empty
+        hidden = np.maximum(linear(latent, heads.hidden_weight, heads.hidden_bias), 0.0)
+        found[:] = 0.0
+        copy_into(found, linear(hidden, heads.output_weight, heads.output_bias))
         return
     found[0], found[1] = compute_phases_ms(law, load)
     width = load[law.width]
@@ -176,26 +190,6 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
         exchanges = 1.0 if law.kind == PAPER else 2.0
         costs[t] = found[0] + found[1] + exchanges * found[2] + law.total_ms * loads[t, law.width]
     return costs
-
-
-@jit
-def linear(inputs: Floats, weight: Floats, bias: Floats) -> Floats:
-    """`[Y]` a linear layer of `[X]`, by `weight` `[X, Y]`; most inputs are 0 after ReLU."""
-    found = bias.copy()
-    for x in range(len(inputs)):
-        if inputs[x] != 0:
-            for y in range(len(found)):
-                found[y] += inputs[x] * weight[x, y]
-    return found
-
-
-@jit
-def _paper_heads_ms(heads: PaperLaw, tables: int, load: Floats, found: Floats) -> None:
-    """As many heads as there are; the last column of a load counts its tables."""
-    latent = load[:tables] if load[tables] >= 0.5 else heads.empty
-    hidden = np.maximum(linear(latent, heads.hidden_weight, heads.hidden_bias), 0.0)
-    found[:] = 0.0
-    copy_into(found, linear(hidden, heads.output_weight, heads.output_bias))
 
 
 @inlined

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model.compiled import DeviceLaw
 from dreamshard.cost_model.features import VECTORS, Normaliser, work_ratios
-from dreamshard.costs import PHASES, CostSample, MeasuredOn
+from dreamshard.costs import PHASES, CostSample, DeviceCosts, MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
@@ -58,12 +58,12 @@ class CostData:
     @cached_property
     def seen(self) -> Bool[Tensor, "S D"]:
         """Devices that were measured."""
-        return ~self.phases_ms.isnan().any(-1)
+        return DeviceCosts(self.phases_ms).seen
 
     @property
     def overall_ms(self) -> Float[Tensor, " S"]:
         """`[S]` the sum of the slowest device that was seen."""
-        return self.phases_ms.sum(-1).nan_to_num(0.0).max(-1).values
+        return DeviceCosts(self.phases_ms).overall_ms()
 
     @cached_property
     def holding(self) -> Bool[Tensor, "S D"]:
@@ -133,13 +133,10 @@ class CostNetwork(nn.Module, ABC):
         """`work_ratios` of a task's tables, or of shards of them; None if the network has their setting too."""
         if self.measured_on is None:
             return None
-        fitted, precisions = self.measured_on, set(task.precisions)
+        fitted = self.measured_on
         batch_size = task.batch_size or fitted.batch_size
-        is_own = precisions == {fitted.precision} and (task.optimizer, batch_size) == (
-            fitted.optimizer,
-            fitted.batch_size,
-        )
-        if is_own and (task.tables.poolings == 1).all():
+        own = {fitted.precision}, fitted.optimizer, fitted.batch_size
+        if own == (set(task.precisions), task.optimizer, batch_size) and (task.tables.poolings == 1).all():
             return None
         if shards is None:
             shards = Shards.of(task, Placement.whole([0] * len(task.tables), task.num_devices))
@@ -197,7 +194,7 @@ class CostNetwork(nn.Module, ABC):
     def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
         """Predicted and measured milliseconds of the slowest device, of those that were seen."""
         predicted_ms = self.phases_ms(data.sums(self.encode)).sum(-1)
-        return torch.where(data.seen, predicted_ms, 0.0).max(-1).values, data.overall_ms
+        return predicted_ms.where(data.seen, 0.0).max(-1).values, data.overall_ms
 
 
 def gradient_step(

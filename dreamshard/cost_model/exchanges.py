@@ -111,16 +111,12 @@ class ExchangeModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        buffers = {
-            "points": torch.zeros(0, 5).double(),
-            "fitted_ms": torch.zeros(2, 4),
-            "fitted_to": torch.tensor([0, 0]),
-            "widest_bytes": torch.zeros(()).double(),
-            "host_devices": torch.tensor(0),
-            "batch_size": torch.tensor(0),
-        }
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
+        self.register_buffer("points", torch.zeros(0, 5).double())
+        self.register_buffer("fitted_ms", torch.zeros(2, 4))
+        self.register_buffer("fitted_to", torch.tensor([0, 0]))
+        self.register_buffer("widest_bytes", torch.zeros(()).double())
+        self.register_buffer("host_devices", torch.tensor(0))
+        self.register_buffer("batch_size", torch.tensor(0))
         self.register_load_state_dict_pre_hook(_take_points)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(lambda module, _: module._index())  # type: ignore[no-untyped-call]
         self._index()

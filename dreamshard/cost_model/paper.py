@@ -6,12 +6,11 @@ features on a device without tables, and a loss on two independent draws with re
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dreamshard.cost_model.compiled import CURVE_POINTS, PAPER, DeviceLaw, PaperLaw
+from dreamshard.cost_model.compiled import PAPER, DeviceLaw, PaperLaw
 from dreamshard.cost_model.cost_network import CostData, CostNetwork, mlp
 from dreamshard.cost_model.features import NUM_PAPER_FEATURES
 
@@ -57,7 +56,7 @@ def heads_law(heads: Sequence[nn.Module], empty: Float[Tensor, " L"], unit_ms: f
         output_bias=unit_ms * torch.cat(of(2, "bias")).numpy(),
         empty=empty.detach().double().numpy(),
     )
-    return DeviceLaw(PAPER, width=LATENT, tables=LATENT, curves=np.zeros((4, CURVE_POINTS)), paper=paper)
+    return DeviceLaw(PAPER, width=LATENT, tables=LATENT, paper=paper)
 
 
 class PaperCostNetwork(CostNetwork):

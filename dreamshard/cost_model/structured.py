@@ -85,7 +85,7 @@ class Prior(NamedTuple):
     shape: tuple[int, ...]
     centre: float
     scale: float
-    least: float | None = None
+    least: float = -math.inf
 
 
 PRIORS = {
@@ -146,16 +146,12 @@ class StructuredCostNetwork(CostNetwork):
 
     def __init__(self, normaliser: Normaliser) -> None:
         super().__init__()
-        buffers = {
-            "mean": normaliser.mean.clone(),
-            "std": normaliser.std.clone(),
-            "unit": torch.ones(_NUM_AMOUNTS),
-            "centre": torch.zeros(2, _INPUTS),
-            "scale_ms": torch.ones(2),
-            "narrowest": torch.ones(()),
-        }
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
+        self.register_buffer("mean", normaliser.mean.clone())
+        self.register_buffer("std", normaliser.std.clone())
+        self.register_buffer("unit", torch.ones(_NUM_AMOUNTS))
+        self.register_buffer("centre", torch.zeros(2, _INPUTS))
+        self.register_buffer("scale_ms", torch.ones(2))
+        self.register_buffer("narrowest", torch.ones(()))
         starts = _prior_centres() | {"launch": torch.full((2,), 0.1), "step": torch.full((4, _STEPS), 0.02)}
         for name, value in starts.items():
             self.register_parameter(name, nn.Parameter(value))
@@ -197,9 +193,9 @@ class StructuredCostNetwork(CostNetwork):
         own = torch.stack([torch.ones_like(dim), dim, dim * pooling.clamp(max=1), unique, unique * dim], -1)
         amounts = torch.cat([own, lookups, lookups * dim[..., None]], -1) / self.unit
         z, per_z = normalised[..., _PHYSICAL], self.std[_PHYSICAL]
-        distinct_bytes = z[..., _LOG_UNIQUE] + z[..., _LOG_DIM] * per_z[_LOG_DIM] / per_z[_LOG_UNIQUE]
-        table_bytes = z[..., _LOG_ROWS] + z[..., _LOG_DIM] * per_z[_LOG_DIM] / per_z[_LOG_ROWS]
-        sizes = torch.stack([z[..., _LOG_DIM], z[..., _LOG_POOLING], distinct_bytes, table_bytes], -1)
+        # bytes of distinct rows, and of all rows
+        in_bytes = (z[..., at] + z[..., _LOG_DIM] * per_z[_LOG_DIM] / per_z[at] for at in (_LOG_UNIQUE, _LOG_ROWS))
+        sizes = torch.stack([z[..., _LOG_DIM], z[..., _LOG_POOLING], *in_bytes], -1)
         again = z[..., _LOG_REUSE, None]
         firsts, hot = (-logs[..., _LOG_REUSE, None]).exp(), logs[..., _HOT, None]
         reuses = torch.cat([(again + _PLACES).tanh(), again, firsts, hot.tanh()], -1)
@@ -272,11 +268,10 @@ class StructuredCostNetwork(CostNetwork):
             self.exchanges.learn_placements(data, data.sums(self.encode)[..., DIMS])
             if self.measured_on is None:
                 self.calibrate(data)
-        names, parameters = zip(*self.named_parameters(), strict=True)
-        scales = np.concatenate([np.full(each.numel(), PRIORS[name].scale) for name, each in self.named_parameters()])
-        centres = parameters_to_vector([_prior_centres()[name] for name in names]).double().numpy() / scales
-        least = [PRIORS[name].least for name, each in self.named_parameters() for _ in range(each.numel())]
-        bounds = [(None if low is None else low / scale, None) for low, scale in zip(least, scales, strict=True)]
+        parameters = [self.get_parameter(name) for name in PRIORS]
+        priors = [(prior.scale, prior.least) for prior in PRIORS.values() for _ in range(math.prod(prior.shape))]
+        scales, least = np.transpose(priors)
+        centres = parameters_to_vector(_prior_centres().values()).double().numpy() / scales
         misfit = self.misfit_of(data)
 
         def objective(scaled: Floats) -> tuple[float, Floats]:
@@ -288,9 +283,8 @@ class StructuredCostNetwork(CostNetwork):
             return value.item() + float(away @ away) / 2, slopes * scales + away
 
         start = parameters_to_vector(parameters).detach().double().numpy() / scales
-        found = scipy.optimize.minimize(
-            objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations, "maxcor": 30}
-        )
+        options, bounds = {"maxiter": iterations, "maxcor": 30}, scipy.optimize.Bounds(least / scales)
+        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         value = objective(found.x)[0]
         if not math.isfinite(value):
             raise TrainingDivergedError(

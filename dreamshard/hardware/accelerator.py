@@ -91,6 +91,7 @@ class AcceleratorSpec:
             bandwidth that measured links of this kind reach. None: latency, and the whole bandwidth.
         shared_bytes_per_s: of the path through a host's memory that all bytes between its devices take, together; None for
             links that reach from device to device, or if `link_curve` names a GPU.
+        host_memory_bytes: of a node, for tables in host memory; None if unknown.
         host_bytes_per_s: to the host's memory, one direction; None if unknown, so that tables in host memory have no cost.
 
     Raises:
@@ -112,6 +113,7 @@ class AcceleratorSpec:
     network_bytes_per_s: BytesPerSecond = Field(validation_alias="network_bandwidth")
     network_latency_s: Seconds = Field(validation_alias="network_latency")
     host_bytes_per_s: BytesPerSecond | None = Field(default=None, validation_alias="host_bandwidth")
+    host_memory_bytes: Bytes | None = Field(default=None, validation_alias="host_memory")
     host_s: Seconds | None = Field(default=None, validation_alias="host_wait")
     shared_bytes_per_s: BytesPerSecond | None = Field(default=None, validation_alias="shared_bandwidth")
     link_curve: str | None = Field(default=None, validation_alias="link", pattern=f"^({'|'.join(LINKS)})$")

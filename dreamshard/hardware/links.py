@@ -104,7 +104,7 @@ def collective_s(
 
 
 def within_node_s(
-    num_bytes: Float[Tensor, "*B"], spec: AcceleratorSpec, near: int, operation: Operation = "all_to_all"
+    num_bytes: Float[Tensor, "*B"], spec: AcceleratorSpec, near: int, operation: Operation
 ) -> Float[Tensor, "*B"]:
     """Seconds of one collective among `near` devices of a node; bytes as `collective_times` counts them."""
     if near == 1:
@@ -133,7 +133,7 @@ def _datasheet_share(kind: str, num_gpus: int, operation: Operation) -> float:
 
 
 @cache
-def link_curve(gpu: str, num_gpus: int, operation: Operation = "all_to_all") -> "scipy.interpolate.PchipInterpolator":
+def link_curve(gpu: str, num_gpus: int, operation: Operation) -> "scipy.interpolate.PchipInterpolator":
     """The curve of `num_gpus` of this kind, at least 2: logarithms of seconds over those of bytes, never falling."""
     return fit_link_curve(*collective_times(gpu, operation), num_gpus)
 

@@ -27,9 +27,9 @@ LONG, LONGEST = 32, 1024  # lookups of a row above which a block of threads sums
 GROUPS = (8, 16, 32)  # threads that share a row where the widest dim is <= 32, <= 64, above (fbgemm's TBE kernels)
 
 # Columns of the loads; each is summed over the shards of a device.
-COUNT, DIM, ROWS, LOOKUPS, UNIQUE = 0, 1, 2, 3, 4
-STREAM_BYTES, READ_BYTES, FIRST_BYTES = 5, 6, 7  # forward: indices and outputs; row reads; of these the first ones
-GRAD_READ_BYTES, GRAD_BYTES, UPDATE_BYTES = 8, 9, 10  # backward: gradient reads; gradients; rows and state written
+COUNT, DIM, ROWS, LOOKUPS, UNIQUE = range(5)
+STREAM_BYTES, READ_BYTES, FIRST_BYTES = range(5, 8)  # forward: indices and outputs; row reads; of these the first ones
+GRAD_READ_BYTES, GRAD_BYTES, UPDATE_BYTES = range(8, 11)  # backward: gradient reads; gradients; rows and state written
 ABOVE_32, ABOVE_64 = 11, 12  # tables with a dim above 32, above 64
 STEPS = 13  # three columns: warp steps with 8, 16, 32 threads a row
 HOT_BYTES = STEPS + len(GROUPS)  # 17 columns: bytes of distinct rows, most often looked up first
@@ -40,7 +40,6 @@ CACHED_LOOKUPS = HOST_ROW_BYTES + 2  # lookups in caches
 DENSE_BYTES = HOST_ROW_BYTES + 3  # backward of copies: gradients cleared; read, weights and state rewritten
 BAGS = HOST_ROW_BYTES + 4  # vectors that the forward pass writes
 BLOCKS = HOST_ROW_BYTES + 5  # backward: blocks of threads that sum the gradients of often read rows
-NUM_LOADS = HOST_ROW_BYTES + 6
 
 _MIDDLE = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)  # of bins
 
@@ -65,36 +64,34 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
     state_bytes += SECTOR_BYTES * (BYTES_PER_ROW_STATE[task.optimizer] > 0)
     copies, in_host = shards.is_any("data_parallel"), shards.in_host
 
-    loads = torch.zeros(len(tables), NUM_LOADS, dtype=torch.float64)
-    loads[:, COUNT] = 1
-    loads[:, DIM] = tables.sent_dim * shards.in_all_to_all
-    loads[:, ROWS] = rows
-    loads[:, LOOKUPS] = lookups
-    loads[:, UNIQUE] = unique
-    loads[:, STREAM_BYTES] = lookups * INDEX_BYTES + bags * (OFFSET_BYTES + dim * VECTOR_BYTES)
-    loads[:, READ_BYTES] = lookups * row_bytes
-    loads[:, FIRST_BYTES] = unique * row_bytes
-    loads[:, GRAD_READ_BYTES] = lookups * grad_bytes
-    loads[:, GRAD_BYTES] = torch.minimum(lookups, bags) * grad_bytes
     state_on_device = torch.where(in_host, 0.0, state_bytes)
-    loads[:, UPDATE_BYTES] = unique * torch.where(copies, grad_bytes, 2 * (row_bytes + state_on_device))
-    loads[:, ABOVE_32] = dim > 32
-    loads[:, ABOVE_64] = dim > 64
-    for i, threads in enumerate(GROUPS):
-        loads[:, STEPS + i] = lookups * (dim / (4 * threads)).ceil() * threads / 32
     hot, again = _reuse(tables, lookups, unique)  # [S, 17]
-    loads[:, HOT_BYTES:AGAIN_BYTES] = hot * row_bytes[:, None]
-    loads[:, AGAIN_BYTES:HOST_ROW_BYTES] = again * row_bytes[:, None]
-    loads[:, BAGS] = bags
     reads = 1 + again / hot.clamp(min=1e-12)  # [S, 17], of a row
-    loads[:, BLOCKS] = (hot * (reads > LONG) * (reads / LONGEST).clamp(min=1)).sum(dim=1)
-
-    if in_host.any():
-        loads[:, HOST_ROW_BYTES] = in_host * _missed_rows(shards, unique) * row_bytes
-    loads[:, HOST_STATE_BYTES] = in_host * unique * state_bytes
-    loads[:, CACHED_LOOKUPS] = in_host * lookups
-    loads[:, DENSE_BYTES] = copies * 2 * (GRADIENT_BYTES * rows * dim + shards.stored_bytes.double())
-    return loads
+    columns = {
+        COUNT: torch.ones_like(dim),
+        DIM: tables.sent_dim * shards.in_all_to_all,
+        ROWS: rows,
+        LOOKUPS: lookups,
+        UNIQUE: unique,
+        STREAM_BYTES: lookups * INDEX_BYTES + bags * (OFFSET_BYTES + dim * VECTOR_BYTES),
+        READ_BYTES: lookups * row_bytes,
+        FIRST_BYTES: unique * row_bytes,
+        GRAD_READ_BYTES: lookups * grad_bytes,
+        GRAD_BYTES: torch.minimum(lookups, bags) * grad_bytes,
+        UPDATE_BYTES: unique * torch.where(copies, grad_bytes, 2 * (row_bytes + state_on_device)),
+        ABOVE_32: dim > 32,
+        ABOVE_64: dim > 64,
+        **{STEPS + i: lookups * (dim / (4 * threads)).ceil() * threads / 32 for i, threads in enumerate(GROUPS)},
+        **dict(enumerate((hot * row_bytes[:, None]).T, HOT_BYTES)),
+        **dict(enumerate((again * row_bytes[:, None]).T, AGAIN_BYTES)),
+        HOST_ROW_BYTES: in_host * (_missed_rows(shards, unique) if in_host.any() else 0) * row_bytes,
+        HOST_STATE_BYTES: in_host * unique * state_bytes,
+        CACHED_LOOKUPS: in_host * lookups,
+        DENSE_BYTES: copies * 2 * (GRADIENT_BYTES * rows * dim + shards.stored_bytes.double()),
+        BAGS: bags,
+        BLOCKS: (hot * (reads > LONG) * (reads / LONGEST).clamp(min=1)).sum(dim=1),
+    }
+    return torch.stack([columns[column].double() for column in sorted(columns)], dim=1)
 
 
 def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, " S"]:

@@ -34,7 +34,9 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.files import digest
@@ -124,13 +126,10 @@ def sharding_costs(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> De
             link to it is unknown.
     """
     require_host_link(spec, shards)
-    per_host = link_devices_per_host(shards, spec)
+    comm_s = exchanges_s(shards, batch_size, spec).expand(shards.num_devices, 2)
     sums = shards.per_device(placed_loads(shards, batch_size))  # [D, L]
     compute_s = torch.from_numpy(operators_s(figures_of(spec, batch_size), sums.numpy()))  # [D, 2]
-    most, mean, group = shards.most_traffic(), sums[:, at.DIM].mean(), shards.devices_per_host
-    comm_s = collectives_s(most, batch_size, shards.num_devices, spec, per_host, group, mean).expand(len(sums), 2)
-    phases_s = torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1)
-    return DeviceCosts(1e3 * phases_s)
+    return DeviceCosts(1e3 * torch.cat([compute_s[:, :1], comm_s, compute_s[:, 1:]], dim=1))
 
 
 def require_host_link(spec: AcceleratorSpec, shards: Shards) -> None:
@@ -142,15 +141,17 @@ def require_host_link(spec: AcceleratorSpec, shards: Shards) -> None:
         )
 
 
-def link_devices_per_host(shards: Shards, spec: AcceleratorSpec) -> int:
-    """Devices that reach each other by the node's own link: as the task says, else as many as the hardware has.
+def exchanges_s(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, " 2"]:
+    """Seconds of all collectives, forward and backward; hosts have as many devices as the task says, or the hardware.
 
     Raises:
-        ValueError: a table's rows are spread over the devices of one host, and these are more.
+        ValueError: rows are spread over more devices than a host has.
     """
-    per_host = min(shards.task.devices_per_host or spec.devices_per_node, shards.num_devices)
+    num_devices, most = shards.num_devices, shards.most_traffic()
+    per_host = min(shards.task.devices_per_host or spec.devices_per_node, num_devices)
     shards.require_hosts_of(per_host)
-    return per_host
+    mean_dims = shards.traffic[:, 0].double().sum() / num_devices
+    return collectives_s(most, batch_size, num_devices, spec, per_host, shards.devices_per_host, mean_dims)
 
 
 @jit

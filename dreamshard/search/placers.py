@@ -19,7 +19,7 @@ from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.cost_network import COMPUTE
 from dreamshard.cost_model.structured import StructuredCostNetwork
-from dreamshard.costs import DeviceCosts, MeasuredOn
+from dreamshard.costs import DeviceCosts, Difference, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
@@ -74,8 +74,19 @@ class SearchingPlacer(OrderedPlacer):
         return costs_of(self, task, placement).predict(placement)
 
     @abstractmethod
-    def caveat(self, task: PlacementTask, hardware: str | None) -> str:
-        """How the measurements behind the costs differ from a task, or its hardware, as `compare_costs` says; or empty."""
+    def measured_on(self, task: PlacementTask) -> MeasuredOn | None:
+        """The measurements behind the costs of a task; None if they are unknown."""
+
+    def knows_topology(self, task: PlacementTask) -> bool:
+        """Whether all-to-alls of the task's devices and hosts were measured, if no placements."""
+        return False
+
+    def differences(
+        self, task: PlacementTask, hardware: str | None, called: str | None = None
+    ) -> tuple[list[Difference], str]:
+        """How these measurements differ from a task and its hardware, as `compare_costs` says."""
+        own = self.measured_on(task)
+        return compare_costs(own, task, hardware, called, knows_topology=self.knows_topology(task))
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
@@ -120,10 +131,13 @@ class DreamShardPlacer(SearchingPlacer):
         """See `SearchingPlacer`."""
         return NetworkCosts.of(task, self.cost_network, self.normaliser)
 
-    def caveat(self, task: PlacementTask, hardware: str | None) -> str:
+    def measured_on(self, task: PlacementTask) -> MeasuredOn | None:
         """See `SearchingPlacer`."""
-        network = self.cost_network
-        return compare_costs(network.measured_on, task, hardware, knows_topology=network.knows_topology(task))[1]
+        return self.cost_network.measured_on
+
+    def knows_topology(self, task: PlacementTask) -> bool:
+        """See `SearchingPlacer`."""
+        return self.cost_network.knows_topology(task)
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """See `SearchingPlacer`; or the policy's own placement."""
@@ -167,12 +181,8 @@ class RooflinePlacer(SearchingPlacer):
         """See `SearchingPlacer`."""
         return RooflineCosts.of(task, self.spec)
 
-    def caveat(self, task: PlacementTask, hardware: str | None) -> str:
-        """See `SearchingPlacer`."""
-        return compare_costs(self.measured_on(task), task, hardware)[1]
-
     def measured_on(self, task: PlacementTask) -> MeasuredOn:
-        """The measurements behind the predictions for a task."""
+        """See `SearchingPlacer`."""
         return MeasuredOn(
             testbed="preset",
             hardware=f"simulated {self.spec.name}",

@@ -1,11 +1,10 @@
 """Testbeds measure placements: on real ranks, on one device that stands for many, or on models of an accelerator.
 
 base        the protocol, the setup, capacity
-simulated   costs from an accelerator's figures
-emulated    one device that stands for all
-cluster     a rank per device; layout says which is which
-ranks       the ranks' loop of jobs and their driver, on this host or torchrun's; ray_ranks on Ray
-step        a training step, timed: its collectives, and the operators of fbgemm
+simulated   costs from an accelerator's figures; emulated: one device that stands for all, with the links of an accelerator
+cluster     a rank per device
+ranks       which rank is which device; their loop of jobs and their driver, on this host or torchrun's; ray_ranks on Ray
+step        a training step, timed: the operators of fbgemm, and its collectives
 device      clock, memory, cold caches
 """
 
@@ -27,10 +26,9 @@ from dreamshard.hardware.accelerator import (
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster import ClusterTestbed
 from dreamshard.testbeds.device import device_model
-from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.ranks import Ranks
 from dreamshard.testbeds.ray_ranks import ray_ranks
-from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.testbeds.simulated import EmulatedTestbed, SimulatedTestbed
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +55,9 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
 
     Raises:
         ValueError: the name is unknown, or the testbed cannot run on this machine.
+
+    >>> ds.open_testbed("simulated:a100", setup).hardware
+    'simulated a100'
     """
     kind, _, detail = name.partition(":")
     num_gpus = torch.cuda.device_count()

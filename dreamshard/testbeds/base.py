@@ -75,6 +75,16 @@ class Testbed(Protocol):
         hardware: e.g. `NVIDIA H200 x8`; starts with `simulated` if computed.
         links: names what connects its devices, however many take part: exchanges of equal links are comparable. None if it
             cannot measure exchanges.
+
+    >>> class Lab(ds.Testbed):
+    ...     name, hardware = "lab", "my lab"
+    ...     def measure(self, task, placement):
+    ...         return ds.CostSample(
+    ...             testbed=self.name, hardware=self.hardware, versions={}, clock="model", repeats=1, batch_size=512,
+    ...             task=task, placement=placement, costs=ds.DeviceCosts(torch.ones(task.num_devices, 4))
+    ...         )
+    >>> Lab().measure(task, ds.Placement.whole([0, 1], 2)).overall_ms
+    4.0
     """
 
     name: str

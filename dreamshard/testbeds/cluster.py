@@ -12,9 +12,8 @@ from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, TestbedSetup, check_placement
 from dreamshard.testbeds.device import DeviceTestbed, Floats, machine_memory_bytes
-from dreamshard.testbeds.layout import Layout
-from dreamshard.testbeds.operators import require_fbgemm, require_operators
-from dreamshard.testbeds.ranks import Job, Launcher, RankFailure, Ranks, describe_rank
+from dreamshard.testbeds.ranks import Job, Launcher, Layout, RankFailure, Ranks, describe_rank
+from dreamshard.testbeds.step import require_fbgemm, require_operators
 
 
 class ClusterTestbed(DeviceTestbed):
@@ -103,6 +102,4 @@ class ClusterTestbed(DeviceTestbed):
                 error.add_note(f"rank {failure.rank}:\n{failure.trace}")
             raise error from failure
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
-        if infeasible:
-            return infeasible
-        return np.stack(answers, axis=1)
+        return infeasible or np.stack(answers, axis=1)

@@ -1,4 +1,4 @@
-"""Ranks and their driver: one loop of jobs, and processes of this host or of torchrun that run it.
+"""Ranks and their driver: which is which device, one loop of jobs, and processes of this host or of torchrun that run it.
 
 A rank is a process that measures. The driver puts a job for all ranks into a store of torch.distributed and waits for their
 results there, since a wait in the store can be given up and a collective cannot. Ranks exchange in groups of their own.
@@ -15,7 +15,8 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,7 +37,6 @@ from dreamshard.placement import ON_ONE_HOST
 from dreamshard.shards import Shards
 from dreamshard.testbeds.base import DeviceType, TestbedSetup
 from dreamshard.testbeds.device import Device, device_model
-from dreamshard.testbeds.layout import Layout, Rank
 from dreamshard.testbeds.step import Teams, measure_exchange, measure_step
 
 HOST = "DREAMSHARD_HOST"
@@ -49,6 +49,102 @@ OVER, DONE, FAILED = "over", "done", "failed"
 
 Numbers = tuple[int, ...]
 """Of ranks."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A process that measures.
+
+    Attributes:
+        number: among all ranks, from 0.
+        host: name of the machine, or of its stand-in.
+        processor: model of the CPU, with the number of its cores.
+        gpu: model of the GPU that this rank would use; None if it has none.
+        gpu_bytes: memory of the GPU.
+    """
+
+    number: int
+    host: str
+    processor: str
+    gpu: str | None = None
+    gpu_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks in the order of devices: hosts one after another, the fullest first.
+
+    Raises:
+        ValueError: a host other than the last one has fewer ranks than the first.
+    """
+
+    ranks: tuple[Rank, ...]
+
+    def __post_init__(self) -> None:
+        if any(count != self.devices_per_host for count in self.pattern[:-1]):
+            raise ValueError(
+                f"hosts have different numbers of ranks {self.pattern}; start as many on each (only the last may have fewer)"
+            )
+
+    @classmethod
+    def of(cls, ranks: Sequence[Rank]) -> "Layout":
+        """Order the ranks so that those of a host are consecutive."""
+        fullest_first = Counter(rank.host for rank in ranks).most_common()
+        return cls(tuple(rank for host, _ in fullest_first for rank in ranks if rank.host == host))
+
+    @property
+    def pattern(self) -> list[int]:
+        """Ranks of each host, and so which devices share one."""
+        return list(Counter(rank.host for rank in self.ranks).values())
+
+    @property
+    def devices_per_host(self) -> int:
+        """Of the first host."""
+        return self.pattern[0]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Number of the rank of each device."""
+        return tuple(rank.number for rank in self.ranks)
+
+    def part(self, num_devices: int, devices_per_host: int | None = None) -> "Layout":
+        """The ranks that measure a task of so many devices, of any number per host without `devices_per_host`.
+
+        Raises:
+            ValueError: there are too few ranks or hosts for the task.
+        """
+        chosen, own = self.ranks, self.devices_per_host
+        if devices_per_host is not None:
+            per_host = min(devices_per_host, num_devices)
+            chosen = tuple(rank for d, rank in enumerate(self.ranks) if d % own < per_host <= own)
+        if len(chosen) < num_devices:
+            wanted = "" if devices_per_host is None else f" at {devices_per_host} per host"
+            raise ValueError(
+                f"{num_devices} devices{wanted} are requested, but there are {len(self.ranks)} ranks at {own} per host; "
+                "request fewer, or start more (docs/many-hosts.md)"
+            )
+        return Layout(chosen[:num_devices])
+
+    def hardware(self, device_type: DeviceType) -> str:
+        """Names the devices for people and for comparing samples, e.g. `NVIDIA H100 x64, 8 hosts`; raises as `model`."""
+        count = f", {len(self.ranks)} ranks" if device_type == "cpu" else f" x{len(self.ranks)}"
+        hosts = f", {len(self.pattern)} hosts" if len(self.pattern) > 1 else ""
+        return f"{self.model(device_type)}{count}{hosts}"
+
+    def model(self, device_type: DeviceType) -> str:
+        """Names the devices without their number, e.g. `NVIDIA H100`.
+
+        Raises:
+            ValueError: a rank has no GPU: it must not be replaced by a CPU.
+        """
+        for rank in self.ranks:
+            if device_type == "cuda" and rank.gpu is None:
+                raise ValueError(
+                    f"rank {rank.number} on host {rank.host} has no GPU that torch can use; start one rank per GPU, check "
+                    "`nvidia-smi` there, or use cluster:cpu"
+                )
+        names = {str(rank.gpu) if device_type == "cuda" else rank.processor for rank in self.ranks}
+        return " and ".join(sorted(names))
 
 
 @dataclass(eq=False)
@@ -90,9 +186,7 @@ class Launcher:
     address = "127.0.0.1"
 
     def __init__(self, num_ranks: int, *, on_gpu: bool) -> None:
-        self.num_ranks = num_ranks
-        self.on_gpu = on_gpu
-        self._num_processes = num_ranks
+        self.num_ranks, self.on_gpu, self._num_processes = num_ranks, on_gpu, num_ranks
         self._processes: list[Any] = []
 
     def start(self, meeting: str) -> None:
@@ -167,7 +261,7 @@ class Ranks:
         missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or bool(self.launcher.exits()))
         if missing:
             raise self._end(FAILED, RankFailure(missing[0], f"no answer within {timeout_s:g} s"))
-        return [_taken(self._store, key) for key in self._keys(what)]
+        return [_taken(self._store, f"{what}/{number}") for number in range(self.launcher.num_ranks)]
 
     def _end(self, how: str, otherwise: RankFailure) -> RankFailure:
         """End all ranks; returns which is at fault: one that has died, else a silent one, else the one that reported."""
@@ -183,15 +277,13 @@ class Ranks:
         self.launcher.end()
         return self.failure
 
-    def _keys(self, what: str) -> list[str]:
-        return [f"{what}/{number}" for number in range(self.launcher.num_ranks)]
-
     def _missing(self, what: str, timeout_s: float, is_over: Callable[[], bool]) -> list[int]:
         """Ranks that have put nothing under `what` after this time, or once all `is_over`.
 
         A wait in the store would warn each time that it gives up.
         """
-        keys, deadline = self._keys(what), time.monotonic() + timeout_s
+        keys = [f"{what}/{number}" for number in range(self.launcher.num_ranks)]
+        deadline = time.monotonic() + timeout_s
         while not self._store.check(keys) and not is_over() and time.monotonic() < deadline:
             time.sleep(0.01)
         return [number for number, key in enumerate(keys) if not self._store.check([key])]
@@ -277,12 +369,14 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> 
     threading.Event().wait()  # until the driver ends all
 
 
+@dataclass
 class _Worker:
     """Does one rank's jobs."""
 
-    def __init__(self, number: int, gpu: int | None, ranks_here: int) -> None:
-        self._number, self.gpu, self._ranks_here = number, gpu, ranks_here
-        self._device: Device | None = None
+    number: int
+    gpu: int | None
+    ranks_here: int
+    device: Device | None = None
 
     def do(self, job: Job) -> object:
         """This rank's measurements; None if it takes no part."""
@@ -294,19 +388,19 @@ class _Worker:
         if isinstance(measured, Shards) and bool(measured.is_any(*ON_ONE_HOST).any()):
             hosts = members.view(-1, measured.devices_per_host)
             teams = Teams(teams.everyone, self._group(hosts, place), self._group(hosts.T, place))
-        if self._number not in job.members:
+        if self.number not in job.members:
             return None
-        if self._device is None or (self._device.setup, self._device.device) != (job.setup, place):
-            self._device = None  # its memory is free before the next one takes some
-            self._device = Device(job.setup, place, self._ranks_here)
+        if self.device is None or (self.device.setup, self.device.device) != (job.setup, place):
+            self.device = None  # its memory is free before the next one takes some
+            self.device = Device(job.setup, place, self.ranks_here)
         if isinstance(measured, Exchange):
-            return measure_exchange(measured, self._device, teams.everyone)
-        return measure_step(measured, self._device, teams.everyone.rank(), teams)
+            return measure_exchange(measured, self.device, teams.everyone)
+        return measure_step(measured, self.device, teams.everyone.rank(), teams)
 
     def _group(self, groups: Int[Tensor, "G M"], place: torch.device) -> dist.ProcessGroup:
         """This rank's group of these; all ranks make all groups in one order."""
         made = {numbers: _group_of(numbers, place) for numbers in map(tuple, groups.tolist())}
-        return next((made[numbers] for numbers in made if self._number in numbers), next(iter(made.values())))
+        return next((made[numbers] for numbers in made if self.number in numbers), next(iter(made.values())))
 
 
 @cache

@@ -1,19 +1,23 @@
-"""The testbed without a device: a roofline of a named accelerator, for tests, planning and large scale."""
+"""Testbeds that compute costs: all of them by a roofline, for tests, planning and large scale, or communication alone."""
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, ExchangeSample
-from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
+from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collective_s
-from dreamshard.hardware.roofline import sharding_costs
+from dreamshard.hardware.roofline import exchanges_s, sharding_costs
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import Capacity, Testbed, TestbedSetup, check_placement
+from dreamshard.testbeds.base import Capacity, DeviceType, Testbed, TestbedSetup, check_placement
+from dreamshard.testbeds.device import Device, DeviceTestbed, device_model, machine_memory_bytes
+from dreamshard.testbeds.step import measure_step, require_fbgemm, require_operators
 
 
 class SimulatedTestbed(Testbed):
@@ -77,3 +81,64 @@ class SimulatedTestbed(Testbed):
         generator = torch.Generator().manual_seed(seed)
         factors = 1 + self.noise * torch.randn(costs_ms.shape, generator=generator, dtype=costs_ms.dtype)
         return (costs_ms * factors.clamp(min=0)).to(torch.float32)
+
+
+class EmulatedTestbed(DeviceTestbed):
+    """Measures placements of any number of devices on one, for people with one who plan for many; starts no process.
+
+    Compute is real: the operators of every device run one after another, on real lookups, with cold caches. Communication
+    follows from the links of a named accelerator.
+
+    Args:
+        device_type: of the one device; `cuda` is the current GPU.
+        target: accelerator whose links connect the devices.
+
+    Raises:
+        ValueError: fbgemm is not installed.
+    """
+
+    name = "emulated"
+
+    def __init__(self, setup: TestbedSetup, device_type: DeviceType, target: AcceleratorSpec) -> None:
+        require_fbgemm()
+        self.setup, self.target = setup, target
+        self.device_type: DeviceType = device_type
+        self.hardware = self.links = f"{device_model(device_type)} for each device, links of {target.name}"
+        self._device: Device | None = None
+
+    def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
+        """See `Testbed`: operators are measured, and collectives follow from the links of the target."""
+        shards = check_placement(task, placement)
+        timed = np.zeros((self.setup.repeats, task.num_devices, 4))
+        timed[..., 1:3] = 1e3 * exchanges_s(shards, self.setup.batch_size, self.target).numpy()
+        require_operators(shards, self.device_type)
+        self._device = self._device or Device(self.setup, torch.device(self.device_type))
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the CPU's clock counts one thread
+        try:
+            for d in shards.device.unique().tolist():
+                found = measure_step(shards, self._device, d)
+                if isinstance(found, Infeasible):
+                    return self.sample(task, placement, found)
+                timed[:, d, [0, 3]] = found[:, [0, 3]]
+        finally:
+            torch.set_num_threads(num_threads)
+        return self.sample(task, placement, timed)
+
+    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
+        """See `Testbed`: from the links of the target, so nothing is measured."""
+        exact = SimulatedTestbed(self.setup, self.target, noise=0.0).measure_exchange(exchange)
+        return replace(exact, testbed=self.name, hardware=self.hardware)
+
+    def capacity(self, num_devices: int) -> Capacity:
+        """See `Testbed`."""
+        if self.device_type == "cpu":
+            return Capacity(kind="cpu", memory_bytes=machine_memory_bytes())
+        properties = torch.cuda.get_device_properties(0)
+        return Capacity(kind="gpu", memory_bytes=int(properties.total_memory), spec=preset_of(properties.name))
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self._device = None
+        if self.device_type == "cuda":
+            torch.cuda.empty_cache()

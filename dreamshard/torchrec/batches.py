@@ -14,11 +14,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dreamshard.files import digest
 from dreamshard.files.text import shown
+from dreamshard.model_table import ModelTable
 from dreamshard.tables import concatenate, padded_dim
 from dreamshard.torchrec.models import tables_of
 from dreamshard.workloads import (
     Lookups,
-    ModelTable,
     ModelTables,
     Workload,
     WorkloadConfig,
@@ -41,6 +41,10 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
 
     Raises:
         ValueError: there are no samples, a batch lacks a feature that a table looks up, or an id is no row of its table.
+
+    >>> batch = KeyedJaggedTensor(["user", "item"], torch.tensor([7, 7, 3]), lengths=torch.tensor([1, 1, 0, 1]))
+    >>> ds.record(model, [batch]).tables.pooling_factor.tolist()
+    [1.0, 0.5]
     """
     model = model if isinstance(model, ModelTables) else tables_of(model)
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in model.tables.names}

@@ -12,8 +12,9 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, 
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from dreamshard.files.foreign import reading
+from dreamshard.model_table import ModelTable
 from dreamshard.tables import Precision, Tables
-from dreamshard.workloads import ModelTable, ModelTables, model_tables
+from dreamshard.workloads import ModelTables, model_tables
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 
@@ -39,6 +40,9 @@ def tables_of(
 
     Raises:
         ValueError: the model has no tables, or some that cannot be planned, which the message names.
+
+    >>> ds.tables_of(model, pooling_factors={"item": 12.5}).task(num_devices=2, memory_bytes=2**30).num_devices
+    2
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"an object of type {type(model).__name__} is no torch.nn.Module; give the model")

@@ -24,6 +24,7 @@ from torchrec.distributed.utils import get_device_type
 
 from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading
 from dreamshard.files.text import shown
+from dreamshard.model_table import ModelTable
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
@@ -38,7 +39,6 @@ from dreamshard.tables import Tables, padded_dim
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.workloads.model_tables import model_tables
-from dreamshard.workloads.table_list import ModelTable
 
 CACHED = "fused_uvm_caching"
 DEFAULT_SHARE = 0.2
@@ -151,7 +151,8 @@ def load_plan(
     Call it after `init_process_group`. Without a process group, the plan's own ranks and hosts are assumed.
 
     Args:
-        path: of a file by `dreamshard place --format torchrec`.
+        path: of a file by `dreamshard place --format torchrec`, or of a model's plan in use, such as
+            `s3://bucket/plans/ads/current.json`.
         model: as it is given to `DistributedModelParallel`; may be on the `meta` device.
         sharders: as they are given to `DistributedModelParallel`; by default TorchRec's own.
         device_type: of the ranks, `cuda` or `cpu`; by default that of gloo, else of this machine.
@@ -159,6 +160,9 @@ def load_plan(
 
     Raises:
         ValueError: the plan is not of this model, of the running ranks and hosts, or TorchRec cannot run it.
+
+    >>> sorted(ds.load_plan("plan.json", model).plan[""])
+    ['item', 'user']
     """
     plan, found, is_running = read_plan(path), model_tables(discover(model, sharders)[0]), dist.is_initialized()
     if others := sorted(plan.tables.keys() - set(found.tables.names)):
@@ -248,6 +252,10 @@ def current_plan(
 
     Raises:
         ValueError: the text is no plan of TorchRec, or a table is sharded in a way or kept in storage that is not planned.
+
+    >>> sharding_plan = ds.load_plan("plan.json", model)
+    >>> ds.current_plan(sharding_plan).tables == plan.tables
+    True
     """
     with reading(name, "is no TorchRec plan", "give the plan in use"):
         modules = source.plan if isinstance(source, ShardingPlan) else json.loads(source)

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import fsspec
 import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -29,14 +31,13 @@ def profiled_steps(
     Every rank writes `rank*.json.gz`; rank 0 also `plan.json`, `tables.json` and `job.json`. Nothing is communicated.
 
     Args:
-        folder: of this profile alone; on a disk that all ranks share, or to be gathered afterwards.
+        folder: of this profile alone: a path on a disk that all ranks share, or an address such as `s3://bucket/monday`.
         dmp: the `DistributedModelParallel` that trains.
         tables: of the model, by `tables_of`, or better by `record` with some batches.
         batch_size: samples of a rank.
         steps: that are profiled.
     """
-    rank, ranks, target = dist.get_rank(), dist.get_world_size(), Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     if rank == 0:
         own = tables.tables
         counted = {name: getattr(own, name).tolist() for name in ("pooling_factor", "lookups", "unique_rows", "bins")}
@@ -47,11 +48,11 @@ def profiled_steps(
         job = {"batch_size": batch_size * ranks, "versions": dict(library_versions())}
         plan = current_plan(dmp.plan, own, num_devices=ranks, devices_per_host=get_local_size(ranks)).to_json()
         for name, text in {"plan": plan, "tables": json.dumps(listed), "job": json.dumps(job)}.items():
-            with replacing(target / f"{name}.json") as temporary:
+            with _writing(str(folder), f"{name}.json") as temporary:
                 temporary.write_text(text, encoding="utf-8")
 
     def write(profiler: profile) -> None:
-        with replacing(target / f"rank{rank}.json.gz") as temporary:
+        with _writing(str(folder), f"rank{rank}.json.gz") as temporary:
             profiler.export_chrome_trace(f"{temporary}.gz")  # which compresses by this name
             Path(f"{temporary}.gz").replace(temporary)
 
@@ -59,3 +60,17 @@ def profiled_steps(
     when = schedule(skip_first=_SKIPPED, wait=0, warmup=_WARMUPS, active=steps, repeat=1)
     with profile(activities=activities, schedule=when, on_trace_ready=write) as profiler:
         yield profiler
+
+
+@contextmanager
+def _writing(folder: str, name: str) -> Iterator[Path]:
+    """Yield a local path for a file, which is in the folder once the block has ended."""
+    if "://" not in folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with replacing(Path(folder, name)) as temporary:
+            yield temporary
+        return
+    with TemporaryDirectory() as scratch:
+        yield Path(scratch, name)
+        files, path = fsspec.core.url_to_fs(folder)
+        files.put_file(f"{scratch}/{name}", f"{path}/{name}")

@@ -11,11 +11,11 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 
 from dreamshard.constraints import Constraints
 from dreamshard.files.text import shown
+from dreamshard.model_table import ModelTable
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.torchrec.models import Sharders, class_name
 from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE
-from dreamshard.workloads.table_list import ModelTable
 
 _GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single ways
 _PLAIN_TORCH = ("torch.nn.", "fbgemm_gpu.")  # packages of modules that no sharder of TorchRec's own shards

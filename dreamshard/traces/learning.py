@@ -8,7 +8,6 @@ costs change with a table's figures, the profiles how much there is of them here
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +35,10 @@ _HELD_OUT = 3  # profiles or devices that are left out in turn
 _CALIBRATED = 4.5  # deviations of the refits in an interval, so that it holds 90 % of the savings on a real GPU's law
 _LEAST_ERROR = 0.005  # of a saving
 _UNEVEN, _TRIES = 0.7, 20  # deviation of the logarithm of a device's share of the tables moved; draws until one fits
-_TABLE_ERROR, _POWER_ERROR = 0.3, 0.3  # standard deviations of the logarithms in `_PresetError`, by which refits differ
+_TABLE_ERROR, _POWER_ERROR = (
+    0.3,
+    0.3,
+)  # standard deviations of the logarithms of a preset's errors, by which refits differ
 _MOVED = (0.1, 0.3, 1.0)  # shares of the tables that a placement of the prior puts elsewhere
 
 
@@ -105,9 +107,11 @@ def learn(
     data.error[is_prior] = PRESET_ERROR
     network.fit(data, None)
     network.measured_on = data.measured_on
-    others = []
+    others, names = [], {name for sample in samples for name in sample.task.tables.names}
     for _ in range(refits):
-        costs = [each.costs.phases_ms for each in prior_samples(prior, samples, spec, _drawn_error(samples, generator))]
+        errors = {name: float(np.exp(_TABLE_ERROR * generator.normal())) for name in sorted(names)}
+        power = float(np.exp(_POWER_ERROR * generator.normal()))
+        costs = [each.costs.phases_ms for each in prior_samples(prior, samples, spec, errors, power)]
         drawn, refit = torch.from_numpy(generator.exponential(size=data.weight.shape)).float(), deepcopy(network)
         phases_ms = torch.cat([torch.stack(costs), data.phases_ms[len(prior) :]])
         refit.fit(replace(data, phases_ms=phases_ms, weight=data.weight * drawn), None, iterations=_ITERATIONS)
@@ -122,9 +126,9 @@ def heldout_error(samples: Sequence[CostSample], spec: AcceleratorSpec) -> float
     """
     errors = []
     for kept, held in _divided(samples):
-        predicted_ms = learn(kept, spec, refits=0).placer.predict(held.task, held.placement).device_ms()
-        error_ms = (predicted_ms - held.costs.device_ms()).abs()
-        errors += (error_ms[~error_ms.isnan()] / max(sample.overall_ms for sample in (*kept, held))).tolist()
+        predicted = learn(kept, spec, refits=0).placer.predict(held.task, held.placement)
+        error_ms = (predicted.device_ms() - held.costs.device_ms()).abs()[held.costs.seen]
+        errors += (error_ms / max(sample.overall_ms for sample in (*kept, held))).tolist()
     return float(np.mean(errors)) if errors else float("nan")
 
 
@@ -135,36 +139,19 @@ def _divided(samples: Sequence[CostSample]) -> Iterator[tuple[list[CostSample], 
             yield [*samples[:number], *samples[number + 1 :]], samples[number]
         return
     (sample,) = samples
-    seen = ~sample.costs.phases_ms.isnan().any(-1)  # [D]
+    seen = sample.costs.seen  # [D]
     for device in seen.nonzero().flatten()[:_HELD_OUT].tolist() if seen.sum() > 1 else ():
         is_held = torch.arange(len(seen))[:, None] == device
         kept, held = (torch.where(each, torch.nan, sample.costs.phases_ms) for each in (is_held, ~is_held))
         yield [replace(sample, costs=DeviceCosts(kept))], replace(sample, costs=DeviceCosts(held))
 
 
-class _PresetError(NamedTuple):
-    """How a preset may err.
-
-    Attributes:
-        factors: by which it misjudges lookups of a table, by its name; none for 1.
-        power: of costs around the mean device: below 1 if more is constant per device than it says.
-    """
-
-    factors: Mapping[str, float]
-    power: float
-
-
-_EXACT = _PresetError({}, 1.0)
-
-
-def _drawn_error(samples: Sequence[CostSample], generator: Generator) -> _PresetError:
-    names = {name for sample in samples for name in sample.task.tables.names}
-    factors = {name: float(np.exp(_TABLE_ERROR * generator.normal())) for name in sorted(names)}
-    return _PresetError(factors, float(np.exp(_POWER_ERROR * generator.normal())))
-
-
 def prior_samples(
-    placed: Sequence[CostSample], observed: Sequence[CostSample], spec: AcceleratorSpec, error: _PresetError = _EXACT
+    placed: Sequence[CostSample],
+    observed: Sequence[CostSample],
+    spec: AcceleratorSpec,
+    errors: Mapping[str, float] | None = None,
+    power: float = 1.0,
 ) -> list[CostSample]:
     """What the preset says of placements, in proportion to what it says of the observed ones, by phase.
 
@@ -172,25 +159,23 @@ def prior_samples(
         placed: samples of the placements, whose costs do not matter.
         observed: on as many devices.
         spec: the preset.
-        error: of the preset.
+        errors: factors by which it misjudges lookups of a table, by its name; None for 1.
+        power: of costs around the mean device: below 1 if more is constant per device than it says.
     """
-    seen = [~sample.costs.phases_ms.isnan().any(-1) for sample in observed]
-    traced = torch.cat([sample.costs.phases_ms[own] for sample, own in zip(observed, seen, strict=True)])  # [N, 4]
-    stated = [_preset_ms(sample, spec, error)[own] for sample, own in zip(observed, seen, strict=True)]
-    mean = torch.cat(stated).mean(0).clamp(min=1e-9)  # [4]
-    scale = traced.mean(0) / (torch.cat(stated) / mean).pow(error.power).mean(0).clamp(min=1e-9)
-    costs = [(_preset_ms(each, spec, error) / mean).pow(error.power) * scale for each in placed]
-    return [replace(each, costs=DeviceCosts(phases_ms)) for each, phases_ms in zip(placed, costs, strict=True)]
 
+    def preset_ms(sample: CostSample) -> Float[Tensor, "D 4"]:
+        task = sample.task
+        if errors is not None:
+            tables, factor = task.tables, torch.tensor([errors[name] for name in task.tables.names])
+            counts = {name: (getattr(tables, name) * factor).long() for name in ("lookups", "unique_rows")}
+            task = replace(task, tables=replace(tables, pooling_factor=tables.pooling_factor * factor, **counts))
+        return sharding_costs(Shards.of(task, sample.placement), sample.batch_size, spec).phases_ms.float()
 
-def _preset_ms(sample: CostSample, spec: AcceleratorSpec, error: _PresetError) -> Float[Tensor, "D 4"]:
-    task = sample.task
-    if error.factors:
-        tables, factor = task.tables, torch.tensor([error.factors[name] for name in task.tables.names])
-        counts = {name: (getattr(tables, name) * factor).long() for name in ("lookups", "unique_rows")}
-        task = replace(task, tables=replace(tables, pooling_factor=tables.pooling_factor * factor, **counts))
-    shards = Shards.of(task, sample.placement)
-    return sharding_costs(shards, sample.batch_size, spec).phases_ms.float()
+    traced = torch.cat([sample.costs.phases_ms[sample.costs.seen] for sample in observed])  # [N, 4]
+    stated = torch.cat([preset_ms(sample)[sample.costs.seen] for sample in observed])  # [N, 4]
+    mean = stated.mean(0).clamp(min=1e-9)  # [4]
+    scale = traced.mean(0) / (stated / mean).pow(power).mean(0).clamp(min=1e-9)
+    return [replace(each, costs=DeviceCosts((preset_ms(each) / mean).pow(power) * scale)) for each in placed]
 
 
 def _varied(sample: CostSample, number: int, generator: Generator) -> CostSample:
@@ -204,7 +189,7 @@ def _varied(sample: CostSample, number: int, generator: Generator) -> CostSample
             if own.is_by_columns:
                 where = generator.choice(task.num_devices, len(own.where), p=favour / favour.sum())
                 shardings[t] = replace(own, where=tuple(where.tolist()))
-        varied = Placement(tuple(shardings), placement.num_devices, placement.devices_per_host)
+        varied = replace(placement, tables=tuple(shardings))
         if not violation(task, varied):
             return replace(sample, placement=varied)
     return sample

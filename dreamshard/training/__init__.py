@@ -14,6 +14,7 @@ from dreamshard.training.algorithms import (
     load_placer,
     load_state,
     save_placer,
+    train,
 )
 from dreamshard.training.config import TrainingConfig, with_algorithm
 
@@ -27,5 +28,6 @@ __all__ = [
     "load_placer",
     "load_state",
     "save_placer",
+    "train",
     "with_algorithm",
 ]

@@ -22,6 +22,7 @@ import safetensors.torch as safetensors
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam
+from upath import UPath
 
 from dreamshard.cost_model import (
     CostData,
@@ -43,6 +44,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.shards import violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import Testbed
 from dreamshard.training import autoshard
 from dreamshard.training.autoshard import AutoShardPlacer, AutoShardPolicy, ComputeCostNetwork
 from dreamshard.training.config import Algorithm, TrainingConfig
@@ -90,10 +92,6 @@ class CostFit:
     heldout_mape: float | None
 
 
-def _networks(normaliser: Normaliser) -> tuple[CostNetwork, nn.Module]:
-    return StructuredCostNetwork(normaliser), PolicyNetwork()
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingAlgorithm:
     """Algorithm 1 of the paper, by default with the structured cost network and placers that search.
@@ -111,7 +109,10 @@ class TrainingAlgorithm:
     """
 
     name: Algorithm = "dreamshard"
-    networks: Callable[[Normaliser], tuple[CostNetwork, nn.Module]] = _networks
+    networks: Callable[[Normaliser], tuple[CostNetwork, nn.Module]] = lambda normaliser: (
+        StructuredCostNetwork(normaliser),
+        PolicyNetwork(),
+    )
     normaliser: Callable[[Tables], Normaliser] = Normaliser.fit
     made: Callable[..., TrainedPlacer] = DreamShardPlacer
     uses_exchanges: bool = True
@@ -275,8 +276,39 @@ _ALGORITHMS = (
 TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {each.name: each for each in _ALGORITHMS}
 
 
+def train(
+    pool: Tables, tasks: Sequence[PlacementTask], testbed: Testbed, config: TrainingConfig | None = None, seed: int = 0
+) -> TrainedPlacer:
+    """Train a placer by Algorithm 1: rounds of measuring placements, fitting the costs, and improving the policy.
+
+    Args:
+        pool: tables of the tasks.
+        tasks: whose placements are measured.
+        testbed: that measures them.
+        config: of the rounds; by default ten of ten placements.
+        seed: of everything random.
+
+    >>> placer = ds.train(task.tables, [task], testbed, ds.TrainingConfig(iterations=1, placements_per_iteration=4))
+    >>> placer.place(task).num_devices
+    2
+    """
+    config, samples = config or TrainingConfig(), list[CostSample]()
+    method = TRAINING_ALGORITHMS[config.algorithm]
+    state = method.start(pool, config, seed)
+    for _ in range(config.iterations):
+        samples += [testbed.measure(task, placement) for task, placement in method.propose(state, tasks)]
+        method.fit(state, samples)
+        method.improve(state, tasks)
+    return method.placer(state)
+
+
 def save_placer(placer: TrainedPlacer, folder: Path) -> None:
-    """Write a placer as `folder`, replacing any earlier one: tensors in safetensors, everything else in JSON."""
+    """Write a placer as `folder`, replacing any earlier one: tensors in safetensors, everything else in JSON.
+
+    >>> ds.save_placer(placer, Path("my_placer"))
+    >>> ds.load_placer("my_placer").name
+    'dreamshard'
+    """
     measured_on, normaliser = placer.cost_network.measured_on, placer.normaliser
     parts = {
         "cost_network": placer.cost_network.state_dict(),
@@ -296,7 +328,7 @@ def save_placer(placer: TrainedPlacer, folder: Path) -> None:
             temporary.write_bytes(content)
 
 
-def load_placer(folder: Path) -> TrainedPlacer:
+def load_placer(folder: Path | UPath) -> TrainedPlacer:
     """The placer in a folder, of any algorithm; raises ValueError if there is none."""
     with reading(folder, *_UNREADABLE):
         config = json.loads((folder / _CONFIG).read_bytes())

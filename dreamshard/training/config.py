@@ -10,7 +10,6 @@ Algorithm = Literal["dreamshard", "paper", "autoshard"]
 """Algorithms to train: this project's networks and search, DreamShard as published, and one after AutoShard."""
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-DEFAULT_ALGORITHM: Algorithm = "dreamshard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,9 @@ class TrainingConfig:
 
     Raises:
         ValueError: a number is not above 0, or a share not from 0 to 1.
+
+    >>> ds.TrainingConfig(iterations=5).measurements
+    50
     """
 
     iterations: PositiveInt = 10

@@ -1,10 +1,10 @@
 """Sources of tables and of their lookups; where these are stored is `storage/`'s business.
 
-sources        opens a source by its name: bundled workload, file, folder or bucket; and the spelling by which it is known
+sources        opens a source by its name: bundled workload, file, folder or bucket; and the spelling by which it is known;
+               calls a person's own function; `dreamshard.torchrec` reads the models that they return
 workload       which tables to ingest, and the `Workload` that every source gives; Zipf lookups for lists
 recorded       readers of recorded lookups: Meta's and MLPerf's files, Criteo's logs
 meta           Meta's data sets, generated to fit what Meta published
-functions      a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
 table_list     lists of tables: read, checked, and completed
 model_tables   the tables of a model or list: types, optimizers, features, modules
 task_sampling  tables split into training and held-out tables, and tasks drawn from either
@@ -12,7 +12,6 @@ lookups        lookups in memory and as Parquet, their statistics, and a data se
 zipf           the law behind generated lookups
 """
 
-from dreamshard.workloads.functions import call, is_function
 from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,
@@ -26,8 +25,8 @@ from dreamshard.workloads.lookups import (
     write_lookups,
 )
 from dreamshard.workloads.model_tables import ModelTables, model_tables
-from dreamshard.workloads.sources import change_token, known_as, open_workload
-from dreamshard.workloads.table_list import ModelTable, check_records, fill_missing_columns, list_tables, read_tables
+from dreamshard.workloads.sources import call, change_token, is_function, known_as, open_workload
+from dreamshard.workloads.table_list import check_records, fill_missing_columns, list_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     Workload,
@@ -43,7 +42,6 @@ __all__ = [
     "LookupFiles",
     "LookupSource",
     "Lookups",
-    "ModelTable",
     "ModelTables",
     "Workload",
     "WorkloadConfig",
@@ -65,7 +63,6 @@ __all__ = [
     "name_seed",
     "open_workload",
     "read_lookups",
-    "read_tables",
     "statistics",
     "write_lookups",
 ]

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import torch
 
+from dreamshard.model_table import ModelTable
 from dreamshard.tables import NUM_BINS
 from dreamshard.workloads.lookups import Lookups
-from dreamshard.workloads.table_list import ModelTable
 from dreamshard.workloads.workload import DATA, UNKNOWN_DIM, Workload, WorkloadConfig, listed_workload
 from dreamshard.workloads.zipf import scatter
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dreamshard.files.text import did_you_mean, shown
+from dreamshard.model_table import ModelTable
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
     BYTES_PER_ROW_STATE,
@@ -19,7 +20,7 @@ from dreamshard.tables import (
 )
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.lookups import Lookups
-from dreamshard.workloads.table_list import ModelTable, fill_missing_columns, lacking, with_ingested
+from dreamshard.workloads.table_list import fill_missing_columns, lacking, with_ingested
 
 
 @dataclass(frozen=True)

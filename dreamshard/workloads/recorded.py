@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,19 +65,13 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
             unpacked.flush()
             file = Path(unpacked.name)
         with reading(name, "holds no consistent tensors", advice):
-            content: Any = torch.load(
-                file, map_location="cpu", weights_only=True, mmap=True
-            )  # which keeps the file alive
-            indices, offsets, lengths = content
+            # the memory map keeps the file alive
+            indices, offsets, lengths = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             num_tables, num_samples = lengths.shape
             is_ascending = bool((offsets.diff() >= 0).all()) and offsets[[0, -1]].tolist() == [0, len(indices)]
             is_integer = {indices.dtype, offsets.dtype} <= {torch.int64, torch.int32} and indices.dim() == 1
-            if (
-                not is_ascending
-                or not is_integer
-                or offsets.shape != (num_tables * num_samples + 1,)
-                or not num_samples
-            ):
+            is_whole = num_samples and offsets.shape == (num_tables * num_samples + 1,)
+            if not (is_ascending and is_integer and is_whole):
                 raise InputError(
                     f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}{list(offsets.shape)}, "
                     f"lengths {list(lengths.shape)}; {advice}"

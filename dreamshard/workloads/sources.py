@@ -8,16 +8,21 @@
   `NAME.tables.csv` next to a data file lists its tables in the file's order. Without it, Criteo's logs have the sizes of a
   bundled list; otherwise a table has as many rows as its largest index needs, and 16 columns.
 
-Files with other names are ignored. A source is at a path or any address that fsspec reads.
+Files with other names are ignored. A source is at a path or any address that fsspec reads. A person's own function is a
+source, too, `model.py:make_model` or `package.model:make_model`: it is found, imported and called.
 """
 
+import importlib
+import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import fsspec
@@ -26,12 +31,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dreamshard.files import json_digest
 from dreamshard.files.foreign import reading
-from dreamshard.files.text import did_you_mean
-from dreamshard.workloads.functions import is_function
+from dreamshard.files.text import did_you_mean, first_line
+from dreamshard.model_table import ModelTable
 from dreamshard.workloads.lookups import Lookups, read_lookups
 from dreamshard.workloads.meta import open_meta
 from dreamshard.workloads.recorded import RecordedFile, open_arrays, open_criteo, open_tensors
-from dreamshard.workloads.table_list import ModelTable, list_tables
+from dreamshard.workloads.table_list import list_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     UNKNOWN_DIM,
@@ -55,6 +60,7 @@ DATA_FILES: dict[str, tuple[Reader, str | None]] = {
 
 LISTS = ("tables.csv", "tables.parquet", "tables.json")
 _KINDS = ".pt, .npy, .npz, .tsv, train.txt, day_0, .csv, .parquet, .json"
+_REFERENCE = re.compile(r"(?P<place>.*\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
 
 def known_as(source: str) -> str:
@@ -169,7 +175,10 @@ def _find(source: str) -> _Found:
                 f"{source} holds neither a list of tables ({', '.join(LISTS)}) nor data files ({_KINDS}); it holds "
                 f"{', '.join([*tokens][:5]) or 'no files'}"
             )
-        return _find(f"{address}/{max(data, key=_natural_order)}")
+        newest = max(
+            data, key=lambda each: [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", each)]
+        )
+        return _find(f"{address}/{newest}")  # day_9 before day_10
     if name not in tokens:
         raise ValueError(
             f"there is no workload or file {source!r}{did_you_mean(source, bundled_workloads())}; give a file, folder, "
@@ -242,6 +251,51 @@ def _data_file(name: str) -> tuple[Reader, str | None] | None:
     return next((known for pattern, known in DATA_FILES.items() if re.fullmatch(pattern, name)), None)
 
 
-def _natural_order(name: str) -> list[tuple[str, int]]:
-    """Sorts `day_9` before `day_10`."""
-    return [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name)]
+def is_function(source: str) -> bool:
+    """Whether a source is written as a function in a file or module."""
+    return _REFERENCE.fullmatch(source) is not None
+
+
+def call(source: str, consequence: str) -> Any:
+    """The function's result, called without arguments.
+
+    Its folder is added to the import path, as when Python runs the file.
+
+    Args:
+        source: `FILE.py:FUNCTION` or `MODULE:FUNCTION`.
+        consequence: of an error, for messages: `there is no model`.
+
+    Raises:
+        ValueError: there is no such file, module or function, or it raises an error, which the message repeats.
+    """
+    match = _REFERENCE.fullmatch(source)
+    if match is None:
+        raise ValueError(f"{source!r} names no function, so {consequence}; give FILE.py:FUNCTION or MODULE:FUNCTION")
+    place = match["place"]
+    is_file = place.endswith(".py")
+    folder = str(Path(place).absolute().parent if is_file else Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that nothing installed is hidden
+    try:
+        module = _imported(place) if is_file else importlib.import_module(place)
+        if not hasattr(module, name := match["function"]):
+            raise NameError(f"there is no function {name}")
+        return getattr(module, name)()
+    except (Exception, SystemExit) as error:
+        kind, text = type(error).__name__, first_line(error)
+        detail = kind if text == kind else f"{kind}: {text}"
+        raise ValueError(f"{source} raises {detail}, so {consequence}; correct it, --debug shows where") from error
+
+
+def _imported(place: str) -> ModuleType:
+    """A file as a module of its own name, or of another if that is taken."""
+    file = Path(place).absolute()
+    loaded = sys.modules.get(file.stem)
+    is_free = loaded is None or loaded.__file__ == str(file)
+    spec = importlib.util.spec_from_file_location(file.stem if is_free else f"{file.stem}_of_{abs(hash(file))}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for dataclasses and pickles of its own
+    spec.loader.exec_module(module)
+    return module

@@ -5,17 +5,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-import pydantic
 import torch
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import TypeAdapter
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_ROWS, InputError, brief, reading
-from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Optimizer, Precision, Tables, block_shares, padded_dim
+from dreamshard.files.foreign import InputError, brief, reading
+from dreamshard.model_table import ModelTable
+from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Tables, block_shares, padded_dim
 from dreamshard.workloads.zipf import expected_counts
 
 FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
@@ -36,104 +36,25 @@ _TEXTS = dict.fromkeys(("name", "index", "features", "feature_names"), pa.string
 _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
 
 
-def _adding_up(bins: tuple[float, ...]) -> tuple[float, ...]:
-    if sum(bins) > 0 and abs(sum(bins) - 1) > 0.01:
-        raise ValueError(
-            f"shares of distinct rows in bins, or of lookups in blocks, add up to {sum(bins):.4g}, not to 1"
-        )
-    return bins
-
-
-Pooling = Literal["sum", "mean", "none"]
-"""How a sample's vectors become one; `none` keeps each, as for sequences."""
-_OUTPUTS = {"pooled": "sum", "sequence": "none"}
-
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, le=2**40)]
-Bins = Annotated[tuple[Number, ...], Field(min_length=NUM_BINS, max_length=NUM_BINS), AfterValidator(_adding_up)]
-_JOINED = BeforeValidator(lambda value: value.split("+") if isinstance(value, str) else value)
-Features = Annotated[tuple[str, ...], _JOINED]
-BlockShare = Annotated[tuple[Number, ...], Field(min_length=1), _JOINED, AfterValidator(_adding_up)]
-_AS_PRINTED = BeforeValidator(lambda value: value.rpartition(".")[2].lower() if isinstance(value, str) else value)
-"""TorchRec prints values as `FP16` or `DataType.FP16`."""
-
-
-@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True))
-class ModelTable:
-    """One table of a list or a model; None if lookups are not known.
-
-    Attributes:
-        name: in the model, unique within its module.
-        dim: need not be a multiple of 4.
-        pooling_factor: this, `lookups`, `unique_rows` and `bins` are as in `Tables`.
-        features: names of the features that look it up.
-        module_path: of its collection within the model, as in `named_modules`; empty for the model itself.
-        precision: type of the weights.
-        is_weighted: whether its lookups have weights.
-        optimizer: fused into the backward pass; None if the model does not say.
-        num_poolings: pooled vectors per sample; None for one per feature.
-        block_share: of the lookups, in each of any number of equal blocks of rows (`0.7+0.2+0.1` in CSV).
-        collection: class of the module that holds it, with its package; empty if unknown.
-
-    Raises:
-        ValidationError: a value is out of range.
-    """
-
-    name: Annotated[str, Field(min_length=1)]
-    rows: Annotated[int, Field(ge=1, le=MOST_ROWS)]
-    dim: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
-    pooling_factor: Annotated[Number, Field(le=1e6)] | None = None
-    lookups: Count | None = None
-    unique_rows: Count | None = None
-    bins: Bins | None = None
-    features: Features = ()
-    module_path: str = ""
-    precision: Annotated[Precision, _AS_PRINTED] = "fp32"
-    pooling: Annotated[Pooling, _AS_PRINTED, BeforeValidator(lambda value: _OUTPUTS.get(value, value))] = "sum"
-    is_weighted: bool = False
-    optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
-    collection: str = ""
-    num_poolings: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    block_share: BlockShare | None = None
-
-    @property
-    def path(self) -> str:
-        """Module path and name."""
-        return f"{self.module_path}.{self.name}" if self.module_path else self.name
-
-    @property
-    def poolings(self) -> float:
-        """As in `Tables`."""
-        pooled = float(max(1, len(self.features))) if self.num_poolings is None else self.num_poolings
-        return 0.0 if self.pooling == "none" else pooled
-
-
 _TABLE = TypeAdapter(ModelTable)
 
 
-def read_tables(path: str | Path, defaults: Tables | None = None) -> Tables:
-    """Read a list of tables and fill in missing statistics.
+def list_tables(path: str | Path) -> list[ModelTable]:
+    """Read a list of tables, with nothing filled in.
 
     Args:
         path: `.csv` or `.parquet` with columns `name, rows, dim, pooling_factor` and optionally `bin_0..bin_16, lookups,
-            unique_rows`; or `.json`: a list of objects with these fields. TorchRec's names of columns are read too. Dims are
-            rounded up to multiples of 4.
-        defaults: data set that fills in missing values, as for `fill_missing_columns`.
+            unique_rows`, TorchRec's `feature_names` (`a+b` in CSV), `data_type`, `pooling`, and `module_path`,
+            `is_weighted`, `optimizer`; or `.json`: a list of objects with these fields. TorchRec's names of columns are
+            read too.
 
     Raises:
         ValueError: the file is missing, of an unknown kind, or has a wrong line, which the message names.
     """
-    return fill_missing_columns(list_tables(path), defaults)
-
-
-def list_tables(path: str | Path) -> list[ModelTable]:
-    """Read a list of tables in a format of `read_tables`, with nothing filled in; raises like it.
-
-    The list may also have TorchRec's `feature_names` (`a+b` in CSV), `data_type`, `pooling`, and `module_path`,
-    `is_weighted`, `optimizer`.
-    """
     file = Path(path)
-    if file.suffix not in (".csv", ".parquet", ".json") or not file.is_file():
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}; check the path")
+    if file.suffix not in (".csv", ".parquet", ".json"):
         raise ValueError(f"{file} is no list of tables; give the path of a .csv, .parquet or .json file")
     with reading(file, "is no readable list of tables", "write it again"):
         if file.suffix == ".json":
@@ -198,23 +119,21 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
 
 def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
-    known: dict[str, dict[str, Any]] = {}
-    if ingested is not None:
-        columns = {column: getattr(ingested, column).tolist() for column in ("rows", "dim", *FILLABLE)}
-        shares = ingested.block_share
-        columns["block_share"] = [()] * len(ingested) if shares is None else shares.tolist()
-        known = {name: {each: columns[each][t] for each in columns} for t, name in enumerate(ingested.names)}
+    if ingested is None:
+        return list(listed)
+    columns = {name: values.tolist() for name, values in ingested.columns(torch.arange(len(ingested))).items()}
+    position = {name: t for t, name in enumerate(ingested.names)}
 
     def complete(table: ModelTable) -> ModelTable:
-        own, pooling = known.get(table.name), table.pooling_factor
-        if own is None or (table.rows, padded_dim(table.dim)) != (own["rows"], own["dim"]):
-            return table
-        if pooling is not None and not math.isclose(pooling, own["pooling_factor"], rel_tol=_SAME_POOLING):
+        own = {column: values[position[table.name]] for column, values in columns.items()}
+        usual = own["pooling_factor"] if table.pooling_factor is None else table.pooling_factor
+        same_size = (table.rows, padded_dim(table.dim)) == (own["rows"], own["dim"])
+        if not same_size or not math.isclose(usual, own["pooling_factor"], rel_tol=_SAME_POOLING):
             return table
         filled = {column: own[column] for column in lacking([table])}
-        return replace(table, **filled, block_share=table.block_share or tuple(own["block_share"]) or None)
+        return replace(table, **filled, block_share=table.block_share or own.get("block_share"))
 
-    return [complete(table) for table in listed]
+    return [complete(table) if table.name in position else table for table in listed]
 
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:

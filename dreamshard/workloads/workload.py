@@ -14,9 +14,9 @@ import torch
 from pydantic import Field
 
 from dreamshard.files import json_digest
+from dreamshard.model_table import ModelTable
 from dreamshard.tables import DIM_MULTIPLE, padded_dim
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
-from dreamshard.workloads.table_list import ModelTable
 from dreamshard.workloads.zipf import draw_ranks, scatter
 
 DATA = Path(__file__).parent / "data"

@@ -4,18 +4,19 @@ It is the power law on [1, rows + 1) rounded down: rank k has the share of the a
 k + 1. Its distribution function has a closed form for any number of rows.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import gcd
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from jaxtyping import Float
 
 from dreamshard.tables import NUM_BINS
 
 ALPHA = 1.05  # not 1
-EXACT_RANKS = 4096
-RANK_GROUPS = 2000
+_EXACT_RANKS, _RANK_GROUPS = 128, 400  # with these and the grid, shares of bins are exact to 2e-4
+_GRID = 2**14
 
 
 def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -36,12 +37,23 @@ def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Genera
 @lru_cache(maxsize=4096)
 def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
-    wide = np.append(np.geomspace(1, rows + 1, RANK_GROUPS).astype(np.int64), rows + 1)
-    edges = np.union1d(np.arange(1, min(rows + 1, EXACT_RANKS) + 1), wide).astype(np.float64)
+    wide = np.append(np.geomspace(1, rows + 1, _RANK_GROUPS).astype(np.int64), rows + 1)
+    edges = np.union1d(np.arange(1, min(rows + 1, _EXACT_RANKS) + 1), wide).astype(np.float64)
     area = edges ** (1 - ALPHA) / (1 - ALPHA)
-    ranks = torch.from_numpy(np.diff(edges))  # [G] rows of each group
-    mean = torch.from_numpy(num_lookups * np.diff(area) / (area[-1] - area[0])) / ranks  # [G] lookups of each row
+    ranks = np.diff(edges)  # [G] rows of each group
+    mean = num_lookups * np.diff(area) / (area[-1] - area[0]) / ranks  # [G] lookups of each row
+    logs, shares = _shares_by_mean()
+    at = (np.log(mean.clip(min=1e-15)) - logs[0]) / (logs[1] - logs[0])  # [G] on the grid
+    below = at.astype(np.int64)
+    beyond = (at - below)[:, None]
+    return tuple(((ranks * (mean > 0)) @ (shares[below] * (1 - beyond) + shares[below + 1] * beyond)).tolist())
+
+
+@cache
+def _shares_by_mean() -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K 17"]]:
+    """Logarithms of mean lookups of a row, and how likely the row is in each bin then, as lookups are Poisson."""
+    logs = np.linspace(np.log(1e-16), np.log(1e13), _GRID)
     bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
-    at_most = torch.special.gammaincc(bounds + 1, mean.clamp(min=1e-300)[None])  # [17, G] Poisson
-    shares = at_most.diff(dim=0, append=torch.ones_like(at_most[:1]))  # [17, G]
-    return tuple((shares.clamp(min=0) * ranks).sum(dim=1).tolist())
+    at_most = torch.special.gammaincc(bounds + 1, torch.from_numpy(np.exp(logs))[None])  # [17, K]
+    shares = at_most.diff(dim=0, append=torch.ones_like(at_most[:1])).clamp(min=0)
+    return logs, shares.T.contiguous().numpy()

@@ -7,15 +7,17 @@ import warnings
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
+from pydantic import ValidationError
+from rich.text import Text
 
 from flows.cli import terminal
 from flows.runtime.environment import prepare
 
 COMMANDS = {
     "Learn and place": {
-        "stages:run": "Run the whole chain in this process: ingest, measure, learn, evaluate, promote.",
-        "stages:learn": "Learn the job's real costs from PROFILES of its steps, and plan it by them.",
+        "stages:run": "Run the whole chain in this process: ingest, measure, learn, evaluate, promote, plan.",
+        "plans:learn": "Learn the job's real costs from PROFILES of its steps, and plan it by them.",
         "plans:place": "Place TABLES: write the plan to stdout or a file, and its figures to stderr.",
         "plans:explain": "Explain PLAN for TABLES: why devices are slow, and each table's cost elsewhere.",
         "plans:what_if": "Compare clusters for TABLES: cost of a step, memory and balance, by published figures.",
@@ -23,6 +25,7 @@ COMMANDS = {
     },
     "Look at what was measured": {
         "models:models": "Versions side by side, with the champion of each hardware; VERSION in full.",
+        "stages:promote": "Make VERSION champion, or a plan the one in use, at once; previous rolls back.",
         "stages:compare": "Compare any versions and other placers on the same tasks, held out for all of them.",
         "sql:sql": "Ask DuckDB over everything that was measured and registered.",
         "doctor:doctor": "Check devices, the fbgemm build, servers, home and store.",
@@ -32,7 +35,7 @@ COMMANDS = {
         "stages:profile": "Measure the placements of the next training iteration.",
         "stages:train": "Train the cost network and the policy: all iterations that are left.",
         "stages:evaluate": "Compare the trained placer with every rule of thumb and the champion.",
-        "stages:promote": "Register the trained placer, champion if it is better; or make VERSION champion.",
+        "stages:register": "Register the trained placer, champion if it is better.",
     },
     "Servers and workers": {
         "servers:up": "Start Prefect, MLflow, a worker and all deployments on this machine; Ctrl-C ends them.",
@@ -43,8 +46,20 @@ COMMANDS = {
 }
 """Every command by the part of `--help` that lists it: its module of this package, its function, and its help."""
 
+
+def sentence_of(error: CycloptsError) -> Text:
+    """Wrong usage on one line."""
+    problem = " ".join(str(error).split())
+    if isinstance(error.__cause__, ValidationError):
+        wrong = error.__cause__.errors()[-1]  # of a union's reasons the last one
+        value = "" if wrong["type"] == "missing" else f" {wrong['input']!r}"
+        problem = f"{wrong['loc'][0]}{value}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
+    return Text(f"dreamshard: {problem.rstrip('.')}; see --help")
+
+
 app = App(
     name="dreamshard",
+    error_formatter=sentence_of,
     help="Learns what embedding tables cost on your hardware, and which GPU should hold which.",
     help_epilogue="Every command takes --home FOLDER, where everything is kept (default: DREAMSHARD_HOME, or .dreamshard), "
     "and --debug, which shows tracebacks and Prefect's logs.",
@@ -69,7 +84,16 @@ def launch(
         warnings.simplefilter("ignore")
     read_by_people = debug or words[:1] in [("deploy",), ("worker",)]
     prepare(home, log_level="INFO" if read_by_people else "CRITICAL")
-    app(words)
+    try:
+        app(words)
+    except ImportError as error:
+        missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__  # cyclopts wraps it
+        if not isinstance(missing, ModuleNotFoundError):
+            raise
+        terminal.note(
+            f"dreamshard: {words[0]} needs {missing.name}; `pip install 'dreamshard[pipeline]'` brings it", "red"
+        )
+        raise SystemExit(1) from error
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             body(*args, **kwargs)
+        except ModuleNotFoundError:
+            raise  # `app` knows which packages are optional
         except Exception as error:  # noqa: BLE001 - the last place that can say what happened
             if terminal.debug:
                 terminal.note(without_passwords(traceback.format_exc()))

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from rich.markdown import Markdown
 
 from flows.cli import terminal
 from flows.cli.command import Json, command, open_home
@@ -27,6 +28,7 @@ def models(
     version: str | None = None,
     /,
     *,
+    model: str = "",
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
     as_json: Json = False,
 ) -> None:
@@ -34,14 +36,15 @@ def models(
 
     Args:
         version: A version or alias (3, champion): everything about it, and why it was (not) promoted.
+        model: Only versions of this model.
         every: Versions beyond the newest and those with an alias.
     """
     settings = open_home(existing=True, reads_only=True)
     if version is not None:
-        found = registry.version_in_full(settings, version)
+        found = registry.version_in_full(settings, version, model)
         terminal.print_json(found) if as_json else _show_version(found)
         return
-    rows = registry.version_rows(settings)
+    rows = [entry for entry in registry.version_rows(settings) if model in ("", entry["model"])]
     if as_json:
         terminal.print_json(rows)
         return
@@ -67,4 +70,4 @@ def _show_version(version: dict[str, Any]) -> None:
     description, tags = version.pop("description"), version.pop("tags")
     terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
     terminal.show_fields({name: value for name, value in (version | tags).items() if value not in (None, "")})
-    terminal.say(description)
+    terminal.OUT.print(Markdown(description))

@@ -1,5 +1,6 @@
-"""`dreamshard place`, `explain` and `what-if`: plans for tables that a person names, and their costs."""
+"""`dreamshard place`, `learn`, `explain` and `what-if`: plans for tables that a person names, and their costs."""
 
+import re
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -8,19 +9,18 @@ from typing import Annotated, Any, Literal
 import torch
 from cyclopts import Parameter
 
-from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import PHASES
-from dreamshard.explain import Alternative, DeviceReason, TableReason
-from dreamshard.explain import explain as explained
+from dreamshard.explanation import Alternative, DeviceReason, TableReason
+from dreamshard.explanation import explain as explained
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
-from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision
+from dreamshard.tables import DEFAULT_BATCH
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, Positive, command, open_home
-from flows.forms.options import PlaceOptions, PlanOptions
+from flows.forms.options import LearnOptions, PlaceOptions, PlanOptions, WhatIfOptions
 from flows.placing import models, request
 from flows.placing.placers import choose
-from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
+from flows.placing.sentences import device_rows, moving_lines, prediction_sentence, unmeasured_sentence
 from flows.placing.what_if import Cluster
 from flows.placing.what_if import what_if as figures_of
 
@@ -29,6 +29,7 @@ OTHER_SETTING = 3
 
 _TOP = 3  # tables named per device
 _MOST_DEVICES = 4096
+_CLUSTER = re.compile(r"(.+):(\d+)(?:/(\d+))?")
 
 torch.set_num_threads(1)  # arrays of a plan are small, so further threads wait for each other
 
@@ -50,7 +51,7 @@ def place(
 
     Args:
         form: Of the plan; torchrec: JSON, of ways to shard that TorchRec's sharders run.
-        out: File for the plan; stdout if omitted.
+        out: File for the plan; stdout if omitted, and at a terminal a table of its devices.
         html: File for a page that shows the plan: devices, tables and moves.
         device_type: Of the ranks, for --format torchrec.
         strict: Exit with 3 if costs are of another setting than the plan's.
@@ -58,6 +59,8 @@ def place(
     for path in filter(None, (out, html)):
         if path.is_dir() or not path.parent.is_dir():
             raise ValueError(f"{path} is a folder, or its folder does not exist; name another file")
+    if html is not None:
+        from flows.placing.plan_page import html_page  # pandas takes a second to import
     store = open_home(reads_only=True)
     checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
     placed = request.place(store, checked, terminal.note)
@@ -65,14 +68,17 @@ def place(
     for line in moving_lines(placed):
         terminal.note(line)
     text = plan.to_csv() if form == "csv" else plan.to_json()
-    if out is None:
+    if out is None and form == "json" and terminal.OUT.is_terminal:
+        terminal.print_table(device_rows(placed), title=f"{plan.num_devices} devices, the most expensive first")
+        terminal.note(
+            "the plan itself goes to --out FILE or a pipe; `dreamshard explain` says what each table costs elsewhere"
+        )
+    elif out is None:
         print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201 - the plan itself
     else:
         out.write_text(text, encoding="utf-8")
         terminal.note(f"wrote {out}")
     if html is not None:
-        from flows.placing.plan_page import html_page  # Bokeh and pandas take a second to import
-
         html.write_text(html_page(placed), encoding="utf-8")
         terminal.note(f"wrote {html}; open it in a browser")
     terminal.note(prediction_sentence(plan))
@@ -86,6 +92,34 @@ def place(
         terminal.warn(plan.warning)
     if "hardware" in plan.differs_in or (strict and plan.differs_in):
         raise SystemExit(OTHER_SETTING)
+
+
+@command
+def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, as_json: Json = False) -> None:
+    """Learn the job's real costs from PROFILES of its steps, and plan it by them.
+
+    Args:
+        out: File for the plan, besides the home's.
+    """
+    from flows.cli.stages import run_flow  # optional, as it registers a version
+    from flows.learn import learn as learned
+
+    outcome = run_flow(learned, options, quiet=as_json)
+    if out is not None:
+        out.write_bytes(Path(outcome["plan"]).read_bytes())
+    if as_json:
+        terminal.print_json(outcome)
+        return
+    traced, error, saving = (
+        outcome["traced_ms"],
+        outcome["prediction_error"],
+        [100 * each for each in outcome["saving"]],
+    )
+    terminal.say(
+        f"The slowest of {outcome['ranks_traced']} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}."
+    )
+    terminal.say(f"The new plan saves {saving[0]:+.1f} % ({saving[1]:+.1f} to {saving[2]:+.1f}): {outcome['advice']}.")
+    terminal.say(f"Plan {out or outcome['plan']}, page {outcome['page']}, version {outcome['version']}")
 
 
 @command
@@ -110,7 +144,8 @@ def explain(
     asked = PlaceOptions(**{**request.setting_of(Path(plan)), **given}, current=plan)
     checked = request.check(store, asked, terminal.note)
     task, spec = checked.task, checked.spec
-    chosen = choose(store, asked.placer, task, spec, asked.hardware or "", note=terminal.note)
+    called = asked.hardware or ""
+    chosen = choose(store, asked.placer, task, spec, called, model=checked.model, note=terminal.note)
     if chosen.predictor is None or checked.plan is None:
         raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
     if chosen.predicted_by is not None:
@@ -158,36 +193,24 @@ def _alternative(other: Alternative, now_ms: float) -> str:
 
 
 @command
-def what_if(
-    tables: Path,
-    /,
-    *,
-    hardware: str,
-    precision: Precision | None = None,
-    optimizer: Optimizer | None = None,
-    batch_size: Positive = DEFAULT_BATCH,
-    as_json: Json = False,
-) -> None:
-    """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone.
+def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False) -> None:
+    """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone."""
+    store, clusters, said = open_home(reads_only=True), parse_clusters(options.hardware), set[str]()
 
-    Args:
-        tables: As `place` takes them.
-        hardware: Clusters: presets or files with a number of devices, e.g. a100:8,my.yaml:64.
-        precision: Type of the weights; by default the model's.
-        optimizer: Of the tables; by default the model's.
-        batch_size: Training samples per step of all devices.
-    """
-    store, clusters = open_home(reads_only=True), parse_clusters(hardware)
-    model = models.read_model(store, tables, terminal.note)
-    constraints = models.runnable(model, UNCONSTRAINED, None, terminal.note)
-    settings: dict[str, Any] = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
-    figures = [figures_of(model, cluster, constraints=constraints, **settings) for cluster in clusters]
-    settings |= {"precision": precision or model.precision, "optimizer": optimizer or model.optimizer}
+    def note_once(sentence: str) -> None:
+        if sentence not in said:
+            said.add(sentence)
+            terminal.note(sentence)
+
+    model = models.read_model(store, options.tables, note_once)
+    figures = [figures_of(store, options, cluster, model, note_once) for cluster in clusters]
+    precision, optimizer = options.precision or model.precision, options.optimizer or model.optimizer
+    batch = options.batch_size or DEFAULT_BATCH
     if as_json:
-        terminal.print_json([each | settings for each in figures])
+        setting = {"precision": precision, "optimizer": optimizer, "batch_size": batch}
+        terminal.print_json([each | setting for each in figures])
         return
-    setting = f"{settings['precision']}, {settings['optimizer']}, batch {batch_size:,}"
-    title = f"Predicted training step, {tables.name}: {len(model)} tables, {setting}"
+    title = f"Predicted training step, {options.tables}: {len(model)} tables, {precision}, {optimizer}, batch {batch:,}"
     terminal.print_table(list(map(_row, figures)), title=title)
     for each in figures:
         if each["infeasible"]:
@@ -202,13 +225,14 @@ def parse_clusters(text: str) -> list[Cluster]:
     """
     clusters = []
     for entry in text.split(","):
-        name, _, count = entry.strip().rpartition(":")
-        if not name or not count.isdigit() or not 1 <= int(count) <= _MOST_DEVICES:
+        match = _CLUSTER.fullmatch(entry.strip())
+        count, group = (int(match[i] or match[2]) for i in (2, 3)) if match else (0, 0)
+        if not match or not 1 <= count <= _MOST_DEVICES or not group or count % group:
             raise ValueError(
-                f"{entry!r} names no cluster; give hardware and 1 to {_MOST_DEVICES} devices, for example a100:8 or "
-                "my_cluster.yaml:64"
+                f"{entry!r} names no cluster; give hardware and 1 to {_MOST_DEVICES} devices, perhaps in equal groups, for "
+                "example a100:8, my_cluster.yaml:64 or a100:64/16"
             )
-        clusters.append(Cluster(called=name, spec=hardware_of(name), num_devices=int(count)))
+        clusters.append(Cluster(called=match[1], spec=hardware_of(match[1]), num_devices=count, group=group))
     return clusters
 
 
@@ -217,9 +241,11 @@ def _row(figures: dict[str, Any]) -> dict[str, Any]:
     largest = figures["largest_memory_bytes"]
     return {
         "cluster": f"{Path(figures['hardware']).stem} x{figures['num_devices']}",
+        "group": figures["group"],
         "hosts": figures["num_hosts"],
         "step ms": figures["overall_ms"],
         **{phase.replace("_", " "): figures[f"{phase}_ms"] for phase in PHASES},
+        "sync": figures["sync_ms"],
         "balance": figures["balance"],
         "fullest device": f"{'-' if largest is None else gib(largest)} of {gib(figures['memory_bytes'])}",
     }

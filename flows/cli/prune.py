@@ -10,15 +10,15 @@ from storage import retention
 
 @command
 def prune(*, options: Annotated[PruneOptions, Fields] = PruneOptions(), as_json: Json = False) -> None:
-    """Remove old lookups, cost samples, checkpoints, reports and leftovers of killed runs; a dry run without --delete.
+    """Remove old versions, lookups, samples, checkpoints, reports and leftovers of killed runs; a dry run without --delete.
 
-    Never what a registered version names (its training, evaluation and tables), what is in use, or the tables ingested
-    last. `dreamshard ingest` makes removed lookups again.
+    Never what a kept version names (its training, evaluation and tables), what is in use, or the tables ingested last.
+    `dreamshard ingest` makes removed lookups again.
     """
     days = options.older_than_days
-    table = retention.prune(open_home(existing=True), older_than_days=days, delete=options.delete)
+    table = retention.prune(open_home(existing=True), **options.model_dump())
     if as_json:
-        terminal.print_json({"older_than_days": days, "deleted": options.delete, "table": table})
+        terminal.print_json(options.model_dump() | {"table": table})
         return
     done = "removed" if options.delete else "would be removed"
     terminal.print_table(table, title=f"Older than {days} days and needed by no version: {done}")

@@ -4,8 +4,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -32,7 +33,7 @@ def up(
 ) -> None:
     """Start Prefect's server, MLflow's server, a worker and all deployments on this machine; Ctrl-C ends them.
 
-    Options that you give become the team's setting, which every flow takes: Prefect's variable `dreamshard`.
+    Options that you give become the setting of their model: the parameters of its deployments, such as `retrain/ads`.
 
     Args:
         run_here: Run flows here too; otherwise run `worker` elsewhere.
@@ -43,14 +44,22 @@ def up(
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     try:
         with local_servers(settings, prefect_port, mlflow_port) as servers, ExitStack() as ending:
-            deploy_all(options.given(), notify, f"{servers.prefect}/api")
+            deployed = deploy_all(options, notify, f"{servers.prefect}/api")
+            command = ("worker", *WORKER, POOL, "--limit", "2")
             if run_here:
-                ending.enter_context(servers.child("worker", *WORKER, POOL, "--limit", "2"))
+                ending.enter_context(servers.child(*command))
             terminal.say(f"Prefect  {servers.prefect}/v2/deployments")
-            terminal.say(f"MLflow   {servers.mlflow}")
+            terminal.say(f"MLflow   {servers.mlflow}/#/models")
             terminal.say(f"home     {settings.home} (logs in {settings.home / 'logs'})")
+            show_models(deployed)
             terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.")
-            while (ended := servers.first_ended()) is None:
+            while (ended := servers.first_ended()) in (None, "worker"):
+                if ended:
+                    terminal.note(
+                        "the worker ended; it is started again, and its runs go on when they are started again"
+                    )
+                    ending.close()
+                    ending.enter_context(servers.child(*command))
                 time.sleep(1)
     except KeyboardInterrupt:
         return
@@ -61,7 +70,7 @@ def up(
 def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, notify: str | None = None) -> None:
     """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` does this itself.
 
-    Options that you give become the team's setting, which every flow takes: Prefect's variable `dreamshard`.
+    Options that you give become the setting of their model: the parameters of its deployments, such as `retrain/ads`.
 
     Args:
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
@@ -71,7 +80,16 @@ def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), 
             "PREFECT_API_URL is not set, so there is no server to deploy to; set it, e.g. to http://HOST:4200/api, or use "
             "`dreamshard up`"
         )
-    deploy_all(options.given(), notify, server)
+    show_models(deploy_all(options, notify, server))
+
+
+def show_models(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Each model with its setting, and whether its tables are one model."""
+    for model, setting in settings.items():
+        pool = "source" not in setting or setting.get("mode") == "pool"
+        values = ", ".join(f"{name} {value}" for name, value in setting.items() if name != "model")
+        kind = "a pool for models not seen yet" if pool else "one model, planned as a whole"
+        terminal.say(f"model    {model}: {kind}; {values or 'the tables and sizes of the recipe'}")
 
 
 @command

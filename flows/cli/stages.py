@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import Flow
@@ -15,7 +14,6 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn
 import flows.compare
 import flows.evaluate
 import flows.ingest
-import flows.learn
 import flows.profile
 import flows.promote
 import flows.retrain
@@ -27,10 +25,8 @@ from flows.forms.options import (
     CompareOptions,
     EvaluateOptions,
     IngestOptions,
-    LearnOptions,
     Options,
     PromoteOptions,
-    RecipeOptions,
     RetrainingOptions,
     RetrainOptions,
     StageOptions,
@@ -46,45 +42,21 @@ _LINE_EVERY_S = 60.0
 def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_json: Json = False) -> None:
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
     store, started = open_home(), time.monotonic()
-    outcome = _flow(flows.retrain.retrain, options, quiet=as_json)
+    outcome = run_flow(flows.retrain.retrain, options, quiet=as_json)
     if as_json:
         terminal.print_json(outcome)
         return
     _show_promotion(outcome)
+    terminal.say(outcome["plan"]["sentence"])
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {store.home}.")
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
     terminal.say(f"Next: `dreamshard place TABLES{placer}` plans, `dreamshard models` compares versions")
 
 
 @command
-def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, as_json: Json = False) -> None:
-    """Learn the job's real costs from PROFILES of its steps, and plan it by them.
-
-    Args:
-        out: File for the plan, besides the home's.
-    """
-    outcome = _flow(flows.learn.learn, options, quiet=as_json)
-    if out is not None:
-        out.write_bytes(Path(outcome["plan"]).read_bytes())
-    if as_json:
-        terminal.print_json(outcome)
-        return
-    traced, error, saving = (
-        outcome["traced_ms"],
-        outcome["prediction_error"],
-        [100 * each for each in outcome["saving"]],
-    )
-    terminal.say(
-        f"The slowest of {outcome['ranks_traced']} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}."
-    )
-    terminal.say(f"The new plan saves {saving[0]:+.1f} % ({saving[1]:+.1f} to {saving[2]:+.1f}): {outcome['advice']}.")
-    terminal.say(f"Plan {out or outcome['plan']}, page {outcome['page']}, version {outcome['version']}")
-
-
-@command
 def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, as_json: Json = False) -> None:
     """Show whether tables changed since the last training, and which retraining that would start."""
-    outcome = _flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
+    outcome = run_flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
     table = outcome.pop("table")
     if as_json:
         terminal.print_json(outcome)
@@ -117,7 +89,7 @@ def train(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json:
 @command
 def evaluate(*, options: Annotated[EvaluateOptions, Fields] = EvaluateOptions(), as_json: Json = False) -> None:
     """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
-    _stage(flows.evaluate.evaluate, options, as_json, "promote")
+    _stage(flows.evaluate.evaluate, options, as_json, "register")
 
 
 @command
@@ -128,26 +100,28 @@ def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False
 
 
 @command
+def register(options: Annotated[StageOptions, Fields] = StageOptions(), *, as_json: Json = False) -> None:
+    """Register the trained placer, champion if it beats the one in use."""
+    outcome = run_flow(flows.promote.register, options, quiet=as_json)
+    terminal.print_json(outcome) if as_json else _show_promotion(outcome)
+
+
+@command
 def promote(options: Annotated[PromoteOptions, Fields] = PromoteOptions(), *, as_json: Json = False) -> None:
-    """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
-    store = open_home(existing=options.version is not None)
-    if options.version is None:
-        outcome = _flow(flows.promote.promote, options, quiet=as_json)
-    else:  # without a flow, which would first start a Prefect server
-        outcome = flows.promote.replace_champion(store, options.version, options.reason or "")
+    """Make VERSION champion, or a plan the one in use, at once; `previous` rolls back."""
+    # without a flow, which would first start a Prefect server
+    outcome = flows.promote.take_into_use(open_home(existing=True), options)
     if as_json:
         terminal.print_json(outcome)
-    elif options.version is None:
-        _show_promotion(outcome)
-    else:
-        version, former = outcome["version"], outcome["former"]
-        undo = f"; undo: dreamshard promote {former}" if former not in (None, version) else ""
-        terminal.say(f"{in_words(version)} is champion of {outcome['topology']}{undo}")
+        return
+    terminal.say(outcome["sentence"])
+    if outcome["roll_back"]:
+        terminal.say(f"To roll back: {outcome['roll_back']}")
 
 
-def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: bool, following: str) -> None:
+def _stage(flow: Flow[..., dict[str, Any]], options: Options, as_json: bool, following: str) -> None:
     """Run a stage and show its outcome and the command that comes next, with the same options."""
-    outcome = _flow(flow, options, quiet=as_json)
+    outcome = run_flow(flow, options, quiet=as_json)
     if as_json:
         terminal.print_json(outcome)
         return
@@ -159,7 +133,7 @@ def _stage(flow: Flow[..., dict[str, Any]], options: RecipeOptions, as_json: boo
     terminal.say(f"Next, with the same options: dreamshard {following}")
 
 
-def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> dict[str, Any]:
+def run_flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> dict[str, Any]:
     """Run a flow with its options in this process, with progress bars, and return its outcome."""
     open_home()  # fail before the server starts
     for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
@@ -170,7 +144,8 @@ def _flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         with nullcontext() if quiet else _progress_bars():
-            return flow(options)
+            outcome: dict[str, Any] = flow(**options.model_dump(exclude_unset=True))
+            return outcome
     except KeyboardInterrupt:
         terminal.note("interrupted; finished work is kept, and the same command continues from it")
         raise SystemExit(130) from None

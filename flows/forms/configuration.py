@@ -1,4 +1,4 @@
-"""The complete configuration that options stand for, and the setting that the store keeps for commands."""
+"""The complete configuration that options stand for."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,11 +7,6 @@ from dreamshard.recipes import Recipe, recipe, with_overrides
 from dreamshard.training import with_algorithm
 from dreamshard.workloads import is_function, known_as
 from flows.forms.options import RecipeOptions
-from storage.filesystem import read_json
-from storage.settings import Settings
-
-KEPT = "setting.json"
-"""In the store: a copy of Prefect's variable, which takes seconds to ask for."""
 
 
 def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
@@ -52,16 +47,10 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     algorithm = filled.get("algorithm", base.training.algorithm)
     return replace(
         base,
+        model=filled.get("model", ""),
         tasks=replace(base.tasks, **tasks),
         training=replace(with_algorithm(base.training, algorithm), **training),
         measure=replace(base.measure, exchange_devices=tuple(sorted({*filled.get("exchange_devices", ())}))),
         workload=replace(base.workload, **workload),
         derived=tuple(name for name in base.derived if name not in tasks.keys() | workload.keys()),
     )
-
-
-def kept_setting(settings: Settings) -> dict[str, Any]:
-    """The team's setting as the last flow run or deployment found it, for commands that start no flow."""
-    path = settings.store_root / KEPT
-    kept: dict[str, Any] = read_json(path) if path.is_file() else {}
-    return kept

@@ -1,7 +1,7 @@
-"""The options of every deployed flow: one model per flow, which its form, the API and its command share.
+"""The options of every deployed flow: one pydantic model per flow, which its parameters and its command share.
 
-A field is declared once: `memory_gb` is `Memory gb` in the form and `--memory-gb` on the command line, and its text
-describes it in both. An empty field takes the team's setting (`form.py`), then the recipe's value (`configuration.py`).
+A field is declared once: `memory_gb` is a parameter of the flow and `--memory-gb` on the command line, and its text
+describes it in both. An empty field of a deployment has the deployment's value, then the recipe's (`configuration.py`).
 """
 
 from typing import Annotated, Any, Literal
@@ -13,11 +13,25 @@ from dreamshard.tables import Optimizer, Precision
 from dreamshard.training.config import Algorithm as AlgorithmName
 
 Mode = Literal["auto", "fixed", "pool"]
+PlanPolicy = Literal["auto", "approve", "off"]
+Constraints = Annotated[
+    str | None,
+    Field(
+        description="Constraints of the plan, as YAML or the full path of a file of it (docs/constraints-and-moving.md).",
+        examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"],
+    ),
+]
+Sharding = Annotated[
+    str | None,
+    Field(
+        description="Ways to shard: columns, whole, auto (every way), or a list such as table_wise,row_wise. Costs of ways "
+        "other than whole and columns are predicted, not measured."
+    ),
+]
 Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper: as published; autoshard: after it.")]
 Current = Annotated[
     str | None, Field(description="The plan in use (full path): weighed or measured against the new one.")
 ]
-NoPromote = Annotated[bool, Field(description="Register the version, but leave the champion as it is: a try-out.")]
 Rivals = Annotated[bool, Field(description="Compare published rivals too.")]
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
 
@@ -44,7 +58,6 @@ class Options(BaseModel):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
-        field_title_generator=lambda name, _: name.replace("_", " ").capitalize().replace(" gb", " GB"),
         json_schema_extra=_as_drawn,
     )
 
@@ -61,7 +74,14 @@ class Options(BaseModel):
         return values if is_wrong else {name: value for name, value in values.items() if value not in ("", None)}
 
 
-class RecipeOptions(Options):
+class ModelField(Options):
+    """The model whose tables are measured, trained on or placed."""
+
+    model: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=60)
+    """Name of the model: small letters, digits, hyphens; by default its source's. Models never replace each other."""
+
+
+class RecipeOptions(ModelField):
     """The configuration that all other options override."""
 
     recipe: str = Field(default="default", json_schema_extra={"enum": [*sorted(RECIPES)]})
@@ -115,9 +135,14 @@ class TaskFields(DeviceFields):
 
 
 class RetrainingOptions(TaskFields, RunOptions, SourceFields):
-    """A retraining: the team's setting, what `watch` starts and `retrain` takes."""
+    """A retraining: the setting of a model's deployments, which `watch` starts and `retrain` takes."""
 
     algorithm: Algorithm = None
+    plan: PlanPolicy | None = None
+    """Put the new plan into use: auto, once a person approves it in Prefect, or off for no plan. By default the first is
+    auto, later ones need approval."""
+    constraints: Constraints = None
+    sharding: Sharding = None
 
     def given(self) -> dict[str, Any]:
         """The fields of a retraining that differ from their defaults, without a subclass's own."""
@@ -134,7 +159,6 @@ class RetrainOptions(RetrainingOptions):
     full: bool = False
     """Train from scratch instead of continuing from the champion."""
     current: Current = None
-    no_promote: NoPromote = False
 
 
 class WatchOptions(RetrainingOptions):
@@ -154,16 +178,11 @@ class IngestOptions(RecipeOptions, SourceFields):
     """Tables to bring into the lake."""
 
 
-class TaskOptions(TaskFields, RunOptions):
-    """Tasks of tables that have been ingested."""
+class StageOptions(TaskFields, RunOptions):
+    """One stage of a training."""
 
     dataset: str | None = None
     """Version of the tables; by default the one ingested last."""
-
-
-class StageOptions(TaskOptions):
-    """One stage of a training."""
-
     algorithm: Algorithm = None
 
 
@@ -178,15 +197,19 @@ class VersionsField(Options):
     """Placers to compare."""
 
     versions: list[str] = Field(
-        min_length=1, kw_only=False, examples=[["champion", "challenger"], ["models:/paper-a100-8@champion", "3"]]
+        min_length=1,
+        kw_only=False,
+        examples=[["champion", "challenger"], ["models:/dreamshard.ads.a100-x8@champion", "3"]],
     )
     """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, rivals;
     the table shows what the first saves over each."""
 
 
-class CompareOptions(TaskOptions, VersionsField):
-    """Any versions, rules of thumb and published rivals against each other."""
+class CompareOptions(ModelField, VersionsField):
+    """Any versions, rules of thumb and published rivals against each other, in the setting of the first version."""
 
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    """Seed of the tasks and of noise."""
     rivals: Rivals = False
 
 
@@ -194,16 +217,18 @@ class VersionField(Options):
     """A version to use."""
 
     version: str | None = Field(default=None, kw_only=False)
-    """A version (3, models:/NAME/3; previous undoes) that becomes champion at once. Empty: the newest
-    placer of the other fields, if its evaluation says so."""
+    """A version (3, models:/NAME/3; previous rolls back) that becomes champion at once."""
 
 
-class PromoteOptions(StageOptions, VersionField):
-    """The newest placer by its evaluation, or any version by hand."""
+class PromoteOptions(ModelField, VersionField):
+    """A version or plan that a person takes into use."""
 
+    plan: str | None = Field(default=None, pattern=r"^(\d+|previous)$")
+    """Number of the model's plan that its trainer reads from now on; previous rolls back."""
     reason: str | None = None
-    """Why the version becomes champion; recorded on it."""
-    no_promote: NoPromote = False
+    """Why; recorded with the decision."""
+    ask: bool = False
+    """Wait until a person approves it on the page of this run."""
 
 
 class TablesField(Options):
@@ -213,20 +238,11 @@ class TablesField(Options):
     """A list (.csv, .parquet, .json), model.py:make_model, or a bundled list."""
 
 
-class PlanOptions(DeviceFields, TablesField):
-    """Target of a plan; devices and memory are by default the version's."""
+class WaysFields(Options):
+    """How tables may be placed."""
 
-    hardware: str | None = None
-    """Hardware of the plan: a preset, e.g. h100, or a file (.yaml, .json)."""
-    placer: str | None = None
-    """champion, challenger, previous, a version (3, models:/NAME/3), prior, cost_greedy,
-    dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the hardware, or the champion."""
-    constraints: str | None = Field(default=None, examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"])
-    """Constraints of the plan, as YAML or the full path of a file of it
-    (docs/constraints-and-moving.md)."""
-    sharding: str | None = None
-    """Ways to shard: columns, whole, auto (every way), or a list such as table_wise,row_wise. Costs of
-    ways other than whole and columns are predicted, not measured."""
+    constraints: Constraints = None
+    sharding: Sharding = None
     cache: bool = False
     """Tables may be in host memory with a cache where room is short."""
     precision: Precision | None = None
@@ -237,6 +253,27 @@ class PlanOptions(DeviceFields, TablesField):
     """Training samples per step of all devices; by default as measured."""
     budget_ms: float | None = Field(default=None, ge=0)
     """Work of the search: as much as an idle core does in this time."""
+
+
+class WhatIfOptions(WaysFields, TablesField):
+    """Clusters to compare."""
+
+    hardware: str
+    """Presets or files with a number of devices, e.g. a100:8,my.yaml:64; a100:64/16 is in groups of 16
+    with all tables each (TorchRec's DMPCollection)."""
+    sync_every: int = Field(default=1, ge=1)
+    """Steps between two syncs of such groups."""
+
+
+class PlanOptions(ModelField, DeviceFields, WaysFields, TablesField):
+    """Target of a plan; devices and memory are by default the version's."""
+
+    hardware: str | None = None
+    """Hardware of the plan: a preset, e.g. h100, or a file (.yaml, .json)."""
+    placer: str | None = None
+    """champion, challenger, previous, a version (3, models:/NAME/3), the folder or address of a saved
+    placer, prior, cost_greedy, dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the
+    hardware, or the champion."""
 
 
 class PlaceOptions(PlanOptions):
@@ -253,29 +290,20 @@ class ProfilesField(Options):
     """Profiles of a running job."""
 
     profiles: list[str] = Field(min_length=1, kw_only=False)
-    """Folders, oldest first, each with traces rank*.json.gz, plan.json, tables.json and job.json, as
+    """Folders or addresses (s3://...), oldest first, each with traces rank*.json.gz, plan.json, tables.json and job.json, as
     dreamshard.torchrec.profiled_steps writes them."""
 
 
-class LearnOptions(DeviceFields, ProfilesField):
-    """Profiles of a running job, and what their folders do not say."""
+class LearnOptions(ModelField, DeviceFields, WaysFields, ProfilesField):
+    """Profiles of a running job, and what their folders do not say; by default the plan has whole tables, columns, and the
+    sharding types in use."""
 
     plan: str | None = None
     """The plan that ran; by default plan.json of each profile."""
     tables: str | None = None
     """The job's tables, as for place; by default tables.json of each profile."""
-    batch_size: int | None = Field(default=None, ge=1)
-    """Training samples per step of all ranks; by default as in job.json."""
     hardware: str | None = None
     """Preset that the traces correct; by default that of the traced GPU."""
-    precision: Precision | None = None
-    """Type of the weights; by default the model's."""
-    optimizer: Optimizer | None = None
-    """Optimizer of the tables; by default the model's."""
-    sharding: str | None = None
-    """Sharding types of the new plan, as for place; by default whole tables, columns, and those in use."""
-    constraints: str | None = None
-    """Constraints of the new plan, as for place."""
 
 
 class PruneOptions(Options):
@@ -283,5 +311,7 @@ class PruneOptions(Options):
 
     older_than_days: int = Field(default=90, ge=1, le=36_500)
     """Days since a file was last written after which it may go."""
+    keep_versions: int = Field(default=20, ge=1)
+    """Newest versions of each model and topology that stay whatever their age, besides those in use or tagged pinned."""
     delete: bool = False
     """Remove the files for good; otherwise only show them."""

@@ -1,44 +1,65 @@
 """Tables of a list or of a TorchRec model, to be placed."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from dreamshard import planning
 from dreamshard.constraints import Constraints
 from dreamshard.files.text import did_you_mean
+from dreamshard.model_table import ModelTable
 from dreamshard.tables import Tables
-from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_tables, model_tables
+from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_file, model_tables
 from flows.runtime.sources import torchrec_bridge
-from storage.mlflow_store import registry
 from storage.store import Store
 
 
-def read_model(store: Store, source: Path, note: Callable[[str], None]) -> ModelTables:
-    """The tables of a file, of a bundled list by its name, or of the model that `model.py:make_model` makes.
+def read_model(store: Store, source: str, note: Callable[[str], None], model: str = "") -> ModelTables:
+    """The tables of a list, of the model that `model.py:make_model` makes, or of any source that was ingested for a model.
 
-    Lookups that the source does not give are those of the tables that the champion was trained on, or the newest tables
-    before the first champion; tables that were not among them get their mean reuse. `note` gets sentences on assumptions.
+    Lookups that the source does not give are from the newest ingested data set that has all its tables, otherwise by a
+    Zipf law. `note` gets sentences on assumptions.
 
     Raises:
         ValueError: the function or the file is wrong, or there are no tables that can be planned.
     """
-    champion = registry.champion(store)
-    version = champion.tags.get("dataset") if champion else None
-    version = version or store.lake.newest_dataset()
-    known = store.lake.read_dataset(version) if version else None
-    lists = bundled_lists()
-    if is_function(str(source)):
-        bridge = torchrec_bridge()
-        model: ModelTables = bridge.tables_of(call(str(source), "there is no model"), defaults=known)
-    elif source.suffix or source.is_file() or str(source) in lists:
-        model = model_tables(list_tables(lists.get(str(source), source)), defaults=known)
+    lists, path = bundled_lists(), Path(source)
+    ingested = store.lake.newest_dataset(model) if model else None
+    read: Callable[..., ModelTables]
+    if is_function(source):
+        read = partial(torchrec_bridge().tables_of, call(source, "there is no model"))
+    elif ingested and list_file(source) is None and ("://" in source or path.exists()):
+        read = partial(model_tables, _described(store.lake.read_dataset(ingested)))
+    elif path.suffix or path.is_file() or source in lists:
+        read = partial(planning.read_model, source)
     else:
         raise ValueError(
-            f"there is no bundled list {str(source)!r}{did_you_mean(str(source), lists)}; give one of docs/own-tables.md, a "
+            f"there is no bundled list {source!r}{did_you_mean(source, lists)}; give one of docs/own-tables.md, a "
             ".csv, .parquet or .json file, or model.py:make_model"
         )
-    for sentence in (*model.notes, *_origin(store, version, known, model)):
+    found = read()
+    version = store.lake.dataset_with(found.tables) if found.filled_in else None
+    known = store.lake.read_dataset(version) if version else None
+    found = read(defaults=known) if version else found
+    for sentence in (*found.notes, *_origin(store, version, known, found)):
         note(sentence)
-    return model
+    return found
+
+
+def _described(tables: Tables) -> list[ModelTable]:
+    """Ingested tables as they would be in a list."""
+    columns = (tables.rows, tables.dim, tables.pooling_factor, tables.poolings)
+    return [
+        ModelTable(
+            name=name,
+            rows=rows,
+            dim=dim,
+            pooling_factor=pooling,
+            pooling="sum" if poolings else "none",
+            num_poolings=poolings or None,
+        )
+        for name, rows, dim, pooling, poolings in zip(tables.names, *(each.tolist() for each in columns), strict=True)
+    ]
 
 
 def _origin(store: Store, version: str | None, known: Tables | None, model: ModelTables) -> list[str]:
@@ -48,8 +69,8 @@ def _origin(store: Store, version: str | None, known: Tables | None, model: Mode
     what = f"{', '.join(model.filled_in)} are not given"
     if version is None or known is None:
         return [
-            f"{what} and no tables are ingested in this home, so they are filled in by a Zipf law; `dreamshard ingest` "
-            "with --batches counts a model's"
+            f"{what} and no ingested data set has all these tables, so they are filled in by a Zipf law; "
+            "`dreamshard ingest` with --batches counts a model's"
         ]
     unique = dict(zip(known.names, known.unique_rows.tolist(), strict=True))
     same = sum(

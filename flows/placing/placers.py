@@ -2,20 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dreamshard.costs import MeasuredOn, is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.placer import Placer
+from dreamshard.planning import load_placer
 from dreamshard.rivals import OF_TORCHREC
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
-from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from flows.rules.contestants import NAMES, placer_called
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.store import Store
-from storage.version_names import WRITTEN, in_words, names_version
+from storage.version_names import WRITTEN, names_version
 
 PRIOR = "prior"
 
@@ -30,7 +30,6 @@ class Choice:
         placer: that places.
         name: in a plan.
         predictor: None if nothing can predict.
-        costs_of: setting of the measurements behind the predictions; None if it is unknown.
         why: why this one was chosen, for people; empty if the user named it.
         predicted_by: name of the predictor; None if it is the placer itself.
         caveat: why the version that places or predicts is provisional, for people; empty if it is not.
@@ -39,28 +38,9 @@ class Choice:
     placer: Placer
     name: str
     predictor: Predictor | None = None
-    costs_of: MeasuredOn | None = None
     why: str = ""
     predicted_by: str | None = None
     caveat: str = ""
-
-    def place(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """A legal placement.
-
-        Args:
-            task: to be placed.
-            budget_ms: work of a search; None for the placer's own.
-
-        Raises:
-            NoPlacementError: none was found, or the placer's violates a constraint.
-        """
-        placement = self.placer.place(task, budget_ms)
-        if reason := violation(task, placement):
-            raise NoPlacementError(
-                f"the placement that {self.name} found violates a constraint: {reason}; loosen it, or use another placer, "
-                "for example prior with --hardware, or the champion"
-            )
-        return placement
 
 
 def choose(
@@ -70,6 +50,7 @@ def choose(
     spec: AcceleratorSpec | None,
     called: str = "",
     *,
+    model: str = "",
     note: Callable[[str], None],
 ) -> Choice:
     """The placer called `name`, or the best one for the hardware: a version, or the preset itself.
@@ -80,60 +61,75 @@ def choose(
         task: to be placed.
         spec: hardware that the plan is for; None if that is not said.
         called: how the user calls it.
+        model: that the task is of; empty if it has no versions, so that another model's may place it.
         note: gets sentences for people.
 
     Raises:
         ValueError: there is no such placer; the message lists the existing ones.
     """
     if name in NAMES:
-        return _rule_or_rival(store, name, task, spec, called, note)
+        return _rule_or_rival(store, name, task, spec, called, model, note)
     if name == PRIOR:
         if spec is None:
             raise ValueError(
                 "the prior placer places by the figures of some hardware; add for example --hardware h100, or a file"
             )
-        return _prior(spec, task)
+        return _prior(spec)
+    if name is not None and ("/" in name or Path(name).is_dir()) and not names_version(name):
+        saved = load_placer(name)
+        return Choice(saved, name, saved if isinstance(saved, DreamShardPlacer) else None)
     if spec is not None and name is None:
-        return _for_hardware(store, task, spec, called)
+        return _for_hardware(store, task, spec, called, model)
     name = name or "champion"
     if not names_version(name):
         others = sorted([*NAMES, PRIOR])
         raise ValueError(f"there is no placer {name!r}; give a version ({WRITTEN}), or one of {others}")
-    return _version(store, name)
+    if name == "champion" and not (model and registry.champion(store, model)):
+        found = registry.champion(store)
+        if found is not None:
+            why = f"no champion is of this model, so {found} of {found.model} places"
+            return replace(_version(store, found.uri), why=why)
+    return _version(store, name, model)
 
 
-def _for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec, called: str) -> Choice:
+def _for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec, called: str, model: str) -> Choice:
     """The best placer for some hardware that there is without measuring."""
-    if (found := _version_on(store, spec, task)) is not None:
+    if (found := _version_on(store, spec, task, model)) is not None:
         standing = f" ({found.standing})" if found.standing else ""
         why = f"{found}{standing} places: its costs are of {found.measured_on}"
-        return replace(_version(store, found.uri), costs_of=found.measured_on, why=why)
+        return replace(_version(store, found.uri), why=why)
     return _prior(
         spec,
-        task,
         f"no version was trained on {called}, so the prior placer places, by published figures alone; to learn from "
         f"measurements, train with `dreamshard run --source TABLES --devices {task.num_devices}` on the machine (minutes), "
         f"or with `--testbed simulated:{called}` without it",
     )
 
 
-def _prior(spec: AcceleratorSpec, task: PlacementTask, why: str = "") -> Choice:
+def _prior(spec: AcceleratorSpec, why: str = "") -> Choice:
     placer = RooflinePlacer(spec)
-    return Choice(placer, PRIOR, placer, placer.measured_on(task), why)
+    return Choice(placer, PRIOR, placer, why)
 
 
 def _rule_or_rival(
-    store: Store, name: str, task: PlacementTask, spec: AcceleratorSpec | None, called: str, note: Callable[[str], None]
+    store: Store,
+    name: str,
+    task: PlacementTask,
+    spec: AcceleratorSpec | None,
+    called: str,
+    model: str,
+    note: Callable[[str], None],
 ) -> Choice:
     """A placer whose costs another one predicts: the best for the hardware, or the champion if there is one.
 
     Raises:
         ValueError: it places by learned costs and there are none, or it would have to measure some.
     """
-    best = _champion(store) if spec is None else _for_hardware(store, task, spec, called)
+    best = _champion(store, model) if spec is None else _for_hardware(store, task, spec, called, model)
     learned = best.predictor if best and isinstance(best.predictor, DreamShardPlacer) else None
-    if spec is None and best is not None and best.costs_of is not None:
-        spec = preset_of(best.costs_of.hardware)
+    origin = best.predictor.measured_on(task) if best and best.predictor else None
+    if spec is None and origin is not None:
+        spec = preset_of(origin.hardware)
     if name in OF_TORCHREC and spec is None:
         note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
     placer = placer_called(name, learned, spec)
@@ -143,48 +139,53 @@ def _rule_or_rival(
     return replace(best, placer=placer, name=name, why=why, predicted_by=best.name)
 
 
-def _champion(store: Store) -> Choice | None:
-    """The champion; None before the first one."""
-    return _version(store, "champion") if registry.champion(store) is not None else None
+def _champion(store: Store, model: str) -> Choice | None:
+    """The champion of a model, or of another one if it has none; None before the first one."""
+    found = registry.champion(store, model) or registry.champion(store)
+    return None if found is None else _version(store, found.uri)
 
 
-def _version(store: Store, name: str) -> Choice:
+def _version(store: Store, name: str, model: str = "") -> Choice:
     """A version by a valid reference; if it predicts no cost of a step, the champion does.
 
     Raises:
         ValueError: there is no such version.
     """
     try:
-        placer = registry.load_placer(name, store)
+        found = registry.find(store, name, model)
+        placer = registry.load_placer(found.uri, store)
     except ValueError as error:
         raise ValueError(
             f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
             "e.g. lookup_greedy"
         ) from error
-    found, called = registry.find(store, name), in_words(name)
+    called = str(found)
     caveat = f"{called} is {found.provisional}" if found.provisional else ""
     if isinstance(placer, DreamShardPlacer):
-        return Choice(placer, called, placer, placer.cost_network.measured_on, caveat=caveat)
-    best = _champion(store) if name != "champion" else None
+        return Choice(placer, called, placer, caveat=caveat)
+    others = (each for each in registry.versions(store) if each.is_champion and each.algorithm != found.algorithm)
+    ours = sorted(others, key=lambda each: each.registered_model != found.registered_model)  # stable: then the newest
+    best = _version(store, ours[0].uri) if ours else None
     if best is None or best.predictor is None:
         return Choice(placer, called, caveat=caveat)
     why = f"{called} predicts no cost of a step; {best.name} does"
     return replace(best, placer=placer, name=called, why=why, predicted_by=best.name, caveat=caveat)
 
 
-def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Version | None:
+def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask, model: str) -> Version | None:
     """The version to place a task on hardware by, or None if none was measured on it, on as many hosts.
 
-    The champion of as many devices and hosts comes first, then the version that `champion` alone means, then champions of
-    other topologies, then versions of as many devices, then measured before simulated ones, then the newest; try-outs last.
+    Versions of the task's model come first. Of these, the champion of as many devices and hosts comes first, then that of
+    the model's default topology, then champions of other topologies, then versions of as many devices, then measured before
+    simulated ones, then the newest.
     """
 
     def preference(version: Version, origin: MeasuredOn) -> tuple[bool, ...]:
         return (
+            version.model == model,
             version.is_champion and origin.shares_hosts_as(task),
             version.is_champion and version.is_default,
             version.is_champion,
-            not version.is_tryout,
             origin.num_devices == task.num_devices,
             not is_simulated(origin.hardware),
         )
@@ -205,7 +206,7 @@ def _serves(store: Store, version: Version, origin: MeasuredOn, spec: Accelerato
     if hosts == wanted == 1 or (hosts == wanted and origin.num_devices == task.num_devices):
         return True
     placer = registry.load_placer(version.uri, store)
-    return isinstance(placer, DreamShardPlacer) and placer.cost_network.knows_topology(task)
+    return isinstance(placer, DreamShardPlacer) and placer.knows_topology(task)
 
 
 def _hosts(of: MeasuredOn | PlacementTask, spec: AcceleratorSpec) -> int:

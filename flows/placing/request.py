@@ -7,25 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
-from dreamshard.explain import HOT_SHARE, uneven_ms
+from dreamshard.explanation import HOT_SHARE, uneven_ms
 from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement
-from dreamshard.plan import Plan, make_plan, parse_plan, read_plan
-from dreamshard.search import DreamShardPlacer
-from dreamshard.search.costs import Predictor
+from dreamshard.placer import NoPlacementError
+from dreamshard.plan import Plan, parse_plan, read_plan
+from dreamshard.planning import legal_placement, make_plan
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TABLES_SHARE
-from flows.forms.configuration import kept_setting
-from flows.forms.options import PlaceOptions
+from dreamshard.workloads import ModelTables, known_as
+from flows.forms.options import PlaceOptions, PlanOptions
 from flows.placing.models import read_model, runnable
-from flows.placing.placers import choose
+from flows.placing.placers import Predictor, choose
 from flows.runtime.sources import torchrec_bridge
 from storage.mlflow_store import registry
+from storage.run_records.trainings import model_name
 from storage.store import Store
 from storage.version_names import names_version
 
@@ -45,6 +47,7 @@ class CheckedRequest:
         task: to be placed.
         plan: in use; None without one.
         in_use: its placement of the task's tables.
+        model: whose versions may place by name alone; empty if there are none of it.
     """
 
     options: PlaceOptions
@@ -52,6 +55,7 @@ class CheckedRequest:
     task: PlacementTask
     plan: Plan | None
     in_use: InUse | None
+    model: str
 
     @property
     def price(self) -> MovePrice:
@@ -98,23 +102,33 @@ class Placed:
         return moved_bytes(self.steps)
 
 
-def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = None) -> CheckedRequest:
-    """Read what the options name. Sizes are by default those of the plan in use, then of the setting or the version.
+def check(
+    store: Store,
+    options: PlaceOptions,
+    note: Note,
+    ranks: str | None = None,
+    *,
+    model: ModelTables | None = None,
+    plan: Plan | None = None,
+) -> CheckedRequest:
+    """Read what the options name. Sizes are by default those of the plan in use, then of the version.
 
     Args:
         store: with the registry.
         options: as given.
         note: gets sentences for people.
         ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None if the plan is not for TorchRec, or not yet.
+        model: the tables, if they have been read.
+        plan: in use, if the options name none.
 
     Raises:
         ValueError: something does not exist or is not known, or no placement can be legal.
     """
     spec = hardware_of(options.hardware) if options.hardware else None
-    usual = _usual_sizes(store, options)
+    of_model = known_model(store, options)
+    usual = {} if options.hardware else _sizes_of_version(store, options.placer or "champion", of_model)
     memory_bytes = _memory_bytes(options.memory_gb or usual.get("memory_gb"), spec, note)
-    model = read_model(store, Path(options.tables), note)
-    plan: Plan | None = None
+    model = model or read_model(store, options.tables, note, of_model)
     if options.current:
         plan = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.devices)
     num_devices = options.devices or (plan.num_devices if plan else usual.get("devices"))
@@ -135,7 +149,7 @@ def check(store: Store, options: PlaceOptions, note: Note, ranks: str | None = N
         constraints=constraints,
     )
     in_use = None if plan is None else InUse.of(plan, task)
-    return CheckedRequest(options=options, spec=spec, task=task, plan=plan, in_use=in_use)
+    return CheckedRequest(options=options, spec=spec, task=task, plan=plan, in_use=in_use, model=of_model)
 
 
 def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
@@ -146,11 +160,12 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
         NoPlacementError: none was found that respects the constraints.
     """
     options, task, spec, in_use = request.options, request.task, request.spec, request.in_use
-    chosen = choose(store, options.placer, task, spec, options.hardware or "", note=note)
+    chosen = choose(store, options.placer, task, spec, options.hardware or "", model=request.model, note=note)
     if chosen.why:
         note(chosen.why)
     per_host = options.devices_per_host or (spec.devices_per_node if spec else None)
-    placement = chosen.place(task, options.budget_ms).on_hosts_of(per_host)
+    placement = legal_placement(task, chosen.placer, options.budget_ms).on_hosts_of(per_host)
+    _check_host_memory(task, placement, spec, note)
     oracle, weighed = chosen.predictor, None
     moves: tuple[Step, ...] = ()
     if in_use is not None:
@@ -167,11 +182,9 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
         task,
         placement,
         chosen.name,
-        oracle.predict(task, placement) if oracle else None,
-        costs_of=chosen.costs_of if oracle else None,
+        oracle,
         hardware=spec.name if spec else None,
         called=options.hardware,
-        knows_topology=isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task),
     )
     warning = "; ".join(filter(None, (plan.warning, chosen.caveat)))
     return Placed(
@@ -185,24 +198,35 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     )
 
 
-def _usual_sizes(store: Store, options: PlaceOptions) -> dict[str, Any]:
-    """Devices, devices per host and memory of the team's setting and of the version; a version that is named comes first.
-
-    Hardware that is named has its own memory and hosts.
-    """
-    setting = kept_setting(store)
-    if options.hardware:
-        return {"devices": setting.get("devices")}
-    trained = _sizes_of_version(store, options.placer or "champion")
-    first, second = (trained, setting) if options.placer else (setting, trained)
-    is_same = first.get("devices", second.get("devices")) == second.get("devices")
-    return {**second, **first} if is_same else first
+def known_model(store: Store, options: PlanOptions) -> str:
+    """The model that the tables are of, as named or as their list is; empty if it is not named and not known."""
+    name = model_name(known_as(options.tables))
+    is_known = store.lake.newest_dataset(name) or any(each.model == name for each in registry.versions(store))
+    return options.model or (name if is_known else "")
 
 
-def _sizes_of_version(store: Store, name: str) -> dict[str, Any]:
-    if not names_version(name) or (name == "champion" and registry.champion(store) is None):
+def _check_host_memory(task: PlacementTask, placement: Placement, spec: AcceleratorSpec | None, note: Note) -> None:
+    """Say how much memory of hosts cached tables need; raises a NoPlacementError if the hardware has less."""
+    shards = Shards.of(task, placement)
+    if not shards.in_host.any():
+        return
+    by_host = shards.per_device(shards.host_bytes).split(placement.devices_per_host)
+    needed, room = max(int(each.sum()) for each in by_host), spec.host_memory_bytes if spec else None
+    unchecked = "" if room else "; host_memory in a hardware file has that checked (docs/hardware.md)"
+    note(f"cached tables need {gib(needed)} of memory on the fullest host{unchecked}")
+    if room is not None and needed > room:
+        raise NoPlacementError(
+            f"cached tables need {gib(needed)} of a host's memory, but {spec and spec.name} has {gib(room)}; add hosts, or "
+            "leave --cache out"
+        )
+
+
+def _sizes_of_version(store: Store, name: str, model: str) -> dict[str, Any]:
+    """Devices, devices per host and memory of a version; hardware that is named has its own."""
+    champion = registry.champion(store, model) if name == "champion" else None
+    if not names_version(name) or (name == "champion" and champion is None):
         return {}
-    tasks = registry.find(store, name).made_of.recipe.tasks
+    tasks = (champion or registry.find(store, name, model)).made_of.recipe.tasks
     sizes = {
         "devices": tasks.num_devices,
         "devices_per_host": tasks.devices_per_host,

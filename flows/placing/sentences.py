@@ -1,14 +1,18 @@
 """A plan in sentences: its cost, and its moves from the plan in use."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from dreamshard.explanation import table_shares
 from dreamshard.files.text import gib, shown
 from dreamshard.moving import Point
 from dreamshard.plan import Plan
 from flows.placing.request import Placed
-from flows.reports.pages import markdown_table
+
+_TOP, _BAR = 3, 24  # tables named, characters of the longest bar
 
 
 def prediction_sentence(plan: Plan) -> str:
@@ -19,6 +23,28 @@ def prediction_sentence(plan: Plan) -> str:
     ways.update("cached" for each in tables if each.cached_share is not None)
     how = ", ".join(f"{count} {way}" for way, count in ways.most_common())
     return f"{plan.placer}: {cost} for {len(tables)} tables on {plan.num_devices} devices: {how}"
+
+
+def device_rows(placed: Placed, most: int = 16) -> list[dict[str, Any]]:
+    """A row per device for a terminal, the slowest first: a bar of its cost or memory, and its heaviest tables."""
+    task, plan = placed.request.task, placed.plan
+    shares, names = table_shares(task, placed.placement, placed.predictor), task.tables.names
+    ms, gibs = shares.phases_ms.sum(dim=1), shares.memory_bytes / 2**30
+    size, unit = (ms, "ms") if plan.predicted.overall_ms is not None else (gibs, "GiB")  # [P]
+    sums = [torch.zeros(plan.num_devices).double().index_add_(0, shares.device, each.double()) for each in (size, gibs)]
+    total = sums[0] + shares.rest_ms.sum(dim=1)
+    rows = []
+    for d in total.argsort(descending=True, stable=True)[:most].tolist():
+        own = (shares.device == d).nonzero().flatten()
+        heaviest = own[size[own].argsort(descending=True, stable=True)[:_TOP]].tolist()
+        row = {
+            "device": d,
+            "": "█" * round(_BAR * float(total[d] / total.max().clamp(min=1e-12))),
+            unit: float(total[d]),
+        }
+        row |= {"GiB": float(sums[1][d])}
+        rows.append(row | {"heaviest tables": [f"{names[shares.table[p]]} {float(size[p]):.3g}" for p in heaviest]})
+    return rows
 
 
 def unmeasured_sentence(plan: Plan) -> str:
@@ -64,29 +90,3 @@ def _gain(kept: Point, point: Point) -> str:
     saved = _saved(kept, point)
     change = f"{abs(kept.overall_ms - point.overall_ms):.3f} ms ({abs(saved):.1%}) {'less' if saved >= 0 else 'more'}"
     return f"{point.overall_ms:.3f} ms, {change} for {gib(point.moved_bytes)}"
-
-
-def markdown_page(placed: Placed, path: str, html: str, notes: Sequence[str]) -> str:
-    """The cost of the plan on each device, how tables are sharded, what moves, and where the plan is.
-
-    Args:
-        placed: the plan and its request.
-        path: of the plan's file.
-        html: path of the page of HTML that shows it.
-        notes: said on the way.
-    """
-    plan, request, moving = placed.plan, placed.request, [*moving_lines(placed)]
-    devices = [{"device": d, **figures} for d, figures in enumerate(plan.predicted.devices)]
-    parts: list[Any] = [
-        f"# {request.task.name} on {plan.num_devices} devices",
-        f"**{prediction_sentence(plan)}**",
-        plan.warning and f"**Warning:** {plan.warning}",
-        plan.costs_of and f"Costs of {plan.costs_of}. {unmeasured_sentence(plan)}",
-        f"The plan: `{path}`",
-        f"To look at, table by table and device by device, in a browser: `{html}`",
-        f"## Devices\n\n{markdown_table(devices)}",
-        request.options.constraints and f"## Constraints\n\n```\n{request.options.constraints}\n```",
-        moving and "\n".join(["## From the plan in use\n\n```", *moving, "```"]),
-        "\n".join(["## Notes\n", *(f"- {note}" for note in notes)]),
-    ]
-    return "\n\n".join(filter(None, parts))

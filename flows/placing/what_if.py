@@ -1,15 +1,20 @@
-"""Cost of a training step on other clusters: the same tables placed by each one's figures."""
+"""Cost of a training step on other clusters: the same tables placed by each one's figures, as `place --placer prior` does."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from dreamshard.costs import PHASES
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import ON_ONE_HOST
-from dreamshard.search import RooflinePlacer
-from dreamshard.shards import Shards
-from dreamshard.testbeds.base import TABLES_SHARE
+from dreamshard.hardware.links import collective_s
+from dreamshard.placer import NoPlacementError
+from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.workloads import ModelTables
+from flows.forms.options import PlaceOptions, WhatIfOptions
+from flows.placing import request
+from flows.placing.placers import PRIOR
+from storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,49 +25,67 @@ class Cluster:
         called: how the user calls the hardware, e.g. a preset's name or a file's path.
         spec: its figures.
         num_devices: in all.
+        group: neighbouring devices that hold all tables together; other groups hold replicas, as TorchRec's
+            `DMPCollection` with `use_inter_host_allreduce` has them.
     """
 
     called: str
     spec: AcceleratorSpec
     num_devices: int
+    group: int
+
+    def sync_ms(self, num_bytes: int) -> float:
+        """Milliseconds in which replicas of so many bytes of a device average their weights and states."""
+        replicas, near = self.num_devices // self.group, max(1, self.spec.devices_per_node // self.group)
+        if replicas == 1:
+            return 0.0
+        return 1e3 * float(collective_s(torch.tensor(float(num_bytes)), replicas, self.spec, near, "all_reduce"))
 
 
-_COSTS = ("overall_ms", *(f"{phase}_ms" for phase in PHASES))
+_COSTS = ("overall_ms", *(f"{phase}_ms" for phase in PHASES), "sync_ms")
 
 
-def what_if(model: ModelTables, cluster: Cluster, **options: Any) -> dict[str, Any]:
-    """Place the tables of a model on a cluster by its figures; `options` are as for `ModelTables.task`.
+def what_if(
+    store: Store, options: WhatIfOptions, cluster: Cluster, model: ModelTables, note: request.Note
+) -> dict[str, Any]:
+    """Place the tables on a cluster by its figures; a group of it places its share of the batch.
 
     Returns:
-        The cluster's figures: the slowest device's milliseconds in all and by phase; `balance`, the mean over the largest
-        cost of a device; bytes of the fullest device; number of shards. All are None if no placement fits; `infeasible`
-        says why.
+        The cluster's figures: the slowest device's milliseconds in all and by phase, with its share of a sync of replicas;
+        `balance`, the mean over the largest cost of a device; bytes of the fullest device; number of shards. All are None
+        if no placement fits; `infeasible` says why.
+
+    Raises:
+        ValueError: the options are wrong.
     """
-    spec, count = cluster.spec, cluster.num_devices
-    memory_bytes = round(TABLES_SHARE * spec.memory_bytes)
+    spec, group = cluster.spec, cluster.group
+    own = options.model_dump(exclude={"hardware", "sync_every"}) | {
+        "batch_size": -(-(options.batch_size or DEFAULT_BATCH) * group // cluster.num_devices)
+    }
+    asked = PlaceOptions(**own, hardware=cluster.called, devices=group, placer=PRIOR)
+    checked = request.check(store, asked, note, model=model)
     figures = {
         "hardware": cluster.called,
         "name": spec.name,
-        "num_devices": count,
-        "num_hosts": -(-count // spec.devices_per_node),
-        "memory_bytes": memory_bytes,
+        "num_devices": cluster.num_devices,
+        "group": group,
+        "num_hosts": -(-cluster.num_devices // spec.devices_per_node),
+        "memory_bytes": checked.task.memory_bytes,
         **dict.fromkeys((*_COSTS, "balance", "largest_memory_bytes", "shards", "infeasible")),
     }
     try:
-        task = model.task(count, memory_bytes, name="the model", **options)
-        if task.constraints.all_sharding_types & set(ON_ONE_HOST):  # so hosts must be known
-            task = replace(task, devices_per_host=min(spec.devices_per_node, count))
-        placer = RooflinePlacer(spec)
-        placement = placer.place(task)
-    except ValueError as error:
+        plan = request.place(store, checked, note).plan
+    except NoPlacementError as error:
         return figures | {"infeasible": str(error)}
-    costs, shards = placer.predict(task, placement), Shards.of(task, placement)
-    device_ms = costs.device_ms()  # [D]
-    phases_ms = costs.phases_ms[int(device_ms.argmax())].tolist()
+    devices = plan.predicted.devices
+    phases_ms = torch.tensor([[device[f"{phase}_ms"] for phase in PHASES] for device in devices])  # [D, 4]
+    device_ms, largest = phases_ms.sum(dim=1), max(int(device["memory_bytes"]) for device in devices)
+    sync_ms = cluster.sync_ms(largest) / options.sync_every
+    costs = (plan.predicted.overall_ms or 0) + sync_ms, *phases_ms[int(device_ms.argmax())].tolist(), sync_ms
     return {
         **figures,
-        **dict(zip(_COSTS, [float(device_ms.max()), *phases_ms], strict=True)),
+        **dict(zip(_COSTS, costs, strict=True)),
         "balance": float(device_ms.mean() / device_ms.max()),
-        "largest_memory_bytes": int(shards.memory_bytes().max()),
-        "shards": len(shards.device),
+        "largest_memory_bytes": largest,
+        "shards": sum(int(device["tables"]) for device in devices),
     }

@@ -45,11 +45,10 @@ def make_report(
         reference: placer that gains are reported over.
         predictors: placers whose cost networks are compared with the measurements, by name.
         known: identities of placements that were trained on, of which predictions prove nothing.
-        model: name of the task of a fixed model; the other tasks are its variants.
+        model: name of the task of a fixed model, which costs are of; the other tasks are its variants.
         others: fields of the report besides the figures.
     """
     main = [row for row in rows if model in (None, row.task.name)]
-    variants = [row for row in rows if model is not None and row.task.name != model]
     placed = [(row, placement_identity(row.task, row.placement)) for row in rows if row.placement]
     heldout = [(row, identity) for row, identity in placed if identity not in known]
     unseen = [row for row, _ in heldout]
@@ -58,10 +57,9 @@ def make_report(
         **vars(subject),
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
-        gains=_gains(main, "tasks" if model is None else "repeats"),
+        gains=_gains(rows, "tasks" if model is None else "variants"),
         task_names=tuple(dict.fromkeys(row.task.name for row in rows)),
         model=model,
-        variant_gains=_gains(variants, "variants"),
         heldout_placements=len({(row.task.name, identity) for row, identity in heldout}),
         **others,
     )
@@ -111,18 +109,13 @@ def outcome(report: EvaluationReport) -> dict[str, Any]:
 
 def title(report: EvaluationReport) -> str:
     """Captions of a report: its tables, the basis of its intervals, and the predicting network."""
-    by = f"; all predicted by {report.candidate}" if report.training is not None and report.is_predicted else ""
+    predict = sorted(report.predictors, key=lambda name: name != report.candidate)
+    by = f"; all predicted by {predict[0]}" if report.training is not None and predict else ""
     on = report.measured_on or report.hardware
     if report.model is None:
         return f"Held-out tasks on {on}; 95 % intervals, paired by task{by}"
-    return f"This model on {on}; 95 % intervals over {intervals_over(report)}{by}"
-
-
-def intervals_over(report: EvaluationReport) -> str:
-    """Basis of the intervals of a fixed model."""
-    rounds = next((gain.num_repeats for gains in report.gains.values() for gain in gains.values()), 0)
     variants = len(report.task_names) - 1
-    return f"{rounds} interleaved repeats" + (f", and over {variants} drifted variants of it" if variants > 1 else "")
+    return f"This model on {on}; savings with 95 % intervals over it and {variants} variants that lack some tables{by}"
 
 
 def placers_table(report: EvaluationReport) -> Table:
@@ -135,8 +128,6 @@ def placers_table(report: EvaluationReport) -> Table:
             "measured ms": "did not fit" if line.overall_ms is None else f"{line.overall_ms:.3f}",
             f"{first} saves": gain_text(report.gain(first, line.placer)),
         }
-        if report.model is not None:
-            row["on variants"] = gain_text(report.variant_gain(first, line.placer))
         row["predicted ms"] = "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}"
         if report.training is None:
             row["prediction error"] = "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}"
@@ -155,27 +146,24 @@ def pairs_table(report: EvaluationReport) -> Table:
 
 def evaluation_metrics(report: EvaluationReport) -> Metrics:
     """Figures of the candidate under the names that every version has in MLflow."""
-    candidate, over_random = report.placer(report.candidate), report.gain(report.candidate, "random")
+    candidate, error = report.placer(report.candidate), report.placer(report.candidate).predicted_mape
+    champion = next((report.gain(report.candidate, name) for name in report.versions), None)
+    return {
+        "cost_ms": candidate.overall_ms,
+        "prediction_error_pct": None if error is None else 100 * error,
+        **_gain_metrics("gain_over_best_heuristic_pct", report.gain(report.candidate, report.reference)),
+        **_gain_metrics("gain_over_champion_pct", champion),
+    }
+
+
+def machine_metrics(report: EvaluationReport) -> Metrics:
+    """How steady the machine was."""
     steady = report.steadiness
     return {
-        "eval_overall_ms": candidate.overall_ms,
-        "eval_gain_over_random": over_random.mean_gain if over_random else None,
-        **_gain_metrics("eval_gain_over_best_baseline", report.gain(report.candidate, report.reference)),
-        **_gain_metrics("eval_gain_over_torchrec", report.gain(report.candidate, "torchrec_planner")),
-        **_gain_metrics("eval_gain_on_variants", report.variant_gain(report.candidate, report.reference)),
-        "eval_predicted_mape": candidate.predicted_mape,
-        "eval_place_ms": candidate.place_ms,
         "machine_level": report.level,
         "machine_spread": steady.spread if steady else None,
         "disturbed_rounds": steady.disturbed if steady else None,
     }
-
-
-def gains_over_champion(report: EvaluationReport) -> Metrics:
-    """The candidate's gain over the champion on the same tasks, with its interval; empty without a measured champion."""
-    return _gain_metrics(
-        "gain_over_champion", next((report.gain(report.candidate, name) for name in report.versions), None)
-    )
 
 
 def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
@@ -188,7 +176,10 @@ def steadiness_words(steadiness: Steadiness | None, level: float | None) -> str:
 
 
 def _gain_metrics(name: str, gain: PairedComparison | None) -> Metrics:
-    return {} if gain is None else {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
+    if gain is None:
+        return {}
+    figures = {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
+    return {name: None if share is None else 100 * share for name, share in figures.items()}
 
 
 def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> str:
@@ -204,8 +195,7 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> st
         prediction_sentence(report),
     ]
     if report.training is None:
-        by = "task" if report.model is None else "round"
-        parts += [f"## Every pair: measured cost saved (95 % interval, paired by {by})"]
+        parts += ["## Every pair: measured cost saved (95 % interval, paired by task)"]
         parts += [markdown_table(pairs_table(report))]
     parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
     return "\n\n".join(filter(None, parts))
@@ -216,9 +206,8 @@ def heldout_sentence(report: EvaluationReport) -> str:
     tasks, versions = report.task_names, ", ".join(report.versions.values())
     if report.model is not None:
         return (
-            f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} drifted variants of it: no table is held out, "
-            f"but {report.heldout_placements} of the placements measured are, which no version of {versions} was trained on; "
-            f"intervals are over {intervals_over(report)}"
+            f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} variants that lack some tables: none is "
+            f"held out, but {report.heldout_placements} placements are, which no version of {versions} was trained on"
         )
     return (
         f"all {len(tasks)} tasks ({tasks[0]} to {tasks[-1]}) are held out for all: drawn from the "
@@ -230,11 +219,9 @@ def prediction_sentence(report: EvaluationReport) -> str:
     """How well the candidate, or each compared version, predicts placements that it was not trained on."""
     if report.training is None:
         return "Prediction errors are of a version's own cost network on all placements measured here."
-    if not report.is_predicted:
-        return f"No cost of a step is predicted: {report.candidate} predicts compute only."
     error = report.placer(report.candidate).predicted_mape
     if error is None:
-        return "No placement measured here was held out, so the prediction error is not known."
+        return f"No prediction error: {report.candidate} predicts no cost of a step, or no placement here was held out."
     machine = steadiness_words(report.steadiness, report.level)
     also = f"; {machine}" if machine else ""
     return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on{also}."

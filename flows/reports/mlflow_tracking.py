@@ -1,7 +1,6 @@
 """Logs of the flows in MLflow: evaluations and comparisons on their runs, and versions of the placer."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -11,7 +10,7 @@ from dreamshard.search import DreamShardPlacer
 from flows.reports import evaluation_report, pages
 from flows.rules.dataset_diff import diff_datasets
 from storage.lake.ingested import Ingested
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import LONGEST, registration, registry, runs
 from storage.mlflow_store.registry import Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, report_store, trainings
@@ -21,6 +20,10 @@ from storage.store import Store
 
 REPORT = "comparison_report.html"
 """The page on every version's run that shows the comparison by which it was decided on."""
+CURVES = ("measured_cost_ms", "cost_loss", "policy_reward", "policy_entropy")
+"""Metrics of each iteration on a version's run; the stage `train` below it has all."""
+FACTS = {"source", "dataset_version", "hardware", "devices", "memory_gb", "batch_size", "recipe", "warm_from"}
+"""Facts of a training that are parameters of its version's run."""
 PREFECT_RUN = "prefect_run"
 """Tag of a run and a version: the address of the Prefect run that made it, or its id if it has no page."""
 
@@ -34,17 +37,18 @@ def log_ingested(run: Run, ingested: Ingested, source: str) -> None:
 
 
 def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
-    """An evaluation of a training on its run: figures and table."""
+    """An evaluation of a training on its run: figures, table, and the held-out tasks as an input."""
     report = report_store.load(store, evaluation)
     run.log_table(evaluation_report.placers_table(report))
-    run.log_metrics(evaluation_report.evaluation_metrics(report), tasks=report.tasks)
+    run.log_metrics(evaluation_report.evaluation_metrics(report) | evaluation_report.machine_metrics(report))
+    _log_tasks(run, report)
 
 
 def log_comparison(store: Store, run: Run, report: EvaluationReport, page: str) -> None:
-    """A comparison: page and table on its run, the cost of every version on the version's run."""
+    """A comparison: page and table on its run, which its versions name."""
     run.log_table(evaluation_report.placers_table(report))
     run.tracking.log_text(run.id, pages.html_page(page), "comparison.html")
-    _log_costs(store, report)
+    _log_tasks(run, report)
     for uri in report.versions.values():
         registry.tag(store, uri, {"comparison": report.key})
 
@@ -60,31 +64,22 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
     version = next(known, None)
     if version is None:
         *earlier, last = checkpoints.history(store, training)[:iteration]
-        for step, figures in enumerate(earlier, start=1):
-            run.log_metrics(figures, step)
+        for step, figures in enumerate([*earlier, last], start=1):
+            run.log_metrics({name: figures.get(name) for name in CURVES}, step)
         made_of = trainings.read(store, training)
         placer = checkpoints.placer(store, training, iteration, made_of.recipe.evaluation.budget_ms)
         if isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
             store.lake.write_estimates(placer, report.dataset, training, iteration)
         facts = _facts(store, made_of, placer.cost_network.measured_on, report)
-        run.log_params(facts | trainings.effort(store, training))
-        recipe = asdict(made_of.recipe)
-        for derived in ("name", "derived", "sized_by_source"):  # the sizes themselves are there
-            del recipe[derived]
-        del recipe["training"]["iterations"]  # the facts have those that were really run
-        run.log_params(recipe)
+        run.log_params(facts)
         run.log_table(evaluation_report.placers_table(report))
-        _log_costs(store, report)
+        _log_tasks(run, report)
         uri = registration.register_placer(
             store,
             placer,
             run,
             made_of,
-            metrics={
-                **last,
-                **runs.on_tasks(evaluation_report.evaluation_metrics(report), report.tasks),
-                **evaluation_report.gains_over_champion(report),
-            },
+            metrics=evaluation_report.evaluation_metrics(report),
             step=iteration,
             tags={
                 "training": training,
@@ -108,12 +103,12 @@ def log_report(
     run.tracking.log_text(run.id, pages.html_page(evaluation_report.page(report, outcome, links)), REPORT)
     links_of_mlflow = {
         "Comparison report": run.link(REPORT),
-        "Version": f"#/models/{version.model}/versions/{version.number}?{runs.MODEL_TRAINING}",
+        "Version": f"#/models/{version.registered_model}/versions/{version.number}?{runs.MODEL_TRAINING}",
         **{name: link for name, link in links.items() if name == "Prefect run"},
     }
-    about = evaluation_report.page(report, f"{version.name}; {outcome}", links_of_mlflow)[: runs.LONGEST]
-    run.tracking.set_tag(run.id, runs.DESCRIPTION, about)
-    run.tracking.update_model_version(version.model, str(version.number), about)  # last: then all of it is there
+    about = evaluation_report.page(report, f"{version.name}; {outcome}", links_of_mlflow)
+    run.tracking.set_tag(run.id, runs.DESCRIPTION, about[:LONGEST])
+    registry.describe(store, version.uri, report=about)  # last: then all of it is there
 
 
 def addresses(store: Store, run: Run, evaluation: str, training: str) -> dict[str, str]:
@@ -130,26 +125,22 @@ def addresses(store: Store, run: Run, evaluation: str, training: str) -> dict[st
 
 
 def _facts(store: Store, made_of: Training, measured: MeasuredOn | None, report: EvaluationReport) -> dict[str, Any]:
-    """Parameters of a version's run besides the recipe's, which MLflow compares; empty if there is nothing to state."""
+    """Parameters of a version's run, which MLflow compares: what versions of a model differ in."""
     warm, tables = made_of.warm, store.lake.read_dataset(made_of.dataset)
     others = (each for each in registry.versions(store) if each.training != report.training)
-    alike = (each for each in others if (each.uri == warm.version if warm else each.made_of.source == made_of.source))
+    alike = (each for each in others if each.model == made_of.model and (not warm or each.uri == warm.version))
     before = next(alike, None)
     is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
     earlier = store.lake.read_dataset(before.made_of.dataset) if before and is_known else None
     return {
-        **{name: "" if value is None else value for name, value in made_of.facts.items()},
-        "tasks": report.tasks,
+        **{name: value for name, value in made_of.facts.items() if name in FACTS and value is not None},
         "libraries": "" if measured is None else ", ".join(map(" ".join, measured.versions.items())),
         "tables": len(tables),
         "table_diff": diff_datasets(earlier, tables).label,
-        "table_diff_from": before.uri if before else "",
         "iterations": report.iteration,
     }
 
 
-def _log_costs(store: Store, report: EvaluationReport) -> None:
-    """What each registered version of a report costs, on its run and model, so that MLflow sets versions side by side."""
-    for name, uri in report.versions.items():
-        version, costs = registry.find(store, uri), {"eval_overall_ms": report.placer(name).overall_ms}
-        Run(store, version.run).log_metrics(costs, tasks=report.tasks, model=version.model_id)
+def _log_tasks(run: Run, report: EvaluationReport) -> None:
+    """The held-out tasks of a report, by whose digest runs on the same ones are found."""
+    run.log_input(pd.DataFrame({"task": report.task_names}), name="tasks", digest=report.tasks, context="evaluation")

@@ -113,20 +113,21 @@ def of_training(
     return of_entrants(store, entrants, spec, seed, notes, may_leave_out=True)
 
 
-def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[str, Version | None]:
+def resolve(store: Store, names: Sequence[str], *, with_rivals: bool, model: str = "") -> dict[str, Version | None]:
     """Name each placer to compare, with its version if it is a registered one.
 
     Args:
         names: versions, aliases, rules of thumb, parts of a placer (`search.PARTS`), published rivals; two names of one
             version count once.
         with_rivals: add all published rivals.
+        model: that aliases and numbers alone are of; empty for the only one.
 
     Raises:
         ValueError: there is no such version or placer, no version is among them, or there are fewer than two.
     """
     resolved: dict[str, Version | None] = {}
-    versions = {name: registry.find(store, name) for name in names if names_version(name)}
-    is_one_model = len({version.model for version in versions.values()}) == 1
+    versions = {name: registry.find(store, name, model) for name in names if names_version(name)}
+    is_one_model = len({version.registered_model for version in versions.values()}) == 1
     for name in [*names, *(installed_rivals() if with_rivals else ())]:
         if name in versions:
             version = versions[name]

@@ -33,14 +33,12 @@ class Gain:
 
     Attributes:
         over: the champion's version or the rule of thumb.
-        measured: on held-out tasks, or on the model of a fixed one.
-        variants: of a fixed model, the same on drifted variants of it.
+        measured: on held-out tasks, or on a fixed model and variants of it.
         attempt: number of this comparison among those with the same champion, from 1; 0 over a rule of thumb.
     """
 
     over: str
     measured: PairedComparison
-    variants: PairedComparison | None = None
     attempt: int = 0
 
     @property
@@ -50,17 +48,13 @@ class Gain:
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is significant; if every repeat measured the same, whether it is on the variants."""
-        gain, variants, level = self.measured, self.variants, self.false_alarms
-        exact = gain.over == "repeats" and gain.low is None and gain.is_positive
-        return gain.is_significant(level) or (exact and variants is not None and variants.is_significant(level))
+        """Whether it is significant."""
+        return self.measured.is_significant(self.false_alarms)
 
     def __str__(self) -> str:
-        gain, variants = self.measured, self.variants
-        saved = "" if gain.mean_gain is None or gain.is_same_placement else " of the measured cost saved"
+        gain = self.measured
+        saved = "" if gain.mean_gain is None else " of the measured cost saved"
         parts = [f"{gain_text(gain)}{saved}, against {self.over}"]
-        if variants is not None:
-            parts.append(f"{gain_text(variants)} on {variants.num_tasks} drifted variants")
         if gain.more_tasks is None:
             parts.append("only other tables would show it")
         elif gain.more_tasks:
@@ -76,8 +70,6 @@ def gain_text(gain: PairedComparison | None) -> str:
         return "-"
     if gain.mean_gain is None:
         return "fits where the other does not" if gain.fits else "did not fit"
-    if gain.is_same_placement:
-        return "same placement"
     if gain.low is None or gain.high is None:
         return f"{100 * gain.mean_gain:+.1f} %"
     return f"{100 * gain.mean_gain:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
@@ -121,10 +113,10 @@ class Decision:
             "champion_changed": f"not compared with version {self.in_use}, which has replaced {self.rival} since",
             "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
             "better_than_baseline": f"first champion{until}",
-            "worse_than_baseline": "no champion of this hardware yet, and more expensive than a rule of thumb",
+            "worse_than_baseline": "first champion, provisional: more expensive than a rule of thumb",
         }
         if self.gain is None:
-            return f"{words[self.code]}; run `dreamshard evaluate` to compare them, then promote"
+            return f"{words[self.code]}; run `dreamshard evaluate` to compare them, then `register`"
         outcome = f"{words[self.code]}: {self.gain}"
         if self.already_champion:
             return f"already the champion: {outcome if self.rival else self.gain}"
@@ -139,14 +131,10 @@ def decide(
     in_use: int | None = None,
     is_rival_provisional: bool = False,
 ) -> Decision:
-    """Promote a candidate that beats the champion significantly; the first champion need only match a rule of thumb.
+    """Promote a candidate that beats the champion significantly; without a champion, promote the first.
 
-    Without a champion, the candidate's mean gain over the best rule of thumb must not be negative; until that gain is
-    significant, the champion is provisional. A candidate that beats the best rule of thumb significantly replaces a
-    provisional champion that costs as much or more on average.
-
-    A fixed model's repeats decide. If all of them measured the same, so that they have no interval, its variants must be
-    significantly cheaper as well.
+    Until its gain over the best rule of thumb is significant, the champion is provisional. A candidate that beats the best
+    rule of thumb significantly replaces a provisional champion that costs as much or more on average.
 
     Args:
         over_rule: the candidate's gain over the best rule of thumb on these tasks.
@@ -169,9 +157,9 @@ def decide(
         return replace(decision, code="not_significant", gain=over_rival)
     if in_use is not None:
         return replace(of_rule, code="champion_not_compared")
-    if over_rule.measured.is_positive:
-        return replace(of_rule, alias="champion", code="better_than_baseline")
-    return replace(of_rule, code="worse_than_baseline")
+    gain = over_rule.measured
+    code: Code = "better_than_baseline" if gain.is_positive else "worse_than_baseline"
+    return replace(of_rule, alias="champion" if gain.fits else "challenger", code=code)
 
 
 def find_veto(version: Version, in_use: Version | None, prediction_error: float | None) -> str:
@@ -189,7 +177,7 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
     command = f"`dreamshard promote {version.uri}`"
     if REPLACED in version.tags:
         return f"taken out of use by hand at {version.tags[REPLACED]}; {command} uses it again"
-    if prediction_error is not None and prediction_error > HIGHEST_ERROR:
+    if in_use is not None and prediction_error is not None and prediction_error > HIGHEST_ERROR:
         return (
             f"its predictions are {prediction_error:.0%} off on held-out placements, above the {HIGHEST_ERROR:.0%} at which "
             "placements of other tables can be trusted: measure more placements (--recipe, or more iterations), or look at "

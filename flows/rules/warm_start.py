@@ -1,10 +1,11 @@
 """Versions of one's own setting: the start of the next training, the newest, and the one in use.
 
-In the same setting (testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
-champion of that topology: from its networks and from the costs measured for it. On the same tables it repeats the
-champion's training. A try-out is never continued from.
+In the same setting (model, testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
+champion: from its networks and from the costs measured for it. On the same tables it repeats the champion's training. The
+first training of a model continues from another model's on the same hardware.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from dreamshard.workloads import known_as
 from dreamshard.workloads.task_sampling import split_tables
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
-from storage.run_records.trainings import Training, Warm
+from storage.run_records.trainings import Training, Warm, named_model
 from storage.store import Store
 
 
@@ -36,7 +37,7 @@ class Start:
 
 
 def find_start(store: Store, training: Training, *, full: bool = False) -> Start:
-    """Start from the champion if its setting is the same, else from the newest version of this setting, if any.
+    """Start from the champion if its setting is the same, else from the newest version of this setting or hardware.
 
     Args:
         training: its known parts so far: recipe, tables and testbed.
@@ -44,14 +45,16 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
             it was not trained on either.
 
     Raises:
-        ValueError: the table split of the version to continue from is lost, and `full` is not given.
+        ValueError: another source's model has the name that this one would get by default; or the table split of the
+            version to continue from is lost, and `full` is not given.
     """
-    alike = [
+    known = registry.versions(store)
+    _check_name(known, training)
+    own = [version for version in known if version.made_of.setting == training.setting]
+    alike = own or [
         version
-        for version in registry.versions(store)
-        if not version.is_tryout
-        and version.made_of.setting == training.setting
-        and (not training.is_fixed or known_as(version.made_of.source) == training.source)
+        for version in known
+        if version.made_of.costs_setting == training.costs_setting and store.lake.has_table_split(version.made_of.tasks)
     ]
     if not alike:
         return Start(why="from scratch: no version was trained on this testbed, hardware and shape of tasks yet")
@@ -62,11 +65,22 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
     if split_of is None:
         return Start(why=f"from scratch with a new table split: that of {base} is too small")
     warm = base.made_of.warm
-    if base.made_of.dataset == training.dataset:
+    if own and base.made_of.dataset == training.dataset:
         return Start(warm=warm, split_of=split_of, why=f"as {base} did, which was trained on the same tables")
     trainings = (*(warm.trainings if warm else ()), base.training)
     warm = Warm(version=base.uri, training=base.training, iteration=base.iteration, trainings=trainings)
-    return Start(warm=warm, split_of=split_of, why=f"from {base}")
+    other = "" if own else f", of another model on the same hardware, with its {len(trainings)} trainings' cost samples"
+    return Start(warm=warm, split_of=split_of, why=f"from {base}{other}")
+
+
+def _check_name(known: Sequence[Version], training: Training) -> None:
+    """Refuse a name that was not given and is of other tables already."""
+    others = {each.made_of.source for each in known if each.model == training.model}
+    if others and not training.recipe.model and training.source not in map(known_as, others):
+        raise ValueError(
+            f"model {training.model} has tables of {min(others)}; give --model {training.model} if {training.source} "
+            "replaces them, otherwise another name"
+        )
 
 
 def _kept_split(store: Store, base: Version, training: Training, *, full: bool) -> str | None:
@@ -89,11 +103,9 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
     """The dataset that the newest version like `config` was trained on, or None before the first.
 
     It is `dataset` itself if the champion or a newer version was trained on it: warm-starting from the champion would
-    only repeat that training. A try-out does not count: the retraining has yet to be decided on.
+    only repeat that training.
     """
-    alike = [
-        version for version in registry.versions(store) if not version.is_tryout and _is_like(version.made_of, config)
-    ]
+    alike = [each for each in registry.versions(store) if _is_like(each.made_of, config)]
     champion = max((version.number for version in alike if version.is_champion), default=0)
     if any(version.made_of.dataset == dataset and version.number >= champion for version in alike):
         return dataset
@@ -103,7 +115,8 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
 def _is_like(made_of: Training, config: Recipe) -> bool:
     trained, tasks = made_of.recipe.tasks, config.tasks
     return (
-        (made_of.recipe.name, known_as(made_of.source)) == (config.name, config.workload.source)
+        (made_of.recipe.name, made_of.model) == (config.name, named_model(config))
+        and made_of.recipe.training.algorithm == config.training.algorithm
         and made_of.is_fixed == (tasks.mode == "fixed")
         and (made_of.is_fixed or trained.tables_per_task == tasks.tables_per_task)
         and trained.devices_per_host == tasks.devices_per_host
@@ -113,11 +126,12 @@ def _is_like(made_of: Training, config: Recipe) -> bool:
 
 
 def version_in_use(store: Store, config: Recipe) -> Version | None:
-    """The champion of the testbed and devices of a configuration; None before the first.
+    """The champion of the model, testbed and devices of a configuration; None before the first.
 
-    If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the default model.
+    If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the model's default topology.
     """
-    champions = [each for each in registry.versions(store) if each.is_champion and _is_on(each.made_of, config)]
+    of_model = [each for each in registry.versions(store) if each.is_champion and each.model == named_model(config)]
+    champions = [each for each in of_model if _is_on(each.made_of, config)]
     return max(champions, key=lambda version: version.is_default, default=None)
 
 

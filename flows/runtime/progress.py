@@ -13,7 +13,7 @@ from prefect.context import FlowRunContext
 Listener = Callable[[str, int, int, str], None]
 """Called with (stage, done, total, note) whenever a part of a stage is done."""
 
-STAGES = ("ingest", "tasks", "train", "evaluate", "promote")
+STAGES = ("ingest", "tasks", "train", "evaluate", "promote", "plan")
 """Stages of the whole chain; `measure` and `exchange` are steps of `train`."""
 
 ANNOUNCEMENT = ""

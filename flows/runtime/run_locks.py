@@ -12,8 +12,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from prefect.concurrency.sync import concurrency
+from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings
 
+from flows.runtime.progress import announce
 from storage.store import Store
 
 REGISTRY = "dreamshard-registry"
@@ -79,7 +81,8 @@ def locked(path: Path, *, is_singleton: bool = False) -> Iterator[None]:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            logger.info("waiting for another run, which holds the lock %s", path)
+            said = announce if FlowRunContext.get() else logger.info  # on the page of the run
+            said(f"waiting for another run, which holds the lock {path}")
             lock.acquire()
     except OSError as error:
         raise ValueError(

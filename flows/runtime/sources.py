@@ -4,7 +4,7 @@ import importlib
 from functools import lru_cache
 from types import ModuleType
 
-from dreamshard.workloads import LookupSource, Workload, WorkloadConfig, change_token, is_function, open_workload
+from dreamshard.workloads import Workload, WorkloadConfig, change_token, is_function, open_workload
 
 
 def token_of(workload: WorkloadConfig) -> str:
@@ -34,12 +34,6 @@ def opened_source(workload: WorkloadConfig, token: str) -> Workload:
             "functions return the same each time"
         )
     return model
-
-
-def lookups_of(workload: WorkloadConfig) -> LookupSource:
-    """Lookups of a source's tables, which are drawn or read each time."""
-    opened = opened_source(workload, token_of(workload))
-    return lambda name: opened.table(opened.names.index(name)).lookups
 
 
 @lru_cache(maxsize=1)

@@ -114,11 +114,6 @@ def capacity(store: Store, reference: TestbedReference) -> Capacity:
         return testbed.capacity(reference.num_devices)
 
 
-def in_repeat(reference: TestbedReference, number: int) -> TestbedReference:
-    """The testbed for one repeat of measurements: one that computes costs draws another error in each."""
-    return replace(reference, seed=reference.seed + number) if reference.kind == SIMULATED else reference
-
-
 def measure(store: Store, reference: TestbedReference, task: PlacementTask, placement: Placement) -> CostSample:
     """Measure one round of a placement.
 

@@ -1,60 +1,48 @@
-"""Puts everything on Prefect's server: the work pool, what `prefect.yaml` declares, the team's setting, automations."""
+"""Puts everything on Prefect's server: the work pool, what `prefect.yaml` declares for each model, automations."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from uuid import UUID
 
-from prefect.automations import Automation, ChangeFlowRunState, EventTrigger, Posture, SendNotification
+import yaml
+from prefect.automations import Automation
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.forms.form import write_setting
+from dreamshard.recipes import recipe
+from dreamshard.workloads import known_as
+from flows.forms.options import RetrainingOptions
 from flows.runtime.run_locks import REGISTRY
+from storage.run_records.trainings import model_name
 
 PROJECT = Path(__file__).resolve().parents[2]
+DECLARED = Path(__file__).with_name("prefect.yaml")
 POOL = "dreamshard"
 
-SILENCE = timedelta(minutes=10)
-"""From a run's last heartbeat, of which each running flow sends one every three minutes, until it counts as gone."""
 
-LATE = timedelta(hours=3)
-"""From a run that no worker took in time until the notification."""
-
-ONCE_IN = timedelta(hours=6)
-"""Failures of one deployment are reported once in this time; `watch` would otherwise fail every 15 minutes."""
-
-_ENDS = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")}
-_HEARTBEAT = "prefect.flow-run.heartbeat"
-_OURS: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.dreamshard"}
-_SCHEDULED: dict[str, str | list[str]] = {
-    "prefect.resource.role": "flow",
-    "prefect.resource.name": ["retrain", "watch"],
-}
-_MESSAGE = (
-    "its process has sent no heartbeat for 10 minutes, so its worker or host is gone; start the worker, and the same "
-    "retraining goes on from its last checkpoint"
-)
-
-
-def deploy(setting: Mapping[str, Any], notify: str | None, server: str) -> None:
+def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[str, dict[str, Any]]:
     """Create or update everything on a server; paused schedules and edited automations stay.
 
     Args:
-        setting: fields of the team's setting to change.
+        options: those that are set change the setting of their model; without any, all models that are deployed stay.
         notify: `TYPE/NAME` of a notification block, which reports failed and late retrainings; None for nobody.
         server: address of Prefect's API.
 
+    Returns:
+        The setting of each model that was deployed.
+
     Raises:
-        ValueError: there is no such block, or a field of the setting is wrong.
+        ValueError: there is no such block, or the options name none of several models, or by chance that of other tables.
         RuntimeError: Prefect refuses a deployment.
     """
     with temporary_settings({PREFECT_API_URL: server}), get_client(sync_client=True) as client:
@@ -62,60 +50,57 @@ def deploy(setting: Mapping[str, Any], notify: str | None, server: str) -> None:
         with suppress(ObjectAlreadyExists):  # of whatever type, with whatever settings
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
         client.upsert_global_concurrency_limit_by_name(REGISTRY, 1)
-        _deploy_flows()
-        write_setting(setting)
+        settings = settings_of(client, options)
+        for model, setting in settings.items():
+            _deploy_flows(model, setting)
+        leave_out_null_defaults(client)
         for automation in automations(block):
             known = client.read_automations_by_name(automation.name)
             if not known:
                 automation.create()
             elif notify is not None:
                 client.update_automation(known[0].id, automation)
+    return settings
 
 
-def automations(block: UUID | None, silence: timedelta = SILENCE, late: timedelta = LATE) -> list[Automation]:
-    """The automations against failure and silence; without a block, the one that only marks runs."""
-    lost = EventTrigger(
-        after={_HEARTBEAT},
-        expect={_HEARTBEAT, *_ENDS},
-        for_each={"prefect.resource.id"},
-        posture=Posture.Proactive,
-        within=silence,
-        match_related=_OURS,
-    )
-    crashed = ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message=_MESSAGE, force=False)
-    marking = Automation(name="dreamshard: a run's process is gone", trigger=lost, actions=[crashed])
-    if block is None:
-        return [marking]
-    failed = EventTrigger(
-        expect={f"prefect.flow-run.{name}" for name in ("Failed", "Crashed", "TimedOut")},
-        for_each={"related:deployment:prefect.resource.id"},
-        posture=Posture.Reactive,
-        within=ONCE_IN,
-        match_related=_SCHEDULED,
-    )
-    waiting = EventTrigger(
-        after={"prefect.flow-run.Late"},
-        expect={"prefect.flow-run.Pending", "prefect.flow-run.Running", *_ENDS},
-        for_each={"related:deployment:prefect.resource.id"},
-        posture=Posture.Proactive,
-        within=late,
-        match_related=_SCHEDULED,
-    )
-    telling_failed = SendNotification(
-        block_document_id=block,
-        subject="dreamshard: {{ flow.name }} {{ flow_run.state.name | lower }} ({{ flow_run.name }})",
-        body="{{ flow_run.state.message }}\n\n{{ flow_run | ui_url }}",
-    )
-    telling_late = SendNotification(
-        block_document_id=block,
-        subject="dreamshard: no worker takes scheduled runs",
-        body="runs of retrain or watch are late, and no worker started one; start `dreamshard up` or `dreamshard worker`",
-    )
-    return [
-        marking,
-        Automation(name="dreamshard: a scheduled run failed", trigger=failed, actions=[telling_failed]),
-        Automation(name="dreamshard: no worker takes scheduled runs", trigger=waiting, actions=[telling_late]),
-    ]
+def settings_of(client: SyncPrefectClient, options: RetrainingOptions) -> dict[str, dict[str, Any]]:
+    """The setting of each model to deploy, from the server and the options."""
+    retrainings = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=["retrain"])))
+    known = {each.name: each.parameters for each in retrainings}
+    given = options.model_dump(exclude_unset=True, exclude_none=True)
+    given |= {name: known_as(given[name]) for name in ("source", "batches") if name in given}
+    if not given and known:
+        return known
+    source = given.get("source")
+    if not (options.model or source) and len(known) > 1:
+        raise ValueError(f"the options are of one model, and there are {', '.join(known)}; give --model")
+    usual = model_name(source or recipe(options.recipe).workload.source)
+    model = options.model or (usual if source or not known else next(iter(known)))
+    before = known.get(model, {})
+    if source and not options.model and before.get("source", source) != source:
+        raise ValueError(
+            f"model {model} has tables of {before['source']}; give --model {model} if {source} replaces them, otherwise "
+            "another name"
+        )
+    return {model: before | given | {"model": model}}
+
+
+def automations(block: UUID | None) -> list[Automation]:
+    """The automations of `automations.yaml`; without a block, the one that only marks runs."""
+    declared = yaml.safe_load(DECLARED.with_name("automations.yaml").read_text(encoding="utf-8"))
+    for each in declared[1:]:
+        each["actions"][0]["block_document_id"] = block
+    return [Automation.model_validate(each) for each in declared[: None if block else 1]]
+
+
+def leave_out_null_defaults(client: SyncPrefectClient) -> None:
+    """Leave an optional parameter without a default, as the page of a run fills in null, which the server then refuses."""
+    for each in client.read_deployments():
+        schema = each.parameter_openapi_schema or {}
+        for field in schema.get("properties", {}).values():
+            if field.get("default", ...) is None:
+                del field["default"]
+        client.update_deployment(each.id, DeploymentUpdate(parameter_openapi_schema=schema))
 
 
 def _block(client: SyncPrefectClient, notify: str) -> UUID:
@@ -129,9 +114,26 @@ def _block(client: SyncPrefectClient, notify: str) -> UUID:
         ) from error
 
 
-def _deploy_flows() -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    done = subprocess.run(command, cwd=PROJECT, env=os.environ, capture_output=True, text=True, check=False)
+def _deploy_flows(model: str, setting: Mapping[str, Any]) -> None:
+    """Deploy what `prefect.yaml` declares; `MODEL` is the model's name, and its flows get the fields of its setting."""
+    declared = yaml.safe_load(DECLARED.read_text(encoding="utf-8"))
+    for each in declared["deployments"]:
+        if each["name"] != "MODEL":
+            continue
+        fields = load_flow_from_entrypoint(each["entrypoint"], use_placeholder_flow=False).parameters.properties
+        values = {
+            name: value for name, value in setting.items() if name in fields.keys() - {*each.get("parameters", ())}
+        }
+        given = {name: setting.get(value) for name, value in each.pop("parameters", {}).items()}
+        each |= {
+            "name": model,
+            "parameters": values | {name: value for name, value in given.items() if value is not None},
+        }
+    with NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(declared, file)
+        file.flush()
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file.name]
+        done = subprocess.run(command, cwd=PROJECT, env=os.environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-5:])
         raise RuntimeError(f"`prefect deploy --all` failed: {last}")

@@ -5,10 +5,11 @@ create schema empty;
 
 -- One row per registered version, as the registry was when it last changed by a command or a flow.
 create table empty.versions (
-    model varchar,                       -- registered model: one per algorithm and topology
-    version integer,                     -- number within its model
+    model varchar,                       -- that it places
+    registered_model varchar,            -- one per model and topology
+    version integer,                     -- number within its registered model
     algorithm varchar, name varchar, aliases varchar,
-    is_default boolean,                  -- whether `champion` or a number alone is of this model
+    is_default boolean,                  -- whether `champion` or a number alone of the model is of its topology
     created_at timestamp, source varchar, dataset_version varchar,
     tables integer,                      -- number of tables in the dataset
     table_diff varchar, mode varchar,
@@ -18,11 +19,11 @@ create table empty.versions (
     memory_gb double,                    -- room on each device
     precision varchar, optimizer varchar, batch_size bigint, recipe varchar, seed integer, iterations integer,
     warm_from integer,                   -- version whose networks it started from
-    eval_overall_ms double, eval_place_ms double,
-    prediction_error double,             -- mean relative error on held-out placements
-    gain_over_random double,             -- share of the cost that it saves, like the gains below, with 95 % intervals
-    gain_over_best_baseline double, gain_over_best_baseline_low double, gain_over_best_baseline_high double,
-    gain_over_champion double, gain_over_champion_low double, gain_over_champion_high double,
+    cost_ms double,                      -- mean of its held-out tasks, or of the model
+    prediction_error_pct double,         -- mean relative error on held-out placements
+    gain_over_best_heuristic_pct double, -- of the cost, with 95 % intervals
+    gain_over_best_heuristic_pct_low double, gain_over_best_heuristic_pct_high double,
+    gain_over_champion_pct double, gain_over_champion_pct_low double, gain_over_champion_pct_high double,
     reason varchar, decided_by varchar, training varchar, evaluation varchar,
     commit varchar, libraries varchar, prefect_run varchar, mlflow_run varchar
 );
@@ -111,7 +112,7 @@ create table empty.evaluations (
     training varchar,                    -- of a candidate; null for other placers
     iteration integer,                   -- of that training
     task varchar, num_devices integer,
-    overall_ms double,                   -- least disturbed round, mean over the repeats; null if the placement did not fit
+    overall_ms double,                   -- least disturbed round; null if the placement did not fit
     predicted_ms double, legal boolean, place_ms double, table_names varchar[], table_columns integer[][],
     placement integer[], created_at timestamp
 );

@@ -2,9 +2,7 @@
 
     lookups/<content>.parquet                                          one table's batch, shared by datasets
     tables/dataset_version=.../tables.parquet                          one row per table
-    tables/_newest.json                                                the dataset that was ingested last
-    drifted/dataset_version=.../<content>.parquet                      one row per table derived from one of the dataset's:
-                                                                       in its pool, which tasks use, but not in its version
+    tables/_newest.<model>.json                                        the dataset of a model that was ingested last
     halves/<task set>.json                                             which tables were trained on, which held out
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
     cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
@@ -41,11 +39,12 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import RoundCost, least
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
 from dreamshard.workloads.task_sampling import TableSplit
-from storage.filesystem import AnyPath, list_files, read_json, write_json
+from storage.filesystem import AnyPath, list_file_infos, list_files, read_json, write_json
 from storage.lake import rows
 from storage.lake.parquet_files import (
     content_id,
     hive_folder,
+    hive_values,
     read_parquet,
     read_parquet_files,
     write_parquet,
@@ -85,68 +84,72 @@ class Lake:
         return path
 
     def lookup_source(self, version: str) -> LookupFiles:
-        """Lookups of the pool of dataset `version` by name; picklable, reads each file on demand.
+        """Lookups of the tables of dataset `version` by name; picklable, reads each file on demand.
 
         Raises:
             ValueError: there is no such dataset.
         """
-        pool, is_local = self.pool_rows(version), isinstance(self.root, Path)
-        paths = [self.root / file for file in pool.column("lookups_file").to_pylist()]
-        by_name = dict(zip(pool.column("name").to_pylist(), paths if is_local else map(str, paths), strict=True))
-        return LookupFiles(by_name, copies=None if is_local else self.local / "lookups")
+        files, copies = self.lookups_files(version), self.local / "lookups"
+        if isinstance(self.root, Path):
+            return LookupFiles({name: Path(self.root, file) for name, file in files.items()})
+        return LookupFiles({name: str(self.root / file) for name, file in files.items()}, copies)
 
     def has_lookups(self, files: Sequence[str]) -> set[str]:
         """The paths below the root, as the column `lookups_file` has them, that exist."""
         existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
         return existing.intersection(files)
 
-    def write_dataset(self, tables: Tables, source: str, *, is_newest: bool = True) -> str:
+    def write_dataset(self, tables: Tables, source: str, model: str | None = "") -> str:
         """Write the tables of a dataset, and return its version.
 
         Args:
             source: origin of the tables, for people.
-            is_newest: whether stages run by hand take it from now on; those of profiles have no lookups.
+            model: whose stages run by hand take it from now on; None for none, as tables of profiles have no lookups.
         """
         version = dataset_version(tables)
-        if not self.has_dataset(version) or (is_newest and self.newest_dataset() != version):
+        older = [] if model is None else [each for each in {"", model} if self.newest_dataset(each) != version]
+        if older or not self.has_dataset(version):
             content = rows.tables_to_rows(tables, source=source, created_at=rows.now())
             write_parquet(self._dataset_path(version), content)
-        if is_newest and self.newest_dataset() != version:
-            write_json(self.root / "tables" / "_newest.json", {"dataset": version})
+        for each in older:
+            write_json(self.root / "tables" / f"_newest.{each}.json", {"dataset": version})
         return version
 
-    def newest_dataset(self) -> str | None:
-        """Version of the dataset that was ingested last, which stages run by hand take; None before the first."""
+    def newest_dataset(self, model: str = "") -> str | None:
+        """Version of the dataset that was ingested last, of a model or of any; None before the first."""
         try:
-            return str(read_json(self.root / "tables" / "_newest.json")["dataset"])
+            return str(read_json(self.root / "tables" / f"_newest.{model}.json")["dataset"])
         except FileNotFoundError:
             return None
+
+    def newest_datasets(self) -> set[str]:
+        """Versions of the datasets that were ingested last of each model."""
+        return {str(read_json(path)["dataset"]) for path in list_files(self.root / "tables", "_newest.*.json")}
 
     def has_dataset(self, version: str) -> bool:
         """Whether dataset `version` is here."""
         return self._dataset_path(version).exists()
 
+    def dataset_with(self, tables: Tables) -> str | None:
+        """The dataset ingested last that has lookups of all these tables in these sizes; None if there is none."""
+        wanted = set(zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True))
+        infos = list_file_infos(self.root / "tables", "dataset_version=*/tables.parquet")
+        for info in sorted(infos, key=lambda info: info.modified, reverse=True):
+            known = read_parquet(info.path)
+            columns = (known.column(name).to_pylist() for name in ("name", "rows", "dim"))
+            files = set(known.column("lookups_file").to_pylist())
+            if wanted <= set(zip(*columns, strict=True)) and self.has_lookups([*files]) == files:
+                return hive_values(info.path)["dataset_version"]
+        return None
+
     def read_dataset(self, version: str) -> Tables:
         """The tables of dataset `version`."""
         return rows.tables_from_rows(self._read_dataset_rows(version))
 
-    def read_pool(self, version: str) -> Tables:
-        """The tables of dataset `version`, then those derived from them; raises like `read_dataset`."""
-        return rows.tables_from_rows(self.pool_rows(version))
-
-    def pool_rows(self, version: str) -> pa.Table:
-        """`read_pool` as rows with names, statistics and lookups files, each name once."""
-        drifted = list_files(hive_folder(self.root / "drifted", dataset_version=version), "*.parquet")
-        combined = pa.concat_tables([self._read_dataset_rows(version), *read_parquet_files(drifted)])
-        first = {name: i for i, name in reversed(list(enumerate(combined.column("name").to_pylist())))}
-        return combined.take(sorted(first.values()))
-
-    def write_drifted(self, tables: Tables, version: str) -> None:
-        """Add drifted tables, whose lookups are in the lake, to the pool of dataset `version`."""
-        folder = hive_folder(self.root / "drifted", dataset_version=version)
-        path = folder / f"{dataset_version(tables)}.parquet"
-        if not path.exists():
-            write_parquet(path, rows.tables_to_rows(tables))
+    def lookups_files(self, version: str) -> dict[str, str]:
+        """Path of each table's lookups below the root, by name; raises like `read_dataset`."""
+        found = self._read_dataset_rows(version)
+        return dict(zip(*(found.column(name).to_pylist() for name in ("name", "lookups_file")), strict=True))
 
     def dataset_source(self, version: str) -> str:
         """The `source` that the dataset was last written with."""
@@ -216,7 +219,7 @@ class Lake:
                 f"there are no {split} tasks {key!r} of dataset {dataset_version}, so there is nothing to place; draw "
                 "them first"
             )
-        pool = self.read_pool(dataset_version)
+        pool = self.read_dataset(dataset_version)
         return [rows.task_from_row(row, pool) for row in read_parquet(path).to_pylist()]
 
     def read_cost_samples(self, run_key: str) -> list[CostSample]:
@@ -234,7 +237,7 @@ class Lake:
             ValueError: a file cannot be read, or the samples' dataset is not in the lake.
         """
         found = self._round_rows(run_key)
-        return rows.samples_from_rows(found, self.read_pool(found[0]["dataset_version"])) if found else []
+        return rows.samples_from_rows(found, self.read_dataset(found[0]["dataset_version"])) if found else []
 
     def round_costs(self, run_key: str) -> list[RoundCost]:
         """Costs of all rounds of a training or evaluation; infinite if a shard did not fit."""

@@ -32,11 +32,11 @@ qualify row_number() over (
 -- A version that was registered after its evaluation was written is found here: `versions` names training and evaluation.
 create view evaluations as
 with registered as (
-    select training, iterations, max(version) as version, any_value(model) as model from versions group by 1, 2
+    select training, iterations, max(version) as version, any_value(registered_model) as model from versions group by 1, 2
 )
 select evaluated.* replace (
     coalesce(try_cast(split_part(evaluated.model_version, '/', 3) as integer), registered.version) as model_version
-), coalesce(nullif(split_part(evaluated.model_version, '/', 2), ''), registered.model) as model
+), coalesce(nullif(split_part(evaluated.model_version, '/', 2), ''), registered.model) as registered_model
 from lake.evaluations as evaluated
 left join registered
     on registered.training = evaluated.training and registered.iterations = evaluated.iteration;
@@ -69,20 +69,22 @@ select 'evaluation', evaluation_id, run_key, dataset_version, testbed, hardware,
     unnest(table_names), unnest(table_columns), unnest(placement)
 from evaluations;
 
--- Measured comes after estimated in the alphabet. The current dataset is what the champion was trained on, else the newest.
+-- Measured comes after estimated in the alphabet. Current datasets are those that the models' champions were trained on,
+-- else the newest.
 create view table_costs as
 with described as (
     select distinct dataset_version, name, lookups_file from tables
 ), current as (
     select coalesce(
-        (select any_value(dataset_version) from versions
-            where is_default and algorithm = 'dreamshard' and contains(aliases, 'champion')
+        (select list(dataset_version) from versions where is_default and contains(aliases, 'champion')
             and dataset_version in (select dataset_version from tables)),
-        (select arg_max(dataset_version, created_at) from tables)
-    ) as dataset_version
+        (select [arg_max(dataset_version, created_at)] from tables)
+    ) as datasets
 ), newest as (
-    select tables.*, tables.dataset_version = current.dataset_version as is_current from tables, current
-    qualify row_number() over (partition by name order by is_current desc, created_at desc, tables.dataset_version) = 1
+    select tables.*, contains(current.datasets, tables.dataset_version) as is_current from tables, current
+    qualify row_number() over (
+        partition by if(is_current, dataset_version, null), name order by created_at desc, tables.dataset_version
+    ) = 1
 ), alone as (
     select described.lookups_file, measured.testbed, measured.hardware, samples.precision, samples.optimizer,
         samples.batch_size, measured.forward_compute_ms, measured.backward_compute_ms
@@ -97,14 +99,13 @@ with described as (
         count(*) as samples
     from alone group by lookups_file, hardware, precision, optimizer, batch_size
 ), estimated as (
-    select estimates.*, versions.version, versions.prediction_error
+    select estimates.*, versions.version, versions.prediction_error_pct
     from lake.table_estimates as estimates
     left join versions on versions.training = estimates.training and versions.iterations = estimates.iteration
     qualify row_number() over (
         partition by lookups_file, estimates.hardware, estimates.precision, estimates.optimizer,
             estimates.batch_size
-        order by coalesce(versions.algorithm, 'dreamshard') <> 'dreamshard',
-            not contains(coalesce(versions.aliases, ''), 'champion'), not coalesce(versions.is_default, false),
+        order by not contains(coalesce(versions.aliases, ''), 'champion'), not coalesce(versions.is_default, false),
             versions.version desc nulls last, estimates.created_at desc
     ) = 1
 ), costs as (
@@ -114,7 +115,7 @@ with described as (
     from measured
     union all
     select lookups_file, testbed, hardware, precision, optimizer, batch_size, forward_compute_ms,
-        backward_compute_ms, 'estimated', prediction_error, null, version
+        backward_compute_ms, 'estimated', prediction_error_pct / 100, null, version
     from estimated
 ), best as (
     select * from costs qualify row_number() over (

@@ -7,3 +7,9 @@
 from storage.settings import quiet_environment
 
 quiet_environment()  # before any module of this package imports MLflow, which reads the environment then
+
+EXPERIMENT = "dreamshard"
+"""Name of the experiment that all runs are in."""
+
+LONGEST = 5000
+"""Characters of a tag or description."""

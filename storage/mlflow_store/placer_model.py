@@ -21,12 +21,12 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, Field
 
-from dreamshard.plan import make_plan
+from dreamshard.planning import make_plan
 from dreamshard.search import DreamShardPlacer
-from dreamshard.tables import Optimizer, Precision
+from dreamshard.tables import Optimizer, Precision, padded_dim
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import load_placer
-from dreamshard.workloads import check_records, fill_missing_columns, read_tables
+from dreamshard.workloads import check_records, fill_missing_columns, list_tables
 
 _PRECISIONS, _OPTIMIZERS = (
     f"^({'|'.join(get_args(kind))})$" for kind in (Precision, Optimizer)
@@ -34,10 +34,11 @@ _PRECISIONS, _OPTIMIZERS = (
 
 
 class RequestedTable(BaseModel, extra="forbid"):
-    """One table of a request, as `dreamshard.workloads.ModelTable` checks it.
+    """One table of a request, as `dreamshard.model_table.ModelTable` checks it.
 
     Attributes:
-        lookups: number of lookups in a batch; this, `unique_rows` and `bins` are those of the training tables if missing.
+        lookups: number of lookups in a batch; if this, `unique_rows` or `bins` are missing, they are those of the training
+            tables if all tables of the request are among them, otherwise a Zipf law's.
         bins: 17 shares of the distinct rows by access count.
     """
 
@@ -83,7 +84,7 @@ class PlacerModel(PythonModel):
         """Read the placer, and the pool of training tables."""
         self.placer = load_placer(Path(context.artifacts["placer"]))
         pool = context.artifacts.get("pool")
-        self.pool = read_tables(pool) if pool else None
+        self.pool = fill_missing_columns(list_tables(pool)) if pool else None
 
     def predict(  # type: ignore[override]  # MLflow lets it leave out the context
         self, model_input: list[PlacementRequest], params: dict[str, Any] | None = None
@@ -99,9 +100,12 @@ class PlacerModel(PythonModel):
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
-        records = {f"{where}.tables[{t}]": table.model_dump() for t, table in enumerate(request.tables)}
+        listed = check_records({f"{where}.tables[{t}]": each.model_dump() for t, each in enumerate(request.tables)})
+        sizes, known = {(each.name, each.rows, padded_dim(each.dim)) for each in listed}, self.pool
+        if known and not sizes <= {*zip(known.names, known.rows.tolist(), known.dim.tolist(), strict=True)}:
+            known = None
         return PlacementTask(
-            fill_missing_columns(check_records(records), self.pool),
+            fill_missing_columns(listed, known),
             request.num_devices,
             round(request.memory_gb * 2**30),
             request.precision,  # type: ignore[arg-type]  # its pattern
@@ -115,17 +119,9 @@ class PlacerModel(PythonModel):
         placer = self.placer
         if isinstance(placer, DreamShardPlacer):
             placement = placer.place(task, request.budget_ms)
-            plan = make_plan(
-                task,
-                placement,
-                placer.name,
-                placer.predict(task, placement),
-                costs_of=placer.cost_network.measured_on,
-                hardware=request.hardware,
-                knows_topology=placer.cost_network.knows_topology(task),
-            )
+            plan = make_plan(task, placement, placer.name, placer, hardware=request.hardware)
         else:  # AutoShard, which does not search, and predicts compute only
-            plan = make_plan(task, placer.place(task), placer.name, None)
+            plan = make_plan(task, placer.place(task), placer.name)
         return plan.model_dump(mode="json")
 
 

@@ -50,18 +50,19 @@ def register_placer(
     tags: Mapping[str, Any] | None = None,
     pool: Tables | None = None,
 ) -> str:
-    """Make a placer the next version of the algorithm's registered model for a topology; returns the version's URI.
+    """Make a placer the next version of its model for its topology; returns the version's URI.
 
     Args:
         run: MLflow run of the training; MLflow's comparison of versions shows its metrics and parameters.
-        made_of: the training; its topology decides on the registered model.
+        made_of: the training; its model and topology decide on the registered model.
         metrics: of this version.
         step: iteration of the metrics.
         tags: further tags of the version.
         pool: training tables; their means replace fields that a served request omits.
     """
-    name, experiment = made_of.topology.registered_model(settings.algorithm), runs.experiment_id(settings)
-    model = mlflow.initialize_logged_model(name, source_run_id=run.id, experiment_id=experiment)
+    name, experiment = made_of.registered_model, runs.experiment_id(settings)
+    called = f"{made_of.model}-{made_of.topology.label}"  # MLflow allows no dots here
+    model = mlflow.initialize_logged_model(called, source_run_id=run.id, experiment_id=experiment)
     with TemporaryDirectory() as scratch, warnings.catch_warnings(action="ignore"):  # that a plan is of type Any
         artifacts = {"placer": f"{scratch}/placer"}
         save_placer(placer, Path(artifacts["placer"]))
@@ -69,7 +70,7 @@ def register_placer(
             artifacts["pool"] = f"{scratch}/pool.parquet"
             pq.write_table(pa.table(description_columns(pool)), artifacts["pool"])
         mlflow.pyfunc.log_model(
-            name=name,
+            name=called,
             model_id=model.model_id,
             python_model=str(Path(__file__).with_name("placer_model.py")),
             artifacts=artifacts,
@@ -81,11 +82,12 @@ def register_placer(
     # first: a version that exists has its metrics
     run.log_metrics(metrics or {}, step, model=model.model_id)
     labels = {**(tags or {}), registry.MADE_OF: made_of.to_json()}
+    labels |= {"model": made_of.model, "algorithm": made_of.recipe.training.algorithm}
     if (measured := placer.cost_network.measured_on) is not None:
         labels[registry.MEASURED_ON] = measured.model_dump_json()
     tracking = run.tracking
     if not tracking.search_registered_models(f"name = '{name}'"):
-        about = f"Places embedding tables on devices: algorithm {settings.algorithm}, costs of {made_of.topology}."
+        about = f"Places the embedding tables of {made_of.model}, by costs of {made_of.topology}."
         tracking.create_registered_model(name, description=about)
     version = tracking.create_model_version(
         name,

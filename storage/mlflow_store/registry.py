@@ -1,14 +1,14 @@
 """Versions of placers in MLflow's registry: finding them, their aliases and tags, their files, and rows of them.
 
-An algorithm has one registered model per topology (`Topology.registered_model`), with aliases of its own: `champion` is
-the version in use, `challenger` the newest that did not beat it, `previous` the champion before. A version is named by its
-URI (`models:/dreamshard-a100-8/3`), or by an alias or a number of the algorithm's default model. The tags `reason`,
-`decided_by` and `decided_at` are of the last decision on a version. Weights are safetensors and configurations JSON;
-nothing is pickled.
+A model has one registered model per topology (`Training.registered_model`), with aliases of its own: `champion` is the
+version in use, `challenger` the newest that did not beat it, `previous` the champion before. Algorithms compete for them. A
+version is named by its URI (`models:/dreamshard.ads.a100-x8/3`), or by an alias or a number of a model's default topology.
+The tags `reason`, `decided_by` and `decided_at` are of the last decision on a version; its description has all. Registered
+models of others are left alone. Weights are safetensors and configurations JSON; nothing is pickled.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,19 +16,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import mlflow.artifacts
 import pyarrow as pa
 
 from dreamshard import training
 from dreamshard.costs import MeasuredOn
 from dreamshard.training import TrainedPlacer
-from dreamshard.training.config import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
+from dreamshard.training.config import Algorithm
+from storage.filesystem import read_json, write_json
 from storage.lake.parquet_files import read_parquet, write_parquet
 from storage.lake.schemas import datasets
-from storage.mlflow_store.runs import client, data_of_runs, of_tasks
-from storage.run_records.trainings import Topology, Training, source_label
+from storage.mlflow_store import EXPERIMENT, LONGEST
+from storage.run_records.trainings import PREFIX, Training, source_label
 from storage.settings import LOCAL, Settings
-from storage.version_names import ALIASES, algorithm_of, in_words, model_and_name, number_of
+from storage.version_names import ALIASES, in_words, model_and_name, number_of
 
 Alias = Literal["champion", "challenger"]
 
@@ -41,12 +41,15 @@ MEASURED_ON = "measured_on"
 """Tag of a version: its `MeasuredOn` as JSON; absent if its placer does not say."""
 PROVISIONAL = "provisional"
 """Tag of a champion whose evaluation does not show it to be cheaper than the best rule of thumb: its figures."""
-TRYOUT = "tryout"
-"""Tag of a version: `yes` if it was run without promoting; absent otherwise."""
 REPLACED = "replaced_at"
 """Tag of a former champion: when a person put another version in its place."""
+PINNED = "pinned"
+"""Tag of a version that `prune` never removes; people set it."""
+IDENTITY = "registry.json"
+"""File of the store that tells its registry from others."""
 DEFAULT = "default_since"
-"""Tag of a registered model: the time since which an alias or a number alone is of it; the newest time counts."""
+"""Tag of a registered model: since when its model's aliases and numbers alone are of it; the newest time counts."""
+_REPORT = "\n\n"  # begins the report in a description, below the decisions, a line each
 BY_EVALUATION = "evaluation"
 """Tag `decided_by` of a version that no person decided on."""
 
@@ -63,7 +66,7 @@ class Version:
         model_id: MLflow's id of its files, which is unique across registries.
         created: when it was registered, UTC without a time zone.
         aliases: those that it has.
-        is_default: whether an alias or a number alone is of its registered model.
+        is_default: whether an alias or a number alone of its model is of its topology.
     """
 
     uri: str
@@ -81,9 +84,14 @@ class Version:
         return number_of(self.uri)
 
     @property
-    def model(self) -> str:
+    def registered_model(self) -> str:
         """Its registered model."""
         return model_and_name(self.uri)[0]
+
+    @property
+    def model(self) -> str:
+        """The model that it places."""
+        return self.made_of.model
 
     @property
     def name(self) -> str:
@@ -95,7 +103,7 @@ class Version:
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that trained it."""
-        return algorithm_of(self.uri)
+        return self.made_of.recipe.training.algorithm
 
     @property
     def training(self) -> str:
@@ -118,14 +126,14 @@ class Version:
         return MeasuredOn.model_validate_json(self.tags[MEASURED_ON]) if MEASURED_ON in self.tags else None
 
     @property
+    def report(self) -> str:
+        """The report by which it was decided on; empty before."""
+        return self.description.partition(_REPORT)[2]
+
+    @property
     def is_champion(self) -> bool:
         """Whether it is champion of its topology."""
         return "champion" in self.aliases
-
-    @property
-    def is_tryout(self) -> bool:
-        """Whether it was run without promoting, so that no training continues from it automatically."""
-        return TRYOUT in self.tags
 
     @property
     def provisional(self) -> str:
@@ -136,7 +144,7 @@ class Version:
     @property
     def standing(self) -> str:
         """Its standing in words."""
-        words = ", ".join(self.aliases) or ("try-out" if self.is_tryout else "")
+        words = ", ".join(self.aliases)
         return f"{words}, provisional" if self.provisional else words
 
     def __str__(self) -> str:
@@ -144,15 +152,16 @@ class Version:
 
 
 def versions(settings: Settings) -> list[Version]:
-    """All versions of the algorithm, newest first."""
-    address = settings.tracking_uri
-    if address.startswith(LOCAL) and not Path(address.removeprefix(LOCAL)).exists():
-        return []  # before the first run, which makes the database
-    registry, named = client(settings), f"name LIKE '{settings.algorithm}-%'"
+    """All versions of all models, newest first."""
+    if _is_absent(settings):
+        return []
+    registry, named = _client(settings), f"name LIKE '{PREFIX}%'"
     models = {model.name: model for model in registry.search_registered_models(named, max_results=1000)}
-    default = max(models, key=lambda name: models[name].tags.get(DEFAULT, ""), default="")
-    has_default = len(models) == 1 or (default and DEFAULT in models[default].tags)
-    found = registry.search_model_versions(named, max_results=100_000)
+    own = [each for each in registry.search_model_versions(named, max_results=100_000) if MADE_OF in each.tags]
+    of_model: dict[str, list[str]] = {}  # registered models by the model that their names hold
+    for name in sorted({each.name for each in own}, key=lambda name: models[name].tags.get(DEFAULT, "")):
+        of_model.setdefault(name.split(".")[1], []).append(name)
+    default = {names[-1] for names in of_model.values() if len(names) == 1 or DEFAULT in models[names[-1]].tags}
     return [
         Version(
             uri=f"models:/{each.name}/{each.version}",
@@ -161,51 +170,61 @@ def versions(settings: Settings) -> list[Version]:
             created=datetime.fromtimestamp(each.creation_timestamp / 1000, UTC).replace(tzinfo=None),
             tags=dict(each.tags),
             aliases=tuple(alias for alias, n in models[each.name].aliases.items() if str(n) == str(each.version)),
-            is_default=bool(has_default) and each.name == default,
+            is_default=each.name in default,
             description=each.description or "",
         )
-        for each in sorted(found, key=lambda each: (-each.creation_timestamp, -int(each.version)))
+        for each in sorted(own, key=lambda each: (-each.creation_timestamp, -int(each.version)))
     ]
 
 
-def all_versions(settings: Settings) -> list[Version]:
-    """All versions of all algorithms, of each algorithm newest first."""
-    return [version for algorithm in ALGORITHMS for version in versions(settings.of(algorithm))]
+def champion(settings: Settings, model: str = "") -> Version | None:
+    """The champion of a registered model, or of the default topology of a model; None before the first.
+
+    Args:
+        model: name of either; empty for whichever model has the newest champion.
+    """
+    champions = [version for version in versions(settings) if version.is_champion]
+    alike = (
+        each for each in champions if each.registered_model == model or (each.is_default and model in ("", each.model))
+    )
+    return next(alike, None)
 
 
-def champion(settings: Settings, topology: Topology | None = None) -> Version | None:
-    """The algorithm's champion of a topology, by default of the default model; None before the first."""
-    model = topology and topology.registered_model(settings.algorithm)
-    champions = (version for version in versions(settings) if version.is_champion)
-    return next((each for each in champions if (each.model == model if model else each.is_default)), None)
-
-
-def find(settings: Settings, name: str) -> Version:
+def find(settings: Settings, name: str, model: str = "") -> Version:
     """The version that a reference names at present.
 
+    Args:
+        model: that an alias or a number alone is of; empty for the only one.
+
     Raises:
-        ValueError: there is none of that name; the message lists the existing ones.
+        ValueError: there is none of that name, or several models have one; the message lists the existing ones.
     """
-    model, wanted = model_and_name(name)
-    for version in versions(settings.of(algorithm_of(name)) if model else settings):
-        is_of_model = version.model == model if model else version.is_default
-        if is_of_model and wanted in (str(version.number), *version.aliases):
-            return version
+    (registered, wanted), known = model_and_name(name), versions(settings)
+    found = [
+        each
+        for each in known
+        if (each.registered_model == registered if registered else each.is_default and model in ("", each.model))
+        and wanted in (str(each.number), *each.aliases)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = ", ".join(each.uri for each in found)
+        raise ValueError(f"{in_words(name)} is of several models; give --model, or one of {several}")
     what = f"{in_words(name)} yet" if wanted in ALIASES else f"version {name!r}"
-    known = [version.uri for version in all_versions(settings)]
-    option = "" if settings.algorithm == DEFAULT_ALGORITHM else f" --algorithm {settings.algorithm}"
-    advice = f"registered: {', '.join(known)}" if known else f"train one with `dreamshard run{option}`"
-    raise ValueError(f"there is no {what} at {settings.tracking_uri}; {advice}")
+    uris = [version.uri for version in known if model in ("", version.model)]
+    advice = f"registered: {', '.join(uris)}" if uris else "train one with `dreamshard run`"
+    raise ValueError(f"there is no {what}{f' of model {model}' if model else ''} at {settings.tracking_uri}; {advice}")
 
 
 def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:
     """Set tags of a version; None removes one. Raises like `find`."""
-    found, registry = find(settings, version), client(settings)
+    found, registry = find(settings, version), _client(settings)
     for name, value in tags.items():
         if value is not None:
-            registry.set_model_version_tag(found.model, str(found.number), name, str(value))
+            registry.set_model_version_tag(found.registered_model, str(found.number), name, str(value))
         elif name in found.tags:
-            registry.delete_model_version_tag(found.model, str(found.number), name)
+            registry.delete_model_version_tag(found.registered_model, str(found.number), name)
 
 
 def set_alias(
@@ -213,9 +232,9 @@ def set_alias(
 ) -> None:
     """Point an alias of the version's registered model at it; the caller holds the registry's lock.
 
-    A new champion makes the old one `previous` and stops being the challenger. It takes over as what an alias or a number
-    alone is of if there was none, if a person chose it, or if its costs are measured and the other's are not. The alias
-    moves last, so a reader who sees it finds the reason.
+    A new champion makes the old one `previous` and stops being the challenger. Its topology becomes its model's default if
+    there was none, if a person chose it, or if its costs are measured and the other's are not. The alias moves last, so a
+    reader who sees it finds the reason.
 
     Args:
         by: the user who decided.
@@ -224,30 +243,41 @@ def set_alias(
     Raises:
         ValueError: there is no such version.
     """
-    version, registry, by_hand = find(settings, name), client(settings), by != BY_EVALUATION
-    settings, now = settings.of(version.algorithm), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
-    decision = {"reason": reason, "decided_by": by, "decided_at": now, TRYOUT: None}
+    version, registry, by_hand = find(settings, name), _client(settings), by != BY_EVALUATION
+    model, now = version.registered_model, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
+    decision: dict[str, str | None] = {"reason": reason, "decided_by": by, "decided_at": now}
     if alias == "champion":
         decision |= {PROVISIONAL: provisional or None, REPLACED: None}
     tag(settings, version.uri, decision)
+    describe(settings, version.uri, decision=f"{now}, by {by}: {alias}, {reason}")
     if alias == "champion":
-        former, default = champion(settings, version.made_of.topology), champion(settings) or version
+        former, default = champion(settings, model), champion(settings, version.model) or version
         if former is not None and former.uri != version.uri:
-            registry.set_registered_model_alias(version.model, "previous", str(former.number))
+            registry.set_registered_model_alias(model, "previous", str(former.number))
             tag(settings, former.uri, {REPLACED: now} if by_hand else {})
+            describe(settings, former.uri, decision=f"{now}, by {by}: replaced by version {version.number}, {reason}")
         if "challenger" in version.aliases:
-            registry.delete_registered_model_alias(version.model, "challenger")
+            registry.delete_registered_model_alias(model, "challenger")
         is_better = version.made_of.topology.is_measured and not default.made_of.topology.is_measured
-        if by_hand or is_better or default.model == version.model:
-            registry.set_registered_model_tag(version.model, DEFAULT, datetime.now(UTC).isoformat())
-    registry.set_registered_model_alias(version.model, alias, str(version.number))
+        if by_hand or is_better or default.registered_model == model:
+            registry.set_registered_model_tag(model, DEFAULT, datetime.now(UTC).isoformat())
+    registry.set_registered_model_alias(model, alias, str(version.number))
 
 
-def make_champion(settings: Settings, name: str, reason: str, by: str) -> dict[str, Any]:
+def describe(settings: Settings, name: str, *, decision: str = "", report: str = "") -> None:
+    """Add a decision to the description of a version, or replace the report below all decisions."""
+    version = find(settings, name)
+    decided = [version.description.partition(_REPORT)[0], decision and f"- {' '.join(decision.split())}"]
+    text = ("\n".join(filter(None, decided)) + _REPORT + (report or version.report))[:LONGEST]
+    _client(settings).update_model_version(version.registered_model, str(version.number), text)
+
+
+def make_champion(settings: Settings, name: str, reason: str, by: str, model: str = "") -> dict[str, Any]:
     """Make a version champion regardless of its evaluation; `previous` undoes that.
 
     Args:
         reason: recorded on the version, like the user `by`.
+        model: as for `find`.
 
     Returns:
         The version, the former champion of its topology (the same if nothing changed) and the topology.
@@ -255,26 +285,59 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> dict[s
     Raises:
         ValueError: there is no such version, or it cannot place; nothing changes.
     """
-    version = find(settings, name)
-    topology = version.made_of.topology
-    former = champion(settings.of(version.algorithm), topology)
+    version = find(settings, name, model)
+    topology, former = version.made_of.topology, champion(settings, version.registered_model)
     if not (version.is_champion and version.is_default):
         load_placer(version.uri, settings)  # a version that cannot be read must not come into use
         set_alias(settings, version.uri, "champion", reason, by=by)
-    return {"version": version.uri, "former": former and former.uri, "topology": str(topology)}
+    return {"version": version.uri, "former": former and former.uri, "model": version.model, "topology": str(topology)}
 
 
-def referenced_keys(settings: Settings) -> frozenset[str]:
-    """The values of the tags `REFERENCES` of all versions, of all algorithms."""
-    found = all_versions(settings)
-    return frozenset(version.tags[name] for version in found for name in REFERENCES if name in version.tags)
+def referenced_keys(known: Iterable[Version]) -> frozenset[str]:
+    """The values of the tags `REFERENCES` of versions."""
+    return frozenset(each.tags[name] for each in known for name in REFERENCES if name in each.tags)
+
+
+def remove(settings: Settings, version: Version) -> None:
+    """Remove a version and its files."""
+    _client(settings).delete_model_version(version.registered_model, str(version.number))
+    _client(settings).delete_logged_model(version.model_id)
+
+
+def check_identity(settings: Settings) -> None:
+    """Check that the registry is the one whose versions the store holds the files of; raises a ValueError otherwise."""
+    path, own = settings.store_root / IDENTITY, _identity(settings)
+    if path.exists() and read_json(path) != own:
+        raise ValueError(
+            f"the registry {settings.tracking_uri} is not that of the store {settings.store_root}; point MLFLOW_TRACKING_URI "
+            "at that one, or bring its database back"
+        )
+
+
+def _identity(settings: Settings) -> int | None:
+    """When the experiment was created, in milliseconds; None before."""
+    found = None if _is_absent(settings) else _client(settings).get_experiment_by_name(EXPERIMENT)
+    return None if found is None else found.creation_time
+
+
+def _client(settings: Settings) -> Any:
+    """MLflow's client. MLflow is optional, and takes seconds to import."""
+    from storage.mlflow_store.runs import client
+
+    return client(settings)
+
+
+def _is_absent(settings: Settings) -> bool:
+    """Whether the first run has yet to make the database."""
+    address = settings.tracking_uri
+    return address.startswith(LOCAL) and not Path(address.removeprefix(LOCAL)).exists()
 
 
 def load_placer(name: str = "champion", settings: Settings | None = None) -> TrainedPlacer:
     """The placer of a version.
 
     Args:
-        name: `champion`, `challenger`, `previous`, a number, or a URI such as `models:/dreamshard-a100-8/3`.
+        name: `champion`, `challenger`, `previous`, a number, or a URI such as `models:/dreamshard.ads.a100-x8/3`.
         settings: addresses of the registry; by default those of this process's environment, and then a provisional champion
             is warned of.
 
@@ -283,9 +346,11 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     """
     home = settings or Settings.from_environment()
     version, server = find(home, name), home.tracking_uri
+    from mlflow.artifacts import download_artifacts
+
     with TemporaryDirectory() as scratch:
         try:
-            folder = mlflow.artifacts.download_artifacts(
+            folder = download_artifacts(
                 f"{version.uri}/artifacts/placer", dst_path=scratch, tracking_uri=server, registry_uri=server
             )
         except Exception as error:  # every store has errors of its own
@@ -300,27 +365,26 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
 
 
 def version_rows(settings: Settings) -> list[dict[str, Any]]:
-    """All versions of all algorithms side by side, newest first.
+    """All versions side by side, newest first.
 
     Returns:
         Of each: its reference, standing (in words), the columns of the view `versions`, and every metric by name.
     """
-    rows = _rows(settings, all_versions(settings))
-    rows.sort(key=lambda row: row["created_at"], reverse=True)  # stable: of one second, the highest number first
+    rows = _rows(settings, versions(settings))
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
-def version_in_full(settings: Settings, name: str) -> dict[str, Any]:
+def version_in_full(settings: Settings, name: str, model: str = "") -> dict[str, Any]:
     """One version in full: the columns of `version_rows`, all other tags, and its description.
 
     Args:
-        name: a reference to it.
+        name: a reference to it, with its `model` as for `find`.
 
     Raises:
         ValueError: there is no such version; the message lists the existing ones.
     """
-    found = find(settings, name)
+    found = find(settings, name, model)
     (row,) = _rows(settings, [found])
     tags = {name: value for name, value in sorted(found.tags.items()) if name not in (*row, MADE_OF)}
     return row | {"tags": tags, "description": found.description}
@@ -328,6 +392,8 @@ def version_in_full(settings: Settings, name: str) -> dict[str, Any]:
 
 def write_versions(settings: Settings) -> None:
     """Write the registry to the lake as it is now, after a version or an alias changed; the caller holds its lock."""
+    if not (settings.store_root / IDENTITY).exists():
+        write_json(settings.store_root / IDENTITY, _identity(settings))
     path = settings.lake_root / "versions" / "versions.parquet"
     table = pa.Table.from_pylist(version_rows(settings)[::-1], schema=datasets()["versions"])
     if not path.exists() or read_parquet(path) != table:
@@ -335,33 +401,26 @@ def write_versions(settings: Settings) -> None:
 
 
 def _rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
+    from storage.mlflow_store.runs import data_of_runs
+
     data = data_of_runs(settings, [each.run for each in known])
     return [_row(each, *data.get(each.run, ({}, {}))) for each in known]
 
 
-def _row(version: Version, params: Mapping[str, str], run_metrics: Mapping[str, float]) -> dict[str, Any]:
-    text = {**params, **version.tags}
-    metrics = {name: value for name, value in run_metrics.items() if "/" not in name}
-    prefix = of_tasks(text.get("tasks", ""))
-    measured = {name.removeprefix(prefix): value for name, value in run_metrics.items() if name.startswith(prefix)}
-    metrics |= measured if prefix else {}
-    columns: dict[str, Any] = {}
+def _row(version: Version, params: Mapping[str, str], metrics: Mapping[str, float]) -> dict[str, Any]:
+    text, columns = {**params, **version.tags}, dict[str, Any]()
     for field in datasets()["versions"]:
-        value = text.get(field.name) or None
-        if pa.types.is_floating(field.type):
-            columns[field.name] = metrics.get(field.name, metrics.get(f"eval_{field.name}"))
-        else:
-            columns[field.name] = int(value) if value and pa.types.is_integer(field.type) else value
+        value = metrics.get(field.name) if pa.types.is_floating(field.type) else text.get(field.name) or None
+        columns[field.name] = int(value) if value and pa.types.is_integer(field.type) else value
     return {
         "reference": version.uri,
         "standing": version.standing,
         **columns,
         "version": version.number,
-        **{name: getattr(version, name) for name in ("model", "algorithm", "name", "is_default")},
+        **{name: getattr(version, name) for name in ("registered_model", "name", "is_default")},
         "aliases": ", ".join(version.aliases),
         "created_at": version.created.replace(microsecond=0),
         **version.made_of.facts,
         "mlflow_run": version.run,
         **dict(sorted(metrics.items())),
-        "prediction_error": metrics.get("eval_predicted_mape"),
     }

@@ -20,10 +20,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from dreamshard.files.text import error_sentence, without_passwords
+from storage.mlflow_store import EXPERIMENT, LONGEST
 from storage.settings import LOCAL, Settings
-
-EXPERIMENT = "dreamshard"
-"""Name of the experiment that all runs are in."""
 
 MODEL_TRAINING = "workflowType=machine_learning"
 """Of the address of a page of MLflow: show it as model training, and not as generative AI, which is the default."""
@@ -32,7 +30,6 @@ FLOW_RUN = "prefect.flow_run_id"
 STAGE = "dreamshard.stage"
 DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
-LONGEST = 5000  # characters of a tag or description
 
 
 def client(settings: Settings) -> MlflowClient:
@@ -125,22 +122,14 @@ class Run:
         return _open(self.settings, name, {_PARENT: self.id, STAGE: name}, {})
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Log parameters, nested ones as `outer.inner`; those that it has keep their value."""
+        """Log parameters; those that it has keep their value."""
         known = self.data.params
-        mlflow.log_params({name: value for name, value in _flatten(params) if name not in known}, run_id=self.id)
+        mlflow.log_params({name: value for name, value in params.items() if name not in known}, run_id=self.id)
 
-    def log_metrics(
-        self, metrics: Mapping[str, float | None], step: int = 0, *, tasks: str = "", model: str | None = None
-    ) -> None:
-        """Log metrics, except those that are None or not finite.
-
-        Args:
-            step: the iteration.
-            tasks: key of the tasks that they were measured on, for `on_tasks`.
-            model: MLflow's id of the model that they are of.
-        """
+    def log_metrics(self, metrics: Mapping[str, float | None], step: int = 0, *, model: str | None = None) -> None:
+        """Log metrics of an iteration, except those that are None or not finite; `model` is MLflow's id of theirs."""
         client(self.settings)
-        known = {name: value for name, value in on_tasks(metrics, tasks).items() if value is not None}
+        known = {name: value for name, value in metrics.items() if value is not None}
         if finite := {name: float(value) for name, value in known.items() if math.isfinite(value)}:
             mlflow.log_metrics(finite, step, run_id=self.id, model_id=model)
 
@@ -150,11 +139,11 @@ class Run:
         if rows and all(entry.path != file for entry in self.tracking.list_artifacts(self.id, "tables")):
             mlflow.log_table(pd.DataFrame(rows), file, run_id=self.id)
 
-    def log_input(self, frame: pd.DataFrame, *, name: str, digest: str) -> None:
-        """Log training tables as an input: `mlflow.log_input` for a run that need not be the active one."""
+    def log_input(self, frame: pd.DataFrame, *, name: str, digest: str, context: str = "training") -> None:
+        """Log tables or tasks as an input: `mlflow.log_input` for a run that need not be the active one."""
         with warnings.catch_warnings(action="ignore"):  # that whole numbers cannot be missing
             data = from_pandas(frame, name=name[:500], digest=digest[:36]).to_dict()
-        tags = [InputTag("mlflow.data.context", "training")]
+        tags = [InputTag("mlflow.data.context", context)]
         self.tracking.log_inputs(self.id, [DatasetInput(Dataset(**data), tags)])
 
 
@@ -206,20 +195,6 @@ def end_killed(settings: Settings, key: str, why: str) -> None:
             tracking.set_terminated(run, "KILLED")
 
 
-def on_tasks(metrics: Mapping[str, float | None], tasks: str) -> dict[str, float | None]:
-    """Metrics with the key of their tasks in their names, since MLflow sets equal names side by side.
-
-    Args:
-        tasks: empty for metrics of no tasks.
-    """
-    return {f"{of_tasks(tasks)}{name}": value for name, value in metrics.items()}
-
-
-def of_tasks(tasks: str) -> str:
-    """How names of metrics begin that were measured on tasks."""
-    return tasks and f"tasks_{tasks[:8]}/"
-
-
 def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dict[str, str], dict[str, float]]]:
     """Tags and parameters, and newest metrics, by run."""
     if not runs:
@@ -228,11 +203,3 @@ def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dic
     wanted = ", ".join(f"'{run}'" for run in runs)
     found = mlflow.search_runs([experiment_id(settings)], f"attributes.run_id IN ({wanted})", output_format="list")
     return {run.info.run_id: ({**run.data.tags, **run.data.params}, run.data.metrics) for run in found}
-
-
-def _flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in params.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

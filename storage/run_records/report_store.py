@@ -81,10 +81,9 @@ class EvaluationReport(Subject):
     Attributes:
         reference: placer that gains are reported over.
         placers: figures of each placer, most expensive first.
-        gains: gain of each placer over each other one: on held-out tasks of a pool, or on the model of a fixed one.
+        gains: gain of each placer over each other one: on held-out tasks of a pool, or on a fixed model and variants of it.
         task_names: names of the held-out tasks, in order.
-        model: name of the task of a fixed model, which `placers` and `gains` are of; None for a pool.
-        variant_gains: of a fixed model, the same on its drifted variants; empty if there are none.
+        model: name of the task of a fixed model, which the costs of `placers` are of; None for a pool.
         heldout_placements: placements behind the prediction errors, none of which was trained on.
         versions: URI of each registered version, by placer.
         caveat: reason to doubt the comparison; empty if there is none.
@@ -99,7 +98,6 @@ class EvaluationReport(Subject):
     gains: Mapping[str, Mapping[str, PairedComparison]]
     task_names: tuple[str, ...]
     model: str | None = None
-    variant_gains: Mapping[str, Mapping[str, PairedComparison]] = field(default_factory=dict)
     heldout_placements: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     caveat: str = ""
@@ -109,17 +107,13 @@ class EvaluationReport(Subject):
     level: float | None = None
 
     @property
-    def is_predicted(self) -> bool:
-        """Whether a placer of the report predicts what steps cost; AutoShard predicts compute only."""
-        return any(figures.predicted_ms is not None for figures in self.placers)
+    def predictors(self) -> list[str]:
+        """Placers that predict costs of steps; AutoShard predicts compute only."""
+        return [line.placer for line in self.placers if line.predicted_mape is not None]
 
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""
         return next(figures for figures in self.placers if figures.placer == name)
-
-    def variant_gain(self, placer: str, other: str) -> PairedComparison | None:
-        """The same on the variants of a fixed model; None where either was not measured on them."""
-        return self.variant_gains.get(placer, {}).get(other)
 
     def gain(self, placer: str, other: str) -> PairedComparison | None:
         """Gain of one placer over another; None over itself and over a placer that was not measured."""
@@ -184,7 +178,7 @@ def require_iteration(report: EvaluationReport, iteration: int) -> None:
         raise ValueError(
             f"training {report.training} is at iteration {iteration}, but its evaluation is of iteration "
             f"{report.iteration}, so the figures are not those of the placer to promote; run `dreamshard evaluate` again, "
-            "then promote"
+            "then `register`"
         )
 
 

@@ -11,19 +11,22 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from dreamshard.costs import SIMULATED, CostSample, is_simulated, library_versions
+from dreamshard.hardware.accelerator import preset_of
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.training import TrainingConfig
-from dreamshard.training.config import Algorithm
 from storage.filesystem import writing
 from storage.store import Store
 from storage.version_names import in_words, number_of
 
 RECORD = "training.json"
 
+PREFIX = "dreamshard."
+"""How names of registered models begin; the model and the topology follow, neither with a dot."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Hardware, devices and devices per host. Costs are comparable only within one; each has registered models of its own.
+    """Hardware, devices and devices per host. Costs are comparable only within one; each has a registered model per model.
 
     Attributes:
         testbed: kind of testbed, e.g. `cluster`.
@@ -41,12 +44,15 @@ class Topology:
         """Whether costs are measured on real devices, rather than computed or emulated."""
         return self.testbed not in (SIMULATED, "emulated") and not is_simulated(self.hardware)
 
-    def registered_model(self, algorithm: Algorithm) -> str:
-        """The name of the algorithm's registered model: `dreamshard-simulated-a100-8`, `dreamshard-simulated-a100-8x8`."""
-        hardware = re.sub(r"[^a-z0-9]+", "-", self.hardware.lower()).strip("-")
+    @property
+    def label(self) -> str:
+        """As part of a name: `h100-x8`, `simulated-a100-x8`, or `h100-2x8` for two hosts of eight."""
+        device, _, links = self.hardware.partition(" for each device, links of ")
+        spec = None if is_simulated(self.hardware) else preset_of(device)
+        device = spec.name if spec else re.sub(r"( x\d+)?(, \d+ (ranks|hosts))*$", "", device)
         per_host = self.devices_per_host
-        devices = f"{-(-self.num_devices // per_host)}x{per_host}" if per_host else str(self.num_devices)
-        return f"{algorithm}-{hardware}-{devices}"
+        devices = f"{-(-self.num_devices // per_host)}x{per_host}" if per_host else f"x{self.num_devices}"
+        return slug(f"{device} {links and f'links of {links}'} {devices}")
 
     def __str__(self) -> str:
         hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""
@@ -130,6 +136,16 @@ class Training:
         return self.recipe.workload.source
 
     @property
+    def model(self) -> str:
+        """Name of the model that it trains for."""
+        return named_model(self.recipe)
+
+    @property
+    def registered_model(self) -> str:
+        """Name of the model's versions for its topology in MLflow: `dreamshard.ads.h100-x8`."""
+        return f"{PREFIX}{self.model}.{self.topology.label}"
+
+    @property
     def is_fixed(self) -> bool:
         """Whether it learns one model, so that no table is held out."""
         return self.recipe.tasks.mode == "fixed"
@@ -149,6 +165,8 @@ class Training:
         """What tells it from other trainings, as columns of the view `versions`."""
         tasks = self.recipe.tasks
         return {
+            "model": self.model,
+            "algorithm": self.recipe.training.algorithm,
             "source": self.source,
             "dataset_version": self.dataset,
             "tables_per_task": "all" if self.is_fixed else str(tasks.tables_per_task),
@@ -164,12 +182,16 @@ class Training:
         }
 
     @cached_property
-    def setting(self) -> tuple[Any, ...]:
-        """Everything besides its tables that a placer depends on: trainings of one setting may continue each other."""
-        tasks, measure = self.recipe.tasks, self.testbed.measure
-        size = None if self.is_fixed else tasks.tables_per_task
+    def costs_setting(self) -> tuple[Any, ...]:
+        """Everything besides its tables that its costs depend on, and its algorithm: trainings alike can share samples."""
+        tasks, measure, algorithm = self.recipe.tasks, self.testbed.measure, self.recipe.training.algorithm
         step = (tasks.precision, tasks.optimizer, self.testbed.batch_size)
-        return (self.topology, size, *step, measure.warmups, measure.repeats, measure.rounds)
+        return (algorithm, self.topology, *step, measure.warmups, measure.repeats, measure.rounds)
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """Everything besides the tables' state that a placer depends on: trainings of one setting may continue each other."""
+        return (self.model, None if self.is_fixed else self.recipe.tasks.tables_per_task, *self.costs_setting)
 
     def to_json(self) -> str:
         """As JSON."""
@@ -182,6 +204,22 @@ class Training:
 
 
 _JSON = TypeAdapter(Training)
+
+
+def named_model(recipe: Recipe) -> str:
+    """The name of a recipe's model."""
+    return recipe.model or model_name(recipe.workload.source)
+
+
+def model_name(source: str) -> str:
+    """The name of a model that is not given: the last part of its source, such as `ads` of `s3://bucket/ads.csv`."""
+    label = source_label(source)
+    return slug(label if ":" in label else label.partition(".")[0])
+
+
+def slug(text: str) -> str:
+    """A text as part of a name: small letters, digits and single hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def source_label(source: str) -> str:

@@ -4,6 +4,6 @@
     python -m tests.baseline --write   freezes the figures of this version
 
 `tables.parquet`, `tasks.json` and `placers/` are inputs: they stay as they are, whatever draws tables or trains networks
-later, unless networks change their form. `figures.json` holds the frozen figures. Only `adapter.py` knows the interfaces of
+later, unless networks change their form. `figures.json` holds the frozen figures. Only `figures.py` knows the interfaces of
 the package.
 """

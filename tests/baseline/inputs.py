@@ -1,7 +1,7 @@
 """The frozen tasks: Meta's 2021 and 2022 tables with dim 16 or mixed dims, and MLPerf's DLRM-DCNv2."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,9 @@ class Case:
 def pool(name: str) -> Tables:
     """The tables of one pool: `dim16-train`, `dim16-test`, `mixed-train`, `mixed-test` or `mlperf`."""
     columns = pq.read_table(HERE / "tables.parquet", filters=[("pool", "=", name)]).to_pydict()
-    return Tables(
-        tuple(columns["name"]),
-        torch.tensor(columns["rows"]),
-        torch.tensor(columns["dim"]),
-        torch.tensor(columns["pooling_factor"]),
-        torch.from_numpy(np.asarray(columns["bins"], np.float64)),
-        torch.tensor(columns["lookups"]),
-        torch.tensor(columns["unique_rows"]),
-    )
+    sizes = [torch.tensor(columns[each]) for each in ("rows", "dim", "pooling_factor")]
+    counts = [torch.tensor(columns[each]) for each in ("lookups", "unique_rows")]
+    return Tables(tuple(columns["name"]), *sizes, torch.from_numpy(np.asarray(columns["bins"], np.float64)), *counts)
 
 
 def cases() -> list[Case]:
@@ -75,14 +69,7 @@ def _case(spec: dict[str, Any]) -> Case:
         given["pinned"] = {name: tuple(devices) for name, devices in given["pinned"].items()}
     if "memory_bytes_of" in given:
         given["memory_bytes_of"] = {int(device): size for device, size in given["memory_bytes_of"].items()}
-    task = PlacementTask(
-        pool(spec["pool"]).select(spec["tables"]),
-        spec["num_devices"],
-        spec["memory_bytes"],
-        spec["precision"],
-        "sgd",
-        spec["name"],
-        spec.get("devices_per_host"),
-        constraints=Constraints(**given),
-    )
+    tables, how = pool(spec["pool"]).select(spec["tables"]), (spec["precision"], "sgd", spec["name"])
+    task = PlacementTask(tables, spec["num_devices"], spec["memory_bytes"], *how, spec.get("devices_per_host"))
+    task = replace(task, constraints=Constraints(**given))
     return Case(task, spec["pool"].removesuffix("-test"), spec.get("hardware", ""), spec.get("current", []))

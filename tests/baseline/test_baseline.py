@@ -7,8 +7,7 @@ import pytest
 
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import baselines
-from tests.baseline.adapter import DIMS, network_placer, trained, true_ms
-from tests.baseline.figures import compute, losses
+from tests.baseline.figures import DIMS, compute, losses, network_placer, trained, true_ms
 from tests.baseline.inputs import HERE, cases, pool, training_tasks
 
 

@@ -10,10 +10,8 @@ A name is a file name without `bench_`, such as `training`, `placing` or `qualit
 import argparse
 import csv
 import importlib
-import inspect
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +27,6 @@ COLUMNS = ("what", "measured", "unit", "bar", "reference", "ratio")
 def names() -> list[str]:
     """The names of all benchmarks, alphabetically."""
     return sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
-
-
-def measured(name: str, quick: bool) -> Iterable[dict[str, Any]]:
-    """The rows of one benchmark."""
-    rows = importlib.import_module(f"tests.benchmarks.bench_{name}").rows
-    return rows(quick=quick) if "quick" in inspect.signature(rows).parameters else rows()
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -53,7 +45,7 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", metavar="name", choices=[*names(), []], help="default: all")
-    parser.add_argument("--quick", action="store_true", help="one seed and fewer tasks, if the benchmark has them")
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer tasks")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     folder = QUICK / "figures" if arguments.quick else DATA
@@ -61,12 +53,11 @@ def main() -> int:
     for name in arguments.names or [name for name in names() if name not in ONLY_BY_NAME]:
         print(f"### {name}\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
         lines, began = [], time.perf_counter()
-        for row in measured(name, arguments.quick):
+        for row in importlib.import_module(f"tests.benchmarks.bench_{name}").rows(arguments.quick):
             lines.append(cells(row))
             print(f"| {' | '.join(lines[-1])} |", flush=True)
-        about = (
-            f"Measured {time.strftime('%Y-%m-%d')} at {source_revision()[:8]} in {time.perf_counter() - began:.0f} s."
-        )
+        when, took = time.strftime("%Y-%m-%d"), time.perf_counter() - began
+        about = f"Measured {when} at {source_revision()[:8]} in {took:.0f} s."
         print(f"\n{about}\n", flush=True)
         with (folder / f"{name}.csv").open("w", newline="") as file:
             file.write(f"# {about}\n")

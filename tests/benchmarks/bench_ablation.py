@@ -16,7 +16,7 @@ out are, one at a time:
 `--quick` has one seed, two tasks of each set, and one law.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -24,18 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dreamshard.cost_model import StructuredCostNetwork
-from dreamshard.placement import Placement
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingAlgorithm, TrainingConfig, with_algorithm
-from tests.benchmarks.bench_paper_table import pool_of
-from tests.benchmarks.gains import Costs, gain_over
-from tests.benchmarks.measuring import Row, law_state, row
-from tests.benchmarks.pools import ALL_DIMS, TRAINED, Size, repeated, tasks
-from tests.helpers.laws import LAWS, NOISE, UNSEEN, Law
+from tests.benchmarks.gains import Costs
+from tests.benchmarks.measuring import Place, Row, law_state, relative, true_ms
+from tests.benchmarks.pools import ALL_DIMS, TRAINED, Size, pool_of, repeated, tasks
+from tests.helpers.laws import LAWS, NOISE, UNSEEN
 
 COUNTS = {TRAINED: 10, Size(200, 8): 5, Size(800, 128): 2}
 JUDGED = ((TRAINED, Size(200, 8)), (Size(800, 128),))
@@ -45,7 +41,7 @@ NOISY = 0.1
 class NoPolicy(TrainingAlgorithm):
     """The policy stays untrained."""
 
-    def improve(self, state: Any, tasks: Sequence[PlacementTask]) -> Any:
+    def improve(self, state: Any, tasks: Sequence[Any]) -> Any:
         state.iteration += 1
 
 
@@ -57,7 +53,6 @@ class NoSteps(StructuredCostNetwork):
         return amounts, 0 * steps, reuses
 
 
-Place = Callable[[PlacementTask], Placement]
 ALL = "all parts"
 DEFAULT, PAPER = TrainingConfig(), replace(with_algorithm(TrainingConfig(), "paper"), exploration=0.5)
 
@@ -73,18 +68,11 @@ class Part(NamedTuple):
 
 PARTS = (
     Part(
-        {
-            ALL: "searching",
-            "search: policy alone": "policy",
-            "search: greedy": "greedy",
-            "search: NeuroShard's": "neuroshard",
-        },
+        {ALL: "searching"} | {f"search: {what}": what for what in ("policy", "greedy", "neuroshard")},
         TrainingAlgorithm(),
     ),
     Part(
-        {"structured network: policy alone": "policy", "structured network: NeuroShard's search": "neuroshard"},
-        TRAINING_ALGORITHMS["paper"],
-        PAPER,
+        {f"structured network: {what}": what for what in ("policy", "neuroshard")}, TRAINING_ALGORITHMS["paper"], PAPER
     ),
     Part({"policy: random placements": "searching"}, NoPolicy()),
     Part({"policy: lopsided placements": "searching"}, NoPolicy(), TrainingConfig(exploration=1.0)),
@@ -106,7 +94,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
                 drawn = tasks(repeated(pool_of(dims, "validation"), size.tables), size, 2 if quick else count, seed=300)
                 for name, kind in part.placers.items():
                     placers = [_place(kind, part.method.placer(state)) for state in states]
-                    costs = np.array([[_true_ms(law, task, each) for task in drawn] for each in placers])
+                    costs = np.array([true_ms(law, drawn, each) for each in placers])
                     found.setdefault(name, {})[f"{dims} {size}"] = costs
         with_all = found.pop(ALL)
         for (name, without), sizes in product(found.items(), JUDGED):
@@ -116,13 +104,9 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 def _judge(name: str, sets: Sequence[str], without: dict[str, Costs], with_all: dict[str, Costs]) -> Row:
     """Each set's costs count relative to its mean with all parts."""
-    costs, reference = (
-        np.concatenate([each[of] / with_all[of].mean() for of in sets], axis=1) for each in (without, with_all)
-    )
-    gain = gain_over(costs, reference)
+    each = (np.concatenate([costs[of] / with_all[of].mean() for of in sets], axis=1) for costs in (without, with_all))
     shown = ", ".join(f"{of} {float(without[of].mean() / with_all[of].mean()):.3f}" for of in sets)
-    interval = f"({1 - gain.high:.3f} to {1 - gain.low:.3f})" if gain.low is not None and gain.high is not None else ""
-    return row(f"{name} {interval}; {shown}", float(costs.mean() / reference.mean()), "")
+    return relative(f"{name}; {shown}", *each)
 
 
 def _place(kind: str, placer: DreamShardPlacer) -> Place:
@@ -134,9 +118,3 @@ def _place(kind: str, placer: DreamShardPlacer) -> Place:
         "neuroshard": NeuroShardPlacer(network, normaliser, columns=False),
     }
     return placers[kind].place
-
-
-def _true_ms(law: Law, task: PlacementTask, place: Place) -> float:
-    placement = place(task)
-    assert not violation(task, placement), f"an illegal placement of {task.name}"
-    return law.true_ms(task, placement)

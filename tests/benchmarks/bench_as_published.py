@@ -18,7 +18,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingConfig, with_algorithm
 from tests.benchmarks.measuring import Row, row
-from tests.benchmarks.pools import halves, meta_tables
+from tests.benchmarks.pools import Size, drawn, halves, meta_tables
 from tests.helpers.neuroshard_law import neuroshard_folder, neuroshard_law
 from tests.helpers.samples import sample_of_phases
 
@@ -40,7 +40,7 @@ def curve(algorithm: Any, seed: int) -> pd.DataFrame:
     """The rounds of a training."""
     config, method = with_algorithm(TrainingConfig(), algorithm), TRAINING_ALGORITHMS[algorithm]
     law, (pool, unseen) = neuroshard_law(neuroshard_folder(), wider=True), pools()
-    tasks, held_out, samples, found = drawn(pool, 50, 0), drawn(unseen, 20, 1), [], []
+    tasks, held_out, samples, found = drawn_tasks(pool, 50, 0), drawn_tasks(unseen, 20, 1), [], []
     state: Any = method.start(pool, config, seed)
     for number in range(config.iterations):
         for task, placement in method.propose(state, tasks):
@@ -61,8 +61,7 @@ def pools() -> tuple[Tables, Tables]:
     return halves(tables.select(((tables.rows * tables.dim < 2**29) & (tables.lookups > 0)).nonzero()[:, 0]), 0)
 
 
-def drawn(pool: Tables, count: int, seed: int) -> list[PlacementTask]:
+def drawn_tasks(pool: Tables, count: int, seed: int) -> list[PlacementTask]:
     """Seeded tasks of distinct tables."""
-    generator = torch.Generator().manual_seed(seed)
-    chosen = [torch.randperm(len(pool), generator=generator)[:20] for _ in range(count)]
-    return [PlacementTask(pool.select(each), 4, 4 * 2**30, name=f"task-{i:03}") for i, each in enumerate(chosen)]
+    found = enumerate(drawn(pool, Size(20, 4), count, seed))
+    return [PlacementTask(own, 4, 4 * 2**30, name=f"task-{i:03}") for i, own in found]

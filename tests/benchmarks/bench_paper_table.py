@@ -15,16 +15,14 @@ tables of RESULTS. Both are in `tests/benchmarks/data`, or in `.benchmarks` with
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
-
-import torch
+from typing import Any
 
 from dreamshard.cost_model.exchanges import exchanges_for
-from dreamshard.tables import Tables, concatenate
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.contest import DATA, QUICK, Contest, measured, results, summarised, tables
 from tests.benchmarks.measuring import Row
-from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, halves, meta_tables, repeated
+from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, Split, drawn, pool_of, repeated
 from tests.helpers.laws import SIMULATED, LawTestbed
 
 TRAINED, LARGE = (Size(200, 8), Size(50, 4)), Size(800, 128)
@@ -34,8 +32,6 @@ AS_TRAINED = ("rnn", "neuroshard_columns", "torchrec_planner_columns")
 _TRAINING_SEED, _PLACED_SEED = 5, 200
 _PAPER_BYTES = 5 * 2**30  # memory of a device in the paper (its section 4.1)
 _EVEN_SHARE, _LARGEST = 1.5, 1.2  # of a device's memory, if 5 GiB hold less than these
-
-Split = Literal["train", "validation", "test"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +73,10 @@ def cells(quick: bool) -> list[Cell]:
 def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     """Train every placer of a cell, and place all of its tasks, except the sizes and placers that are `known`."""
     pool, testbed = pool_of(cell.dims, "train"), LawTestbed(SIMULATED, cell.seed)
-    drawn = draw_tasks(pool, f"{cell.dims}-train", cell.trained, 50, _TRAINING_SEED)
-    designed = exchanges_for(drawn, BATCH, [size.devices for size in cell.placed])
+    tasks = draw_tasks(pool, f"{cell.dims}-train", cell.trained, 50, _TRAINING_SEED)
+    designed = exchanges_for(tasks, BATCH, [size.devices for size in cell.placed])
     exchanges = [testbed.measure_exchange(each) for each in designed]
-    makers = Contest(pool, drawn, testbed, exchanges, cell.seed, cell.measurements).makers()
+    makers = Contest(pool, tasks, testbed, exchanges, cell.seed, cell.measurements).makers()
     found, about = [], {"dims": cell.dims, "trained": str(cell.trained), "seed": cell.seed}
     for size in cell.placed:
         count, unseen = cell.num_tasks or (30 if size.tables <= 100 else 10), pool_of(cell.dims, cell.split)
@@ -91,25 +87,15 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     return found
 
 
-def pool_of(dims: Dims, split: Split) -> Tables:
-    """The tables of one part; no two parts share any."""
-    train, rest = halves(meta_tables("meta-dlrm-2021", dims), seed=0)
-    if split == "train":
-        return train
-    validation, test = halves(rest, seed=1)
-    return validation if split == "validation" else concatenate([test, meta_tables("meta-dlrm-2022", dims)])
-
-
 def draw_tasks(pool: Tables, name: str, size: Size, count: int, seed: int) -> list[PlacementTask]:
     """Seeded tasks of distinct tables; if the pool has too few, it is repeated under other names.
 
     Devices have the paper's 5 GiB, or more if a legal placement would otherwise hardly exist.
     """
-    pool, generator, drawn = repeated(pool, size.tables), torch.Generator().manual_seed(seed), []
-    for number in range(count):
-        own = pool.select(torch.randperm(len(pool), generator=generator)[: size.tables])
+    found = []
+    for number, own in enumerate(drawn(repeated(pool, size.tables), size, count, seed)):
         table_bytes = PlacementTask(own, 1, 0, "fp16").table_bytes.double()
         needed = max(_EVEN_SHARE * float(table_bytes.sum()) / size.devices, _LARGEST * float(table_bytes.max()))
         memory_bytes = max(_PAPER_BYTES, int(needed))
-        drawn.append(PlacementTask(own, size.devices, memory_bytes, "fp16", "sgd", f"{name}-{size}-{number:03}"))
-    return drawn
+        found.append(PlacementTask(own, size.devices, memory_bytes, "fp16", "sgd", f"{name}-{size}-{number:03}"))
+    return found

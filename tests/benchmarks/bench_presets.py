@@ -100,8 +100,7 @@ def kernel_times() -> dict[tuple[str, str], list[tuple[float, float]]]:
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for path in sorted(TIMES.parent.glob("tbe*.csv")):  # and those of `tests.gpu.check`
         for given in csv.DictReader(path.read_text().splitlines()):
-            kind = kind_of(given)
-            if kind is not None:
+            if kind := kind_of(given):
                 predicted_us = 1e6 * predicted_s(given, PRESETS[TAKEN_FOR.get(given["gpu"], given["gpu"])])
                 found.setdefault((given["gpu"], kind), []).append((predicted_us, float(given["time_us"])))
     return found
@@ -112,15 +111,15 @@ def trace_rows(path: Path) -> Iterator[Row]:
     spec, tables, batch_size = PRESETS["a100-40gb"], tables_of(TRACED), int(TRACED["B"])
     sums = table_loads(tables, batch_size, "fp32", "rowwise_adagrad").sum(dim=0).numpy()
     with gzip.open(path) as file:
-        kernels = [
-            (each["name"], each["dur"]) for each in json.load(file)["traceEvents"] if each.get("cat") == "kernel"
-        ]
+        events = json.load(file)["traceEvents"]
+    kernels = [(each["name"], each["dur"]) for each in events if each.get("cat") == "kernel"]
     steps = sum("codegen_forward_unweighted" in name for name, _ in kernels)
     for kind, (predict, pattern) in KERNELS.items():
         measured_us = sum(duration for name, duration in kernels if re.search(pattern, name)) / steps
         predicted_us = 1e6 * predict(roofline.figures_of(spec, batch_size), sums)
-        text = f"A100 trace, {kind}: {measured_us:.0f} us a step, predicted / measured"
-        yield row(text, predicted_us / measured_us, "")
+        yield row(
+            f"A100 trace, {kind}: {measured_us:.0f} us a step, predicted / measured", predicted_us / measured_us, ""
+        )
 
 
 def law_rows(law: NeuroShardLaw) -> Iterator[Row]:
@@ -138,9 +137,8 @@ def law_rows(law: NeuroShardLaw) -> Iterator[Row]:
         devices += [drawn[device == d].tolist() for d in range(DEVICES)]
     inside = [each for each in devices if 0 < len(each) <= 15 and num_bytes[each].sum() <= MOST_BYTES]
     law_ms = np.array([sum(law.compute_ms(theirs[each].sum(axis=0))) for each in inside])
-    ours_ms = 1e3 * roofline.operators_s(
-        roofline.figures_of(RTX2080TI, BATCH), np.stack([ours[each].sum(axis=0) for each in inside])
-    ).sum(axis=1)
+    sums = np.stack([ours[each].sum(axis=0) for each in inside])
+    ours_ms = 1e3 * roofline.operators_s(roofline.figures_of(RTX2080TI, BATCH), sums).sum(axis=1)
     alone = np.array([len(each) == 1 for each in inside])
     for name, part in (("devices", ~alone), ("single tables", alone & (law_ms > 0))):
         yield agreement(f"law of four GPUs, {name}", ours_ms[part], law_ms[part])
@@ -154,8 +152,8 @@ def placing_rows(law: NeuroShardLaw, dims: Dims, size: Size, quick: bool) -> Ite
     """Savings over the heuristic that is best on these tasks, by the preset alone and by annealing on the law."""
     tasks = draw_tasks(Cell(0, quick).pools()[1], size, 4 if quick else 8, seed=200)
     if dims == "dim16":
-        narrow = [replace(each.tables, dim=torch.full_like(each.tables.dim, 16)) for each in tasks]
-        tasks = [replace(each, tables=tables) for each, tables in zip(tasks, narrow, strict=True)]
+        narrow = torch.full((size.tables,), 16)
+        tasks = [replace(each, tables=replace(each.tables, dim=narrow)) for each in tasks]
     placers = baselines() | {"prior": RooflinePlacer(RTX2080TI, columns=False)}
     costs = {name: fmean(law.true_ms(each, placer.place(each)) for each in tasks) for name, placer in placers.items()}
     least_ms, placed_ms = fmean(annealed_ms(law, each, MOVES) for each in tasks), costs.pop("prior")
@@ -221,15 +219,10 @@ def tables_of(given: Mapping[str, str]) -> Tables:
     power = POWER if "avg distinct rows" in notes else 0.0
     found = np.stack([_expected_rows(int(size), total, power) for size, total in zip(rows_of, lookups, strict=True)])
     unique = found.sum(axis=1)
-    return Tables(
-        tuple(f"table-{index}" for index in range(count)),
-        torch.tensor(rows_of).long(),
-        torch.tensor(dims).long(),
-        torch.tensor(pooling, dtype=torch.float64),
-        torch.from_numpy(found / unique[:, None]).float(),
-        torch.tensor(lookups).round().long(),
-        torch.from_numpy(unique).round().long(),
-    )
+    sizes, factors = torch.tensor([rows_of, dims]).long(), torch.tensor(pooling, dtype=torch.float64)
+    counts = (each.round().long() for each in (torch.tensor(lookups), torch.from_numpy(unique)))
+    names, bins = tuple(f"table-{index}" for index in range(count)), torch.from_numpy(found / unique[:, None]).float()
+    return Tables(names, *sizes, factors, bins, *counts)
 
 
 def _repeated(text: str, count: int) -> list[float]:
@@ -251,10 +244,7 @@ def _expected_rows(size: int, lookups: float, power: float) -> np.ndarray:
 
 def left_out_errors(sizes: np.ndarray, times_us: np.ndarray) -> Sequence[float]:
     """Relative error of each size, by the curve through the others."""
-    errors = []
-    for size, time_us in zip(sizes, times_us, strict=True):
-        others = sizes != size
-        curve = fit_link_curve(np.array([2]), sizes[others], times_us[None, others], 2)
-        seconds = float(curve_s(curve, torch.tensor(float(size), dtype=torch.float64)))
-        errors.append(abs(1e6 * seconds / time_us - 1))
-    return errors
+    keep = [sizes != size for size in sizes]
+    curves = [fit_link_curve(np.array([2]), sizes[others], times_us[None, others], 2) for others in keep]
+    found = [float(curve_s(curve, torch.tensor(size).double())) for curve, size in zip(curves, sizes, strict=True)]
+    return np.abs(1e6 * np.array(found) / times_us - 1).tolist()

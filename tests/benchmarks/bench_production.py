@@ -57,9 +57,8 @@ def meta_plan() -> tuple[PlacementTask, Placement]:
     listed = pd.read_csv(bundled_lists()["meta-production-2026"])
     listed = listed[listed.output == "pooled"]
     tables = fill_missing_columns(check_records({each["name"]: each for each in listed[COLUMNS].to_dict("records")}))
-    task = PlacementTask(
-        tables, DEVICES, MEMORY_BYTES, "fp16", "rowwise_adagrad", "production", PER_HOST, DEVICES * SAMPLES
-    )
+    how = "fp16", "rowwise_adagrad", "production", PER_HOST, DEVICES * SAMPLES
+    task = PlacementTask(tables, DEVICES, MEMORY_BYTES, *how)
     shardings = []
     for dim, width, ranks in zip(listed.dim, listed.shard_dim, listed.ranks, strict=True):
         columns = tuple((start, min(start + width, dim)) for start in range(0, dim, width))

@@ -84,21 +84,14 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
         samples.append(testbed.measure(replace(task, batch_size=BATCH), current))
         if count > PROFILES[2] and (count not in PROFILES or is_large):
             continue
-        spec, refits = (
-            PRESETS["v100" if cell.prior == "none" else cell.prior],
-            0 if is_large or cell.prior == "none" else 8,
-        )
-        learned = learn(samples, spec, prior_devices=0.0 if cell.prior == "none" else PRIOR_DEVICES, refits=refits)
+        has_prior = cell.prior != "none"
+        spec, refits = PRESETS[cell.prior if has_prior else "v100"], 8 if has_prior and not is_large else 0
+        learned = learn(samples, spec, prior_devices=PRIOR_DEVICES * has_prior, refits=refits)
         planned = replace(learned.placer, columns=False).place(task)
         held = np.nan
         if refits:
             saving = learned.saving(task, current, planned)
-            true = 1 - _slowest_ms(law, task, planned) / _slowest_ms(law, task, current)
-            held = float(saving.low <= true <= saving.high)
+            after_ms, before_ms = (law.phases_ms(task, each).sum(dim=1).max() for each in (planned, current))
+            held = float(saving.low <= 1 - after_ms / before_ms <= saving.high)  # as a profile shows it: without waits
         yield facts | {"profiles": count, "ratio": law.true_ms(task, planned) / best_ms, "is_held": held}
         current = planned
-
-
-def _slowest_ms(law: Law, task: PlacementTask, placement: Any) -> float:
-    """As a profile shows it: without waits."""
-    return float(law.phases_ms(task, placement).sum(dim=1).max())

@@ -35,9 +35,8 @@ def gain_over(costs: Costs, reference: Costs, *, nested: bool = False) -> Gain:
         return Gain(mean=None, low=None, high=None)
     logs, generator, (seeds, tasks) = np.log(reference / costs), np.random.default_rng(0), costs.shape
     of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _DRAWS)[:, :, None]  # [N, S, 1]
-    of_tasks = generator.multinomial(
-        tasks, np.full(tasks, 1 / tasks), (_DRAWS, seeds if nested else 1)
-    )  # [N, S or 1, T]
+    times = _DRAWS, seeds if nested else 1
+    of_tasks = generator.multinomial(tasks, np.full(tasks, 1 / tasks), times)  # [N, S or 1, T]
     drawn = (of_seeds * of_tasks * logs).sum(axis=(1, 2)) / (seeds * tasks)  # [N]
     low, high = np.quantile(drawn, (0.025, 0.975))
     mean, low, high = (float(-np.expm1(-each)) for each in (logs.mean(), low, high))

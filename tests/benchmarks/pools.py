@@ -14,10 +14,9 @@ from dreamshard.workloads.workload import mixed_dims
 
 Dims = Literal["dim16", "mixed"]
 Memory = Literal["generous", "tight"]
-
+Split = Literal["train", "validation", "test"]
 BATCH = 65_536
 """Samples of a step, as in the paper."""
-
 ALL_DIMS: tuple[Dims, ...] = ("dim16", "mixed")
 
 
@@ -43,22 +42,18 @@ def meta_tables(source: str, dims: Dims) -> Tables:
     drawn = mixed_dims(np.random.default_rng([0, 1]).random(len(unique)))
     means = np.array([2**j // 2 + 1 + (1 - law[:-1]).sum() for j, law in enumerate(tables.laws)])  # counts in each bin
     lookups = np.maximum(np.rint(tables.rows_by_bin @ means).astype(np.int64), unique)
-    return Tables(
-        tuple(f"{source}/t{t:04}" for t in range(len(unique))),
-        torch.from_numpy(tables.rows),
-        torch.from_numpy(np.full(len(unique), 16) if dims == "dim16" else drawn),
-        torch.from_numpy(lookups / tables.batch_size),
-        torch.from_numpy(tables.rows_by_bin / np.maximum(unique, 1)[:, None]),
-        torch.from_numpy(lookups),
-        torch.from_numpy(unique),
-    )
+    sizes = tables.rows, np.full(len(unique), 16) if dims == "dim16" else drawn, lookups / tables.batch_size
+    columns = *sizes, tables.rows_by_bin / np.maximum(unique, 1)[:, None], lookups, unique
+    return Tables(tuple(f"{source}/t{t:04}" for t in range(len(unique))), *map(torch.from_numpy, columns))
 
 
-@cache
-def pools(dims: Dims) -> tuple[Tables, Tables]:
-    """Training tables (half of the 2021 data set) and unseen tables (its other half and the 2022 data set)."""
-    train, test = halves(meta_tables("meta-dlrm-2021", dims), seed=0)
-    return train, concatenate([test, meta_tables("meta-dlrm-2022", dims)])
+def pool_of(dims: Dims, split: Split) -> Tables:
+    """Half of the 2021 tables to train on, a quarter for choices, or the last quarter and all 2022 tables as the test."""
+    train, rest = halves(meta_tables("meta-dlrm-2021", dims), seed=0)
+    if split == "train":
+        return train
+    validation, test = halves(rest, seed=1)
+    return validation if split == "validation" else concatenate([test, meta_tables("meta-dlrm-2022", dims)])
 
 
 def halves(pool: Tables, seed: int) -> tuple[Tables, Tables]:
@@ -72,12 +67,17 @@ def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "gen
 
     A device always has room for slightly more than the largest table, so that a legal placement exists.
     """
+    names = [f"{size}-{memory}-{seed}-{i:03}" for i in range(count)]
+    return [
+        task_of(own, size.devices, name, memory)
+        for own, name in zip(drawn(pool, size, count, seed), names, strict=True)
+    ]
+
+
+def drawn(pool: Tables, size: Size, count: int, seed: int) -> list[Tables]:
+    """Seeded draws of distinct tables."""
     generator = torch.Generator().manual_seed(seed)
-    found = []
-    for i in range(count):
-        tables = pool.select(torch.randperm(len(pool), generator=generator)[: size.tables])
-        found.append(task_of(tables, size.devices, f"{size}-{memory}-{seed}-{i:03}", memory))
-    return found
+    return [pool.select(torch.randperm(len(pool), generator=generator)[: size.tables]) for _ in range(count)]
 
 
 def task_of(tables: Tables, num_devices: int, name: str, memory: Memory = "generous") -> PlacementTask:

@@ -48,41 +48,23 @@ def test_json_is_read_and_keeps_the_ways_it_does_not_name():
     assert parse("") == Constraints()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pins: {big: 0}",
-        "pin: {bigg: 0}",
-        "pin: {hot: 4}",
-        "exclude_devices: [-1]",
-        "memory_gb: [1, 2, 3]",
-        "reserve_gb: -1",
-        "pin: {big: zero}",
-        "cache: {a: 1.5}",
-        "sharding_types: {hot: by_row}",
-        "pin: {big: 0",
-        "just words",
-        "pin: {big: 0}\npin: {hot: 1}",
-    ],
+WRONG = (
+    "pins: {big: 0} | pin: {bigg: 0} | pin: {hot: 4} | exclude_devices: [-1] | memory_gb: [1, 2, 3] | reserve_gb: -1"
 )
+WRONG += " | pin: {big: zero} | cache: {a: 1.5} | sharding_types: {hot: by_row} | pin: {big: 0}\npin: {hot: 1}"
+CONTRADICTIONS = "{pin: {big: 0}, exclude: {big: 0}} | exclude_devices: [0, 1, 2, 3] | reserve_gb: 1"
+CONTRADICTIONS += " | {apart: [[a, b]], pin: {a: 0, b: 0}} | {apart: [[a, b, c, d, big]]}"
+CONTRADICTIONS += " | {together: [[a, b]], apart: [[a, b, c]]} | {together: [[a, b]], pin: {a: 0, b: 1}}"
+CONTRADICTIONS += " | {together: [[a, hot]], sharding_types: {hot: data_parallel}}"
+
+
+@pytest.mark.parametrize("text", WRONG.split(" | "))
 def test_what_is_wrong_is_refused_with_the_reason(text):
     with pytest.raises(ValueError):
         parse(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{pin: {big: 0}, exclude: {big: 0}}",
-        "exclude_devices: [0, 1, 2, 3]",
-        "reserve_gb: 1",
-        "{apart: [[a, b]], pin: {a: 0, b: 0}}",
-        "{apart: [[a, b, c, d, big]]}",
-        "{together: [[a, b]], apart: [[a, b, c]]}",
-        "{together: [[a, b]], pin: {a: 0, b: 1}}",
-        "{together: [[a, hot]], sharding_types: {hot: data_parallel}}",
-    ],
-)
+@pytest.mark.parametrize("text", CONTRADICTIONS.split(" | "))
 def test_a_task_refuses_constraints_that_contradict_one_another(text):
     PlacementTask(tables_of([10]), 4, 2**20, constraints=Constraints(pinned={"elsewhere": ()}))
     with pytest.raises(ValueError):

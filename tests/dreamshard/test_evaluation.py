@@ -46,65 +46,61 @@ class Recorder:
         self.order = []
         self.references = 0
 
-    def __call__(self, task, placement, number, *, repeat, is_reference):
-        self.references += is_reference
+    def __call__(self, task, placement, number, *, reference):
+        self.references += reference > 0
         self.order.append((task.name, tuple(placement.device.tolist())))
         return sample_of(task, placement, [float(len(self.order)), 0.0], hardware="Xeon")
 
 
 TASKS = [task_of([1, 1], 2, 1, name="one"), task_of([1, 1], 2, 1, name="two")]
+SIX = [task_of([1, 1], 2, 1, name=f"task-{n}") for n in range(6)]
 PLACERS = {"left": Fixed("left", (0, 1)), "right": Fixed("right", (1, 0))}
 
 
-def run(measure, placers=PLACERS, tasks=TASKS, repeats=3, seed=0, **options):
+def run(measure, placers=PLACERS, tasks=TASKS, seed=0, **options):
     """An evaluation in which 7 ms are predicted of every placement."""
     costs = DeviceCosts(torch.tensor([[7.0, 0.0, 0.0, 0.0]]))
-    parts, limits = [(placers, tasks, repeats)], RoundLimits(most=2, tolerance=0.0)
-    return evaluate(parts, measure, predict=lambda *_: costs, limits=limits, seed=seed, **options)
+    limits = RoundLimits(most=2, tolerance=0.0)
+    return evaluate(placers, tasks, measure, predict=lambda *_: costs, limits=limits, seed=seed, **options)
 
 
-def row(placer, task, *repeats_ms, predicted_ms=1.0, device=(0, 1), tables=None, dim=4):
+def row(placer, task, overall_ms, predicted_ms=1.0, device=(0, 1), tables=None, dim=4):
     """One placer on the task of that name, whose two tables are named after it unless `tables` names them."""
     of = PlacementTask(tables_of([1, 1], dim, names=tables or (f"{task}0", f"{task}1")), 2, 2 * ROW_BYTES, name=task)
     costs = DeviceCosts(torch.zeros(2, 4))
-    return EvaluationRow(placer, of, Placement.whole(device, 2), repeats_ms, predicted_ms, 1.0, costs)
+    return EvaluationRow(placer, of, Placement.whole(device, 2), overall_ms, predicted_ms, 1.0, costs)
 
 
 def test_the_placements_of_a_task_are_measured_next_to_each_other():
     first, again, other = Recorder(), Recorder(), Recorder()
     for measure, seed in ((first, 0), (again, 0), (other, 1)):
-        run(measure, repeats=6, seed=seed)
-    rounds = [tuple(first.order[i : i + 2]) for i in range(0, 48, 2)]
-    assert [{task for task, _ in each} for each in rounds] == [{"one"}] * 12 + [{"two"}] * 12
+        run(measure, tasks=SIX, seed=seed)
+    rounds = [tuple(first.order[i : i + 2]) for i in range(0, 24, 2)]
+    assert [{task for task, _ in each} for each in rounds] == [{task.name} for task in SIX for _ in range(2)]
     assert all({device for _, device in each} == {(0, 1), (1, 0)} for each in rounds)
-    assert len(set(rounds[:12])) > 1
+    assert len({tuple(device for _, device in each) for each in rounds}) > 1
     assert first.order == again.order != other.order
 
 
-def test_a_row_holds_the_least_round_of_each_repeat_and_the_prediction():
+def test_a_row_holds_the_least_round_and_the_prediction():
     measure = Recorder()
     rows = run(measure)
     assert [(row.placer, row.task.name) for row in rows] == [(p, t) for t in ("one", "two") for p in PLACERS]
     for each in rows:
         key = (each.task.name, tuple(each.placement.device.tolist()))
         measured = [n + 1 for n, seen in enumerate(measure.order) if seen == key]
-        assert each.repeats_ms == tuple(measured[::2]), "the first of two rounds"
+        assert each.overall_ms == measured[0], "the first of two rounds"
         assert float(each.costs.phases_ms[0, 0]) == measured[0]
         assert (each.predicted_ms, each.fits) == (7.0, True)
 
 
-def test_placers_that_agree_share_a_measurement():
-    measure = Recorder()
-    rows = run(measure, placers={**PLACERS, "same": Fixed("same", (0, 1))}, repeats=1)
+def test_placers_that_agree_share_a_measurement_and_a_reference_is_measured_too():
+    measure, placers = Recorder(), {**PLACERS, "same": Fixed("same", (0, 1))}
+    by_name = {row.placer: row.overall_ms for row in run(measure, placers) if row.task.name == "one"}
     assert len(measure.order) == 8
-    by_name = {row.placer: row.repeats_ms for row in rows if row.task.name == "one"}
     assert by_name["same"] == by_name["left"]
-
-
-def test_a_reference_placement_is_measured_with_each_fifth_group():
-    measure = Recorder()
-    run(measure, repeats=6, reference=(TASKS[0], Placement.whole((0, 0), 2)))
-    assert measure.references == 3 * 2, "of groups 0, 5 and 10, two rounds each"
+    run(measure, tasks=SIX * 2, reference=(TASKS[0], Placement.whole((0, 0), 2)))
+    assert measure.references == 3 * 2, "with groups 0, 5 and 10, two rounds each"
 
 
 @pytest.mark.parametrize(
@@ -118,17 +114,14 @@ def test_measuring_starts_after_every_placer_placed_every_task(placers, error):
     assert measure.order == []
 
 
-def test_a_placer_without_room_fails_on_that_task_alone():
-    rows = run(Recorder(), placers={**PLACERS, "other": Fixed("no room")})
+def test_a_placer_without_room_fails_on_that_task_or_is_left_out():
+    placers = {**PLACERS, "other": Fixed("no room")}
+    rows = run(Recorder(), placers)
     fits = {row.task.name: (row.fits, row.placement is None) for row in rows if row.placer == "other"}
     assert fits == {"one": (True, False), "two": (False, True)}
     assert not paired_comparison(rows, "other", "left").fits
     assert prediction_figures(rows)[0] > 0
-
-
-def test_an_optional_placer_without_room_is_left_out():
-    rows = run(Recorder(), placers={**PLACERS, "other": Fixed("no room")}, optional=["other"])
-    assert {row.placer for row in rows} == PLACERS.keys()
+    assert {row.placer for row in run(Recorder(), placers, optional=["other"])} == PLACERS.keys()
 
 
 def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
@@ -147,11 +140,9 @@ def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
 
 def test_a_gain_is_the_median_over_rounds_in_which_both_were_measured():
     slow = [1.0, 1.4, 1.0, 1.3]  # the machine, in each round
-    new = replace(row("new", "a", 9.0), rounds_ms=((9.0, 9.0 * 1.4, 9.0 * 1.5, 9.0 * 1.3),))
-    old = replace(row("old", "a", 10.0, device=(0, 0)), rounds_ms=(tuple(10.0 * each for each in slow),))
+    new = replace(row("new", "a", 9.0), rounds_ms=(9.0, 9.0 * 1.4, 9.0 * 1.5, 9.0 * 1.3))
+    old = replace(row("old", "a", 10.0, device=(0, 0)), rounds_ms=tuple(10.0 * each for each in slow))
     assert paired_comparison([new, old], "new", "old").mean_gain == pytest.approx(0.1), "one burst decides nothing"
-    twice = [replace(each, repeats_ms=each.repeats_ms * 2, rounds_ms=each.rounds_ms * 2) for each in (new, old)]
-    assert paired_comparison(twice, "new", "old").mean_gain == pytest.approx(0.1)
 
 
 def test_tasks_that_share_tables_have_a_larger_error():
@@ -188,26 +179,6 @@ def test_tasks_of_the_same_tables_count_as_one():
     assert other.low is not None
 
 
-def test_repeats_of_one_task_are_paired_by_repeat():
-    rows = [row("new", "model", 9.0, 16.0), row("old", "model", 10.0, 20.0, device=(0, 0))]
-    found = paired_comparison(rows, "new", "old", "repeats")
-    assert found.mean_gain == pytest.approx(1 - 0.72**0.5), (
-        "ratios 0.9 and 0.8, however much the repeats themselves differ"
-    )
-    assert found.low < -0.5 < 0.5 < found.high
-    assert (found.num_tasks, found.num_repeats, found.over) == (1, 2, "repeats")
-    exact = [row("new", "model", 9.0, 9.0), row("old", "model", 10.0, 10.0, device=(0, 0))]
-    assert paired_comparison(exact, "new", "old", "repeats").low is None
-    with pytest.raises(ValueError):
-        paired_comparison([*rows, row("new", "b", 1.0), row("old", "b", 1.0)], "new", "old", "repeats")
-
-
-def test_the_same_placement_on_renamed_devices_saves_nothing():
-    rows = [row("new", "model", 9.0, 9.1), row("old", "model", 10.0, 9.9, device=(1, 0))]
-    found = paired_comparison(rows, "new", "old", "repeats")
-    assert (found.is_same_placement, found.mean_gain, found.low) == (True, 0.0, None)
-
-
 def test_the_best_baseline_is_the_cheapest_rule_of_thumb():
     costs = {"random": (20.0, 30.0, 0.1), "dim_greedy": (10.0, 20.0), "size_greedy": (12.0, 21.0), "dreamshard": (9.0,)}
     rows = [row(placer, task, ms) for placer, own in costs.items() for task, ms in zip("abc", own, strict=False)]
@@ -226,8 +197,8 @@ def test_prediction_error_counts_a_shared_placement_once():
     assert error == pytest.approx((0.1 + 0.5 + 0.6) / 3)
     assert rank == pytest.approx(0.5)  # ranks 2, 1, 3 against 1, 2, 3
     splits = [
-        row("x", "a", 10.0, predicted_ms=11.0, dim=(8, 8)),
-        row("y", "a", 20.0, predicted_ms=10.0, dim=(4, 12)),
+        row(*each, predicted_ms=ms, dim=dim)
+        for *each, ms, dim in (("x", "a", 10.0, 11.0, 8), ("y", "a", 20.0, 10.0, 4))
     ]
     assert prediction_figures(splits)[0] == pytest.approx((0.1 + 0.5) / 2), "two placements on equal devices"
 
@@ -240,7 +211,7 @@ def test_a_placement_that_did_not_fit_loses_to_any_that_did():
 
     devices = {"random": (0, 1, 1), "size_greedy": (0, 1, 1), "dreamshard": (0, 0, 0)}
     placers = {name: Fixed(name, device) for name, device in devices.items()}
-    rows = run(measure, placers, [task_of([1, 2, 3], 2, 10)], repeats=2)
+    rows = run(measure, placers, [task_of([1, 2, 3], 2, 10)])
     assert [row.fits for row in rows] == [True, True, False]
     lost, won = paired_comparison(rows, "dreamshard", "random"), paired_comparison(rows, "random", "dreamshard")
     assert (lost.mean_gain, lost.is_positive, lost.is_significant(), lost.is_worse) == (None, False, False, True)

@@ -1,16 +1,22 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.moving import InUse, MovePrice, Step, moved_bytes, rename_devices, steps, weigh
-from dreamshard.placement import Placement, TableSharding
-from dreamshard.plan import make_plan
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
+from dreamshard.planning import make_plan
 from dreamshard.search import RooflinePlacer
-from dreamshard.shards import Shards
+from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import ROW_BYTES, tables_of, task_of, with_table
+from tests.helpers.tables import ROW_BYTES, device_memory_bytes, pool_of, tables_of, task_of, with_table
+from tests.helpers.trained import learnt_placer
+
+A100 = RooflinePlacer(PRESETS["a100"])
+DEAR = MovePrice(steps_until_next=1, bytes_per_s=1)
+CHEAP = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
 
 
 def placed(task, devices, per_host=None):
@@ -61,16 +67,6 @@ def test_hosts_stay_together_if_a_table_is_spread_over_one():
     assert moved_bytes(steps(task, before, rename_devices(task, mixed, before))) == (8 + 7) * ROW_BYTES
 
 
-def test_tables_on_hosts_move_with_their_host():
-    constraints = replace(ANY_SHARDING)
-    task = replace(task_of([8, 6], num_devices=4, room_rows=20), devices_per_host=2, constraints=constraints)
-    on_host = lambda host: TableSharding("table_row_wise", where=(host,))  # noqa: E731
-    whole = lambda device: TableSharding("table_wise", where=(device,))  # noqa: E731
-    before = Shards.of(task, Placement((on_host(0), whole(1)), 4, 2))
-    after = rename_devices(task, Placement((on_host(1), whole(2)), 4, 2), before)
-    assert after == Placement((on_host(0), whole(1)), 4, 2)
-
-
 @pytest.mark.parametrize(
     ("constraints", "devices"),
     [
@@ -87,7 +83,7 @@ def test_only_devices_alike_by_the_constraints_change_names(constraints, devices
     assert after.device.tolist() == devices
 
 
-def test_new_gone_and_resized_tables_differ_from_the_rest():
+def test_new_gone_and_resized_tables_are_told_from_the_rest():
     old = PlacementTask(tables_of([5, 4, 3], names=["same", "gone", "wider"]), 2, 2**20)
     plan = make_plan(old, placed(old, [0, 1, 1]), "old")
     today = tables_of([5, 3, 2], [4, 8, 4], names=["same", "wider", "new"])
@@ -98,12 +94,7 @@ def test_new_gone_and_resized_tables_differ_from_the_rest():
     first, *loaded = steps(task, current.shards, placed(task, [1, 1, 0]))
     assert first == Step("same", (0, 5), (0, 4), 0, 1, 5 * ROW_BYTES)
     assert [(step.table, step.source, step.target) for step in loaded] == [("wider", None, 1), ("new", None, 0)]
-
-
-def test_a_plan_of_other_tables_or_sizes_is_refused():
-    old = task_of([5], num_devices=2, room_rows=10)
-    plan = make_plan(old, placed(old, [0]), "old")
-    for others in (tables_of([5], prefix="other"), tables_of([5], dim=8)):
+    for others in (tables_of([5], prefix="other"), tables_of([5], dim=8, names=["same"])):
         with pytest.raises(ValueError):
             InUse.of(plan, PlacementTask(others, 2, 2**20))
 
@@ -111,9 +102,129 @@ def test_a_plan_of_other_tables_or_sizes_is_refused():
 def test_other_names_that_cost_more_are_not_taken():
     tables = tables_of([5, 500, 500, 500], dim=64, pooling=[100.0, 5.0, 20.0, 40.0])  # blocks of 2, 2, 1 and 0 rows
     task = PlacementTask(tables, 4, 2**30, constraints=ANY_SHARDING)
-    rows, prior = TableSharding("row_wise"), RooflinePlacer(PRESETS["a100"])
+    rows = TableSharding("row_wise")
     target = with_table(placed(task, [0, 3, 0, 1]), 0, rows)
     current = InUse.of(make_plan(task, with_table(placed(task, [0, 0, 1, 3]), 0, rows), "old"), task)
-    free = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
-    weighed = weigh(task, current, target, prior, free)
-    assert weighed.moved_all.overall_ms <= float(prior.predict(task, target).overall_ms())
+    weighed = weigh(task, current, target, A100, CHEAP)
+    assert weighed.moved_all.overall_ms <= float(A100.predict(task, target).overall_ms())
+
+
+def used(old, devices, task=None) -> InUse:
+    """The plan of an old task, as the task finds it."""
+    return InUse.of(make_plan(old, placed(old, devices), "old"), task or old)
+
+
+def two_devices(num_tables=4, **more):
+    """Alike tables of 100,000 rows, 24.4 MiB each."""
+    return PlacementTask(tables_of([100_000] * num_tables, 64, 20.0), 2, 2**40, **more)
+
+
+def test_a_price_that_no_gain_pays_keeps_the_plan():
+    task = two_devices()
+    dear, cheap = (
+        weigh(task, used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1]), A100, price) for price in (DEAR, CHEAP)
+    )
+    assert dear.chosen == dear.kept
+    assert dear.chosen.moved_bytes == 0
+    assert dear.moved_all.overall_ms < dear.kept.overall_ms
+    assert cheap.chosen.overall_ms == cheap.moved_all.overall_ms
+    assert [point.moved_bytes for point in cheap.curve] == [0, 100_000 * 64 * 4]
+    assert cheap.curve[0].overall_ms > cheap.curve[1].overall_ms
+
+
+def test_an_equally_good_placement_that_moves_less_is_found():
+    task = two_devices(6)
+    current = used(task, [0, 0, 0, 0, 1, 1])  # one table has to move; the new placement swaps two pairs as well
+    target = placed(task, [0, 1, 1, 1, 0, 0])
+    price = MovePrice(steps_until_next=100_000, bytes_per_s=1e9)
+    weighed = weigh(task, current, target, A100, price)
+    assert weighed.chosen.moved_bytes == 100_000 * 64 * 4
+    assert weighed.chosen.overall_ms == pytest.approx(weighed.moved_all.overall_ms)
+
+
+def test_breaking_even_takes_the_steps_that_pay_for_the_move():
+    task = two_devices()
+    current, target = used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1])
+    free = weigh(task, current, target, A100, CHEAP)
+    gain_ms = free.kept.overall_ms - free.chosen.overall_ms
+    moved_ms = 1e3 * free.chosen.moved_bytes / 1e9
+    for factor, stays in ((0.99, True), (1.01, False)):
+        price = MovePrice(steps_until_next=factor * moved_ms / gain_ms, bytes_per_s=1e9)
+        assert (weigh(task, current, target, A100, price).chosen.moved_bytes == 0) == stays
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "count"), [(0, 1e2), (1, 1e4), (2, 1e6)])
+def test_the_choice_is_never_worse_than_both_ends_and_fits(seed, count):
+    loose = PlacementTask(pool_of(14, seed), 4, 2**40)
+    first, second = torch.randint(4, (2, 14), generator=torch.Generator().manual_seed(seed))
+    room = device_memory_bytes(loose.table_bytes, torch.stack([first, second]), 4).max()
+    task = replace(loose, memory_bytes=int(room))
+    current = used(task, first)
+    target = rename_devices(task, placed(task, second), current.shards)
+    price = MovePrice(steps_until_next=count, bytes_per_s=1e9)
+    weighed = weigh(task, current, target, A100, price)
+    totals = [price.total_ms(point.overall_ms, point.moved_bytes) for point in (weighed.kept, weighed.moved_all)]
+    assert price.total_ms(weighed.chosen.overall_ms, weighed.chosen.moved_bytes) <= min(totals)
+    for point in (*weighed.curve, weighed.chosen):
+        assert violation(task, point.placement) == ""
+        assert point.moved_bytes == moved_bytes(steps(task, current.shards, point.placement))
+        assert point.overall_ms == float(A100.predict(task, point.placement).overall_ms())
+
+
+def test_new_tables_cost_no_moves_wherever_they_go():
+    task = two_devices()
+    weighed = weigh(task, used(two_devices(3), [0, 0, 1], task), placed(task, [0, 0, 1, 1]), A100, DEAR)
+    assert weighed.chosen.moved_bytes == 0
+    assert weighed.chosen.placement.tables[3].where == (1,)
+
+
+PINNED, THREE = two_devices(constraints=Constraints(pinned={"t0": (1,)})), replace(two_devices(), num_devices=3)
+CACHED = two_devices(constraints=Constraints(caching=True))
+HELD = Placement.whole([0, 0, 1, 1], 2)
+UNKNOWN = with_table(HELD, 0, TableSharding("table_wise", where=(0,), cached_share=0.5))
+
+
+@pytest.mark.parametrize(
+    ("task", "held", "target", "by", "why"),
+    [
+        (PINNED, HELD, [1, 0, 1, 1], lambda: A100, "table 't0' has a shard on device 0, which it may not use"),
+        (THREE, HELD, [0, 0, 1, 2], lambda: A100, "it is for 2 devices"),
+        (CACHED, UNKNOWN, [0, 0, 1, 1], learnt_placer, "its cost is not known"),
+    ],
+    ids=["a new constraint", "other devices", "a cost that is not known"],
+)
+def test_a_plan_that_cannot_be_kept_is_left_with_the_reason(task, held, target, by, why):
+    current = InUse.of(make_plan(replace(task, num_devices=2, constraints=CACHED.constraints), held, "old"), task)
+    weighed = weigh(task, current, placed(task, target), by(), DEAR)
+    assert (weighed.kept, weighed.chosen) == (None, weighed.moved_all)
+    assert why in weighed.why_not_kept
+
+
+def test_ways_to_shard_change_on_the_way_too():
+    anything = Constraints(sharding_types=SHARDING_TYPES)
+    tables = tables_of([2_000_000, 2000, 2000, 2000], [64, 64, 64, 64], [40.0, 5.0, 5.0, 5.0])
+    task = PlacementTask(tables, 4, 2**40, constraints=anything)
+    rows = TableSharding("row_wise")
+    target = with_table(placed(task, [0, 1, 2, 3]), 0, rows)
+    current = used(task, [0, 1, 1, 1])
+    assert weigh(task, current, target, A100, DEAR).chosen.moved_bytes == 0
+    weighed = weigh(task, current, target, A100, CHEAP)
+    assert weighed.chosen.placement.tables[0] == rows
+    assert weighed.chosen.overall_ms < weighed.kept.overall_ms
+
+
+def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
+    anything = Constraints(sharding_types=SHARDING_TYPES)
+    tables = tables_of([2_000_000, 2000], 64, [40.0, 5.0])
+    on_host = TableSharding("table_row_wise", where=(1,))
+    whole = TableSharding("table_wise", where=(0,))
+    old = PlacementTask(tables, 4, 2**40, devices_per_host=2, constraints=anything)
+    plan = make_plan(old, Placement((on_host, whole), 4, 2), "old")
+    unsaid = replace(old, devices_per_host=None)  # the hardware has four per host
+    wider = Placement((replace(on_host, where=(0,)), whole), 4, 4)
+    weighed = weigh(unsaid, InUse.of(plan, unsaid), wider, A100, DEAR)
+    assert weighed.why_not_kept == "it spreads rows over hosts of 2 devices"
+    assert weighed.chosen == weighed.moved_all
+    same = Placement((replace(on_host, where=(0,)), whole), 4, 2)
+    assert weigh(old, InUse.of(plan, old), same, A100, DEAR).chosen.moved_bytes == 0

@@ -1,12 +1,15 @@
+import math
+
 import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
+from dreamshard.costs import DeviceCosts
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
-from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
-from tests.helpers.tables import ROW_BYTES, tables_of, with_table
+from tests.helpers.samples import sample_of
+from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, ROW_BYTES, sharded_task, tables_of, task_of, with_table
 
 
 def test_every_shard_has_its_rows_lookups_and_memory():
@@ -52,25 +55,27 @@ def test_what_violates_a_constraint_is_named(changed, text):
 def test_columns_and_rows_are_covered_once():
     for parts in (1, 2, 3):
         assert [end - start for start, end in even_columns(24, parts)] == [24 // parts] * parts
-    assert row_blocks(10, 4) == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert row_blocks(2, 4)[2:] == [(2, 2), (2, 2)]
+    blocks = {rows: [each[1] for each in TableSharding("row_wise").blocks(rows, 4, 4, 4)] for rows in (10, 2)}
+    assert blocks == {10: [(0, 3), (3, 6), (6, 9), (9, 10)], 2: [(0, 1), (1, 2), (2, 2), (2, 2)]}
+
+
+HALVES = TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1))
 
 
 def test_a_legal_placement_fits_its_task_and_every_device():
-    task = PlacementTask(tables_of([5, 3, 2], dim=4), 2, 7 * ROW_BYTES)
-    assert violation(task, Placement.whole([0, 1, 0], 2)) == ""  # filled to the last byte
+    task, full = PlacementTask(tables_of([5, 3, 2], dim=4), 2, 7 * ROW_BYTES), Placement.whole([0, 1, 0], 2)
+    assert violation(task, full) == ""  # filled to the last byte
     assert "device 0 would hold" in violation(task, Placement.whole([0, 0, 1], 2))
     assert "of 2 tables" in violation(task, Placement.whole([0, 1], 2))
     assert "on 3 devices" in violation(task, Placement.whole([0, 1, 0], 3))
-    halves = TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1))
-    assert "8 columns of 't0', which has 4" in violation(task, with_table(Placement.whole([0, 1, 0], 2), 0, halves))
+    assert "8 columns of 't0', which has 4" in violation(task, with_table(full, 0, HALVES))
 
 
 def test_whole_tables_have_a_device_each_and_others_have_none():
     placement = Placement.whole(torch.tensor([1, 0, 1]), 2)
     assert placement.is_whole
     assert placement.device.tolist() == [1, 0, 1]
-    split = with_table(placement, 0, TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)))
+    split = with_table(placement, 0, HALVES)
     assert not split.is_whole
     with pytest.raises(ValueError):
         split.device  # noqa: B018
@@ -92,3 +97,33 @@ def test_whole_tables_have_a_device_each_and_others_have_none():
 def test_columns_and_places_must_be_those_of_the_way_to_shard(sharding_type, columns, where):
     with pytest.raises(ValueError):
         TableSharding(sharding_type, columns, where)
+
+
+def test_tables_and_column_shards_are_selected_in_order():
+    tables = tables_of([10, 20], dim=[8, 16])
+    assert tables.select([1, 0]).names == ("t1", "t0")
+    shards = tables.named(["t1", "t0", "t1"], [[0, 4], [0, 8], [4, 16]])
+    assert shards.labels == ["t1[0:4]", "t0", "t1[4:16]"]
+    assert (shards.rows.tolist(), shards.dim.tolist()) == ([20, 10, 20], [4, 8, 12])
+    assert tables.dim.tolist() == [8, 16], "the pool keeps its dims"
+
+
+@pytest.mark.parametrize("wrong", [{"rows": [0]}, {"rows": [5], "dim": [6]}, {"rows": [5], "pooling": [-1.0]}])
+def test_wrong_figures_are_refused(wrong):
+    with pytest.raises(ValueError):
+        tables_of(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
+def test_a_sample_that_is_no_time_is_refused(wrong):
+    with pytest.raises(ValueError):
+        sample_of(task_of([1, 1], 2, 10), Placement.whole([0, 1], 2), [1.0, wrong])
+
+
+def test_of_devices_as_slow_one_will_be_slower_than_predicted():
+    phases_ms = torch.tensor([[[4.0, 1, 1, 4]] * 2, [[4.0, 1, 1, 4], [0.0] * 4], [[4.0, 1, 1, 4], [4.0, 1, 1, 2]]])
+    both = 10 * (1 + 0.05 / math.sqrt(math.pi))  # the mean of the larger of two normal draws
+    costs = DeviceCosts(phases_ms, spread=0.05).overall_ms().tolist()
+    assert costs[:2] == pytest.approx([both, 10], rel=1e-3)
+    assert 10 < costs[2] < both
+    assert DeviceCosts(phases_ms).overall_ms().tolist() == [10, 10, 10]

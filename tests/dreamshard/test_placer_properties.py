@@ -1,7 +1,8 @@
 """What holds of every placer on any task: legal, the same whatever the order of tables, and never worse for more memory."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +23,11 @@ from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt, learnt_placer
 
-_WORSE = {"dreamshard": 1.01, "dreamshard_columns": 1.04, "prior": 1.04}
+WORSE = {"dreamshard": 1.01, "dreamshard_columns": 1.04, "prior": 1.04}
 """By how much a search may end worse with more memory: in another local optimum, or with tables whole that had to be split,
 which are split for a gain of 3 % and more only."""
-
-_PROVE_NOTHING = ("policy", "dreamshard_columns", "prior")
-
-_FREE = ("neuroshard", "policy")  # place without constraints on devices; the policy may find nothing at all
+PROVE_NOTHING = ("policy", "dreamshard_columns", "prior")
+FREE = ("neuroshard", "policy")  # place without constraints on devices; the policy may find nothing at all
 
 PLACERS: dict[str, Callable[[], Any]] = {
     **{name: (lambda name=name: baselines()[name]) for name in baselines()},
@@ -43,103 +42,60 @@ PLACERS: dict[str, Callable[[], Any]] = {
 """Makes a placer by name."""
 
 
-def drawn_task(seed: int) -> PlacementTask:
-    """A random task that memory and constraints do not rule out at once."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        try:
-            return _task(generator, seed)
-        except ValueError:
-            continue  # contradictory, or larger than all devices: refused before any placer sees it
-
-
-def broken_properties(name: str, task: PlacementTask) -> str:
-    """The properties that a placer breaks on a task, in words; empty where it breaks none."""
-    if name in _FREE:
-        task = replace(task, constraints=Constraints())
-    return "; ".join(_broken(name, PLACERS[name](), task))
-
-
-def thread_differences(name: str, task: PlacementTask) -> str:
-    """How placements by one and by four threads differ; empty where they do not."""
-    threads, placed = torch.get_num_threads(), []
-    for count in (1, 4, threads):
-        torch.set_num_threads(count)
-        placed.append(PLACERS[name]().place(task))
-    return "" if placed[0] == placed[1] else f"{name} places otherwise with four threads"
-
-
-def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
+def check(name: str, task: PlacementTask) -> None:
+    """Assert every property of a placer on a task."""
+    task = replace(task, constraints=Constraints()) if name in FREE else task
+    placer = PLACERS[name]()
     try:
         placement = placer.place(task)
     except NoPlacementError as error:
-        if name not in _PROVE_NOTHING and not error.is_proved:
-            yield f"found nothing, and proved nothing: {error}"
-        elif error.is_proved and _packs(task):
-            yield f"called impossible what is possible: {error}"
+        assert error.is_proved or name in PROVE_NOTHING, error  # noqa: PT017 - it may also place
+        assert not (error.is_proved and packs(task)), error  # noqa: PT017
         return
-    if broken := violation(task, placement):
-        yield f"is not legal: {broken}"
-    if _held(task, placer.place(task)) != _held(task, placement):
-        yield "places otherwise when asked again"
-    yield from _broken_by_order(placer, task, placement)
-    if not task.constraints.places_freely:
-        yield from _broken_by_numbers_of_devices(placer, task, placement)
-    if name in _WORSE:
+    assert not violation(task, placement)
+    held = held_by(task, placement)
+    assert held_by(task, placer.place(task)) == held, "places otherwise when asked again"
+    turned = replace(task, tables=task.tables.select(torch.arange(len(task.tables)).flip(0)))
+    assert held_by(turned, placer.place(turned)) == held, "places otherwise when tables come in another order"
+    if not task.constraints.places_freely:  # devices are alike except in their constraints
+        number = torch.randperm(task.num_devices, generator=torch.Generator().manual_seed(len(task.tables))).tolist()
+        other = replace(task, constraints=task.constraints.renumbered(number))
+        renumbered = placer.place(other)
+        assert not violation(other, renumbered)
+        assert by_kind(other, renumbered) == by_kind(task, placement), "places otherwise on devices of other numbers"
+    if name in WORSE:
         roomier = replace(task, memory_bytes=int(1.3 * task.memory_bytes))
         before, after = (float(placer.predict(task, placer.place(each)).overall_ms()) for each in (task, roomier))
-        if after > before * _WORSE[name]:
-            yield f"costs {after / before:.4f} with more memory"
+        assert after <= before * WORSE[name], "costs more with more memory"
 
 
-def _packs(task: PlacementTask) -> bool:
+def packs(task: PlacementTask) -> bool:
     try:
         return pack(PlacementLimits.of(task))[0] is not None
     except NoPlacementError:
         return False
 
 
-def _broken_by_order(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:
-    order = torch.arange(len(task.tables)).flip(0)
-    turned = replace(task, tables=task.tables.select(order))
-    if _held(turned, placer.place(turned)) != _held(task, placement):
-        yield "places otherwise when tables come in another order"
-
-
-def _broken_by_numbers_of_devices(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:
-    """Devices are alike but for their constraints, so these may name other ones."""
-    number = torch.randperm(task.num_devices, generator=torch.Generator().manual_seed(len(task.tables))).tolist()
-    other = replace(task, constraints=task.constraints.renumbered(number))
-    try:
-        renumbered = placer.place(other)
-    except NoPlacementError as error:
-        yield f"finds nothing when devices have other numbers: {error}"
-        return
-    if broken := violation(other, renumbered):
-        yield f"is not legal when devices have other numbers: {broken}"
-    if _held_by_kind(other, renumbered) != _held_by_kind(task, placement):
-        yield "places otherwise when devices have other numbers"
-
-
-def _held_by_kind(task: PlacementTask, placement: Placement) -> Counter[tuple[object, ...]]:
-    """What each device holds, beside its room and the tables that may be there, without its number."""
-    ranges_on: dict[int, set[tuple[str, int, int]]] = {}
-    for columns, device in _held(task, placement).items():
-        ranges_on.setdefault(device, set()).add(columns)
-    allowed, room = allowed_devices(task), task.capacity_bytes.tolist()
-    return Counter(
-        (room[d], tuple(allowed[:, d].tolist()), frozenset(ranges_on.get(d, set()))) for d in range(task.num_devices)
-    )
-
-
-def _held(task: PlacementTask, placement: Placement) -> dict[tuple[str, int, int], int]:
+def held_by(task: PlacementTask, placement: Placement) -> dict[tuple[str, int, int], int]:
     """Device by table and columns."""
     tables = zip(task.tables.names, task.tables.dim.tolist(), placement.tables, strict=True)
-    return {
-        (name, *columns): place
-        for name, dim, sharding in tables
-        for columns, place in zip(sharding.ranges(dim), sharding.where, strict=True)
-    }
+    found = ((name, zip(sharding.ranges(dim), sharding.where, strict=True)) for name, dim, sharding in tables)
+    return {(name, *columns): place for name, shards in found for columns, place in shards}
+
+
+def by_kind(task: PlacementTask, placement: Placement) -> Counter[tuple[object, ...]]:
+    """What each device holds, its memory and the tables that may be there, without its number."""
+    held, allowed, room = held_by(task, placement), allowed_devices(task), task.capacity_bytes.tolist()
+    on = [frozenset(shard for shard, place in held.items() if place == d) for d in range(task.num_devices)]
+    return Counter((room[d], tuple(allowed[:, d].tolist()), on[d]) for d in range(task.num_devices))
+
+
+def drawn_task(seed: int) -> PlacementTask:
+    """A random task that memory and constraints do not rule out at once."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        with suppress(ValueError):  # contradictory, or larger than all devices: refused before any placer sees it
+            return _task(generator, seed)
 
 
 def _task(generator: torch.Generator, seed: int) -> PlacementTask:
@@ -147,16 +103,13 @@ def _task(generator: torch.Generator, seed: int) -> PlacementTask:
         return int(torch.randint(low, high + 1, (), generator=generator))
 
     count, num_devices = drawn(1, 14), drawn(1, 5)
-    rows = [10 ** drawn(2, 6) + drawn(0, 99) for _ in range(count)]
-    dims = [4 * drawn(1, 32) for _ in range(count)]
-    pooling = [0.5 + drawn(0, 2000) / 50 for _ in range(count)]
-    tables = tables_of(rows, dims, pooling)
+    rows, dims = [10 ** drawn(2, 6) + drawn(0, 99) for _ in range(count)], [4 * drawn(1, 32) for _ in range(count)]
+    tables = tables_of(rows, dims, [0.5 + drawn(0, 2000) / 50 for _ in range(count)])
     sizes = PlacementTask(tables, 1, 0).table_bytes
     share = (1.0, 1.02, 1.1, 1.5, 4.0)[drawn(0, 4)]  # of an even share, and at least the largest table
     room = max(int(share * float(sizes.sum()) / num_devices) + 1, int(sizes.max()))
-    return PlacementTask(
-        tables, num_devices, room, name=f"random-{seed}", constraints=_constraints(tables, num_devices, room, drawn)
-    )
+    constraints = _constraints(tables, num_devices, room, drawn)
+    return PlacementTask(tables, num_devices, room, name=f"random-{seed}", constraints=constraints)
 
 
 def _constraints(tables: Tables, num_devices: int, room: int, drawn: Callable[[int, int], int]) -> Constraints:
@@ -168,23 +121,18 @@ def _constraints(tables: Tables, num_devices: int, room: int, drawn: Callable[[i
     if drawn(0, 1):
         excluded = drawn(0, last)
         pinned[names[1]] = tuple(device for device in range(num_devices) if device != excluded)
-    return Constraints(
-        pinned=pinned,
-        together=(frozenset(names[1:3]),) if drawn(0, 1) else (),
-        apart=(frozenset((names[0], names[3])),) if drawn(0, 1) else (),
-        memory_bytes_of=({drawn(0, last): 0} if not drawn(0, 3) else {})
-        | ({drawn(0, last): room * drawn(2, 8) // 4} if not drawn(0, 2) else {}),
-    )
+    together = (frozenset(names[1:3]),) if drawn(0, 1) else ()
+    apart = (frozenset((names[0], names[3])),) if drawn(0, 1) else ()
+    memory = {drawn(0, last): 0} if not drawn(0, 3) else {}
+    memory |= {drawn(0, last): room * drawn(2, 8) // 4} if not drawn(0, 2) else {}
+    return Constraints(pinned=pinned, together=together, apart=apart, memory_bytes_of=memory)
 
 
-SEEDS = range(3)
-
-
-@pytest.mark.parametrize("name", [name for name in PLACERS if name != "prior"])
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PLACERS if name != "prior"])
 def test_every_property_holds_on_random_tasks(name):
-    broken = {seed: found for seed in SEEDS if (found := broken_properties(name, drawn_task(seed)))}
-    assert broken == {}
+    for seed in range(3):
+        check(name, drawn_task(seed))
 
 
 @pytest.mark.parametrize(("name", "seed"), [("cost_greedy", 2748), ("lookup_greedy", 2743), ("prior", 2748)])
@@ -192,17 +140,21 @@ def test_constraints_that_name_devices_break_no_property(name, seed):
     """Pins that greedy on costs did not know, and an exact search in the order of the tables."""
     task = drawn_task(seed)
     assert not task.constraints.places_freely
-    assert broken_properties(name, task) == ""
+    check(name, task)
 
 
-@pytest.mark.parametrize("seed", [2713, 741959843])
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [2713, 741959843])
 def test_more_memory_once_hid_that_splits_are_cheaper(seed):
     """Whole tables are within a few percent at first, and a longer search gains with columns only."""
-    assert broken_properties("prior", drawn_task(seed)) == ""
+    check("prior", drawn_task(seed))
 
 
 @pytest.mark.parametrize("name", ["dreamshard", "dreamshard_columns", "neuroshard"])
 @pytest.mark.parametrize("task", [drawn_task(1), PlacementTask(pool_of(120), 16, 2**33)], ids=["drawn", "large"])
 def test_one_thread_or_many_place_alike_to_the_bit(name, task):
-    assert thread_differences(name, task) == ""
+    threads, placed = torch.get_num_threads(), []
+    for count in (1, 4, threads):
+        torch.set_num_threads(count)
+        placed.append(PLACERS[name]().place(task))
+    assert placed[0] == placed[1]

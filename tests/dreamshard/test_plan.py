@@ -6,12 +6,12 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
-from dreamshard.plan import CurrentPlan, make_plan, parse_plan, read_plan
+from dreamshard.plan import CurrentPlan, parse_plan, read_plan
+from dreamshard.planning import make_plan
 from dreamshard.search.packing import split_by_columns
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
-from tests.helpers.sharded_task import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task
-from tests.helpers.tables import tables_of
+from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task, tables_of
 
 TABLES = tables_of((10, 20, 30), (4, 8, 4))
 TASK, PLACEMENT = PlacementTask(TABLES, 2, 2**20), Placement.whole([1, 0, 1], 2)
@@ -45,16 +45,10 @@ def test_rows_and_copies_on_many_devices_take_little_of_a_file():
     assert len(plan.to_json()) < 2**20
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"where": [2]},
-        {"where": [0, 1]},
-        {"dim": 8},
-        {"sharding_type": "column_wise", "columns": [[0, 8]]},
-        {"where": None},
-    ],
-)
+BY_COLUMNS = {"sharding_type": "column_wise", "columns": [[0, 8]]}
+
+
+@pytest.mark.parametrize("table", [{"where": [2]}, {"where": [0, 1]}, {"dim": 8}, BY_COLUMNS, {"where": None}])
 def test_a_missing_or_contradictory_plan_is_refused(table, tmp_path):
     with pytest.raises(ValueError):
         read_plan(tmp_path / "none.json")

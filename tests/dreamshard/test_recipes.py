@@ -24,12 +24,13 @@ def test_overrides_change_what_they_name_and_nothing_else():
 
 
 @pytest.mark.parametrize(("count", "mode", "per_task"), [(5, "fixed", 5), (39, "fixed", 39), (40, "pool", 20)])
-def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_task):
+def test_a_list_of_ones_own_is_a_fixed_model_unless_tasks_are_smaller(count, mode, per_task):
     found, sentence = sized(MINE, pool_of(count), CPU)
-    assert (found.tasks.mode, found.tasks.tables_per_task) == (mode, per_task)
+    assert (found.tasks.mode, found.tasks.tables_per_task) == ("fixed", count)
+    assert "your tables are one model" in sentence
+    given, sentence = sized(replace(MINE, derived=()), pool_of(count), CPU)
+    assert (given.tasks.mode, given.tasks.tables_per_task) == (mode, per_task)
     assert f"{count} tables are {'fewer than ' if mode == 'fixed' else ''}two tasks' worth" in sentence
-    given = sized(replace(MINE, derived=()), pool_of(count), CPU)[0]
-    assert given.tasks.tables_per_task == per_task, "a fixed model has all tables, even if fewer were given for a task"
 
 
 @pytest.mark.parametrize(
@@ -66,11 +67,8 @@ def test_a_recipe_keeps_its_sizes_for_its_own_tables(name):
 @pytest.mark.parametrize(
     ("testbed", "base", "batch_size"),
     [
-        ("simulated:a100", "default", DEFAULT_BATCH),
-        ("emulated", "default", DEFAULT_BATCH),
-        ("cluster:ray:cuda", "default", DEFAULT_BATCH),
-        ("cluster:ray:cpu", "default", 1024),
-        ("simulated", "smoke", 512),
+        *((name, "default", DEFAULT_BATCH) for name in ("simulated:a100", "emulated", "cluster:ray:cuda")),
+        *(("cluster:ray:cpu", "default", 1024), ("simulated", "smoke", 512)),
     ],
 )
 def test_the_batch_size_is_for_gpus_if_one_is_measured(monkeypatch, testbed, base, batch_size):

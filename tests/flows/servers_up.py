@@ -20,11 +20,11 @@ class Up:
     """A running `dreamshard up`: what it printed, and its process."""
 
     def __init__(self, process: "subprocess.Popen[str]", home: Path):
-        lines = [process.stdout.readline() for _ in range(4)]  # printed when everything answers
-        assert [line.split()[0] for line in lines] == ["Prefect", "MLflow", "home", "Start"], lines
+        lines = [process.stdout.readline() for _ in range(5)]  # printed when everything answers
+        assert [line.split()[0] for line in lines] == ["Prefect", "MLflow", "home", "model", "Start"], lines
         self.process, self.home = process, home
         self.prefect = lines[0].split()[1].removesuffix("/v2/deployments")
-        self.mlflow = lines[1].split()[1]
+        self.mlflow = lines[1].split()[1].removesuffix("/#/models")
         self.family = psutil.Process(process.pid).children(recursive=True)
 
 
@@ -77,5 +77,7 @@ def api(servers: Up, path: str, **body):
 
 
 def deployment(servers: Up, name: str) -> dict:
-    """The deployment called `name`, from Prefect's API."""
-    return next(each for each in api(servers, "deployments/filter") if each["name"] == name)
+    """The deployment called `FLOW/NAME`, or the only one of a flow, from Prefect's API."""
+    flow, _, own = name.partition("/")
+    found = api(servers, "deployments/filter", flows={"name": {"any_": [flow]}})
+    return next(each for each in found if own in ("", each["name"]))

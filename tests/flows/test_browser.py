@@ -36,9 +36,9 @@ PATIENCE_MS = 240_000
 RUN_MS = 600_000
 expect.set_options(timeout=60_000)  # its own 5 s say how busy the machine is
 
-RECIPE, FIELDS = "smoke", {"Seed": "0", "Testbed": "simulated", "Tables per task": "8", "Iterations": "3"}
+RECIPE, FIELDS = "smoke", {"seed": "0", "testbed": "simulated", "tables_per_task": "8", "iterations": "3"}
 if PICTURES:  # something to judge by, and more to wait for
-    RECIPE, FIELDS = "default", FIELDS | {"Tables per task": "20", "Iterations": "10"}
+    RECIPE, FIELDS = "default", FIELDS | {"tables_per_task": "20", "iterations": "10"}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def chromium():
 def first_run(servers, chromium, tmp_path_factory):
     """The address of a run that was started from the form, when its page says Completed."""
     with opened(chromium, f"{servers.prefect}/v2/deployments", tmp_path_factory.mktemp("first_run")) as page:
-        page.get_by_role("link", name="retrain", exact=True).first.click()
+        page.get_by_role("link", name="meta-dlrm-2021", exact=True).first.click()
         page.get_by_role("button", name="Run", exact=True).click()
         page.get_by_role("menuitem", name="Custom run").click()
         choose_recipe(page, RECIPE)
@@ -102,7 +102,7 @@ def complaint(page, label: str):
 
 def choose_recipe(page, name: str) -> None:
     """From the list of those that there are."""
-    page.get_by_role("button", name="Select Recipe").click()
+    page.get_by_role("button", name="Select recipe").click()
     assert sorted(page.get_by_role("option").all_inner_texts()) == sorted(RECIPES)
     page.get_by_role("option", name=name, exact=True).click()
 
@@ -125,41 +125,39 @@ def photograph(page, name: str) -> None:
 def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromium, tmp_path):
     retrain = deployment(servers, "retrain")["id"]
     before = started_by_hand(servers)
-    asked = quote(
-        json.dumps({"options": {"recipe": "none such", "seed": 0}})
-    )  # as in an address that somebody passed on
+    asked = quote(json.dumps({"recipe": "none such", "seed": 0}))  # as in an address that somebody passed on
     with opened(
         chromium, f"{servers.prefect}/v2/deployments/deployment/{retrain}/run?parameters={asked}", tmp_path
     ) as page:
-        wrong = {"Seed": "-1", "Memory GB": "0", "Devices": "4097"}
+        wrong = {"seed": "-1", "memory_gb": "0", "devices": "4097"}
         for label, value in wrong.items():
             entry(page, label).fill(value)
         page.get_by_role("button", name="Submit").click()
-        said = {label: entry(page, label).evaluate("field => field.validationMessage") for label in ("Seed", "Devices")}
-        assert "greater than or equal to 0" in said["Seed"], "the browser holds the form back"
-        assert "less than or equal to 4096" in said["Devices"]
+        said = {label: entry(page, label).evaluate("field => field.validationMessage") for label in ("seed", "devices")}
+        assert "greater than or equal to 0" in said["seed"], "the browser holds the form back"
+        assert "less than or equal to 4096" in said["devices"]
         for label in said:
             entry(page, label).fill("2")
         page.get_by_role("button", name="Submit").click()
-        expect(complaint(page, "Recipe")).to_contain_text("'none such' is not one of ['default'")
-        expect(complaint(page, "Memory GB")).to_contain_text("0 is less than or equal to the minimum of 0")
-        expect(complaint(page, "Seed")).to_have_count(0)
-        complaint(page, "Recipe").scroll_into_view_if_needed()
+        expect(complaint(page, "recipe")).to_contain_text("'none such' is not one of ['default'")
+        expect(complaint(page, "memory_gb")).to_contain_text("0 is less than or equal to the minimum of 0")
+        expect(complaint(page, "seed")).to_have_count(0)
+        complaint(page, "recipe").scroll_into_view_if_needed()
         photograph(page, "form")
     assert started_by_hand(servers) == before
 
 
 def test_a_run_from_the_form_completes_and_shows_its_report(servers, chromium, first_run, tmp_path):
     found = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
-    asked = found["parameters"]["options"]
-    assert (asked["recipe"], asked["tables_per_task"]) == (RECIPE, int(FIELDS["Tables per task"]))
-    assert "memory_gb" not in asked, "it was left empty"
-    report = next(each for each in api(servers, "artifacts/filter") if each["key"] == "dreamshard-report")
+    asked = found["parameters"]
+    assert (asked["recipe"], asked["tables_per_task"]) == (RECIPE, int(FIELDS["tables_per_task"]))
+    assert asked.get("memory_gb") is None, "it was left empty"
+    report = next(each for each in api(servers, "artifacts/filter") if each["key"] == "report-meta-dlrm-2021")
     with opened(chromium, first_run, tmp_path) as page:
         page.get_by_role("tab", name="Artifacts", exact=True).click()
         expect(page.get_by_role("link", name="dreamshard-progress")).to_be_visible()
         photograph(page, "run")
-        page.get_by_role("link", name="dreamshard-report").click()
+        page.get_by_role("link", name="report-meta-dlrm-2021").click()
         page.get_by_role("link", name=report["id"][:8]).click()
         expect(page.get_by_role("heading", name="Held-out tasks")).to_be_visible()
         expect(page.get_by_text(report["description"]).filter(visible=True).first).to_be_visible()
@@ -189,7 +187,7 @@ def test_two_versions_are_compared_side_by_side_in_mlflow(servers, chromium, fir
         different_only = page.get_by_role("row", name="Metrics").get_by_role("switch")
         different_only.click()
         expect(different_only).not_to_be_checked()
-        expect(page.get_by_role("row", name=re.compile("eval_overall_ms")).first).to_be_visible()
+        expect(page.get_by_role("row", name=re.compile("cost_ms")).first).to_be_visible()
         shown = page.get_by_role("row").evaluate_all(
             "rows => rows.map(row => [...row.children].map(cell => cell.innerText.trim()))"
         )

@@ -3,6 +3,7 @@
 The steps without Prefect's server and MLflow's registry, whose versions are a list here.
 """
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,7 @@ class Home:
         patch.setattr(registry, "versions", lambda _: self.versions[::-1])  # newest first
         patch.setattr(registry, "load_placer", self.placer)
         self.path, self.algorithm, self.iterations = path, algorithm, iterations
-        self.store, self.versions = open_store().of(algorithm), list[Version]()
+        self.store, self.versions = open_store(), list[Version]()
         for tables in (BEFORE, AFTER):
             self.register(self.train(self.dataset(tables)))
 
@@ -81,7 +82,7 @@ class Home:
     def register(self, training: str) -> None:
         last = checkpoints.last_iteration(self.store, training)
         tags = {"training": training, "iteration": str(last), MADE_OF: trainings.read(self.store, training).to_json()}
-        uri = f"models:/{self.algorithm}-simulated-rtx2080ti-2/{len(self.versions) + 1}"
+        uri = f"models:/dreamshard.list.simulated-rtx2080ti-x2/{len(self.versions) + 1}"
         self.versions.append(Version(uri=uri, tags=tags, aliases=() if self.versions else ("champion",)))
 
     def placer(self, uri: str, _settings: object = None):
@@ -148,11 +149,35 @@ def test_a_full_training_keeps_only_the_table_split(home: Home):
     assert "a full training was requested" in begun.why
 
 
-@pytest.mark.parametrize("other", [{"devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
+@pytest.mark.parametrize("other", [{"devices": 4}, {"testbed": "simulated:v100"}])
 def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
     begun = home.start(**other)
     assert (begun.warm, begun.split_of) == (None, None)
     assert "no version was trained on this testbed" in begun.why
+
+
+def test_a_new_model_continues_from_another_one_on_the_same_hardware(home: Home):
+    begun = home.start(model="ads")
+    assert begun.warm is not None
+    assert begun.warm.version == home.versions[0].uri
+    assert "of another model on the same hardware, with its 1 trainings' cost samples" in begun.why
+
+
+def test_a_name_that_is_of_other_tables_has_to_be_given(home: Home):
+    (home.path / "other").mkdir()
+    elsewhere = str(shutil.copy(home.path / "list.csv", home.path / "other"))
+    with pytest.raises(ValueError, match="--model list"):
+        home.start(source=elsewhere)
+    assert home.start(source=elsewhere, model="list").warm == home.start().warm
+
+
+def test_an_upgraded_library_measures_again(home: Home, monkeypatch: pytest.MonkeyPatch):
+    dataset = home.versions[0].made_of.dataset
+    with disable_run_logger(), testbed_pool.shared_testbeds():
+        before = stages.prepare.fn(home.store, home.config(), dataset, 0, full=True)
+        assert stages.prepare.fn(home.store, home.config(), dataset, 0, full=True) == before
+        monkeypatch.setattr(stages, "library_versions", lambda: {"torch": "9.9"})
+        assert stages.prepare.fn(home.store, home.config(), dataset, 0, full=True) != before
 
 
 def test_a_lost_split_is_an_error_except_in_a_full_training(home: Home):

@@ -45,6 +45,12 @@ def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tm
         "place", profiled / "tables.json", "--placer", outcome["version"], "--memory-gb", "4", home=home
     )
     assert placed.returncode == 0, placed.stderr
+    profile(tmp_path / "next", tmp_path / "new.json")  # the job trains by the new plan
+    done = dreamshard("learn", profiled, tmp_path / "next", "--hardware", "a100", "--json", home=home)
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)
+    assert (again["profiles"], again["ranks_traced"]) == (2, RANKS)
+    assert again["version"] != outcome["version"]
 
 
 def test_what_is_missing_is_said_in_a_sentence(profiled, dreamshard, tmp_path):

@@ -6,7 +6,6 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.logging import disable_run_logger
 
 from dreamshard.plan import read_plan
-from flows.forms.options import PlaceOptions
 from flows.place import place, place_tables
 
 TABLES = "name,rows,dim,pooling_factor\n" + "".join(f"t{t},100000,64,{5 + t}\n" for t in range(6))
@@ -27,7 +26,7 @@ def placed(home: Path, monkeypatch: pytest.MonkeyPatch):
     def run(**options):
         given = {"tables": str(home / "tables.csv"), "devices": 4, "hardware": "a100", **options}
         with disable_run_logger():
-            return place.fn(PlaceOptions(**given))
+            return place.fn(**given)
 
     return run
 
@@ -42,7 +41,7 @@ def test_constraints_of_the_form_hold_in_the_plan(placed, home):
     assert Path(outcome["plan"]).parent == home / "plans"
     page = Path(outcome["page"])
     assert page == Path(outcome["plan"]).with_suffix(".html")
-    assert all(shown in page.read_text() for shown in ("<html", f"{outcome['overall_ms']:.3f} ms", '"t5"'))
+    assert all(shown in page.read_text() for shown in ("<html", f"{outcome['overall_ms']:.3f} ms", ">t5<"))
     assert held(outcome)["t0"] == {2}
     assert not any(3 in where for where in held(outcome).values())
     assert "a100" in outcome["costs_of"].lower()
@@ -63,12 +62,12 @@ def test_unmeetable_constraints_are_refused_before_placing(placed, monkeypatch):
 
 def test_a_run_publishes_a_page_with_costs_and_moves(home):
     given = {"tables": str(home / "tables.csv"), "devices": 2, "hardware": "a100"}
-    first = place(PlaceOptions(**given))
-    again = place(PlaceOptions(**given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1))
+    first = place(**given)
+    again = place(**dict(given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1))
     with get_client(sync_client=True) as client:
-        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["dreamshard-plan"]))
+        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["placed-tables"]))
         pages = [each.data for each in client.read_artifacts(artifact_filter=wanted)]
-        assert {run.name for run in client.read_flow_runs()} >= {"tables.csv"}
+        assert {run.name for run in client.read_flow_runs()} >= {"tables"}
     assert again["moved_bytes"] == 0
     (page,) = [each for each in pages if "From the plan in use" in each and again["plan"] in each]
     for shown in (again["page"], "Costs of", "keep it: no gain is worth its moves", "pin: {t0: [0, 1]}"):

@@ -13,6 +13,7 @@ from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from flows import evaluate, promote
+from flows.forms.options import PromoteOptions
 from flows.placing.placers import choose
 from flows.reports import pages
 from flows.reports.evaluation_report import make_report
@@ -56,7 +57,6 @@ class Team:
         version: str,
         error: float | None = None,
         *,
-        tryout: bool = False,
         candidate_ms: tuple[float, ...] = (1.0, 1.0, 1.0),
         in_use_ms: float | None = None,
     ) -> dict:
@@ -74,7 +74,7 @@ class Team:
         )
         figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
         report_store.save(self.store, replace(report, placers=tuple(figures)))
-        return promote.register_and_decide.fn(self.store, self.runs[version], training, key, tryout=tryout)
+        return promote.register_and_decide.fn(self.store, self.runs[version], training, key)
 
     @property
     def champion(self) -> str | None:
@@ -90,7 +90,7 @@ def row(task: str, placer: str, ms: float) -> EvaluationRow:
     placement, first = Placement.whole(torch.tensor([0, 1]), 2), int(task[-1])
     costs = DeviceCosts(torch.full((2, 4), ms / 4))
     tables = POOL.select([first, first + 1])
-    return EvaluationRow(placer, PlacementTask(tables, 2, 2**30, name=task), placement, (ms,), ms, 0.1, costs)
+    return EvaluationRow(placer, PlacementTask(tables, 2, 2**30, name=task), placement, ms, ms, 0.1, costs)
 
 
 def new_team(home: Path) -> Iterator[Team]:
@@ -170,9 +170,9 @@ def test_a_champion_has_its_report_even_after_a_late_error(team: Team, monkeypat
 def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     ranks, model = "a machine x2, 2 ranks · 2 devices", "simulated rtx2080ti · 4 devices"
     first, second = fresh.version(NAMED), fresh.version(NAMED, MODEL)
-    assert fresh.promote(first)["standing"] == f"champion of {ranks}"
+    assert fresh.promote(first)["standing"] == f"champion of tables on {ranks}"
     outcome = fresh.promote(second)
-    assert (outcome["alias"], outcome["standing"]) == ("champion", f"champion of {model}")
+    assert (outcome["alias"], outcome["standing"]) == ("champion", f"champion of tables on {model}")
     assert outcome["reason"].startswith("first champion: ")
     assert f"`dreamshard promote {second}` makes it mean this one" in outcome["note"]
     assert fresh.champion == first
@@ -181,16 +181,8 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     assert outcome["reason"].startswith("beats the champion: +33.3 % (")
     assert "against champion version 1" in outcome["reason"], "the champion of its own hardware"
     assert {each.uri for each in registry.versions(fresh.store) if each.is_champion} == {first, third}
-    promote.replace_champion(fresh.store, third, "we plan for it")
+    promote.take_into_use(fresh.store, PromoteOptions(version=third, reason="we plan for it"))
     assert fresh.champion == third
-
-    fourth = fresh.version(NAMED)
-    tried = fresh.promote(fourth, tryout=True)
-    assert (tried["alias"], tried["standing"]) == ("none", "a try-out")
-    assert f"`dreamshard promote {fourth}`" in tried["note"]
-    known = registry.versions(fresh.store)
-    assert {each.uri for each in known if each.is_champion} == {first, third}
-    assert [each.uri for each in known if each.is_tryout] == [fourth]
 
 
 def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: pytest.LogCaptureFixture):
@@ -209,8 +201,8 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     assert caplog.text == "", "commands say it themselves"
     registry.load_placer("champion")
     assert note in caplog.text
-    config = RECIPES["smoke"]
-    assert note in in_use_sentence(version_in_use(fresh.store, replace(config, testbed="cluster")))
+    config = replace(RECIPES["smoke"], model="tables", testbed="cluster")
+    assert note in in_use_sentence(version_in_use(fresh.store, config))
 
     still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))
     assert still["alias"] == "challenger", "no better shown than the provisional champion is"

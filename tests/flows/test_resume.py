@@ -60,7 +60,7 @@ def test_a_run_killed_in_iteration_two_continues_from_one(tmp_path: Path):
         assert iterations == [f"iteration_{number:02}" for number in range(last + 1)]
         assert before <= set(samples(tmp_path))
         assert len(samples(tmp_path)) == measured, "nothing is measured twice"
-    assert json.loads((tmp_path / "out").read_text())["version"].endswith("-2/1")
+    assert json.loads((tmp_path / "out").read_text())["version"].endswith("-x2/1")
 
 
 @pytest.mark.long

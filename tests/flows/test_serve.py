@@ -37,7 +37,7 @@ def test_the_documented_server_plans_as_place_and_python_do(tmp_path: Path):
     store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / ".dreamshard")}))
     placer = make_placer(start_training(pool_of(8), TrainingConfig(), seed=0))
     dataset = store.lake.write_dataset(pool_of(8), "by hand")
-    made_of = training_of(hardware="simulated a100", num_devices=8, dataset=dataset)
+    made_of = training_of(hardware="simulated a100", num_devices=8, dataset=dataset, source="ads.csv")
     with runs.open_run(store, "retrain") as run:
         version = registration.register_placer(store, placer, run, made_of, pool=pool_of(8))
     set_alias(store, version, "champion", "the only one")

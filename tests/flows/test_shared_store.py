@@ -5,6 +5,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from storage.version_names import in_words
 from tests.flows.commands import Done, Dreamshard, failed_with, runner
 
 STORE = "s3://team/flows/store"
@@ -40,11 +41,11 @@ def staged(dreamshard_on_s3: Dreamshard, mlflow_home: Callable[[], Path]) -> dic
     passed("ingest", "meta-dlrm-2021", "--recipe", "smoke", *BATCH)
     failed_with(stage("evaluate"), "no training", "dreamshard train")
     passed("profile")
-    failed_with(stage("promote"), "finished an iteration", "dreamshard train")
+    failed_with(stage("register"), "finished an iteration", "dreamshard train")
     passed("train")
-    failed_with(stage("promote"), "not been evaluated", "dreamshard evaluate")
+    failed_with(stage("register"), "not been evaluated", "dreamshard evaluate")
     passed("evaluate")
-    passed("promote")
+    passed("register")
     return said
 
 
@@ -57,8 +58,8 @@ def outcome(dreamshard_on_s3: Dreamshard, staged: dict[str, str]) -> dict[str, s
 
 
 def test_each_stage_ends_with_the_command_that_goes_on_from_it(staged: dict[str, str]):
-    following = {name: said.split()[-1] for name, said in staged.items() if name not in ("home", "promote")}
-    assert following == {"ingest": "train", "profile": "train", "train": "evaluate", "evaluate": "promote"}
+    following = {name: said.split()[-1] for name, said in staged.items() if name not in ("home", "register")}
+    assert following == {"ingest": "train", "profile": "train", "train": "evaluate", "evaluate": "register"}
 
 
 def test_a_run_after_the_stages_measures_nothing_again(dreamshard_on_s3, outcome):
@@ -71,7 +72,7 @@ def test_a_run_after_the_stages_measures_nothing_again(dreamshard_on_s3, outcome
 def test_the_store_has_the_whole_chain_and_the_home_none(outcome):
     files = fsspec.filesystem("s3", use_listings_cache=False)
     kept = {path.removeprefix("team/flows/store/") for path in files.find("team/flows/store")}
-    folders = {"lake", "checkpoints", "evaluations", "mlartifacts"}
+    folders = {"lake", "checkpoints", "evaluations", "mlartifacts", "registry.json"}
     assert {path.partition("/")[0] for path in kept} == folders
     assert f"checkpoints/{outcome['training']}/iteration_02.zip" in kept
     assert f"evaluations/{outcome['evaluation']}.json" in kept
@@ -88,7 +89,7 @@ def test_the_champion_places_from_there(dreamshard_on_s3, outcome):
     for words in (("promote", "1"), ("place", str(TABLES), *options)):  # so short a training may leave a challenger
         done = dreamshard_on_s3(*words, home=Path(outcome["home"]))
         assert done.returncode == 0, done.sentence
-    assert json.loads(done.stdout)["placer"] == "champion"
+    assert json.loads(done.stdout)["placer"] == in_words(outcome["version"])
 
 
 def test_a_store_unknown_to_mlflow_needs_artifacts_elsewhere(dreamshard_on_s3, tmp_path, monkeypatch):

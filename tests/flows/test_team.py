@@ -89,7 +89,10 @@ class Team:
             return found if "Start" in found else None
 
         found = until(addresses, 600)
-        self.prefect, self.mlflow = found["Prefect"].removesuffix("/v2/deployments"), found["MLflow"]
+        self.prefect, self.mlflow = (
+            found["Prefect"].removesuffix("/v2/deployments"),
+            found["MLflow"].removesuffix("/#/models"),
+        )
         client = own | {"PREFECT_API_URL": f"{self.prefect}/api", "MLFLOW_TRACKING_URI": self.mlflow}
         for name in SEEDS:
             self.started(name, client, "worker", "--queue", name)
@@ -119,12 +122,12 @@ def team(tmp_path_factory, s3_environment):
     """A team on which a retraining per worker ran, all at once; all of them completed."""
     with ExitStack() as ending:
         made = Team(tmp_path_factory.mktemp("team"), ending.enter_context(postgres()), s3_environment, ending)
-        (retrain,) = made.api("deployments/filter", deployments={"name": {"any_": ["retrain"]}})
+        (retrain,) = made.api("deployments/filter", flows={"name": {"any_": ["retrain"]}})
         made.api(f"deployments/{retrain['id']}", "PATCH", concurrency_limit=3)
         ids = [
             made.api(
                 f"deployments/{retrain['id']}/create_flow_run",
-                parameters={"options": OPTIONS | {"seed": seed}},
+                parameters=OPTIONS | {"seed": seed},
                 work_queue_name=name,
             )["id"]
             for name, seed in SEEDS.items()
@@ -143,10 +146,10 @@ def team(tmp_path_factory, s3_environment):
 
 def test_parallel_retrainings_make_one_champion_at_most(team):
     registry = MlflowClient(team.mlflow, team.mlflow)
-    (model,) = registry.search_registered_models("name LIKE 'dreamshard-%'")
+    (model,) = registry.search_registered_models("name LIKE 'dreamshard.%'")
     versions = registry.search_model_versions(f"name='{model.name}'")
     runs = [registry.get_run(version.run_id) for version in versions]
-    assert sorted(run.data.params["seed"] for run in runs) == ["0", "1"]
+    assert sorted(run.data.tags["seed"] for run in runs) == ["0", "1"]
     assert len({version.tags["training"] for version in versions}) == 2
     assert "previous" not in model.aliases, "nobody took the champion's place"
     assert all(version.tags["decided_by"] == "evaluation" for version in versions)

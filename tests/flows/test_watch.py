@@ -13,7 +13,6 @@ from flows.forms.configuration import configure
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.rules.warm_start import last_trained, version_in_use
 from storage.mlflow_store import registry
-from storage.mlflow_store.registry import TRYOUT
 from tests.flows.commands import Dreamshard
 from tests.helpers.versions import training_of, version_of
 
@@ -37,11 +36,10 @@ def test_the_same_retraining_is_started_once_a_day(options, dataset, day, is_sam
     assert (watch.retraining_key(options, dataset, day) == key) is is_same
 
 
-def version(number: int, dataset: str, *, is_tryout: bool = False, **made_of):
-    tags = {TRYOUT: "yes"} if is_tryout else {}
+def version(number: int, dataset: str, **made_of):
     source = str(Path("tables.csv").absolute())
     made = training_of(**{"memory_bytes": 2**29, "source": source, **made_of}, dataset=dataset)
-    return version_of(f"models:/m/{number}", made, decided_at="2026-11-22 08:00:00 UTC", **tags)
+    return version_of(f"models:/m/{number}", made, decided_at="2026-11-22 08:00:00 UTC")
 
 
 def as_champion(monkeypatch, versions, champion: int | None) -> None:
@@ -58,7 +56,6 @@ def as_champion(monkeypatch, versions, champion: int | None) -> None:
         ([version(2, "b"), version(1, "a")], 2, "a", "b"),  # back to what the champion has not been trained on
         ([version(2, "b"), version(1, "a")], 1, "a", "a"),  # the champion itself was
         ([version(3, "c"), version(2, "b"), version(1, "a")], 1, "b", "b"),  # a challenger since then was
-        ([version(2, "b", is_tryout=True), version(1, "a")], 1, "b", "a"),
         ([version(2, "b", source="other.csv"), version(1, "a")], 2, "a", "a"),
         ([version(2, "b", recipe="default"), version(1, "a")], 2, "c", "a"),
         ([version(2, "b", num_devices=4), version(1, "a")], 2, "b", "a"),

@@ -38,13 +38,9 @@ class Host:
     """The processes of one host, as seen from the test."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.process = subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
+            [sys.executable, *command], text=True, env={**os.environ, **environment}, **pipes
         )
 
     def ask(self, line: str) -> dict:
@@ -83,15 +79,8 @@ def main(num_devices: int, timeout_s: float) -> None:
 
 
 def answer(line: str, num_devices: int, timeout_s: float, ranks: Ranks) -> dict:
-    setup = TestbedSetup(
-        num_devices=num_devices,
-        batch_size=BATCH,
-        lookups=FaultyLookups(BATCH),
-        warmups=1,
-        repeats=3,
-        timeout_s=timeout_s,
-    )
-    bed = open_testbed("cluster:cpu", setup, ranks)
+    usual = {"batch_size": BATCH, "lookups": FaultyLookups(BATCH), "warmups": 1, "repeats": 3}
+    bed = open_testbed("cluster:cpu", TestbedSetup(num_devices=num_devices, timeout_s=timeout_s, **usual), ranks)
     names = [f"healthy-{d}" for d in range(num_devices - 1)] + [line]
     task = roomy_task(tables_of_dims([8] * num_devices, rows=500, names=names), num_devices)
     placement = Placement.whole(torch.arange(num_devices), num_devices)

@@ -101,21 +101,13 @@ class LawTestbed(Testbed):
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         dims = exchange.sent_bytes.double().numpy() / (4 * BATCH)
         ways = self._noisy(torch.from_numpy(self.law.exchange_ms(dims)), int(dims.sum()))
-        return ExchangeSample(
-            exchange=exchange,
-            forward_ms=ways[:, 0],
-            backward_ms=ways[:, 1],
-            repeats=1,
-            clock="model",
-            testbed=self.name,
-            hardware=self.hardware,
-        )
+        how = {"repeats": 1, "clock": "model", "testbed": self.name, "hardware": self.hardware}
+        return ExchangeSample(exchange=exchange, forward_ms=ways[:, 0], backward_ms=ways[:, 1], **how)
 
     def _noisy(self, exact_ms: torch.Tensor, number: int) -> torch.Tensor:
-        drawn = torch.Generator().manual_seed(self.seed + number)
-        return (
-            exact_ms * (1 + self.noise * torch.randn(exact_ms.shape, generator=drawn, dtype=exact_ms.dtype))
-        ).float()
+        generator = torch.Generator().manual_seed(self.seed + number)
+        drawn = torch.randn(exact_ms.shape, generator=generator, dtype=exact_ms.dtype)
+        return (exact_ms * (1 + self.noise * drawn)).float()
 
 
 @cache
@@ -206,17 +198,8 @@ def _lru_loads(tables: Tables) -> Floats:
     idle = lookups * 2.5 * (dim <= 64)
     touched = np.minimum(lookups, BATCH) * gradient_bytes
     gradients = touched + (lookups * gradient_bytes - touched).clip(min=0) * touched / (touched + 2 * _CACHE_BYTES)
-    columns = [
-        np.ones_like(dim),
-        dim,
-        missed * row_bytes + outputs + 4 * lookups,
-        lookups * row_bytes,
-        instructions,
-        idle,
-        dim > 64,
-        lookups,
-        gradients + 3 * unique * row_bytes,
-    ]
+    read, updated = missed * row_bytes + outputs + 4 * lookups, gradients + 3 * unique * row_bytes
+    columns = [np.ones_like(dim), dim, read, lookups * row_bytes, instructions, idle, dim > 64, lookups, updated]
     return np.column_stack(columns).astype(np.float64)
 
 

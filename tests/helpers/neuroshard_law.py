@@ -66,13 +66,12 @@ class NeuroShardLaw(Law):
         shards, setting = Shards.of(task, placement), (task.num_devices, task.precision, task.optimizer)
         dims = {*shards.num_columns.tolist()} - {*(range(4, 129, 4) if wider else DIMS)}
         count, size = int(shards.device.bincount().max()), int(shards.memory_bytes().max())
-        problems = {
-            f"{setting}, or rows of tables": setting != SETTING or not bool(shards.is_any(*ON_ONE_DEVICE).all()),
-            f"dims {sorted(dims)}": bool(dims),
-            f"{count} tables on a device": count > (WIDER_TABLES if wider else MOST_TABLES),
-            f"{size} bytes on a device": size > MOST_BYTES,
-        }
-        return next((problem for problem, is_there in problems.items() if is_there), "")
+        most = WIDER_TABLES if wider else MOST_TABLES
+        if setting != SETTING or not bool(shards.is_any(*ON_ONE_DEVICE).all()):
+            return f"{setting}, or rows of tables"
+        if dims:
+            return f"dims {sorted(dims)}"
+        return f"{count} tables of {size} bytes on a device" if size > MOST_BYTES or count > most else ""
 
     def exchange_ms(self, dims: Floats, own_ms: Floats | None = None) -> Floats:
         """See `Law`."""

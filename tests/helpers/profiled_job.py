@@ -1,6 +1,6 @@
 """A training job of TorchRec on gloo ranks that profiles its steps.
 
-torchrun ... -m tests.helpers.profiled_job FOLDER
+torchrun ... -m tests.helpers.profiled_job FOLDER [PLAN]
 """
 
 import os
@@ -18,7 +18,7 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.plan import make_plan
+from dreamshard.planning import make_plan
 from dreamshard.torchrec import load_plan, profiled_steps, record, tables_of
 
 TABLES, RANKS, BATCH, STEPS = 30, 4, 64, 3
@@ -32,12 +32,9 @@ class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        tables = [
-            EmbeddingBagConfig(
-                name=name, num_embeddings=1000 * (1 + t % 7), embedding_dim=8 << t % 4, feature_names=[name]
-            )
-            for t, name in enumerate(NAMES)
-        ]
+        sizes = [{"num_embeddings": 1000 * (1 + t % 7), "embedding_dim": 8 << t % 4} for t in range(TABLES)]
+        named = zip(NAMES, sizes, strict=True)
+        tables = [EmbeddingBagConfig(name=name, feature_names=[name], **size) for name, size in named]
         self.bags = EmbeddingBagCollection(tables=tables, device=CPU)
         self.dense = torch.nn.Linear(sum(table.embedding_dim for table in tables), 1)
 
@@ -63,31 +60,26 @@ def placement() -> Placement:
     return Placement(tuple(ways), RANKS, RANKS)
 
 
-def profile(folder: Path, ranks: int = RANKS) -> None:
-    """Run the job; raises with what its ranks printed."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    ran = subprocess.run(
-        [*launcher, "-m", __name__, str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+def profile(folder: Path, *plan: Path) -> None:
+    """Run the job by its own placement or by a plan; raises with what its ranks printed."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    how = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "capture_output": True, "text": True, "timeout": 150}
+    ran = subprocess.run([*launcher, "-m", __name__, *map(str, (folder, *plan))], check=False, **how)
     assert not ran.returncode, ran.stderr[-15000:]
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, plan: Path | None = None) -> None:
     """One rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = Model()
-    written = folder.with_name(f"{folder.name}-{dist.get_rank()}.json")
-    task = tables_of(model).task(RANKS, 2**40, constraints=ANY_SHARDING)
-    written.write_text(make_plan(task, placement(), "test").to_json())
+    if plan is None:
+        plan = folder.with_name(f"{folder.name}-{dist.get_rank()}.json")
+        task = tables_of(model).task(RANKS, 2**40, constraints=ANY_SHARDING)
+        plan.write_text(make_plan(task, placement(), "test").to_json())
     fused = {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.1}
     sharders = [EmbeddingBagCollectionSharder(fused_params=fused)]
-    sharded = DistributedModelParallel(model, device=CPU, plan=load_plan(written, model), sharders=sharders)
+    sharded = DistributedModelParallel(model, device=CPU, plan=load_plan(plan, model), sharders=sharders)
     optimizer = torch.optim.SGD(dict(in_backward_optimizer_filter(sharded.named_parameters())).values(), 0.1)
     tables = record(tables_of(Model(), sharders=sharders), [batch(100 + k) for k in range(4)])
     with profiled_steps(folder, sharded, tables, batch_size=BATCH, steps=STEPS) as profiler:
@@ -100,4 +92,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -36,11 +36,7 @@ def _make_bucket(address: str, environment: Mapping[str, str]) -> None:
     import boto3
     from botocore.config import Config
 
-    boto3.client(
-        "s3",
-        endpoint_url=address,
-        region_name=environment["AWS_DEFAULT_REGION"],
-        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-        config=Config(retries={"total_max_attempts": 12, "mode": "standard"}),
-    ).create_bucket(Bucket="team")
+    names = ("region_name", "AWS_DEFAULT_REGION"), ("aws_access_key_id",) * 2, ("aws_secret_access_key",) * 2
+    given = {name: environment[of.upper()] for name, of in names}
+    patient = Config(retries={"total_max_attempts": 12, "mode": "standard"})
+    boto3.client("s3", endpoint_url=address, config=patient, **given).create_bucket(Bucket="team")

@@ -46,4 +46,4 @@ def make_sample(task: PlacementTask, device: list[int], testbed: str = "simulate
 def make_evaluation(task: PlacementTask, placer: str, overall_ms: float) -> EvaluationRow:
     """The row of a placement with all tables but the last on device 0, which took `overall_ms`."""
     sample = make_sample(task, [0] * (len(task.tables) - 1) + [1])
-    return EvaluationRow(placer, task, sample.placement, (overall_ms,), 2.5, 0.7, sample.costs)
+    return EvaluationRow(placer, task, sample.placement, overall_ms, 2.5, 0.7, sample.costs)

@@ -1,18 +1,15 @@
-"""Ranks of a small DLRM, compared after each step with the model unsharded.
-
-torchrun ... -m tests.helpers.sharded_dlrm MODE FOLDER
-"""
+"""Ranks of a gloo group that share one import of TorchRec, and a small DLRM on them, compared with the model unsharded."""
 
 import copy
 import gc
 import logging
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from logging.handlers import BufferingHandler
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -32,9 +28,10 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.plan import make_plan
-from dreamshard.sharding_planner import DreamShardPlanner
+from dreamshard.planning import make_plan
 from dreamshard.torchrec import load_plan, reshard_delta, tables_of
+from dreamshard.torchrec.planner import DreamShardPlanner
+from tests.helpers.ports import free_port
 
 RATE, BATCH, LOOKUPS, ROWS, DIM, GROUP = 0.5, 4, 5, 20, 16, 2
 ROW_WISE = TableSharding("row_wise")
@@ -48,12 +45,20 @@ SHARDERS = [EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimTyp
 CPU = torch.device("cpu")
 
 
-def make_model() -> DLRM:
+class Model(DLRM):
+    """Its outputs have a name."""
+
+    def forward(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> dict[str, torch.Tensor]:
+        """The logits."""
+        return {"logits": super().forward(dense, sparse)}
+
+
+def make_model() -> Model:
     """Three tables, and small dense layers; the same weights on all ranks."""
     torch.manual_seed(0)
     tables = [EmbeddingBagConfig(name=t, num_embeddings=ROWS, embedding_dim=DIM, feature_names=[t]) for t in TABLES]
     collection = EmbeddingBagCollection(tables=tables, device=CPU)
-    return DLRM(collection, dense_in_features=3, dense_arch_layer_sizes=[DIM], over_arch_layer_sizes=[4, 1])
+    return Model(collection, dense_in_features=3, dense_arch_layer_sizes=[DIM], over_arch_layer_sizes=[4, 1])
 
 
 def run(mode: str, ranks: int, folder: Path) -> None:
@@ -61,16 +66,10 @@ def run(mode: str, ranks: int, folder: Path) -> None:
     task = tables_of(make_model()).task(GROUP, 2**30, constraints=ANY_SHARDING)
     for name, shardings in PLANS.items():
         (folder / f"{name}.json").write_text(make_plan(task, Placement(shardings, GROUP, GROUP), "test").to_json())
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    ran = subprocess.run(
-        [*launcher, "-m", __name__, mode, str(folder)],
-        env={**os.environ, "PYTHONHASHSEED": "0"},  # resharding tags messages by `hash`, which gloo compares
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
+    found = failures_of(
+        {"reshard": reshard, "groups": groups, "memory": memory}[mode], ranks, ranks, free_port(), folder
     )
-    assert not ran.returncode, ran.stderr[-15000:]
+    assert not found, "\n".join(found)
 
 
 def batch(rank: int, step: int) -> tuple[torch.Tensor, KeyedJaggedTensor]:
@@ -81,53 +80,11 @@ def batch(rank: int, step: int) -> tuple[torch.Tensor, KeyedJaggedTensor]:
     return torch.rand(BATCH, 3, generator=generator), KeyedJaggedTensor.from_lengths_sync(list(TABLES), values, lengths)
 
 
-def train_a_step(reference: DLRM, sharded: DistributedModelParallel, step: int, replicas=None) -> None:
-    """Outputs before, and weights after it, are those of the reference, which trains on the samples of all ranks."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    optimizers = [
-        torch.optim.SGD(dict(in_backward_optimizer_filter(sharded.named_parameters())).values(), RATE),
-        torch.optim.SGD(reference.parameters(), RATE),
-    ]
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    ours, theirs = sharded(*batch(rank, step)), reference(*batch(rank, step))
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
-    ours.square().sum().backward()
-    torch.stack([reference(*batch(each, step)).square().sum() for each in range(ranks)]).mean().backward()
-    for optimizer in optimizers:
-        optimizer.step()
-    for _, part, _ in table_parts(sharded.state_dict()) if replicas else ():
-        dist.all_reduce(part, group=replicas)
-        part /= replicas.size()
-    compare(reference, sharded)
-
-
-def table_parts(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor, tuple[slice, ...]]]:
-    """Name, values and ranges of the shards that this rank holds."""
-    for name, value in state.items():
-        if isinstance(value, ShardedTensor):
-            shards = [(s.tensor, s.metadata.shard_offsets, s.metadata.shard_sizes) for s in value.local_shards()]
-        elif isinstance(value, DTensor):
-            own = value.to_local()
-            shards = zip(own.local_shards(), own.local_offsets(), own.local_sizes(), strict=False)
-        else:
-            shards = [(value, (0, 0), value.shape)] if "embedding" in name else []
-        for part, starts, sizes in shards:
-            yield name, part.detach(), tuple(slice(a, a + size) for a, size in zip(starts, sizes, strict=True))
-
-
-def compare(reference: DLRM, sharded: DistributedModelParallel) -> None:
-    """The tables' weights of this rank."""
-    parts = list(table_parts(sharded.state_dict()))
-    for name, part, ranges in parts:
-        torch.testing.assert_close(part, reference.state_dict()[name][ranges], atol=1e-5, rtol=0)
-    assert parts
-
-
-def copy_tables(reference: DLRM, sharded: DistributedModelParallel) -> None:
-    """The reference's weights, into the tables of the sharded model."""
-    for name, part, ranges in table_parts(sharded.state_dict()):
-        part.copy_(reference.state_dict()[name][ranges])
+def step(reference: Model, sharded: DistributedModelParallel, number: int, replicas=None) -> None:
+    """Train on the samples of a step, and compare."""
+    train_a_step(
+        reference, sharded, lambda rank: batch(rank, number), lambda out: out["logits"].square().sum(), replicas
+    )
 
 
 def reshard(folder: Path) -> None:
@@ -137,11 +94,11 @@ def reshard(folder: Path) -> None:
     delta = reshard_delta(first, moved)
     sharded = DistributedModelParallel(copy.deepcopy(reference), device=CPU, plan=first, sharders=SHARDERS)
     copy_tables(reference, sharded)
-    train_a_step(reference, sharded, 0)
+    step(reference, sharded, 0)
     for module in delta:
         sharded.reshard(delta, module)
-    compare(reference, sharded)
-    train_a_step(reference, sharded, 1)
+    compare_tables(reference, sharded)
+    step(reference, sharded, 1)
 
 
 def groups(folder: Path) -> None:
@@ -166,13 +123,13 @@ def groups(folder: Path) -> None:
         env = ShardingEnv2D(shards, replicas, dist.group.WORLD, mesh, GROUP, use_inter_host_allreduce=True)
         sharded = DistributedModelParallel(copy.deepcopy(reference), env, CPU, plan, SHARDERS)
         copy_tables(reference, sharded)
-        for step in range(2):
-            train_a_step(reference, sharded, step, replicas)
+        for number in range(2):
+            step(reference, sharded, number, replicas)
 
 
 def memory(folder: Path) -> None:
     """The planner logs the bytes of weights, optimizer state, lookups and vectors that this rank then holds."""
-    planners, kept, rank = logging.getLogger("dreamshard.sharding_planner"), BufferingHandler(100), dist.get_rank()
+    planners, kept, rank = logging.getLogger("dreamshard.torchrec.planner"), BufferingHandler(100), dist.get_rank()
     planners.setLevel(logging.INFO)
     planners.addHandler(kept)
     values = torch.arange(len(TABLES) * BATCH * LOOKUPS) % ROWS
@@ -201,10 +158,93 @@ def memory(folder: Path) -> None:
         assert logged == pytest.approx(held, rel=0.05)
 
 
-if __name__ == "__main__":
+TIMEOUT_S = 120
+Outputs = dict[str, torch.Tensor]
+
+
+def failures_of(job: Callable[..., None], ranks: int, per_host: int, port: int, *given: Any) -> list[str]:
+    """Run `job(*given)` on each rank of a group; returns the tracebacks of those that fail."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([job.__module__])
+    queue = context.Queue()
+    arguments = (job, ranks, per_host, port, given, queue)
+    processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    try:
+        return [found for _ in processes if (found := queue.get(timeout=TIMEOUT_S))]
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+
+
+def _rank(rank: int, job: Callable[..., None], ranks: int, per_host: int, port: int, given: Any, queue: Any) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"LOCAL_RANK": str(rank % per_host), "LOCAL_WORLD_SIZE": str(per_host)}
+    logging.getLogger().setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    {"reshard": reshard, "groups": groups, "memory": memory}[sys.argv[1]](Path(sys.argv[2]))
-    dist.barrier()
-    gc.collect()  # a model still alive keeps gloo's threads running while Python ends, and then they may abort the process
-    dist.destroy_process_group()
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        job(*given)
+        dist.barrier()
+        gc.collect()  # a model still alive keeps gloo's threads running while Python ends
+        dist.destroy_process_group()
+        queue.put("")
+    except Exception:  # noqa: BLE001  # handed to the test
+        queue.put(traceback.format_exc())
+
+
+def table_parts(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor, tuple[slice, ...]]]:
+    """Name, values and ranges of the shards that this rank holds."""
+    for name, value in state.items():
+        if isinstance(value, ShardedTensor):
+            shards = [(s.tensor, s.metadata.shard_offsets, s.metadata.shard_sizes) for s in value.local_shards()]
+        elif hasattr(value, "to_local"):
+            own = value.to_local()
+            shards = zip(own.local_shards(), own.local_offsets(), own.local_sizes(), strict=False)
+        else:
+            shards = [(value, (0, 0), value.shape)] if "embedding" in name else []
+        for part, starts, sizes in shards:
+            yield name, part.detach(), tuple(slice(a, a + size) for a, size in zip(starts, sizes, strict=True))
+
+
+def copy_tables(reference: torch.nn.Module, sharded: DistributedModelParallel) -> None:
+    """The reference's weights, into the tables of the sharded model."""
+    for name, part, ranges in table_parts(sharded.state_dict()):
+        part.copy_(reference.state_dict()[name][ranges])
+
+
+def compare(ours: Outputs, theirs: Outputs, tolerance: Callable[[str], float] = lambda _: 1e-5) -> None:
+    """Values of the same names; raises AssertionError with the name."""
+    assert ours.keys() <= theirs.keys()
+    for name, value in ours.items():
+        close = {"atol": tolerance(name), "rtol": 0, "msg": f"{name} differs"}
+        torch.testing.assert_close(value.float(), theirs[name].float(), **close)
+
+
+def compare_tables(reference: torch.nn.Module, sharded: DistributedModelParallel, **options: Any) -> None:
+    """The tables' weights of this rank."""
+    parts, state = list(table_parts(sharded.state_dict())), reference.state_dict()
+    assert parts
+    for name, part, ranges in parts:
+        compare({name: part}, {name: state[name][ranges]}, **options)
+
+
+def train_a_step(reference: torch.nn.Module, sharded: DistributedModelParallel, inputs, loss, replicas=None, **options):
+    """Outputs before, and weights after it, are those of the reference, which trains on the samples of all ranks."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    dense = dict(in_backward_optimizer_filter(sharded.named_parameters())).values()
+    optimizers = [torch.optim.SGD(own, RATE) for own in (dense, reference.parameters())]
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    ours, theirs = sharded(*inputs(rank)), reference(*inputs(rank))
+    compare(ours, theirs, **options)
+    loss(ours).backward()
+    torch.stack([loss(reference(*inputs(each))) for each in range(ranks)]).mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    for _, part, _ in table_parts(sharded.state_dict()) if replicas else ():
+        dist.all_reduce(part, group=replicas)
+        part /= replicas.size()
+    compare_tables(reference, sharded, **options)

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.placement import Placement, TableSharding
+from dreamshard.constraints import Constraints
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import Plan, PlannedTable
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
@@ -39,28 +40,13 @@ def tables_of(
     factors, dims = factors.expand(count).clone(), dims.expand(count).clone()
     counted = (factors * batch_size).long() if lookups is None else torch.tensor(lookups)
     halved = torch.minimum(counted // 2, hash_size).clamp(min=1)
-    return Tables(
-        tuple(names or (f"{prefix}{t}" for t in range(count))),
-        hash_size,
-        dims,
-        factors,
-        torch.tensor(
-            [[*shares, *[0.0] * (NUM_BINS - len(shares))] for shares in bins or [[0.0, 1.0]] * count],
-            dtype=torch.float64,
-        ),
-        counted,
-        halved if unique_rows is None else torch.tensor(unique_rows),
-    )
+    shares = [[*each, *[0.0] * (NUM_BINS - len(each))] for each in bins or [[0.0, 1.0]] * count]
+    columns = hash_size, dims, factors, torch.tensor(shares, dtype=torch.float64), counted
+    unique = halved if unique_rows is None else torch.tensor(unique_rows)
+    return Tables(tuple(names or (f"{prefix}{t}" for t in range(count))), *columns, unique)
 
 
-def tables_of_dims(
-    dims: Sequence[int],
-    *,
-    rows: int = 1000,
-    pooling: float = 2.0,
-    batch_size: int = 64,
-    names: Sequence[str] | None = None,
-) -> Tables:
+def tables_of_dims(dims: Sequence[int], *, rows=1000, pooling=2.0, batch_size=64, names=None) -> Tables:
     """Tables that differ only in dim: table-0, table-1, ... without `names`."""
     return tables_of([rows] * len(dims), dims, pooling, prefix="table-", names=names, batch_size=batch_size)
 
@@ -115,3 +101,22 @@ def sample_tasks(pool, count, size, num_devices, memory_bytes, generator, **conf
 def with_table(placement: Placement, table: int, sharding: TableSharding) -> Placement:
     """The placement with one table sharded in another way."""
     return replace(placement, tables=(*placement.tables[:table], sharding, *placement.tables[table + 1 :]))
+
+
+_HALVES = TableSharding("grid_shard", columns=((0, 16), (16, 32)), where=(0, 1))
+_ROWS, _COPIES, _WHOLE = (
+    TableSharding("row_wise"),
+    TableSharding("data_parallel"),
+    TableSharding("table_wise", where=(2,)),
+)
+_CACHED = TableSharding("table_row_wise", where=(1,), cached_share=0.5)
+FOUR_DEVICES_ON_TWO_HOSTS = Placement((_ROWS, _COPIES, _HALVES, _WHOLE, _CACHED), 4, 2)
+"""A placement of `sharded_task` in every way to shard except by columns alone."""
+
+
+def sharded_task(**options) -> PlacementTask:
+    """Five tables on two hosts of two devices, which may be sharded in every way; `options` are other fields of the task."""
+    rows, unique_rows, pooling = [100, 10, 33, 7, 1000], [50, 10, 30, 7, 300], [2.0, 1.0, 3.0, 1.0, 4.0]
+    tables = tables_of(rows, [16, 8, 32, 4, 8], pooling, names="abcde", batch_size=100, unique_rows=unique_rows)
+    options = {"constraints": Constraints(sharding_types=SHARDING_TYPES, caching=True), **options}
+    return PlacementTask(tables, 4, 100_000, devices_per_host=2, **options)

@@ -59,16 +59,9 @@ def table_loads(
     return placed_loads(Shards.of(task, Placement.whole([0] * len(tables), 1)), batch_size)
 
 
-def device_costs(
-    bed: SimulatedTestbed,
-    tables: Tables,
-    device: Int[Tensor, "B T"],
-    num_devices: int,
-    precision: Precision = "fp32",
-    optimizer: Optimizer = "sgd",
-) -> DeviceCosts:
+def device_costs(bed: SimulatedTestbed, tables: Tables, device: Int[Tensor, "B T"], num_devices: int) -> DeviceCosts:
     """`[B, D]` costs of placements of the same whole tables, without noise."""
-    task = PlacementTask(tables, num_devices, 2**62, precision, optimizer)
+    task = PlacementTask(tables, num_devices, 2**62)
     placed = [Shards.of(task, Placement.whole(each, num_devices)) for each in device]
     return DeviceCosts(torch.stack([sharding_costs(each, bed.setup.batch_size, bed.spec).phases_ms for each in placed]))
 

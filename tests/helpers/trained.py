@@ -1,30 +1,21 @@
 """Training on a tiny configuration, of any algorithm: its steps, tasks, rounds, and a state that has learned a little."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import (
-    TRAINING_ALGORITHMS,
-    CostFit,
-    TrainingAlgorithm,
-    TrainingConfig,
-    TrainingState,
-    with_algorithm,
-)
+from dreamshard.training import TRAINING_ALGORITHMS, TrainingAlgorithm, TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
 from tests.helpers.tables import pool_of, sample_tasks
 from tests.helpers.testbeds import simulated
 
-TINY = TrainingConfig(
-    iterations=3, placements_per_iteration=4, cost_steps=20, cost_batch=8, policy_updates=2, episodes=4
-)
+_SMALL = {"cost_steps": 20, "cost_batch": 8, "policy_updates": 2, "episodes": 4}
+TINY = TrainingConfig(iterations=3, placements_per_iteration=4, **_SMALL)
 
 
 def _of(config: TrainingConfig) -> TrainingAlgorithm:
@@ -41,19 +32,13 @@ def continue_from(placer, config: TrainingConfig, seed: int) -> TrainingState:
     return _of(config).start(pool_of(24), config, seed, base=placer)
 
 
-def propose(state: TrainingState, tasks: Sequence[PlacementTask]):
-    """A round's placements."""
-    return _of(state.config).propose(state, tasks)
+def _by_algorithm(step: str) -> Callable[..., Any]:
+    """The step of that name, of the algorithm of a state."""
+    return lambda state, *given: getattr(_of(state.config), step)(state, *given)
 
 
-def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
-    """Fit the cost network."""
-    return _of(state.config).fit(state, samples)
-
-
-def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]):
-    """Improve the policy."""
-    return _of(state.config).improve(state, tasks)
+propose, fit_costs, improve_policy = map(_by_algorithm, ("propose", "fit", "improve"))
+make_placer, save_state = map(_by_algorithm, ("placer", "save"))
 
 
 class Learned(NamedTuple):
@@ -64,18 +49,7 @@ class Learned(NamedTuple):
     cpu_s: float
 
 
-def learn(
-    pool,
-    tasks: Sequence[PlacementTask],
-    config: TrainingConfig,
-    seed: int,
-    testbed,
-    *,
-    exchanges=(),
-    base=None,
-    earlier=(),
-    method=None,
-) -> Learned:
+def learn(pool, tasks, config: TrainingConfig, seed: int, testbed, *, exchanges=(), base=None, earlier=(), method=None):
     """All rounds of Algorithm 1 on a testbed, from `base` and its `earlier` samples, or by another `method`, if given."""
     method = method or _of(config)
     state, samples, cpu_s = method.start(pool, config, seed, exchanges, base=base), [], -time.process_time()
@@ -89,16 +63,6 @@ def learn(
     return Learned(state, samples, cpu_s + time.process_time())
 
 
-def make_placer(state: TrainingState) -> Any:
-    """The placer of a state."""
-    return _of(state.config).placer(state)
-
-
-def save_state(state: TrainingState, folder: Path) -> None:
-    """Write a state."""
-    _of(state.config).save(state, folder)
-
-
 def tiny_tasks(num_devices: int = 2, seed: int = 1) -> list[PlacementTask]:
     """Four tasks of eight tables."""
     generator = torch.Generator().manual_seed(seed)
@@ -110,9 +74,7 @@ def measured(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[CostS
     return [simulated().measure(task, placement) for task, placement in propose(state, tasks)]
 
 
-def rounds(
-    state: TrainingState, count: int, samples: Sequence[CostSample] = ()
-) -> tuple[TrainingState, list[CostSample]]:
+def rounds(state: TrainingState, count: int, samples=()) -> tuple[TrainingState, list[CostSample]]:
     """The state after `count` more rounds on `tiny_tasks`, and all samples so far."""
     grown, tasks = list(samples), tiny_tasks()
     for _ in range(count):

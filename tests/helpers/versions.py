@@ -21,25 +21,12 @@ def training_of(
     **sizes: Any,
 ) -> Training:
     """A training on some hardware, with these sizes of its tasks (`TasksConfig`)."""
-    base = RECIPES["smoke"]
-    own = replace(
-        base,
-        name=recipe,
-        workload=replace(base.workload, source=source),
-        tasks=replace(base.tasks, **{"mode": "pool", **sizes}),
-    )
-    bench = TestbedReference(
-        name=testbed or (f"{kind}:{hardware.split()[-1]}" if kind == "simulated" else kind),
-        kind=kind,
-        identity=hardware,
-        links=hardware,
-        num_devices=own.tasks.num_devices,
-        batch_size=512,
-        dataset=dataset,
-        seed=0,
-        measure=MeasureConfig(),
-    )
-    return Training(recipe=own, dataset=dataset, testbed=bench, tasks=tasks, warm=warm)
+    base, modelled = RECIPES["smoke"], f"{kind}:{hardware.split()[-1]}" if kind == "simulated" else kind
+    sampled = replace(base.tasks, **{"mode": "pool", **sizes})
+    own = replace(base, name=recipe, workload=replace(base.workload, source=source), tasks=sampled)
+    where = {"name": testbed or modelled, "kind": kind, "identity": hardware, "links": hardware, "dataset": dataset}
+    how = {"num_devices": sampled.num_devices, "batch_size": 512, "seed": 0, "measure": MeasureConfig()}
+    return Training(recipe=own, dataset=dataset, testbed=TestbedReference(**where, **how), tasks=tasks, warm=warm)
 
 
 def version_of(uri: str, made_of: Training | None = None, aliases: tuple[str, ...] = (), **tags: str) -> Version:

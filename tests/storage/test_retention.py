@@ -77,6 +77,7 @@ def store(mlflow_settings: Settings, placer: TrainedPlacer) -> Store:
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.open_run(mlflow_settings, "retrain") as run:
                 registration.register_placer(mlflow_settings, placer, run, training_of(), tags=tags, pool=four_tables())
+    registry.write_versions(mlflow_settings)
     return mlflow_settings
 
 
@@ -111,14 +112,20 @@ def removable(store: Store) -> list[retention.StoredFile]:
     return retention.find_removable(store, datetime.now(UTC) - timedelta(days=90))
 
 
-def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
+def test_what_is_old_goes_as_planned_and_what_a_version_needs_stays(store: Store):
     comparisons = [store.evaluations / f"{key(name)}.json" for name in ("named", "forgotten")]
     for path in comparisons:
         write_json(path, {"key": path.stem})
     registry.tag(store, "1", {"comparison": key("named")})
-    age(list(shared_files(store)))
+    age(before := list(shared_files(store)))
+    removals = removable(store)
+    planned = {row["kind"]: row for row in retention.prune(store, older_than_days=90, keep_versions=20, delete=False)}
+    assert list(shared_files(store)) == before, "a plan removes nothing"
+    assert planned["checkpoints"]["files"] == 4 * (3 * ITERATIONS + 1)  # first, fourth, fifth and last
+    assert planned["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
+    assert planned["all"]["bytes"] == sum(each.info.path.stat().st_size for each in removals)
     before = {name: facts(store, name) for name in ("second", "third", "last")}
-    retention.remove_files(removable(store))
+    retention.remove_files(removals)
     assert facts(store, "third") == before["third"], "the version"
     assert facts(store, "second")[0][:ITERATIONS] == before["second"][0][:ITERATIONS], "what the version went on from"
     assert facts(store, "last")[4] == before["last"][4], "the tables ingested last"
@@ -131,16 +138,6 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     assert removable(store) == []
     for view in catalog.VIEWS:
         query(store, f"select * from {view}")
-
-
-def test_a_plan_removes_nothing_and_counts_what_it_found(store: Store):
-    age(list(shared_files(store)))
-    before, removals = list(shared_files(store)), removable(store)
-    table = {row["kind"]: row for row in retention.prune(store, older_than_days=90, delete=False)}
-    assert list(shared_files(store)) == before
-    assert table["checkpoints"]["files"] == 4 * (3 * ITERATIONS + 1)  # first, fourth, fifth and last
-    assert table["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
-    assert table["all"]["bytes"] == sum(each.info.path.stat().st_size for each in removals)
 
 
 def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):
@@ -160,15 +157,23 @@ def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Pat
         removable(open_store(visitor))
     member = replace(visitor, tracking_uri=store.tracking_uri)
     assert {each.run for each in removable(member)} == {each.run for each in removable(store)}
+    (store.home / "mlflow.db").rename(store.home / "moved.db")
+    with pytest.raises(ValueError, match="is not that of the store"):
+        retention.prune(store, older_than_days=1, keep_versions=1, delete=True)
+    assert [*store.checkpoints.iterdir()], "everything is there"
 
 
-def test_drifted_lookups_stay_as_long_as_their_dataset(tmp_path):
-    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)}))
-    version = ingest(store.lake, "mine")
-    drifted = WorkloadTable("mine (rows x1.10)", 110, 8, Lookups(torch.tensor([7]), torch.tensor([0, 1])))
-    other = replace(drifted, rows=120)
-    kept, stray = (store.lake.write_table_lookups(each, statistics(each)) for each in (drifted, other))
-    store.lake.write_drifted(statistics(drifted), version)
+def test_versions_beyond_the_newest_go_with_their_files(store: Store, placer: TrainedPlacer):
+    for _ in range(4):
+        with runs.open_run(store, "retrain") as run:
+            registration.register_placer(store, placer, run, training_of(), tags={"training": key("last")})
+    registry.set_alias(store, "2", "champion", "the first")
+    registry.tag(store, "3", {registry.PINNED: "for the paper"})
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    found = {file.info.path for file in retention.find_removable(store, tomorrow)}
-    assert (stray in found, kept in found) == (True, False)
+    old = [each.number for each in retention.old_versions(store, tomorrow, 1)]
+    assert old == [4, 1], "5 is the newest, 2 the champion, 3 pinned"
+    assert retention.old_versions(store, tomorrow - timedelta(days=2), 1) == [], "changed lately"
+    for version in retention.old_versions(store, tomorrow, 1):
+        registry.remove(store, version)
+    assert {each.number for each in registry.versions(store)} == {2, 3, 5}
+    assert key("third") not in registry.referenced_keys(registry.versions(store))

@@ -57,14 +57,17 @@ def test_without_exchanges_placements_decide():
     assert torch.equal(found.for_task(task(64)).comm_ms, found.comm_ms)
 
 
+OF_SAME, OF_PLACEMENTS, ACROSS_HOSTS, OF_ONE = (
+    (4, (32,), 32),
+    (4, (32,), 4),
+    (4, (2, 4, 8, 16, 32), 128),
+    (1, (16,), 16),
+)
+
+
 @pytest.mark.parametrize(
     ("count", "learnt", "wanted", "rel"),
-    [
-        (4, (32,), 32, 0.02),  # exchanges of the same topology
-        (4, (32,), 4, 1e-4),  # placements of it
-        (4, (2, 4, 8, 16, 32), 128, 0.03),  # exchanges of fewer devices, across hosts
-        (1, (16,), 16, 0.02),  # shards and exchanges
-    ],
+    [(*OF_SAME, 0.02), (*OF_PLACEMENTS, 1e-4), (*ACROSS_HOSTS, 0.03), (*OF_ONE, 0.02)],
 )
 def test_placements_and_exchanges_predict_placements(count, learnt, wanted, rel):
     found, [sample] = network(*placements(count), learnt=exchanges(*learnt)), placements(wanted, 1)

@@ -1,5 +1,6 @@
 """Fitting a cost network to measured placements."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -43,52 +44,51 @@ def test_a_table_that_changed_between_two_samples_is_two_tables():
     torch.testing.assert_close(sums[1, :, DIMS], sums[0, :, DIMS] * torch.tensor([1, 3]))
 
 
-@pytest.mark.slow
-def test_a_hundred_placements_predict_tables_never_seen():
+def fitted(samples):
     state = start_training(TRAIN, TrainingConfig(), seed=0)
-    network, unseen = state.cost_network, CostData.of(measured(TEST, 4, each=3, seed=9), state.normaliser)
-    fit_costs(state, measured(TRAIN, 100))
+    fit_costs(state, samples)
+    return state.cost_network
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Fitted to eighty placements; tests copy it before they change it."""
+    return fitted(measured(TRAIN, 80))
+
+
+@pytest.fixture(scope="module")
+def unseen():
+    return CostData.of(measured(TEST, 20, seed=9), Normaliser.fit(TRAIN))
+
+
+def test_eighty_placements_predict_tables_never_seen(network, unseen):
     assert 0.9 < network.phases_ms(unseen.sums(network.encode))[..., 0].sum() / unseen.phases_ms[..., 0].sum() < 1.1
     assert 0.001 < network.spread < 2 * prediction_error(network, unseen) < 0.12
 
 
-def test_rows_hotter_than_any_that_was_fitted_are_not_dear():
+def test_rows_hotter_than_any_that_was_fitted_are_not_dear(network):
     """Such a table cost three hours in a home whose training tables had no row of more than 1,024 lookups."""
-    state = start_training(TRAIN, TrainingConfig(), seed=0)
-    fit_costs(state, measured(TRAIN, 20))
     warm, hot = (tables_of([24], 4, 8.0, bins=[[0.0] * above + [1.0]], unique_rows=[24]) for above in (3, 16))
     assert float(TRAIN.bins[:, 16].sum()) == 0
-    data = [
-        CostData.of([sample_of(roomy_task(each), Placement.whole([0], 2), [1, 0])], NORMALISER) for each in (warm, hot)
-    ]
-    assert state.cost_network.predicted(data[1])[0] < 4 * state.cost_network.predicted(data[0])[0]
+    alone = [sample_of(roomy_task(each), Placement.whole([0], 2), [1, 0]) for each in (warm, hot)]
+    warm_ms, hot_ms = (network.predicted(CostData.of([each], NORMALISER))[0] for each in alone)
+    assert hot_ms < 4 * warm_ms
 
 
-def test_the_fit_estimates_the_noise():
-    quiet, noisy = (start_training(TRAIN, TrainingConfig(), seed=0) for _ in range(2))
-    fit_costs(quiet, measured(TRAIN, 20))
-    fit_costs(noisy, measured(TRAIN, 20, noise=0.3))
-    assert (noisy.cost_network.noise > quiet.cost_network.noise + 1).all()
+def test_the_fit_estimates_the_noise(network):
+    assert (fitted(measured(TRAIN, 20, noise=0.3)).noise > network.noise + 1).all()
 
 
-def test_bursts_in_an_eighth_of_the_measurements_hardly_move_the_predictions():
-    samples, unseen = measured(TRAIN, 80), measured(TEST, 4, each=3, seed=9)
-    slow = [replace(each, costs=DeviceCosts(1.4 * each.costs.phases_ms)) for each in samples[::8]]
-    disturbed = [slow[k // 8] if k % 8 == 0 else each for k, each in enumerate(samples)]
-    predicted = []
-    for fitted in (samples, disturbed):
-        state = start_training(TRAIN, TrainingConfig(), seed=0)
-        fit_costs(state, fitted)
-        data = CostData.of(unseen, state.normaliser)
-        predicted.append(state.cost_network.predicted(data)[0])
-    assert (predicted[1] / predicted[0]).mean().item() == pytest.approx(1, abs=0.03)  # the mean of all is 5 % higher
+def test_bursts_in_an_eighth_of_the_measurements_hardly_move_the_predictions(network, unseen):
+    samples = measured(TRAIN, 80)
+    for k in range(0, 80, 8):
+        samples[k] = replace(samples[k], costs=DeviceCosts(1.4 * samples[k].costs.phases_ms))
+    ratios = fitted(samples).predicted(unseen)[0] / network.predicted(unseen)[0]
+    assert ratios.mean().item() == pytest.approx(1, abs=0.03)  # the mean of all is 5 % higher
 
 
-def test_the_spread_is_what_devices_do_not_share_on_placements_that_were_not_fitted_to():
-    state = start_training(TRAIN, TrainingConfig(), seed=0)
-    fit_costs(state, measured(TRAIN, 40))
-    network, unseen = state.cost_network, CostData.of(measured(TEST, 20, seed=9), state.normaliser)
-    own = network.spread_of(unseen)
+def test_the_spread_is_what_devices_do_not_share_on_placements_that_were_not_fitted_to(network, unseen):
+    own, network = network.spread_of(unseen), deepcopy(network)
     slower = replace(unseen, phases_ms=unseen.phases_ms * 1.2)  # all devices alike
     assert network.spread_of(slower) == pytest.approx(float(own), rel=0.25)
     noisy = replace(unseen, phases_ms=unseen.phases_ms * (1 + 0.2 * torch.randn(len(unseen.phases_ms), 4, 1)))

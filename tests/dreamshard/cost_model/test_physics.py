@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamshard.cost_model import Normaliser, StructuredCostNetwork
-from dreamshard.cost_model.compiled import NETWORK_COLUMNS, computes_ms
+from dreamshard.cost_model.compiled import TABLES, computes_ms
 from dreamshard.cost_model.structured import PRIORS, device_inputs
 from dreamshard.tables import Tables, concatenate
 from tests.helpers.tables import pool_of
@@ -29,8 +29,7 @@ def network_of(seed: int) -> StructuredCostNetwork:
     generator, network = torch.Generator().manual_seed(seed), StructuredCostNetwork(NORMALISER)
     for name, weight in network.named_parameters():
         drawn = weight.detach() + 3 * PRIORS[name].scale * torch.randn(weight.shape, generator=generator)
-        least = PRIORS[name].least
-        weight.data = drawn if least is None else drawn.clamp(min=least)
+        weight.data = drawn.clamp(min=PRIORS[name].least)
     network.exchanges.fitted_ms = torch.rand(2, 4, generator=generator)
     network.exchanges.batch_size = torch.tensor(1024)
     network.exchanges.fitted_to = torch.tensor([2, 2])
@@ -42,7 +41,9 @@ def phases_ms(network: StructuredCostNetwork, tables: Tables) -> torch.Tensor:
     normaliser = NORMALISER if network is not learnt().cost_network else learnt().normaliser
     with torch.no_grad():
         sums = network.encode(normaliser(tables)).double().sum(0)
-        return network.phases_ms(torch.stack([sums, 0 * sums])[None].float())[0, 0].double()
+        found = network.phases_ms(torch.stack([sums, 0 * sums])[None].float())[0].double()
+    assert found[1, [0, 3]].tolist() == [0, 0], "a device without tables computes for nothing"
+    return found[0]
 
 
 weights = st.integers(-1, 40)
@@ -69,7 +70,7 @@ def test_more_columns_rows_or_lookups_of_a_table_never_make_a_device_cheaper(see
 @pytest.mark.parametrize("seed", [-1, 3, 7])
 def test_compiled_and_torch_compute_the_same(seed):
     network, generator = network_of(seed), np.random.default_rng(0)
-    loads = generator.uniform(1, 20, (50, NETWORK_COLUMNS))
+    loads = generator.uniform(1, 20, (50, TABLES + 1))
     law = network.law(2).network
     with torch.no_grad():
         inputs = device_inputs(torch.from_numpy(loads), network.power.double())

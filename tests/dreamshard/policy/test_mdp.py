@@ -97,20 +97,14 @@ def test_entropy_is_even_chances_first_and_zero_without_choice():
     assert forced.any()
 
 
-def gradient(cost):
-    """Of the loss by two logits, of an episode that takes device 0 and one that takes device 1."""
+@pytest.mark.parametrize(("cost", "sign"), [([1.0, 3.0], 1), ([100.0, 900.0], 1), ([2.0, 2.0], 0)])
+def test_the_gradient_moves_towards_the_cheaper_device(cost, sign):
+    """Of two episodes, on a device each; advantages are +-sqrt(0.5), with Bessel's correction."""
     weights = torch.zeros(2, requires_grad=True)
     log_prob = torch.log_softmax(weights, dim=0)[:, None]
     loss = policy_gradient_loss(log_prob, torch.zeros(2, 1), torch.tensor(cost), torch.tensor([True, True]), 0.0)
-    return torch.autograd.grad(loss, weights)[0].tolist()
-
-
-def test_the_gradient_moves_towards_the_cheaper_device():
-    # with Bessel's correction, advantages are +-sqrt(0.5); d(loss)/d(logits) = -mean(advantage x (taken - 0.5))
-    step = 0.5 * math.sqrt(0.5)
-    assert gradient([1.0, 3.0]) == pytest.approx([-step, step])
-    assert gradient([100.0, 900.0]) == pytest.approx([-step, step], rel=1e-4)
-    assert gradient([2.0, 2.0]) == [0.0, 0.0]
+    step = sign * 0.5 * math.sqrt(0.5)  # -mean(advantage x (taken - 0.5))
+    assert torch.autograd.grad(loss, weights)[0].tolist() == pytest.approx([-step, step], rel=1e-4)
 
 
 @pytest.mark.slow

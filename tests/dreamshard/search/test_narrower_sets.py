@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from dreamshard import read_tables
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.table_list import read_tables
 from tests.helpers.tables import tables_of
 
 A100 = RooflinePlacer(PRESETS["a100"])

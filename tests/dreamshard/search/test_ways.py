@@ -7,6 +7,7 @@ from importlib import resources
 import pytest
 import torch
 
+from dreamshard import read_tables
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import (
@@ -23,7 +24,6 @@ from dreamshard.search import RooflinePlacer
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import read_tables
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt_placer
 

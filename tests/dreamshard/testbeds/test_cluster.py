@@ -7,7 +7,12 @@ from dreamshard.costs import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster import ClusterTestbed
-from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
+from tests.helpers.cluster_testbed import (
+    BATCH,
+    TABLES,
+    open_cluster,
+    placement,
+)
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 from tests.helpers.testbeds import any_sharding_task, every_way
@@ -67,19 +72,16 @@ def test_every_way_to_shard_is_measured_at_once(cluster):
     assert (sample.repeats, sample.task.devices_per_host) == (5, 2)
 
 
+SEQUENCES = {"tables": replace(SIX, poolings=torch.zeros(6))}
+
+
 @pytest.mark.parametrize(
-    ("options", "first"),
-    [
-        ({"precision": "bf16"}, {}),
-        ({"optimizer": "adam"}, {}),
-        ({"precision": "fp16"}, {}),
-        ({"tables": replace(SIX, poolings=torch.zeros(6))}, {}),
-        ({}, {"cached_share": 0.5}),
-    ],
+    "options", [{"precision": "bf16"}, {"precision": "fp16"}, {"optimizer": "adam"}, SEQUENCES, {}]
 )
-def test_ways_that_the_cpu_lacks_are_refused_by_name(cluster, options, first):
+def test_ways_that_the_cpu_lacks_are_refused_by_name(cluster, options):
+    cached = {} if options else {"cached_share": 0.5}
     with pytest.raises(ValueError):
-        cluster.measure(any_sharding_task(**{"tables": SIX, **options}), each_way(**first))
+        cluster.measure(any_sharding_task(**{"tables": SIX, **options}), each_way(**cached))
 
 
 def test_a_shard_larger_than_memory_is_a_sample_not_an_error(cluster):

@@ -49,10 +49,8 @@ def folder(tmp_path_factory):
     for file, inputs in (("comm_4_bw.pt", 4), ("comm_4_fw.pt", 8)):
         layers = network("hidden", [inputs, 7, 4])
         layers["hidden.1.bias"] += 2
-        torch.save(
-            {"state_dict": layers, "feature_means": 9 * torch.rand(inputs), "feature_stds": 50 + torch.rand(inputs)},
-            made / file,
-        )
+        saved = {"feature_means": 9 * torch.rand(inputs), "feature_stds": 50 + torch.rand(inputs)}
+        torch.save(saved | {"state_dict": layers}, made / file)
     return made
 
 

@@ -9,9 +9,8 @@ from dreamshard.costs import Exchange
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.testbeds import TestbedSetup, open_testbed
 from dreamshard.testbeds.cluster import ClusterTestbed
-from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.layout import Layout, Rank
-from dreamshard.testbeds.ranks import Ranks
+from dreamshard.testbeds.ranks import Layout, Rank, Ranks
+from dreamshard.testbeds.simulated import EmulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -28,9 +27,6 @@ def test_without_gpus_or_if_asked_a_cluster_has_ranks_on_the_cpu(monkeypatch, na
     bed = open_testbed(name, SETUP)
     assert isinstance(bed, ClusterTestbed)
     assert (bed.device_type, bed.hardware.split(", ")[-1]) == ("cpu", "2 ranks")
-
-
-def test_with_fewer_gpus_than_devices_a_cluster_is_refused(monkeypatch):
     gpus(monkeypatch, 1)
     with pytest.raises(ValueError):
         open_testbed("cluster", SETUP)
@@ -88,18 +84,46 @@ def test_a_testbed_that_cannot_be_opened_is_refused(name):
         open_testbed(name, SETUP)
 
 
-def test_ones_own_testbed_needs_only_to_measure():
+def test_ones_own_testbed_needs_only_to_measure_legal_placements():
     bed = open_testbed(f"{OWN}:by_count", SETUP)
     assert (bed.name, bed.links, bed.capacity(2).memory_bytes) == ("own", None, None)
     task = roomy_task(tables_of_dims([4, 4, 4]))
     assert bed.measure(task, Placement.whole(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
     with pytest.raises(ValueError):
         bed.measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))
-
-
-def test_only_legal_placements_are_measured():
-    task, placement = roomy_task(tables_of_dims([8])), Placement((TableSharding("row_wise"),), 2, 2)
-    bed = open_testbed("simulated", SETUP)
-    assert bed.measure(replace(task, constraints=ANY_SHARDING), placement).overall_ms > 0
+    rows, bed = Placement((TableSharding("row_wise"),) * 3, 2, 2), open_testbed("simulated", SETUP)
+    assert bed.measure(replace(task, constraints=ANY_SHARDING), rows).overall_ms > 0
     with pytest.raises(ValueError):
-        bed.measure(task, placement)
+        bed.measure(task, rows)
+
+
+def rank(number: int, host: str, gpu: str | None = None) -> Rank:
+    return Rank(number, host, "Ceres x8", gpu)
+
+
+def two_hosts(per_host: int) -> Layout:
+    return Layout.of([rank(r, "ab"[r // per_host], "NVIDIA H100") for r in range(2 * per_host)])
+
+
+def test_ranks_dealt_out_in_turn_become_devices_host_by_host():
+    layout = Layout.of([rank(r, "ab"[r % 2]) for r in range(4)])
+    assert layout.numbers == (0, 2, 1, 3)
+    assert layout.devices_per_host == layout.part(3).devices_per_host == 2
+
+
+def test_only_the_last_host_may_have_fewer_ranks():
+    layout = Layout.of([rank(0, "small"), *(rank(r, "large") for r in range(1, 4))])
+    assert [each.host for each in layout.ranks] == ["large"] * 3 + ["small"]
+    with pytest.raises(ValueError):
+        Layout.of([rank(r, host) for r, host in enumerate("aaabbc")])
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "per_host", "numbers"),
+    [(6, None, (0, 1, 2, 3, 4, 5)), (4, 2, (0, 1, 4, 5)), (2, 1, (0, 4)), (3, 8, (0, 1, 2))],
+)
+def test_a_task_takes_as_many_ranks_of_each_host_as_it_asks_for(num_devices, per_host, numbers):
+    assert two_hosts(4).part(num_devices, per_host).numbers == numbers
+    for too_many in ((9, None), (6, 2), (8, 8)):
+        with pytest.raises(ValueError):
+            two_hosts(4).part(*too_many)

@@ -47,23 +47,26 @@ def test_each_round_has_its_own_order_of_all_placements():
 
 
 @pytest.mark.parametrize(
-    ("series", "count"),
+    ("series", "are_compared", "counts"),
     [
-        ([(10, 10.1)], 2),
-        ([(10, 10.1, 12, 12), (14, 10, 12, 10.1)], 4),
-        ([(14, 13, 12, 11, 10)], 5),
-        ([(10, np.inf, 11, 10.2)], 4),
-        ([(np.inf, np.inf)], 2),
+        ([(10, 10.1)], True, [2]),
+        ([(10, 10.1, 12, 12), (14, 10, 12, 10.1)], True, [4, 4]),
+        ([(10, 10.1), (14, 12, 10, 10.1)], False, [2, 4]),
+        ([(14, 13, 12, 11, 10)], True, [5]),
+        ([(10, np.inf, 11, 10.2)], True, [4]),
+        ([(np.inf, np.inf)], True, [2]),
     ],
 )
-def test_rounds_end_for_all_when_the_two_lowest_of_all_agree(series, count):
+def test_rounds_end_when_the_two_lowest_of_all_that_are_compared_agree(series, are_compared, counts):
     def cost(ms):
         return sample(ms) if np.isfinite(ms) else sample(1.0, infeasible=MISFIT)
 
     measures = [lambda number, own=own: cost(own[number]) for own in series]
-    rounds = measure_in_rounds(measures, [[] for _ in series], LIMITS, torch.Generator())
-    assert [len(each) for each in rounds] == [count] * len(series)
-    assert [least(each).overall_ms for each in rounds] == [min(own[:count]) for own in series]
+    nothing = [[] for _ in series]
+    rounds = measure_in_rounds(measures, nothing, LIMITS, torch.Generator(), are_compared=are_compared)
+    assert [len(each) for each in rounds] == counts
+    least_ms = [min(own[:count]) for own, count in zip(series, counts, strict=True)]
+    assert [least(each).overall_ms for each in rounds] == least_ms
 
 
 def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
@@ -74,17 +77,9 @@ def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
     assert [len(each) for each in rounds] == [2, 2]
 
 
-def test_placements_that_are_not_compared_end_each_when_its_own_rounds_agree():
-    series = ((10.0, 10.1), (14.0, 12.0, 10.0, 10.1))
-    measures = [lambda number, own=own: sample(own[number]) for own in series]
-    rounds = measure_in_rounds(measures, [[], []], LIMITS, torch.Generator(), are_compared=False)
-    assert [len(each) for each in rounds] == [2, 4]
-
-
 def test_the_least_of_rounds_at_different_times_withstands_bursts():
-    series = np.array(
-        json.loads(Path(__file__).with_name("bursts.json").read_text())
-    )  # one placement, 463 times in a row
+    file = Path(__file__).with_name("bursts.json")  # one placement, 463 times in a row
+    series = np.array(json.loads(file.read_text()))
     generator = np.random.default_rng(0)
 
     def variation(estimate, count):

@@ -11,14 +11,14 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import step
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.operators import EPSILON, LEARNING_RATE, RankOperator, RankOperators
-from dreamshard.testbeds.step import Teams, collectives_of
+from dreamshard.testbeds.step import EPSILON, LEARNING_RATE, RankOperator, RankOperators, Teams, collectives_of
 from dreamshard.workloads import Lookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
 BATCH, RANKS, PER_HOST = 9, 4, 2  # uneven shares of samples
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 ROWS, DIMS = 33, [8, 16, 8, 24, 16, 4]
+HALVES = {"precision_of": {"table-0": "fp16", "table-2": "fp16"}}
 
 
 def lookups_of(name: str) -> Lookups:
@@ -73,10 +73,7 @@ def without_sharding(task: PlacementTask, gradients: list[torch.Tensor]) -> tupl
     ("ways", "options"),
     [
         *(((way,) * 3, {}) for way in SHARDING_TYPES),
-        (SHARDING_TYPES, {}),
-        (SHARDING_TYPES, {"precision_of": {"table-0": "fp16", "table-2": "fp16"}}),
-        (SHARDING_TYPES, {"optimizer": "adagrad"}),
-        (SHARDING_TYPES, {"poolings": 3}),
+        *((SHARDING_TYPES, options) for options in ({}, HALVES, {"optimizer": "adagrad"}, {"poolings": 3})),
         (("row_wise", "table_row_wise", "data_parallel"), {"optimizer": "rowwise_adagrad"}),
     ],
 )
@@ -147,11 +144,11 @@ def hold(held: list[torch.Tensor], places: list[tuple[int, slice, slice]], weigh
 def test_each_rank_receives_what_others_send_and_back(monkeypatch):
     (_, once), (_, shards) = placed(SHARDING_TYPES), placed(SHARDING_TYPES, poolings=4)
     sizes: list = []
-    monkeypatch.setattr(
-        step.dist,
-        "all_to_all_single",
-        lambda others, own, received, sent, group: sizes.append((sent, received, len(own), len(others))),
-    )
+
+    def exchange(others, own, received, sent, group):
+        sizes.append((sent, received, len(own), len(others)))
+
+    monkeypatch.setattr(step.dist, "all_to_all_single", exchange)
     for name in ("reduce_scatter_single", "all_gather_single"):
         monkeypatch.setattr(step.dist, name, lambda *_, **__: None)
     for rank in range(RANKS):
@@ -166,8 +163,6 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
         assert (sum(sent), sum(received)) == (own, others)
         assert sent == [count * dims[a] for count in counts]
         assert [there[b][0][a] for b in range(RANKS)] == received
-    assert [(received, sent) for sent, received, *_ in sizes[2::4]] == [
-        (sent, received) for sent, received, *_ in there
-    ]
+    assert [(received, sent) for sent, received, *_ in sizes[2::4]] == [each[:2] for each in there]
     across = [sizes[4 * rank + 1] for rank in range(RANKS)]
     assert all(across[a][0][b // 2] == across[b][1][a // 2] for a, b in ((0, 2), (1, 3), (2, 0), (3, 1)))

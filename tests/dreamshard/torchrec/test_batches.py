@@ -7,9 +7,9 @@ torchrec = pytest.importorskip("torchrec")
 
 from torchrec import KeyedJaggedTensor  # noqa: E402
 
+from dreamshard.model_table import ModelTable  # noqa: E402
 from dreamshard.torchrec import record  # noqa: E402
 from dreamshard.workloads.model_tables import model_tables  # noqa: E402
-from dreamshard.workloads.table_list import ModelTable  # noqa: E402
 from tests.helpers.meta_models import bag, bags  # noqa: E402
 
 USER = ModelTable(name="user", rows=10, dim=16, features=("u",))

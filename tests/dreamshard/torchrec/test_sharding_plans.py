@@ -14,7 +14,7 @@ from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPla
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.plan import make_plan
+from dreamshard.planning import make_plan
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import current_plan, load_plan, reshard_delta, sharding_options, tables_of

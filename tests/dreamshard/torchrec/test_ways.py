@@ -4,9 +4,9 @@ import torch
 pytest.importorskip("torchrec")
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.model_table import ModelTable
 from dreamshard.placement import SHARDING_TYPES
 from dreamshard.torchrec import narrowed, tables_of
-from dreamshard.workloads.model_tables import ModelTable
 from tests.helpers.meta_models import bag, bags, sequences
 
 MODEL = torch.nn.ModuleDict({"ebc": bags(bag("pooled"), bag("odd", dim=10)), "ec": sequences("words")})

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from dreamshard.placement import Placement
-from dreamshard.traces.reading import read_trace
-from dreamshard.traces.samples import trace_files, traced_sample
+from dreamshard.traces.samples import read_trace, trace_files, traced_sample
 from tests.helpers.tables import roomy_task, tables_of
 
 TASK = roomy_task(tables_of([100, 100, 100], 8))
@@ -32,67 +31,30 @@ NEW = {
 AFTER = {"lookup": 100, "there": 1000, "back": 3000, "gradients": 4000}  # microseconds from the step's start
 
 
+def event(category, name, start, duration, number=None, tid=1):
+    found = {"ph": "X", "cat": category, "name": name, "tid": tid, "ts": start, "dur": duration}
+    return found | ({} if number is None else {"args": {"correlation": number}})
+
+
 def trace(rank=0, late=0.0, clock=0.0, names=NEW, steps=2, without=(), **args):
     """Two steps; a kernel of 200 us in each part, 900 in the backward pass, and an all-reduce that does not count."""
     events = [{"ph": "M", "name": "process_name", "args": {"name": "python"}}]
     for step in range(steps):
         at, number = clock + 1e4 * step, 10 * step
-        events.append(
-            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "tid": 1, "ts": at, "dur": 9e3}
-        )
+        events.append(event("user_annotation", f"ProfilerStep#{step}", at, 9e3))
         for part, after in AFTER.items():
             if part in without:
                 continue
             number, start = number + 1, at + after + (late if part == "there" else 0.0)
             kernel = names["nccl"] if part in ("there", "back") else "void kernel<float>()"
             took = {"gradients": 900.0, "there": 500.0 - late}.get(part, 200.0)
-            events += [
-                {"ph": "X", "cat": "cpu_op", "name": names[part], "tid": 1, "ts": start, "dur": 50.0},
-                {
-                    "ph": "X",
-                    "cat": "cuda_runtime",
-                    "name": "launch",
-                    "tid": 1,
-                    "ts": start + 9,
-                    "dur": 5,
-                    "args": {"correlation": number},
-                },
-                {
-                    "ph": "X",
-                    "cat": "kernel",
-                    "name": kernel,
-                    "tid": 7,
-                    "ts": start + 20,
-                    "dur": took,
-                    "args": {"correlation": number},
-                },
-            ]
-        events += [
-            {
-                "ph": "X",
-                "cat": "cuda_runtime",
-                "name": "launch",
-                "tid": 1,
-                "ts": at + 6000,
-                "dur": 5,
-                "args": {"correlation": number + 1},
-            },
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": "ncclAllReduce",
-                "tid": 7,
-                "ts": at + 6010,
-                "dur": 70,
-                "args": {"correlation": number + 1},
-            },
-        ]
-    job = {"rank": rank, "world_size": 2}
-    return {
-        "deviceProperties": [{"name": "NVIDIA A100", "totalGlobalMem": 1}],
-        "distributedInfo": job,
-        "traceEvents": events,
-    } | args
+            events.append(event("cpu_op", names[part], start, 50.0))
+            events.append(event("cuda_runtime", "launch", start + 9, 5, number))
+            events.append(event("kernel", kernel, start + 20, took, number, tid=7))
+        events.append(event("cuda_runtime", "launch", at + 6000, 5, number + 1))
+        events.append(event("kernel", "ncclAllReduce", at + 6010, 70, number + 1, tid=7))
+    gpus, job = [{"name": "NVIDIA A100", "totalGlobalMem": 1}], {"rank": rank, "world_size": 2}
+    return {"deviceProperties": gpus, "distributedInfo": job, "traceEvents": events} | args
 
 
 def sample_of_traces(folder: Path, *traces, placement=PLACED):
@@ -156,9 +118,8 @@ def test_a_published_trace_of_an_a100():
     kernels = [step.kernels_ms for step in found.steps]
 
     def mean_ms(*parts: str) -> float:
-        return sum(ms for step in kernels for name, ms in step.items() if all(part in name for part in parts)) / len(
-            kernels
-        )
+        counted = (ms for step in kernels for name, ms in step.items() if all(part in name for part in parts))
+        return sum(counted) / len(kernels)
 
     assert (found.rank, found.num_ranks, found.hardware) == (3, 8, "NVIDIA A100-PG509-200")
     assert mean_ms("embedding", "forward_unweighted") == pytest.approx(2.54, rel=0.01)

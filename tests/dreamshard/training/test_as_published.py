@@ -1,7 +1,7 @@
 """The algorithm `paper` computes what the authors' program computes (docs/as-published.md lists what differs).
 
-`PublishedDreamShard` is that program in plain torch: devices are computed one by one from lists of tables, with one table of
-zero features on a device without tables. Names of weights are those of checkpoints of github.com/daochenzha/dreamshard.
+`Published` is that program in plain torch: devices are computed one by one from lists of tables, with one table of zero
+features on a device without tables.
 """
 
 from copy import deepcopy
@@ -22,7 +22,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
 from tests.helpers.samples import sample_of_phases
-from tests.helpers.tables import pool_of, shard_sums
+from tests.helpers.tables import pool_of
 from tests.helpers.trained import TINY, fit_costs, improve_policy, make_placer, start_training
 
 DEVICES = 4
@@ -30,41 +30,6 @@ TASK = PlacementTask(pool_of(18), DEVICES, 2**33)
 TIGHT = replace(TASK, memory_bytes=int(TASK.table_bytes.sum() / DEVICES + TASK.table_bytes.max() / 2))
 PAPER = with_algorithm(TINY, "paper")
 SEEDS = pytest.mark.parametrize("seed", range(4))
-
-
-HEADS = ("forward_fc", "communication_fc", "backward_fc", "overall_fc")
-SHAPES = {f"{name}_0": (21, 128) for name in ("table_fc", "rl_table_fc")}
-SHAPES |= {f"{name}_1": (128, 32) for name in ("table_fc", "rl_table_fc")}
-SHAPES |= {f"{name}_0": (32, 64) for name in HEADS} | {f"{name}_1": (64, 1) for name in HEADS}
-SHAPES |= {"cost_fc_0": (3, 64), "cost_fc_1": (64, 32), "policy_net": (64, 1)}
-
-
-def random_weights(seed: int) -> dict[str, Tensor]:
-    """A checkpoint of random weights."""
-    generator = torch.Generator().manual_seed(seed)
-    found = {}
-    for name, (inputs, outputs) in SHAPES.items():
-        found[f"{name}.weight"] = torch.randn(outputs, inputs, generator=generator) / inputs**0.5
-        found[f"{name}.bias"] = torch.randn(outputs, generator=generator)
-    return found
-
-
-def ours(weights: dict[str, Tensor]) -> tuple[PaperCostNetwork, PolicyNetwork]:
-    """Our networks with the weights of such a checkpoint."""
-    network, policy = PaperCostNetwork(), PolicyNetwork()
-    heads = [network.heads[0], network.heads[1], network.heads[2], network.overall]
-    pairs = [(network.table.layers, "table_fc"), (policy.table.layers, "rl_table_fc"), (policy.cost, "cost_fc")]
-    pairs += list(zip(heads, HEADS, strict=True))
-    with torch.no_grad():
-        for layers, name in pairs:
-            for index, layer in ((0, layers[0]), (1, layers[2])):
-                layer.weight.copy_(weights[f"{name}_{index}.weight"])
-                layer.bias.copy_(weights[f"{name}_{index}.bias"])
-        # theirs sees forward, communication, backward; ours forward, backward, communication
-        policy.cost[0].weight.copy_(weights["cost_fc_0.weight"][:, [0, 2, 1]])
-        policy.score.weight.copy_(weights["policy_net.weight"])
-        policy.score.bias.copy_(weights["policy_net.bias"])
-    return network, policy
 
 
 def published_features(tables: Tables) -> Tensor:
@@ -76,36 +41,39 @@ def published_features(tables: Tables) -> Tensor:
     return torch.cat([torch.stack(columns, dim=1), tables.bins.double()], dim=1).float()
 
 
-class PublishedDreamShard:
-    """Predictions and logits from a checkpoint, device by device."""
+class Published:
+    """Predictions and logits of random weights, device by device."""
 
-    def __init__(self, weights: dict[str, Tensor]) -> None:
-        self.weights = weights
+    @torch.no_grad()
+    def __init__(self, seed: int) -> None:
+        generator, self.network, self.policy = torch.Generator().manual_seed(seed), PaperCostNetwork(), PolicyNetwork()
+        for weight in [*self.network.parameters(), *self.policy.parameters()]:
+            weight.copy_(
+                torch.randn(weight.shape, generator=generator) / (weight.shape[-1] ** 0.5 if weight.ndim > 1 else 1)
+            )
 
     def heads_ms(self, held: Tensor) -> Tensor:
         """Forward compute, communication and backward compute of a device of tables `[N, 21]`."""
-        latent = self._latent("table_fc", held)
-        return torch.stack([self._head(name, latent) for name in HEADS[:3]])
+        return torch.cat([two_layers(head, latent(self.network.table.layers, held)) for head in self.network.heads])
 
     def overall_ms(self, devices: list[Tensor]) -> float:
         """Overall cost of a placement."""
-        latents = torch.stack([self._latent("table_fc", held) for held in devices])
-        return float(self._head("overall_fc", latents.amax(dim=0)))
+        latents = torch.stack([latent(self.network.table.layers, held) for held in devices])
+        return float(two_layers(self.network.overall, latents.amax(dim=0)))
 
     def logit(self, held: Tensor) -> float:
-        """The policy's score of a device."""
-        costs = self._layer("cost_fc_0", self.heads_ms(held)).relu()
-        costs = self._layer("cost_fc_1", costs).relu()
-        return float(self._layer("policy_net", torch.cat([self._latent("rl_table_fc", held), costs])))
+        """The policy's score of a device; ours sees forward and backward compute, then communication."""
+        costs = two_layers(self.policy.cost, self.heads_ms(held)[[0, 2, 1]]).relu()
+        return float(self.policy.score(torch.cat([latent(self.policy.table.layers, held), costs])))
 
     def order(self, features: Tensor) -> list[int]:
         """Tables in the order in which they are placed: descending sum of the three heads of each alone."""
         alone = [float(self.heads_ms(features[t : t + 1]).sum()) for t in range(len(features))]
         return sorted(range(len(alone)), key=lambda t: -alone[t])
 
-    def place(self, features: Tensor, table_bytes: list[int], num_devices: int, capacity_bytes: int) -> list[int]:
+    def place(self, features: Tensor, table_bytes: list[int], capacity_bytes: int) -> list[int]:
         """The device of each table by the greedy policy."""
-        held: list[list[int]] = [[] for _ in range(num_devices)]
+        held: list[list[int]] = [[] for _ in range(DEVICES)]
         device = [-1] * len(features)
         for table in self.order(features):
             has_room = [sum(table_bytes[t] for t in on) + table_bytes[table] <= capacity_bytes for on in held]
@@ -114,20 +82,15 @@ class PublishedDreamShard:
             held[device[table]].append(table)
         return device
 
-    def _layer(self, name: str, values: Tensor) -> Tensor:
-        return self.weights[f"{name}.weight"] @ values + self.weights[f"{name}.bias"]
 
-    def _head(self, name: str, latent: Tensor) -> Tensor:
-        return self._layer(f"{name}_1", self._layer(f"{name}_0", latent).relu())[0]
-
-    def _latent(self, name: str, held: Tensor) -> Tensor:
-        """Sum over the device's tables, each with ReLU after both layers."""
-        rows = held if len(held) else torch.zeros(1, 21)
-        return sum(self._layer(f"{name}_1", self._layer(f"{name}_0", row).relu()).relu() for row in rows)
+def two_layers(layers: torch.nn.Sequential, values: Tensor) -> Tensor:
+    first, _, second, *_ = layers
+    return second.weight @ (first.weight @ values + first.bias).relu() + second.bias
 
 
-def placer(seed: int) -> DreamShardPlacer:
-    return DreamShardPlacer(*ours(random_weights(seed)), Normaliser.per_task(), inference="policy")
+def latent(layers: torch.nn.Sequential, held: Tensor) -> Tensor:
+    """Sum over the device's tables, each with ReLU after both layers."""
+    return sum(two_layers(layers, row).relu() for row in (held if len(held) else torch.zeros(1, 21)))
 
 
 def placement_with_an_empty_device(seed: int) -> Placement:
@@ -139,27 +102,22 @@ def held(placement: Placement) -> list[torch.Tensor]:
     return [features[placement.device == device] for device in range(DEVICES)]
 
 
-@SEEDS
-def test_published_heads_agree_with_an_empty_device(seed):
-    published, placement = PublishedDreamShard(random_weights(seed)), placement_with_an_empty_device(seed)
-    expected = torch.stack([published.heads_ms(on) for on in held(placement)])  # [D, 3]
-    network, normaliser = placer(seed).cost_network, Normaliser.per_task()
-    sums = shard_sums(network.encode(normaliser(TASK.tables)), placement.device[None], DEVICES)
-    torch.testing.assert_close(network.heads_ms(sums)[0], expected, rtol=1e-4, atol=1e-4)
-    assert float(network.overall_ms(sums).detach()[0]) == pytest.approx(published.overall_ms(held(placement)), rel=1e-4)
+def test_networks_have_the_published_sizes():
+    sizes = [tuple(weight.shape) for weight in Published(0).network.parameters() if weight.ndim > 1]
+    assert sizes == [(128, 21), (32, 128), *[(64, 32), (1, 64)] * 4]
+    sizes = [tuple(weight.shape) for weight in Published(0).policy.parameters() if weight.ndim > 1]
+    assert sizes == [(128, 21), (32, 128), (64, 3), (32, 64), (1, 64)]
 
 
 @SEEDS
-def test_order_and_probabilities_are_as_published(seed):
+@torch.no_grad()
+def test_probabilities_are_as_published(seed):
     """The published softmax covers devices without room too."""
-    network, policy = ours(random_weights(seed))
-    episode = Episode.of(TIGHT, network, Normaliser.per_task())
-    taken = rollout(policy, episode, 1, torch.Generator().manual_seed(seed))
+    published, features = Published(seed), published_features(TASK.tables)
+    episode = Episode.of(TIGHT, published.network, Normaliser.per_task())
+    taken = rollout(published.policy, episode, 1, torch.Generator().manual_seed(seed))
     assert not taken.legal.all()
-    with torch.no_grad():
-        found, _ = log_probs(policy, episode, taken, masks=False)  # [1, T]
-    published, features = PublishedDreamShard(random_weights(seed)), published_features(TASK.tables)
-    assert episode.order.tolist() == published.order(features)
+    found, _ = log_probs(published.policy, episode, taken, masks=False)  # [1, T]
     on: list[list[int]] = [[] for _ in range(DEVICES)]
     for step, (table, device) in enumerate(zip(episode.order.tolist(), taken.actions[0].tolist(), strict=True)):
         logits = torch.tensor([published.logit(features[tables]) for tables in on])
@@ -169,23 +127,21 @@ def test_order_and_probabilities_are_as_published(seed):
 
 @SEEDS
 @pytest.mark.parametrize("room", [3.0, 1.3])
+@torch.no_grad()
 def test_the_placement_is_that_of_the_published_greedy_policy(seed, room):
-    table_bytes = TASK.table_bytes.tolist()
+    table_bytes, published = TASK.table_bytes.tolist(), Published(seed)
     memory_bytes = max(int(room * sum(table_bytes) / DEVICES), max(table_bytes))
-    task = PlacementTask(TASK.tables, DEVICES, memory_bytes)
-    published = PublishedDreamShard(random_weights(seed))
-    expected = published.place(published_features(TASK.tables), table_bytes, DEVICES, memory_bytes)
-    assert placer(seed).place(task).device.tolist() == expected
+    expected = published.place(published_features(TASK.tables), table_bytes, memory_bytes)
+    placer = DreamShardPlacer(published.network, published.policy, Normaliser.per_task(), inference="policy")
+    assert placer.place(replace(TASK, memory_bytes=memory_bytes)).device.tolist() == expected
 
 
+@torch.no_grad()
 def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
-    network, _ = ours(random_weights(0))
-    phases = torch.rand(3, DEVICES, 4, generator=torch.Generator().manual_seed(0))
+    published, phases = Published(0), torch.rand(3, DEVICES, 4, generator=torch.Generator().manual_seed(0))
     samples = [sample_of_phases(TASK, placement_with_an_empty_device(s), phases[s]) for s in range(3)]
-    data = CostData.of(samples, Normaliser.per_task())
-    drawn = torch.Generator().manual_seed(0)
+    data, drawn = CostData.of(samples, Normaliser.per_task()), torch.Generator().manual_seed(0)
     placements, devices = torch.randint(3, (3,), generator=drawn), torch.randint(3 * DEVICES, (3,), generator=drawn)
-    published = PublishedDreamShard(random_weights(0))
     expected = 0.0
     for s in placements.tolist():
         overall_ms = published.overall_ms(held(samples[s].placement))
@@ -193,8 +149,8 @@ def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
     for s, device in (divmod(each, DEVICES) for each in devices.tolist()):
         heads = published.heads_ms(held(samples[s].placement)[device])
         expected += float((heads - phases[s, device, [0, 2, 3]]).square().sum()) / 3
-    loss = network.loss(data, 3, torch.Generator().manual_seed(0))
-    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
+    loss = published.network.loss(data, 3, torch.Generator().manual_seed(0))
+    assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
 def test_training_is_one_adam_that_keeps_gradients_of_zero():
@@ -230,19 +186,18 @@ def test_training_is_one_adam_that_keeps_gradients_of_zero():
                 torch.testing.assert_close(weight, expected.get_parameter(name), rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    "constraints",
-    [
-        Constraints(reserve_bytes=2**33 - 126_000_000),
-        Constraints(memory_bytes_of={0: 2**18, 2: 2**20}),
-        Constraints(memory_bytes_of={1: 0}),
-        Constraints(pinned=dict.fromkeys(pool_of(14).names[:5], (2,))),
-    ],
-    ids=["a reserve", "unequal devices", "an excluded device", "pinned tables"],
-)
-def test_the_placer_sees_the_room_and_tables_of_each_device(constraints):
+SEEN = {
+    "a reserve": {"reserve_bytes": 2**33 - 126_000_000},
+    "unequal devices": {"memory_bytes_of": {0: 2**18, 2: 2**20}},
+    "an excluded device": {"memory_bytes_of": {1: 0}},
+    "pinned tables": {"pinned": dict.fromkeys(pool_of(14).names[:5], (2,))},
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_the_placer_sees_the_room_and_tables_of_each_device(name):
     placer = make_placer(start_training(pool_of(24), PAPER, seed=0))
-    task = PlacementTask(pool_of(14), 3, 2**33, constraints=constraints)
+    task = PlacementTask(pool_of(14), 3, 2**33, constraints=Constraints(**SEEN[name]))
     assert violation(task, placer.place(replace(task, constraints=Constraints())))
     assert not violation(task, placer.place(task))
     with pytest.raises(NoPlacementError):

@@ -85,10 +85,8 @@ def test_each_device_with_tables_gives_forward_and_backward():
 
 @pytest.mark.slow
 def test_a_short_run_places_another_size_better_than_chance():
-    config = replace(
-        TINY_AUTOSHARD, iterations=2, cost_steps=80, policy_updates=8, episodes=8, policy_learning_rate=3e-3
-    )
-    state, _ = rounds(start_training(pool_of(24), config, 0), 2)
+    longer = {"iterations": 2, "cost_steps": 80, "policy_updates": 8, "episodes": 8, "policy_learning_rate": 3e-3}
+    state, _ = rounds(start_training(pool_of(24), replace(TINY_AUTOSHARD, **longer), 0), 2)
     placer, testbed, generator = make_placer(state), simulated(noise=0.0), seeded()
     placed, drawn = [], []
     for task in sample_tasks(pool_of(40, seed=9), 6, 20, 4, 2**33, generator):

@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -33,6 +34,8 @@ def test_a_loaded_placer_places_and_predicts_the_same(algorithm, tmp_path):
 
 
 def test_options_are_kept_and_no_temporary_file_stays(folder):
+    with pytest.raises(ValueError):
+        load_state(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "weights.safetensors"]
     save_placer(replace(learnt_placer(), budget_ms=7.0, columns=False, inference="policy"), folder)
     loaded = load_placer(folder)
@@ -60,6 +63,7 @@ def change_tensors(name: str, **values: torch.Tensor):
 
 
 CORRUPTIONS = {
+    "nothing there": shutil.rmtree,
     "weights missing": lambda folder: (folder / "weights.safetensors").unlink(),
     "config missing": lambda folder: (folder / "config.json").unlink(),
     "another format": change_config(format=99),
@@ -80,10 +84,3 @@ def test_a_corrupt_model_is_one_error_that_names_the_folder(kind, corruption, fo
     with pytest.raises(ValueError) as error:
         {"placer": load_placer, "state": load_state}[kind](folder)
     assert str(folder) in str(error.value)
-
-
-def test_a_missing_folder_is_named_and_a_placer_is_no_state(folder, tmp_path):
-    with pytest.raises(ValueError):
-        load_placer(tmp_path / "absent")
-    with pytest.raises(ValueError):
-        load_state(folder)

@@ -81,20 +81,18 @@ def test_inconsistent_tensors_are_refused(tmp_path, content):
         read(tmp_path / "d.pt")
 
 
-def test_an_array_of_rows_is_a_lookup_per_sample_and_table(tmp_path):
-    np.save(tmp_path / "day_0_sparse.npy", np.asarray([[4, 0], [1, 9], [4, 3]], dtype=np.int32))
-    tables = read(tmp_path / "day_0_sparse.npy", batch_size=2)
+@pytest.mark.parametrize("file", ["day_0_sparse.npy", "one.npz", "columns.npz"])
+def test_an_array_of_rows_is_a_lookup_per_sample_and_table(tmp_path, file):
+    rows = np.asarray([[4, 0], [1, 9], [4, 3]], dtype=np.int32)
+    contents = {
+        "day_0_sparse.npy": lambda path: np.save(path, rows),
+        "one.npz": lambda path: np.savez(path, X_cat=rows),
+    }
+    contents["columns.npz"] = lambda path: np.savez(path, **{str(t): rows[:, t, None] for t in range(2)})
+    contents[file](tmp_path / file)
+    tables = read(tmp_path / file, batch_size=2)
     assert [table.rows for table in tables] == [5, 10], "of the whole file"
     assert rows_looked_up(tables) == [([4, 1], [0, 1, 2]), ([0, 9], [0, 1, 2])]
-
-
-@pytest.mark.parametrize("names", [("X_cat",), ("0", "1")])
-def test_archives_of_arrays_are_read(tmp_path, names):
-    arrays = [np.asarray([[4, 0], [1, 9]])] if len(names) == 1 else [np.asarray([[4, 1], [0, 9]])] * 2
-    np.savez(tmp_path / "d.npz", **dict(zip(names, arrays, strict=True)))
-    first, second = read(tmp_path / "d.npz")
-    assert first.lookups.batch_size == second.lookups.batch_size == 2
-    assert first.lookups.offsets.tolist() == ([0, 1, 2] if len(names) == 1 else [0, 2, 4])
 
 
 def line(label="0", numbers=("1",) * 13, categories=("a",) * 26):

@@ -7,7 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dreamshard.workloads import Lookups, WorkloadConfig, change_token, known_as, open_workload, statistics
+from dreamshard.workloads import (
+    Lookups,
+    WorkloadConfig,
+    call,
+    change_token,
+    is_function,
+    known_as,
+    open_workload,
+    statistics,
+)
 from dreamshard.workloads.lookups import write_lookups
 from dreamshard.workloads.table_list import list_tables
 from dreamshard.workloads.workload import bundled_lists
@@ -80,12 +89,9 @@ def test_a_source_is_known_by_one_spelling(tmp_path, monkeypatch, spelt, known):
 def test_bundled_lists_are_read_and_metas_has_its_totals():
     metas = {name: list_tables(file) for name, file in bundled_lists().items()}["meta-production-2026"]
     assert (len(metas), sum(table.rows for table in metas) // 10**8) == (1935, 26)
-
-
-def test_a_subset_of_the_tables_keeps_its_lookups():
     whole, part = found("nvidia-synthetic-tiny"), found("nvidia-synthetic-tiny", num_tables=5)
     assert len(part) == 5
-    assert part.items() <= whole.items()
+    assert part.items() <= whole.items(), "a subset keeps its lookups"
 
 
 def test_a_list_of_ones_own_is_looked_up_as_often_as_it_says(tmp_path):
@@ -96,18 +102,14 @@ def test_a_list_of_ones_own_is_looked_up_as_often_as_it_says(tmp_path):
     assert {dim for _, dim, *_ in found(str(tmp_path / "t.csv"), dim=32).values()} == {32}
 
 
-def test_recorded_lookups_are_read_and_others_generated(tmp_path):
-    tables = found(make_folder(tmp_path / "f"))
-    assert tables["item/x"] == (10, 64, [1, 2, 7], [0, 2, 2, 3])
-    assert tables["user"][3] == [0, 2, 4, 6]
-    assert list(tables) == ["user", "item/x", "shop"]
-
-
 def test_a_bucket_gives_the_same_as_a_folder_and_keeps_no_copies(tmp_path, bucket, monkeypatch):
     folder = make_folder(tmp_path / "f")
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
-    assert found(uploaded(folder, bucket)) == found(folder)
+    assert found(uploaded(folder, bucket)) == (tables := found(folder))
+    assert tables["item/x"] == (10, 64, [1, 2, 7], [0, 2, 2, 3]), "recorded"
+    assert tables["user"][3] == [0, 2, 4, 6], "generated"
+    assert list(tables) == ["user", "item/x", "shop"]
     fsspec.filesystem("memory").pipe("/bucket/tables/bad.csv", LIST.replace("1000", "-1").encode())
     with pytest.raises(ValueError):
         found(f"{bucket}/bad.csv")
@@ -165,12 +167,37 @@ def test_a_folder_of_neither_layout_is_refused(tmp_path, files):
         found(str(tmp_path))
 
 
-def test_a_file_that_is_no_source_is_refused(tmp_path):
+@pytest.mark.parametrize("source", ["clicks.log", "train.parquet", "nonsense"])
+def test_a_file_that_is_no_source_is_refused(tmp_path, source):
     (tmp_path / "clicks.log").write_text("x")
     pq.write_table(pa.table({"label": [0], "C1": [3]}), tmp_path / "train.parquet")
     with pytest.raises(ValueError):
-        found(str(tmp_path / "clicks.log"))
-    with pytest.raises(ValueError):
-        found(str(tmp_path / "train.parquet"))
-    with pytest.raises(ValueError):
-        found("nonsense")
+        found(str(tmp_path / source))
+
+
+def test_functions_are_told_from_files_and_addresses():
+    assert all(map(is_function, ("model.py:make_model", "/a b/model.py:make", "package.model:make")))
+    assert not any(map(is_function, ("tables.csv", "s3://bucket/tables/", "model.py", "model.py:", "meta-dlrm-2021")))
+
+
+def written(folder: Path, text: str, name: str = "made_here.py") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_functions_of_modules_and_of_files_are_called(tmp_path):
+    written(tmp_path, "VALUE = 7\n", "made_here_neighbour.py")
+    file = written(tmp_path, "from made_here_neighbour import VALUE\ndef make(): return VALUE\n")
+    assert call(f"{file}:make", "there is no model") == 7
+    assert call("platform:python_version", "there is no model").startswith("3.")
+    (tmp_path / "other").mkdir()
+    of_the_same_name = written(tmp_path / "other", "def make(): return 2\n")
+    assert call(f"{of_the_same_name}:make", "there is no model") == 2
+
+
+@pytest.mark.parametrize("text", ["def other(): pass\n", "def make(): raise KeyError('rows')\n", None])
+def test_what_is_wrong_with_a_function_is_one_sentence(tmp_path, text):
+    file = tmp_path / "absent.py" if text is None else written(tmp_path, text)
+    with pytest.raises(ValueError) as caught:
+        call(f"{file}:make", "there is no model")
+    assert "\n" not in str(caught.value)

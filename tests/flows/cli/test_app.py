@@ -48,7 +48,8 @@ def test_a_failed_flow_is_one_sentence_on_stderr(tmp_path):
     "words", ["place", "run --seed -1", f"run --seed {2**31}", "train --devices 0", "watch a b", "plase x"]
 )
 def test_wrong_usage_exits_with_2(dreamshard, new_home, words):
-    assert dreamshard(*words.split(), home=new_home).returncode == 2
+    done = dreamshard(*words.split(), home=new_home)
+    assert (done.returncode, done.stderr[:12]) == (2, "dreamshard: ")
 
 
 def test_an_unknown_recipe_or_testbed_stops_before_ingesting(dreamshard, tmp_path):

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -7,7 +6,7 @@ import torch
 pytest.importorskip("torchrec")
 
 from dreamshard.torchrec import load_plan
-from dreamshard.workloads import call
+from dreamshard.workloads import Lookups, WorkloadTable, call
 from flows.placing.models import read_model
 from storage.settings import Settings
 from storage.store import open_store
@@ -85,25 +84,25 @@ def test_a_models_types_and_optimizer_are_counted(place):
     assert "filled in by a Zipf law" in done.stderr
 
 
-def test_a_step_costs_the_same_in_place_and_what_if(place, tmp_path):
-    placed = place("placed_model.py:make_odd", "--devices", "2", "--hardware", "a100")
-    done = dreamshard("what-if", f"{tmp_path}/placed_model.py:make_odd", "--hardware", "a100:2", "--json")
-    placed_ms = json.loads(placed.stdout)["predicted"]["overall_ms"]
-    assert json.loads(done.stdout)[0]["overall_ms"] == pytest.approx(placed_ms, abs=1e-3)
-
-
-def test_a_list_is_completed_by_the_tables_ingested_last(place, tmp_path):
+def test_a_list_is_completed_by_the_newest_data_set_that_has_its_tables(place, tmp_path):
     lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
-    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,101,16,3\n")
-    ingested = tables_of([1000, 100], [8, 16], [5.004, 3.0], names=("word", "user"))
-    version = lake.write_dataset(ingested, "listed")
-    of = f"are from data set {version} (listed)"
+    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,100,16,0.0005\n")
+    versions = []
+    for rows, names in (([1000, 100], ("word", "user")), ([1000, 7], ("word", "other"))):
+        tables = tables_of(rows, [8, 16], [5.004, 3.0], names=names)
+        for t, name in enumerate(names):
+            some = WorkloadTable(name, rows[t], 16, Lookups(torch.tensor([0]), torch.tensor([0, 1])))
+            lake.write_table_lookups(some, tables.select([t]))
+        versions.append(lake.write_dataset(tables, names[1]))
+    of = f"are from data set {versions[0]} (user)"
     assert f"those of 2 of 2 tables {of}" in place("placed_model.py:make_model", *SMALL).stderr
     assert f"those of 1 of 2 tables {of}, the others have its mean reuse" in place("listed.csv", *SMALL).stderr
+    (tmp_path / "listed.csv").write_text("name,rows,dim\nword,1000,8\nother,7,16\nlast,9,8\n")
+    assert "no ingested data set has all these tables" in place("listed.csv", *SMALL).stderr
 
 
 @pytest.mark.parametrize("name", ["mlperf-dlrm", "x"])
 def test_a_name_that_is_no_list_is_refused_with_the_nearest(name, tmp_path, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     with pytest.raises(ValueError):
-        read_model(open_store(), Path(name), lambda _: None)
+        read_model(open_store(), name, lambda _: None)

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -35,9 +34,6 @@ def place(place_tables, monkeypatch):
             aliases = ("champion",) if number in {1, *champions} else ()
             own = version_of(uri, TRAINED, aliases, **{MEASURED_ON: measured.model_dump_json()}, **tags)
             known.insert(0, replace(own, is_default=number == 1))
-        placers["champion"] = placers["models:/m/1"]
-        monkeypatch.setattr(registry, "champion", lambda settings: known[-1])
-        monkeypatch.setattr(registry, "find", lambda settings, name: known[-1])
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
         monkeypatch.setattr(registry, "versions", lambda settings: known)
         done, plan = place_tables(TABLES, *options)
@@ -50,7 +46,7 @@ def place(place_tables, monkeypatch):
 def test_a_plan_says_that_its_champion_is_provisional(place, placer):
     done, plan, notes = place(*TWO, "--placer", placer, provisional="+4.3 %")
     assert done.returncode == 0, done.sentence
-    said = "champion is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
+    said = "m version 1 is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
     assert (said in plan["warning"], notes.count(said)) == (True, 1)
 
 
@@ -111,21 +107,3 @@ def test_a_rule_of_thumb_is_priced_on_the_hardware_asked_for(place):
     assert (rule["placer"], rule["costs_of"]) == ("lookup_greedy", prior["costs_of"])
     assert prior["predicted"]["overall_ms"] <= rule["predicted"]["overall_ms"]
     assert "--hardware h100" in place(*TWO, "--placer", "prior")[0].sentence, "it has no figures without hardware"
-
-
-def test_the_homes_setting_comes_before_the_versions(place, new_home):
-    _, plan, _ = place()
-    assert (plan["num_devices"], place()[1] == plan) == (2, True)
-    assert max(device["memory_bytes"] for device in plan["predicted"]["devices"]) <= 2**29
-    kept = new_home / "setting.json"
-    try:
-        for setting, devices in (({"devices": 3, "memory_gb": 1}, 3), ({"recipe": "smoke"}, 2)):
-            kept.write_text(json.dumps(setting))
-            assert place()[1]["num_devices"] == devices
-        kept.write_text('{"devices": 3}')
-        _, plan, notes = place("--hardware", "a100")
-        assert (plan["num_devices"], "87.5% of what a100 has" in notes) == (3, True)
-        assert place("--placer", "champion")[1]["num_devices"] == 2, "a version that is named knows its devices"
-        assert "neither hardware nor memory is given" in place()[0].sentence, "3 devices were not trained for"
-    finally:
-        kept.unlink()

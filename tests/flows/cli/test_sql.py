@@ -8,7 +8,6 @@ from rich.console import Console
 
 from dreamshard.tasks import PlacementTask
 from flows.cli import terminal
-from storage import notebook
 from storage.lake.catalog import VIEWS
 from storage.lake.schemas import datasets
 from storage.settings import Settings
@@ -80,15 +79,6 @@ def test_costs_of_tables_are_those_measured_alone(sql):
     assert row["compute_ms"] == pytest.approx(2 * 0.1 * (1 + 4))
     assert (row["hardware"], row["batch_size"]) == ("simulated H100", 512)
     assert (row["error"], row["model_version"]) == (None, None)
-
-
-def test_views_are_data_frames(measured, tmp_path):
-    assert notebook.view("tables", measured)["name"].tolist() == ["a", "b/c", "d", "e"]
-    with pytest.raises(ValueError):
-        notebook.view("costs", measured)
-    with pytest.raises(ValueError):
-        notebook.view("tables", tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_long_answer_is_printed_in_part_and_written_whole(sql, tmp_path):

@@ -1,4 +1,7 @@
+from types import SimpleNamespace
+
 import pytest
+from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
@@ -6,12 +9,10 @@ from pydantic import ValidationError
 
 from dreamshard.recipes import RECIPES
 from dreamshard.training.config import ALGORITHMS
-from flows.forms import form
-from flows.forms.configuration import configure, kept_setting
-from flows.forms.form import checked, with_setting
-from flows.forms.options import CompareOptions, RecipeOptions, RetrainOptions, StageOptions
+from flows.forms.configuration import configure
+from flows.forms.options import RecipeOptions, RetrainingOptions, RetrainOptions
 from flows.retrain import retrain
-from storage.settings import Settings
+from flows.servers.deployment import settings_of
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
 FLOWS = ("ingest", "profile", "train", "evaluate", "promote", "compare", "place", "learn", "retrain", "watch", "prune")
@@ -20,7 +21,7 @@ SMOKE = RECIPES["smoke"]
 
 def refused(**values) -> dict[str, str]:
     """What Prefect says of these values, by field."""
-    return {error.path[-1]: error.message for error in validate({"options": values}, FORM)}
+    return {error.path[-1]: error.message for error in validate(values, FORM)}
 
 
 def chosen(**options):
@@ -31,16 +32,13 @@ def chosen(**options):
 def test_deployments_load_flows_whose_fields_are_described(name):
     flow = load_flow_from_entrypoint(f"flows.{name}.{name}", use_placeholder_flow=False)
     assert flow.name == name
-    (drawn,) = parameter_schema(flow).definitions.values()
-    assert all(field["title"][0].isupper() and field["description"] for field in drawn["properties"].values())
+    assert all(field["description"] for field in parameter_schema(flow).properties.values())
 
 
 def test_bounds_fit_the_page_and_an_empty_field_is_none():
-    fields = FORM["definitions"]["RetrainOptions"]["properties"]
-    wanted = {"type": "integer", "title": "Batch size", "allOf": [{"minimum": 1, "maximum": 2**24}]}
-    assert fields["batch_size"].items() >= wanted.items()
-    assert "default" not in fields["iterations"]
-    assert refused(iterations=None, testbed=None) == refused() == {}
+    wanted = {"type": "integer", "title": "batch_size", "allOf": [{"minimum": 1, "maximum": 2**24}]}
+    assert FORM["properties"]["batch_size"].items() >= wanted.items()
+    assert refused() == {}
     assert RetrainOptions(iterations=None, testbed="") == RetrainOptions()
 
 
@@ -83,25 +81,36 @@ def test_sources_become_absolute_and_batches_need_a_model(tmp_path, monkeypatch)
         chosen(source="tables.csv", batches="d.py:batches")
 
 
-@pytest.mark.parametrize("wrong", [{"num_devices": 8}, {"devices": 0}, {"mode": "both"}, [8]])
-def test_a_wrong_setting_says_where_and_what_to_correct(wrong):
-    with pytest.raises(ValueError):
-        checked(wrong)
+def test_a_flow_takes_its_fields_as_parameters_of_their_types():
+    taken = retrain.validate_parameters({"devices": 8, "seed": 0, "memory_gb": 2})
+    assert (taken["devices"], taken["seed"], taken["memory_gb"], taken["source"]) == (8, 0, 2.0, None)
+    for wrong in ({"devices": 0}, {"options": {"devices": 8}}, {"model": "Ads.1"}):
+        with pytest.raises((ParameterTypeError, SignatureMismatchError)):
+            retrain.validate_parameters(wrong)
 
 
-def test_the_store_keeps_a_copy_of_the_setting_for_commands(monkeypatch, tmp_path):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    monkeypatch.setattr(form.Variable, "get", lambda *_, **__: {"devices": 4})
-    assert kept_setting(Settings.from_environment()) == {}
-    assert form.read_setting() == kept_setting(Settings.from_environment()) == {"devices": 4}
+KNOWN = {"ads": {"model": "ads", "source": "/a/ads.csv", "devices": 4, "seed": 3}}
 
 
-def test_empty_fields_of_a_training_take_the_setting(monkeypatch):
-    team = {"source": "/tables.csv", "devices": 8, "algorithm": "paper"}
-    assert checked(team | {"source": "/tmp/./tables.csv"})["source"] == "/tmp/tables.csv"
-    monkeypatch.setattr(form, "read_setting", lambda: team)
-    monkeypatch.setattr(form.FlowRunContext, "get", lambda: "a run")
-    taken = with_setting(RetrainOptions(devices=4, seed=1))
-    assert taken == RetrainOptions(source="/tables.csv", devices=4, seed=1, algorithm="paper")
-    assert with_setting(StageOptions()) == StageOptions(devices=8, algorithm="paper")
-    assert with_setting(CompareOptions(versions=["1", "2"])) == CompareOptions(versions=["1", "2"])
+@pytest.mark.parametrize(
+    ("given", "known", "settings"),
+    [
+        ({}, KNOWN, KNOWN),
+        ({}, {}, {"meta-dlrm-2021": {"model": "meta-dlrm-2021"}}),
+        ({"seed": 0}, KNOWN, {"ads": {**KNOWN["ads"], "seed": 0}}),
+        ({"source": "/b/feed.csv"}, KNOWN, {"feed": {"model": "feed", "source": "/b/feed.csv"}}),
+        ({"model": "ads", "source": "/b/ads.csv"}, KNOWN, {"ads": {**KNOWN["ads"], "source": "/b/ads.csv"}}),
+        ({"source": "/b/ads.csv"}, KNOWN, None),
+        ({"devices": 8}, KNOWN | {"feed": {}}, None),
+    ],
+)
+def test_options_that_are_given_change_the_setting_of_one_model(given, known, settings):
+    class Client:
+        def read_deployments(self, **_):
+            return [SimpleNamespace(name=name, parameters=parameters) for name, parameters in known.items()]
+
+    if settings is None:
+        with pytest.raises(ValueError, match="--model"):
+            settings_of(Client(), RetrainingOptions(**given))
+    else:
+        assert settings_of(Client(), RetrainingOptions(**given)) == settings

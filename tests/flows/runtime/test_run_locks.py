@@ -7,6 +7,7 @@ import pytest
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import Capacity
 from flows import promote
+from flows.forms.options import PromoteOptions
 from flows.runtime import run_locks, testbed_pool
 from flows.runtime.launched_ranks import for_testbed
 from storage.settings import Settings
@@ -47,8 +48,10 @@ def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path,
 
 def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch):
     begun = threading.Event()
-    monkeypatch.setattr(promote.registry, "make_champion", lambda *_, **__: begun.set() or {})
-    by_hand = threading.Thread(target=promote.replace_champion, args=(store, "2", ""))
+    change = {"version": "2", "former": None, "model": "ads", "topology": "h100-x8"}
+    monkeypatch.setattr(promote.registry, "make_champion", lambda *_, **__: begun.set() or change)
+    monkeypatch.setattr(promote.registry, "write_versions", lambda *_: None)
+    by_hand = threading.Thread(target=promote.take_into_use, args=(store, PromoteOptions(version="2")), daemon=True)
     with run_locks.registry_lock(store):
         by_hand.start()
         assert not begun.wait(0.5)

@@ -10,18 +10,22 @@ from http.server import HTTPServer
 from pathlib import Path
 
 import httpx
+import pandas as pd
 import psutil
 import pytest
+import torch
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from dreamshard.recipes import RECIPES
+from dreamshard.torchrec import load_plan
+from flows.forms.options import PromoteOptions
 from tests.flows.servers_up import api, deployment, servers_up, until
 from tests.helpers.receivers import Webhook, receiving
 
 pytestmark = pytest.mark.timeout(900)
 
-STAGES = {"ingest", "profile", "train", "evaluate", "promote", "compare", "place", "learn"}
+FLOWS = ["retrain", "watch", "ingest", "profile", "train", "evaluate", "register", "promote", "place", "learn"]
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
@@ -32,28 +36,42 @@ def servers(tmp_path_factory):
 
 
 def test_everything_is_deployed_with_the_fields_of_its_form(servers):
-    found = {each["name"]: each for each in api(servers, "deployments/filter")}
-    assert set(found) == {"retrain", "watch", "prune", *STAGES}
+    found = {flow: deployment(servers, flow) for flow in (*FLOWS, "compare", "prune")}
+    assert {found[flow]["name"] for flow in FLOWS} == {"meta-dlrm-2021"}
     assert all(not each["pull_steps"] for each in found.values()), "the folder of whoever deploys is none of a worker's"
-    fields = found["retrain"]["parameter_openapi_schema"]["definitions"]["RetrainOptions"]["properties"]
+    fields = found["retrain"]["parameter_openapi_schema"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0
+    assert "default" not in fields["iterations"], "the page would fill it in, and the server refuse null"
+    assert found["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
     assert found["profile"]["global_concurrency_limit"]["limit"] == 1
     assert [each["name"] for each in api(servers, "automations/filter")] == ["dreamshard: a run's process is gone"]
 
 
-def list_of_tables(servers, rows: int = 1000) -> str:
-    """A list of 40 tables, the first of them with so many rows."""
-    path = servers.home / "tables.csv"
-    lines = [f"t{i},{rows if i == 0 else 1000 + i},{8 + 8 * (i % 3)},{1 + i % 5}\n" for i in range(40)]
+def list_of_tables(servers, model: str, rows: int = 1000) -> str:
+    """The list of a model's twelve tables, the first of them with so many rows."""
+    path = servers.home / f"{model}.csv"
+    lines = [f"t{i},{rows if i == 0 else 1000 + i},{8 + 8 * (i % 3)},{1 + i % 5}\n" for i in range(12)]
     path.write_text("name,rows,dim,pooling_factor\n" + "".join(lines))
     return str(path)
+
+
+def model_of(path: str) -> torch.nn.Module:
+    """A TorchRec model with the tables of a list."""
+    torchrec = pytest.importorskip("torchrec")
+    tables = [
+        torchrec.EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[name])
+        for name, rows, dim in zip(
+            *(pd.read_csv(path)[column].tolist() for column in ("name", "rows", "dim")), strict=True
+        )
+    ]
+    return torchrec.EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
 
 
 def started(servers, name: str, **parameters) -> str:
     """The id of a run of a deployment, started over the API."""
     path = f"deployments/{deployment(servers, name)['id']}/create_flow_run"
-    return api(servers, path, parameters={"options": parameters})["id"]
+    return api(servers, path, parameters=parameters)["id"]
 
 
 def state_of(servers, run: str) -> dict:
@@ -62,7 +80,11 @@ def state_of(servers, run: str) -> dict:
 
 def completed(servers, name: str, **parameters) -> dict:
     """The result of a run, read as another program would: over the API, from the home's storage."""
-    run = started(servers, name, **parameters)
+    return ended(servers, started(servers, name, **parameters))
+
+
+def ended(servers, run: str) -> dict:
+    """The result of a run that completes."""
     until(lambda: state_of(servers, run)["type"] in ENDED, 600)
     state = state_of(servers, run)
     assert state["type"] == "COMPLETED", (state["message"], (servers.home / "logs" / "worker.log").read_text()[-3000:])
@@ -91,39 +113,75 @@ def mlflow_runs(servers, flow_run: str) -> list[Run]:
     return tracking.search_runs([experiment], f"tags.`prefect.flow_run_id` = '{flow_run}'")
 
 
-def test_the_teams_setting_is_trained_with_to_a_champion(servers, tmp_path):
-    tables = list_of_tables(servers)
-    deployed(servers, tmp_path, "--recipe", "smoke", "--testbed", "simulated", "--source", tables)
-    outcome = completed(servers, "retrain", iterations=1)
-    assert outcome["version"].endswith("/1")
-    assert outcome["testbed"].startswith("simulated")
+def plan_in_use(servers, model: str) -> dict:
+    return json.loads((servers.home / "plans" / model / "current.json").read_text())
+
+
+def runs_called(servers, name: str) -> list[dict]:
+    return api(servers, "flow_runs/filter", flow_runs={"name": {"any_": [name]}})
+
+
+def test_each_model_is_trained_and_planned_by_its_own_setting(servers, tmp_path):
+    for model in ("ads", "feed"):
+        tables = list_of_tables(servers, model)
+        deployed(servers, tmp_path, "--recipe", "smoke", "--testbed", "simulated", "--source", tables)
+    command = [sys.executable, "-m", "prefect", "deployment", "run", "retrain/ads", "-p", "devices=4", "--watch"]
+    done = subprocess.run(command, env=environment_of(servers), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = completed(servers, "retrain/feed")
+    assert outcome["version"] == "models:/dreamshard.feed.simulated-rtx2080ti-x2/1"
+    assert "of another model on the same hardware" not in outcome["effort"], "the other model has four devices"
+    for model, devices in {"ads": 4, "feed": 2}.items():
+        plan = plan_in_use(servers, model)
+        assert (plan["number"], plan["num_devices"], plan["model"]) == (1, devices, model)
     artifacts = {each["key"]: each for each in api(servers, "artifacts/filter")}
     assert artifacts["dreamshard-progress"]["data"] == 100.0
-    assert "size_greedy" in artifacts["dreamshard-report"]["data"]
-    assert servers.mlflow in artifacts["dreamshard-report"]["data"]
+    assert {"report-ads", "report-feed", "plan-ads", "plan-feed"} <= artifacts.keys()
+    assert servers.mlflow in artifacts["report-feed"]["data"]
 
 
-def test_changed_tables_start_one_retraining(servers):
-    """After the run above, which trained on the list as it was."""
-    list_of_tables(servers, rows=2000)
-    found = completed(servers, "watch")
-    assert (found["resized"], found["started"]) == (1, "tables.csv ~1"), found
-    retrain = deployment(servers, "retrain")["id"]
-
-    def retrainings():
-        runs = api(servers, "flow_runs/filter", flow_runs={"deployment_id": {"any_": [retrain]}})
-        return [run for run in runs if run["name"] == found["started"]]
-
-    (run,) = retrainings()
+def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
+    """After the runs above, which trained on the lists as they were."""
+    before = {model: plan_in_use(servers, model) for model in ("ads", "feed")}
+    source = list_of_tables(servers, "ads", rows=2000)
+    with pytest.raises(ValueError, match="t0"):
+        load_plan(str(servers.home / "plans" / "ads" / "current.json"), model_of(source))
+    found = completed(servers, "watch/ads", devices=4)
+    assert (found["resized"], found["started"]) == (1, "ads ~1"), found
+    (run,) = runs_called(servers, "ads ~1")
     assert run["parent_task_run_id"], "its page and the watch's name each other"
-    assert run["parameters"]["options"]["recipe"] == "smoke"
+    plan = ended(servers, run["id"])["plan"]
+    assert (plan["number"], plan["in_use"], plan_in_use(servers, "ads")) == (2, False, before["ads"])
+    (asking,) = runs_called(servers, "plan 2 of ads")
+    until(lambda: state_of(servers, asking["id"])["type"] == "PAUSED", 300)
+    api(servers, f"flow_runs/{asking['id']}/resume", run_input={"approve": True, "reason": "new tables"})
+    ended(servers, asking["id"])
+    plan = plan_in_use(servers, "ads")
+    assert (plan["number"], plan["replaces"], "new tables" in plan["in_use_because"]) == (2, 1, True)
+    address = f"file://{servers.home}/plans/ads/current.json"
+    assert load_plan(address, model_of(source), device_type="cpu").plan[""].keys() == plan["tables"].keys()
+    assert plan_in_use(servers, "feed") == before["feed"]
+
+    def both_are_told() -> bool:
+        events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.in-use"]}})["events"]
+        return {each["payload"]["plan"] for each in events if each["payload"]["model"] == "ads"} == {1, 2}
+
+    until(both_are_told, 120)  # the server stores events in batches
+    back = completed(servers, "promote/ads", plan="previous")
+    assert (back["plan"], plan_in_use(servers, "ads")["number"]) == (1, 1)
+    assert plan_in_use(servers, "ads")["tables"] == before["ads"]["tables"]
+
+
+def test_a_cancelled_retraining_is_not_started_again(servers):
+    list_of_tables(servers, "feed", rows=2000)
+    found = completed(servers, "watch/feed")
+    (run,) = runs_called(servers, found["started"])
     until(lambda: state_of(servers, run["id"])["type"] == "RUNNING", 300)
     api(servers, f"flow_runs/{run['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
     until(lambda: state_of(servers, run["id"])["type"] == "CANCELLED", 180)
     assert {each.info.status for each in mlflow_runs(servers, run["id"])} <= {"KILLED"}
-    again = completed(servers, "watch")
-    assert again["retraining"] == f"Retraining {found['started']} is cancelled."
-    assert len(retrainings()) == 1, "it would fail every quarter of an hour"
+    assert completed(servers, "watch/feed")["retraining"] == f"Retraining {found['started']} is cancelled."
+    assert len(runs_called(servers, found["started"])) == 1, "it would fail every quarter of an hour"
 
 
 def deployed(servers, home: Path, *options: str) -> None:
@@ -141,7 +199,7 @@ def edit(address: str, fields: dict) -> None:
 
 
 def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
-    retrain = deployment(servers, "retrain")
+    retrain = deployment(servers, "retrain/ads")
     (nightly,) = retrain["schedules"]
     edit(f"{servers.prefect}/api/deployments/{retrain['id']}/schedules/{nightly['id']}", {"active": False})
     code = (
@@ -152,14 +210,12 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
     with receiving(HTTPServer(("127.0.0.1", 0), Webhook)) as (port, messages):
         hook = f"http://127.0.0.1:{port}/hook"
         subprocess.run([sys.executable, "-c", code, hook], env=environment_of(servers), check=True)
-        deployed(servers, tmp_path, "--memory-gb", "2", "--notify", "custom-webhook/team")
-        found = deployment(servers, "retrain")
-        assert [(each["active"], each["parameters"]) for each in found["schedules"]] == [
-            (False, {"options": {"full": True}})
-        ]
-        setting = httpx.get(f"{servers.prefect}/api/variables/name/dreamshard", timeout=120).json()["value"]
+        deployed(servers, tmp_path, "--model", "ads", "--memory-gb", "2", "--notify", "custom-webhook/team")
+        found = deployment(servers, "retrain/ads")
+        assert [(each["active"], each["parameters"]) for each in found["schedules"]] == [(False, {"full": True})]
+        setting = found["parameters"]
         assert (setting["recipe"], setting["memory_gb"]) == ("smoke", 2.0), "fields that are not given stay"
-        run = started(servers, "retrain", source="/absent/tables.csv")
+        run = started(servers, "retrain/ads", source="/absent/tables.csv")
         until(lambda: messages, 300)
     message = json.loads(messages[0])
     assert message["subject"].startswith("dreamshard: retrain failed")

@@ -1,20 +1,25 @@
 import math
+import os
 import pickle
-import threading
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
 import pytest
 import torch
 
-from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
-from dreamshard.tables import Tables, concatenate
+from dreamshard.costs import DeviceCosts, Exchange, ExchangeSample, Infeasible
+from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
-from storage.settings import Settings
+from storage.lake.sample_buffer import collecting
 from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
@@ -30,7 +35,7 @@ def lookups_of(name: str, indices: list[int]) -> WorkloadTable:
     return WorkloadTable(name, 10, 4, Lookups(torch.tensor(indices, dtype=torch.int32), offsets), poolings=2.0)
 
 
-def test_tables_come_back_bit_for_bit_in_their_order(lake: Lake, tables: Tables, version: str):
+def test_tables_come_back_bit_for_bit_and_the_last_are_the_newest(lake, tables, version):
     back = lake.read_dataset(version)
     assert back.names == tables.names
     for name in ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows", "block_share"):
@@ -42,17 +47,13 @@ def test_tables_come_back_bit_for_bit_in_their_order(lake: Lake, tables: Tables,
     assert files(lake) == before
     with pytest.raises(ValueError):
         lake.read_dataset("nope")
-
-
-def test_the_dataset_ingested_last_is_the_newest(lake: Lake, tables: Tables, version: str):
     other = lake.write_dataset(tables.select([0, 1]), "half")
     assert lake.newest_dataset() == other
     lake.write_dataset(tables, "all of them again")
-    assert lake.newest_dataset() == version
-    assert lake.has_dataset(other)
+    assert (lake.newest_dataset(), lake.has_dataset(other)) == (version, True)
 
 
-def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
+def test_datasets_that_share_a_table_share_its_lookups(lake):
     first, second, third = (lookups_of(*one) for one in (("a", [1, 1, 3]), ("b", [5, 5, 5]), ("c", [2, 3, 4])))
     for dataset in ([first, second], [first, third]):
         described = [statistics(table) for table in dataset]
@@ -62,11 +63,11 @@ def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
         source = pickle.loads(pickle.dumps(lake.lookup_source(version)))
         assert source("a").indices.tolist() == [1, 1, 3]
         assert source(dataset[1].name).indices.tolist() == dataset[1].lookups.indices.tolist()
-        assert (source("a").offsets.tolist(), lake.read_pool(version).poolings.tolist()) == ([0, 1, 3], [2, 2])
+        assert (source("a").offsets.tolist(), lake.read_dataset(version).poolings.tolist()) == ([0, 1, 3], [2, 2])
     assert len(list_file_infos(lake.root / "lookups")) == 3
 
 
-def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, version: str, tables: Tables):
+def test_tasks_come_back_as_they_were_drawn(lake, task, version, tables):
     drawn = [task, PlacementTask(tables.select([3, 1]), 4, 2**40, name="train-001", devices_per_host=2)]
     key = lake.write_tasks(drawn, version, "train", seed=3)
     assert lake.write_tasks(drawn, version, "train", seed=3) == key
@@ -78,7 +79,7 @@ def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, ver
         lake.read_tasks(version, "test", "other")
 
 
-def test_samples_come_back_bit_for_bit_in_order(lake: Lake, sample: CostSample, version: str):
+def test_samples_come_back_bit_for_bit_in_order(lake, sample, version):
     later = make_sample(replace(sample.task, devices_per_host=1), [0, 0, 1], testbed="cluster", ms=0.7)
     append_samples(lake, [later], "run", 2, version)
     append_samples(lake, [sample], "run", 1, version)
@@ -93,33 +94,24 @@ def test_samples_come_back_bit_for_bit_in_order(lake: Lake, sample: CostSample, 
             assert getattr(back.task, name) == getattr(own.task, name), name
 
 
-def test_every_round_is_kept_and_the_least_disturbed_counts(
-    lake: Lake, settings: Settings, sample: CostSample, version: str
-):
+def test_every_round_is_kept_and_the_least_disturbed_counts(lake, settings, sample, version):
     slow = replace(sample, costs=DeviceCosts(2 * sample.costs.phases_ms))
     rounds = [replace(slow, round=0), replace(sample, round=1), replace(slow, round=2)]
     again = [replace(slow, repeat=1), replace(slow, repeat=9, is_reference=True)]
     append_samples(lake, [*rounds, *again], "run", 1, version)
     assert [each.round for each in lake.read_cost_samples("run")] == [1, 0]
-    assert [(each.round, each.repeat, each.is_reference) for each in lake.read_rounds("run")] == [
-        *((number, 0, False) for number in range(3)),
-        (0, 1, False),
-        (0, 9, True),
-    ]
-    queries = {
-        "select round, repeat, overall_ms from cost_samples order by repeat": [1, 0, sample.overall_ms],
-        "select count(*), count_if(is_least), count_if(is_reference) from rounds": [5, 3, 1],
-        "select count(*), max(device_ms), min(round) from device_costs join cost_samples using (sample_id)": [
-            4,
-            pytest.approx(slow.overall_ms),
-            0,
-        ],
-    }
-    for sql, expected in queries.items():
+    kept = [(each.round, each.repeat, each.is_reference) for each in lake.read_rounds("run")]
+    assert kept == [(0, 0, False), (1, 0, False), (2, 0, False), (0, 1, False), (0, 9, True)]
+    joined = "select count(*), max(device_ms), min(round) from device_costs join cost_samples using (sample_id)"
+    for sql, expected in (
+        ("select round, repeat, overall_ms from cost_samples order by repeat", [1, 0, sample.overall_ms]),
+        ("select count(*), count_if(is_least), count_if(is_reference) from rounds", [5, 3, 1]),
+        (joined, [4, pytest.approx(slow.overall_ms), 0]),
+    ):
         assert list(query(settings, sql)[0].values()) == expected
 
 
-def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, sample: CostSample, version: str):
+def test_the_same_samples_again_add_nothing_even_among_new_ones(lake, sample, version):
     other = make_sample(sample.task, [0, 0, 0])
     first = append_samples(lake, [sample], "run", 1, version)
     before = files(lake)
@@ -129,7 +121,7 @@ def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, samp
     assert len(lake.read_cost_samples("run")) == 2
 
 
-def test_a_repeated_evaluation_replaces_the_one_before(lake: Lake, task: PlacementTask, version: str):
+def test_a_repeated_evaluation_replaces_the_one_before(lake, task, version):
     where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
     for took in (3.0, 4.0):
         rows = [make_evaluation(task, name, took) for name in ("dreamshard", "random")]
@@ -141,22 +133,17 @@ def test_a_repeated_evaluation_replaces_the_one_before(lake: Lake, task: Placeme
     assert {row["overall_ms"] for row in kept} == {4.0}
 
 
-def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: str, task: PlacementTask):
+def test_writers_of_one_run_at_the_same_time_lose_nothing(lake, version, task):
     def write(base: float):
         for i in range(10):
             append_samples(lake, [make_sample(task, [0, 1, 0], ms=base + i)], "run", 1, version)
 
-    writers = [threading.Thread(target=write, args=(base,)) for base in (0.25, 0.75, 0.5)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    with ThreadPoolExecutor(3) as writers:
+        list(writers.map(write, (0.25, 0.75, 0.5)))
     assert len(lake.read_rounds("run")) == 30
 
 
-def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
-    lake: Lake, settings: Settings, sample: CostSample, version: str
-):
+def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(lake, settings, sample, version):
     nothing, why = DeviceCosts(torch.zeros(2, 4)), Infeasible(device=1, asked_bytes=3000, free_bytes=2000)
     misfit = replace(sample, costs=nothing, repeats=0, infeasible=why)
     append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
@@ -171,18 +158,18 @@ def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(
     assert rows == [{"rows": 4, "known": 2}]
 
 
-def measured(*sent_bytes: int, devices_per_host: int | None = 2, **changed) -> ExchangeSample:
-    exchange = Exchange(sent_bytes=torch.tensor(sent_bytes), devices_per_host=devices_per_host)
-    return replace(simulated().measure_exchange(exchange), versions={"torch": "2.13.0"}, **changed)
-
-
 def described(sample: ExchangeSample) -> str:
     values = vars(sample) | vars(sample.exchange)
     return str([value for name, value in sorted(values.items()) if name != "exchange"])
 
 
-def test_exchanges_come_back_as_they_were_measured(lake: Lake, settings: Settings):
-    samples = [measured(8, 8, 8, 4), measured(64, 64, devices_per_host=None, host_devices=None)]
+def test_exchanges_come_back_as_they_were_measured(lake, settings):
+    sent = (
+        Exchange(sent_bytes=torch.tensor([8, 8, 8, 4]), devices_per_host=2),
+        Exchange(sent_bytes=torch.tensor([64, 64])),
+    )
+    samples = [replace(simulated().measure_exchange(each), versions={"torch": "2.13.0"}) for each in sent]
+    samples[1] = replace(samples[1], host_devices=None)
     for _ in range(2):
         lake.write_exchanges("NVIDIA H200/x", samples)
     versions = {"torch": "2.13.0", "fbgemm": "1"}
@@ -191,3 +178,60 @@ def test_exchanges_come_back_as_they_were_measured(lake: Lake, settings: Setting
     assert lake.read_exchanges("NVIDIA H200/x", {"torch": "2.14.0"}) == []
     rows = query(settings, "select num_devices, devices_per_host as per, largest_bytes, links from exchange_samples")
     assert [tuple(row.values()) for row in rows] == [(4, 2, 8, "NVIDIA H200/x"), (2, None, 64, "NVIDIA H200/x")]
+
+
+def measured(lake: Lake) -> list[list[int]]:
+    return [sample.placement.device.tolist() for sample in lake.read_cost_samples("run")]
+
+
+def file_count(lake: Lake, dataset: str) -> int:
+    return len(list_file_infos(lake.root / dataset))
+
+
+def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake, version, task):
+    placements = [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    with suppress(RuntimeError), collecting(lake, "run", 1, version) as keep:
+        for placement in placements:
+            keep(make_sample(task, placement))
+        assert (measured(lake), file_count(lake, "sample_buffer")) == ([], 3)
+        raise RuntimeError("rank 1 died")
+    assert measured(lake) == placements
+    assert (file_count(lake, "cost_samples"), file_count(lake, "sample_buffer")) == (1, 0)
+
+
+KILLED = """
+import sys
+from contextlib import suppress
+from pathlib import Path
+import storage.lake.sample_buffer
+from tests.helpers.samples import make_sample, four_tables
+from dreamshard.tasks import PlacementTask
+from storage.lake import Lake
+
+def stop(*_):
+    print("kept", flush=True)
+    sys.stdin.read()
+
+buffer, task = storage.lake.sample_buffer, PlacementTask(four_tables(), 2, 10**6)
+buffer.remove = stop
+with buffer.collecting(Lake(Path(sys.argv[1]), Path("unused")), "run", 1, sys.argv[2]) as keep:
+    keep(make_sample(task, [0, 1, 0, 1]))
+    keep(make_sample(task, [1, 1, 0, 1]))
+    if __doc__ == "before":
+        stop()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("moment", ["before", "while"])
+def test_a_killed_process_loses_and_duplicates_no_sample(lake, version, task, moment):
+    """Killed before its samples were in the lake, and after, but while the buffer held them too."""
+    command = [sys.executable, "-c", f"'{moment}'\n{KILLED}", str(lake.root), version]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "kept\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert (file_count(lake, "sample_buffer"), len(measured(lake))) == (2, 0 if moment == "before" else 2)
+    with collecting(lake, "run", 1, version):
+        assert sorted(measured(lake)) == [[0, 1, 0, 1], [1, 1, 0, 1]]
+    assert (file_count(lake, "sample_buffer"), len(measured(lake))) == (0, 2)

@@ -15,18 +15,17 @@ from tests.helpers.versions import training_of
 
 MODELLED = training_of(hardware="simulated h100")
 MEASURED = training_of("cluster", "NVIDIA H200 x16", num_devices=16, devices_per_host=8)
-FIRST, SECOND = (f"models:/dreamshard-simulated-h100-2/{number}" for number in (1, 2))
-RANKS = "models:/dreamshard-nvidia-h200-x16-2x8/1"
+FIRST, SECOND = (f"models:/dreamshard.tables.simulated-h100-x2/{number}" for number in (1, 2))
+RANKS = "models:/dreamshard.tables.h200-2x8/1"
 
 
 @pytest.fixture
 def register(mlflow_settings: Settings, placer: TrainedPlacer):
     """A function that registers a version and returns it."""
 
-    def make(made_of: Training = MODELLED, algorithm="dreamshard", **given) -> str:
-        own = mlflow_settings.of(algorithm)
-        with runs.open_run(own, "retrain") as run:
-            return registration.register_placer(own, placer, run, made_of, **given)
+    def make(made_of: Training = MODELLED, **given) -> str:
+        with runs.open_run(mlflow_settings, "retrain") as run:
+            return registration.register_placer(mlflow_settings, placer, run, made_of, **given)
 
     return make
 
@@ -34,7 +33,7 @@ def register(mlflow_settings: Settings, placer: TrainedPlacer):
 @pytest.fixture
 def registered(mlflow_settings: Settings, register, tables: Tables) -> Settings:
     """A home with one version, of simulated devices."""
-    assert register(tags={"training": "first"}, pool=tables, metrics={"eval_overall_ms": 3.0}) == FIRST
+    assert register(tags={"training": "first"}, pool=tables, metrics={"cost_ms": 3.0}) == FIRST
     return mlflow_settings
 
 
@@ -52,7 +51,7 @@ def test_a_version_places_as_registered_and_holds_no_pickle(registered: Settings
     kinds = {path.suffix for path in (registered.home / "mlartifacts").rglob("*") if path.is_file()}
     assert ".safetensors" in kinds
     assert not kinds & {".pkl", ".pickle", ".pt", ".pth", ".bin", ".cloudpickle"}
-    for name in ("champion", "7", "best", "models:/dreamshard-simulated-h100-2/7", "models:/other/1"):
+    for name in ("champion", "7", "best", "models:/dreamshard.tables.simulated-h100-x2/7", "models:/other/1"):
         with pytest.raises(ValueError):
             registry.load_placer(name, registered)
 
@@ -74,10 +73,10 @@ def test_an_alias_moves_and_the_former_champion_stays_known(registered: Settings
 def test_a_version_made_champion_by_hand_is_undone_with_previous(registered: Settings, register):
     where = str(MODELLED.topology)
     change = make_champion(registered, FIRST, "to begin", "ann")
-    assert change == {"version": FIRST, "former": None, "topology": where}
+    assert change == {"version": FIRST, "former": None, "model": "tables", "topology": where}
     register()
     change = make_champion(registered, "2", "a hunch", "ann")
-    assert change == {"version": SECOND, "former": FIRST, "topology": where}
+    assert change == {"version": SECOND, "former": FIRST, "model": "tables", "topology": where}
     assert registry.REPLACED in registry.find(registered, FIRST).tags
     assert make_champion(registered, "previous", "it was wrong", "bob")["version"] == FIRST
     assert aliases_of(registered) == {"champion": FIRST, "previous": SECOND}
@@ -86,31 +85,17 @@ def test_a_version_made_champion_by_hand_is_undone_with_previous(registered: Set
     assert tags["decided_at"].endswith(" UTC")
     make_champion(registered, "champion", "again", "bob")
     assert registry.find(registered, "1").tags == tags
-
-
-def test_a_try_out_has_no_standing_until_it_is_promoted(registered: Settings):
-    registry.tag(registered, FIRST, {registry.TRYOUT: "yes"})
-    assert registry.champion(registered, MODELLED.topology) is None
-    assert registry.version_rows(registered)[0]["standing"] == "try-out"
-    make_champion(registered, FIRST, "it is good", "ann")
-    assert registry.champion(registered).uri == FIRST
-    assert not registry.find(registered, FIRST).is_tryout
-
-
-def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, register):
-    set_alias(registered, FIRST, "champion", "the first")
-    register()
     shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{registry.find(registered, SECOND).model_id}*")))
     with pytest.raises(ValueError):
-        make_champion(registered, SECOND, "a hunch", "ann")
-    assert aliases_of(registered) == {"champion": FIRST}
+        make_champion(registered, SECOND, "it cannot place any more", "ann")
+    assert aliases_of(registered)["champion"] == FIRST
 
 
 def test_measured_costs_take_champion_over_from_modelled_ones(registered: Settings, register):
     set_alias(registered, FIRST, "champion", "the first")
     assert register(MEASURED) == RANKS
     set_alias(registered, RANKS, "champion", "the first of its kind")
-    found = [registry.champion(registered, each.topology).uri for each in (MODELLED, MEASURED)]
+    found = [registry.champion(registered, each.registered_model).uri for each in (MODELLED, MEASURED)]
     assert found == [FIRST, RANKS]
     assert registry.champion(registered).uri == RANKS
     set_alias(registered, FIRST, "champion", "again")
@@ -119,19 +104,43 @@ def test_measured_costs_take_champion_over_from_modelled_ones(registered: Settin
     assert registry.find(registered, "1").uri == FIRST, "a person may choose"
 
 
-def test_each_algorithm_has_its_own_champions(registered: Settings, register):
+def test_two_models_on_one_hardware_never_meet(registered: Settings, register):
     set_alias(registered, FIRST, "champion", "the first")
-    paper = registered.of("paper")
-    version = register(algorithm="paper", tags={"training": "second"})
-    set_alias(paper, version, "champion", "the first")
-    assert version == registry.champion(paper).uri == "models:/paper-simulated-h100-2/1"
-    assert registry.champion(registered).uri == FIRST
-    assert [each.uri for each in registry.versions(paper)] == [version]
-    for own in (registered, paper):
-        assert registry.find(own, version).training == "second"
-        assert registry.find(own, "models:/paper-simulated-h100-2@champion").training == "second"
-        assert registry.referenced_keys(own) == {"first", "second"}
-    assert {row["reference"] for row in registry.version_rows(registered)} == {version, FIRST}
+    ads = register(training_of(hardware="simulated h100", source="/data/ads.csv"), tags={"training": "second"})
+    assert ads == "models:/dreamshard.ads.simulated-h100-x2/1"
+    assert registry.champion(registered, "ads") is None
+    set_alias(registered, ads, "champion", "the first")
+    assert [registry.champion(registered, model).uri for model in ("tables", "ads")] == [FIRST, ads]
+    assert registry.find(registered, "champion", "ads").uri == registry.find(registered, f"{ads[:-2]}@champion").uri
+    with pytest.raises(ValueError, match="of several models"):
+        registry.find(registered, "champion")
+    assert registry.referenced_keys(registry.versions(registered)) == {"first", "second"}
+    by_alias = runs.client(registered).get_model_version_by_alias(ads[:-2].removeprefix("models:/"), "champion")
+    assert int(by_alias.version) == 1, "as MLflow's own address of it says"
+
+
+def test_registered_models_of_others_are_left_alone(registered: Settings):
+    for name in ("paper-ranker", "dreamshard-2", "dreamshard.theirs"):
+        runs.client(registered).create_registered_model(name)
+        runs.client(registered).create_model_version(name, "file:///elsewhere")
+    assert [each.uri for each in registry.versions(registered)] == [FIRST]
+
+
+def test_a_description_keeps_every_decision_and_the_last_report(registered: Settings, register):
+    set_alias(registered, FIRST, "champion", "the first")
+    registry.describe(registered, FIRST, report="a report\n\nof two parts")
+    register()
+    make_champion(registered, "2", "a hunch", "ann")
+    make_champion(registered, "previous", "it was wrong", "bob")
+    first = registry.find(registered, "1")
+    decisions = first.description.partition("\n\n")[0].splitlines()
+    assert [line.split(": ", 1)[1] for line in decisions] == [
+        "champion, the first",
+        "replaced by version 2, a hunch",
+        "champion, it was wrong",
+    ]
+    assert "by bob" in decisions[-1]
+    assert first.report == "a report\n\nof two parts"
 
 
 def test_before_the_first_run_no_database_is_made(tmp_path: Path):

@@ -3,7 +3,6 @@ import pytest
 from dreamshard.costs import MeasuredOn
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
-from storage import notebook
 from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import set_alias
 from storage.run_records.trainings import Warm
@@ -13,7 +12,7 @@ from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
 
-FIRST, SECOND = (f"models:/dreamshard-simulated-h100-2/{number}" for number in (1, 2))
+FIRST, SECOND = (f"models:/dreamshard.tables.simulated-h100-x2/{number}" for number in (1, 2))
 WARM = Warm(version=FIRST, training="first", iteration=2, trainings=("first",))
 MADE_OF = {
     "first": training_of(hardware="simulated H100"),
@@ -26,11 +25,9 @@ def registered(mlflow_settings, placer: TrainedPlacer, version: str, task: Place
     """Version 1 of training `first`, the champion, and version 2 of training `second`."""
     for training, made_of in MADE_OF.items():
         with runs.open_run(mlflow_settings, "retrain") as run:
-            run.log_params({"tasks": training, "iterations": 2, "tables": 4})
-            run.log_metrics({"eval_overall_ms": 3.0}, tasks=training)
-            run.log_metrics({"eval_overall_ms": 9.0}, tasks="other")
+            run.log_params({"iterations": 2, "tables": 4})
             tags = {"training": training, "evaluation": "of it", "dataset": version, "iteration": 2}
-            gain = {"gain_over_champion": 0.25}
+            gain = {"gain_over_champion_pct": 25.0, "cost_ms": 3.0}
             registration.register_placer(mlflow_settings, placer, run, made_of, metrics=gain, tags=tags)
     set_alias(mlflow_settings, FIRST, "champion", "the first")
     return mlflow_settings
@@ -43,12 +40,11 @@ def rows(store: Store, sql: str) -> list[dict]:
 
 def test_versions_are_rows_that_say_what_they_are(registered: Store):
     first, second = rows(registered, "from versions order by version")
-    assert (first["model"], first["version"], first["aliases"]) == ("dreamshard-simulated-h100-2", 1, "champion")
+    assert (first["model"], first["version"], first["aliases"]) == ("tables", 1, "champion")
     assert (first["reason"], first["is_default"], first["devices"]) == ("the first", True, 2)
     assert (second["source"], second["tables"], second["warm_from"], second["memory_gb"]) == ("tables.csv", 4, 1, 0.5)
-    assert (second["tables_per_task"], second["iterations"], second["eval_overall_ms"]) == ("all", 2, 3.0)
-    assert (second["gain_over_champion"], second["aliases"]) == (0.25, "")
-    assert notebook.view("versions", registered.home)["version"].tolist() == [1, 2]
+    assert (second["tables_per_task"], second["iterations"], second["cost_ms"]) == ("all", 2, 3.0)
+    assert (second["gain_over_champion_pct"], second["aliases"]) == (25.0, "")
 
 
 def test_the_lake_has_the_registry_as_it_was_when_it_was_written(registered: Store):
@@ -69,8 +65,8 @@ def test_a_candidate_is_the_version_that_it_became(registered: Store, task: Plac
     champion = {"champion 1": {"model_version": FIRST}}
     write(evaluated, champion | {"dreamshard": {"training": "second", "iteration": 2}}, "again", **where)
     write(evaluated[:1], {"dreamshard": {"training": "second", "iteration": 3}}, "later", **where)
-    found = rows(registered, "select run_key, placer, model, model_version from evaluations order by all")
-    model = "dreamshard-simulated-h100-2"
+    found = rows(registered, "select run_key, placer, registered_model, model_version from evaluations order by all")
+    model = "dreamshard.tables.simulated-h100-x2"
     assert [tuple(row.values()) for row in found] == [
         ("again", "champion 1", model, 1),
         ("again", "dreamshard", model, 2),
@@ -83,12 +79,9 @@ def test_tables_never_measured_alone_are_estimated(registered: Store, task: Plac
     placer.cost_network.measured_on = MeasuredOn.of(make_sample(task, [1, 0, 1]))
     for training in ("first", "second"):
         registered.lake.write_estimates(placer, version, training, 2)
-    registry.write_versions(registered)
-    estimated = notebook.view("table_costs", registered.home)
-    assert sorted(estimated["table_name"]) == ["a", "b/c", "d", "e"]
-    assert set(estimated["origin"]) == {"estimated"}
-    assert set(estimated["model_version"]) == {1}
-    assert (estimated["compute_ms"] > 0).all()
+    estimated = rows(registered, "from table_costs order by table_name")
+    assert [row["table_name"] for row in estimated] == ["a", "b/c", "d", "e"]
+    assert {(row["origin"], row["model_version"]) for row in estimated} == {("estimated", 1)}
+    assert all(row["compute_ms"] > 0 for row in estimated)
     set_alias(registered, SECOND, "champion", "better")
-    registry.write_versions(registered)
-    assert set(notebook.view("table_costs", registered.home)["model_version"]) == {2}
+    assert {row["model_version"] for row in rows(registered, "from table_costs")} == {2}

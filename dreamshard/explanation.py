@@ -1,0 +1,249 @@
+"""The reasons for a placement's cost: each table's share of it, and its cost elsewhere.
+
+A device runs its tables fused, so its cost is no sum over its tables. Its *saving* without a table is one figure. A table's
+*share* of a phase is another: shares add up to the phase, except if no table of the device has a part in it. Compute is
+divided by the savings of the device in that phase without each table, and communication by the columns that each sends.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dreamshard.costs import PHASES
+from dreamshard.hardware.links import VECTOR_BYTES
+from dreamshard.placement import (
+    ON_EVERY_DEVICE,
+    ON_ONE_HOST,
+    SPLIT_BY_COLUMNS,
+    Placement,
+    TableSharding,
+    even_columns,
+    most_ranges,
+)
+from dreamshard.search.costs import Predictor, changed_ms, costs_of, known_costs
+from dreamshard.shards import Shards, allowed_devices
+from dreamshard.tables import DEFAULT_BATCH, block_shares
+from dreamshard.tasks import PlacementTask
+
+HOT_SHARE = 0.7
+"""Of all lookups, on one of the eight devices of a published row-wise model (AMD-AGI/Primus-DLRM, doc/perf_analysis.md)."""
+
+_OTHER_PLACES = 4  # of the fastest ones, on which each table is tried
+_BOUND = ("its constraints leave nothing else", "nothing else has room")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceReason:
+    """A device's cost, and the tables behind it.
+
+    Attributes:
+        phases_ms: by the names of `PHASES`.
+        saved_ms: without each of its tables, the largest first; they do not add up to the total, since some costs are shared.
+    """
+
+    device: int
+    total_ms: float
+    phases_ms: Mapping[str, float]
+    memory_bytes: int
+    saved_ms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A table sharded otherwise, everything else staying as it is.
+
+    Attributes:
+        overall_ms: predicted for all tables.
+    """
+
+    sharding: TableSharding
+    overall_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReason:
+    """Reasons for a table's place.
+
+    Attributes:
+        ms: that its slowest device would save without it.
+        next_place: the best other device (or host) for it; None if none is allowed and has room.
+        next_way: the best other way to shard it; None if none is allowed and has room.
+        bound: why there is no next place or way, in a few words; empty if either is there.
+    """
+
+    table: str
+    sharding: TableSharding
+    ms: float
+    next_place: Alternative | None
+    next_way: Alternative | None
+    bound: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A placement explained; tables that cost most come first."""
+
+    overall_ms: float
+    devices: tuple[DeviceReason, ...]
+    tables: tuple[TableReason, ...]
+
+
+def uneven_ms(task: PlacementTask, placement: Placement, predictor: Predictor) -> float | None:
+    """Cost if tables whose lookups count as even over their rows had `HOT_SHARE` of them on the first of these devices.
+
+    None if the rows of no such table are spread over devices.
+    """
+    shards, tables, others = Shards.of(task, placement), task.tables, task.num_devices - 1
+    known = [None] * len(tables) if tables.block_share is None else tables.block_share
+    even = [share is None or bool((share == share[0]).all()) for share in known]
+    if not any(even[t] for t in shards.table[shards.num_rows < tables.rows[shards.table]].tolist()):
+        return None
+    hot = [HOT_SHARE, *[(1 - HOT_SHARE) / others] * others]
+    shares = block_shares([hot if even[t] else share for t, share in enumerate(known)])
+    return float(predictor.predict(replace(task, tables=replace(tables, block_share=shares)), placement).overall_ms())
+
+
+def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> Explanation:
+    """The reasons for each device's cost, and the cost of each table's next best place and way to shard.
+
+    Args:
+        task: whose tables are placed.
+        placement: of the task's tables.
+        predictor: of costs.
+
+    Raises:
+        ValueError: the predictor has no costs of such shards.
+    """
+    model, names, shards = costs_of(predictor, task, placement), task.tables.names, Shards.of(task, placement)
+    costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes().tolist(), allowed_devices(task)
+    without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(names))])  # [T, D]
+    others = [(t, way) for t in range(len(names)) for way in _others(task, placement, t, without_ms[t], allowed[t])]
+    same = (0, placement.tables[0])  # for the costs now in the same precision
+    after_ms, fits = changed_ms(model, placement, [same, *others])  # [N, D]
+    extra_ms = (after_ms[1:].amax(dim=1) - after_ms[0].max()).tolist()
+    overall_ms, best = float(costs.overall_ms()), dict[tuple[int, bool], Alternative]()  # by table; True: elsewhere
+    for (t, way), extra, has_room in zip(others, extra_ms, fits[1:].tolist(), strict=True):
+        key, new = (t, way.sharding_type == placement.tables[t].sharding_type), Alternative(way, overall_ms + extra)
+        if has_room and (key not in best or new.overall_ms < best[key].overall_ms):
+            best[key] = new
+    savings = (after_ms[0] - without_ms)[shards.table, shards.device].tolist()
+    saved_ms: list[dict[int, float]] = [{} for _ in range(task.num_devices)]  # of each device, by its tables
+    held = zip(savings, shards.table.tolist(), shards.device.tolist(), strict=True)
+    for ms, t, d in sorted(held, key=lambda each: -each[0]):
+        saved_ms[d][t] = ms
+    devices = tuple(
+        DeviceReason(
+            device=d,
+            total_ms=total_ms,
+            phases_ms=dict(zip(PHASES, phases_ms, strict=True)),
+            memory_bytes=used[d],
+            saved_ms={names[t]: ms for t, ms in saved_ms[d].items()},
+        )
+        for d, (total_ms, phases_ms) in enumerate(
+            zip(costs.device_ms().tolist(), costs.phases_ms.tolist(), strict=True)
+        )
+    )
+    tried = {t for t, _ in others}
+    tables = [
+        TableReason(
+            table=names[t],
+            sharding=placement.tables[t],
+            ms=max(own[t] for own in saved_ms if t in own),
+            next_place=best.get((t, True)),
+            next_way=best.get((t, False)),
+            bound="" if {(t, True), (t, False)} & best.keys() else _BOUND[t in tried],
+        )
+        for t in range(len(names))
+    ]
+    return Explanation(overall_ms=overall_ms, devices=devices, tables=tuple(sorted(tables, key=lambda each: -each.ms)))
+
+
+def _others(
+    task: PlacementTask, placement: Placement, table: int, without_ms: Float[Tensor, " D"], allowed: Bool[Tensor, " D"]
+) -> Iterator[TableSharding]:
+    """Other places of a table on the devices that are fastest without it, and other ways to shard it; none if it is tied."""
+    constraints, name = task.constraints, task.tables.names[table]
+    if any(name in group for group in (*constraints.together, *constraints.apart)):
+        return
+    own, dim, order = placement.tables[table], int(task.tables.dim[table]), without_ms.argsort(stable=True).tolist()
+    ways = constraints.sharding_types_for(name) if own.cached_share is None else ()
+    for kind in dict.fromkeys((own.sharding_type, *ways)):
+        if kind in ON_ONE_HOST and kind != own.sharding_type and placement.num_hosts == 1:  # as row-wise
+            continue
+        size = placement.devices_per_host if kind in ON_ONE_HOST else 1
+        everywhere = [] if task.num_devices % size else list(dict.fromkeys(d // size for d in order))
+        places = [place for place in everywhere if allowed[place * size : (place + 1) * size].all()]
+        if kind == own.sharding_type:
+            slowest = max(own.where, key=everywhere.index, default=None)
+            for new in [place for place in places if place not in own.where][: _OTHER_PLACES * bool(own.where)]:
+                yield replace(own, where=tuple(new if each == slowest else each for each in own.where))
+            continue
+        narrowest = constraints.narrowest_columns_of.get(name, 0)
+        columns = even_columns(dim, int(min(2, most_ranges(dim, narrowest)))) if kind in SPLIT_BY_COLUMNS else ()
+        count = len(order) if kind in ON_EVERY_DEVICE else max(len(columns), 1)
+        if len(places) >= count and len(columns) != 1:
+            yield TableSharding(kind, columns, () if kind in ON_EVERY_DEVICE else tuple(places[:count]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableShares:
+    """Each table on each device that holds some of it: `P` such pairs, by table and then by device.
+
+    Attributes:
+        table: `[P]` number of the task's table.
+        device: `[P]`.
+        memory_bytes: `[P]` of device memory.
+        phases_ms: `[P, 4]` share of each phase; 0 if no costs are known.
+        rest_ms: `[D, 4]` of each device, in which no table has a part; 0 if no costs are known.
+    """
+
+    table: Int[Tensor, " P"]
+    device: Int[Tensor, " P"]
+    memory_bytes: Int[Tensor, " P"]
+    phases_ms: Float[Tensor, "P 4"]
+    rest_ms: Float[Tensor, "D 4"]
+
+
+@torch.no_grad()
+def table_shares(task: PlacementTask, placement: Placement, predictor: Predictor | None) -> TableShares:
+    """Divide the predicted cost of each device, and its memory, among its tables.
+
+    Args:
+        task: whose tables are placed.
+        placement: of the task's tables.
+        predictor: of costs; None for memory alone.
+
+    Returns:
+        Without costs also if the predictor has none of such shards.
+    """
+    shards = Shards.of(task, placement)
+    pairs, pair = torch.unique(shards.table * task.num_devices + shards.device, return_inverse=True)
+    table, device = pairs // task.num_devices, pairs % task.num_devices
+
+    def summed(values: Tensor, number: Tensor, count: int) -> Tensor:
+        return values.new_zeros(count, *values.shape[1:]).index_add_(0, number, values)
+
+    model = None if predictor is None else known_costs(predictor, task, placement)
+    device_ms, weights = torch.zeros(task.num_devices, len(PHASES)), torch.zeros(len(pairs), len(PHASES))
+    if model is not None:
+        own = summed(torch.from_numpy(model.loads(shards)), pair, len(pairs))  # [P, L]
+        sums = summed(own, device, task.num_devices)  # [D, L]
+        device_ms = model.phases_ms(sums[None].numpy())[0].double()
+        weights = device_ms[device] - model.phases_ms((sums[device] - own)[:, None].numpy())[:, 0]
+        carried = shards.traffic.double()  # [S, 4]
+        sent = carried[:, [0, 1, 3]].sum(dim=1)
+        # an all-reduce sends twice; it is of gradients, so in the backward pass
+        reduced = 2 * carried[:, 2] / (VECTOR_BYTES * (task.batch_size or DEFAULT_BATCH))
+        weights[:, 1:3] = summed(torch.stack([sent, sent + reduced], dim=1), pair, len(pairs))
+    weights = weights.clamp(min=0)
+    total = summed(weights, device, task.num_devices)  # [D, 4]
+    return TableShares(
+        table=table,
+        device=device,
+        memory_bytes=summed(shards.device_bytes, pair, len(pairs)),
+        phases_ms=weights / total.clamp(min=1e-300)[device] * device_ms[device],
+        rest_ms=device_ms * (total == 0),
+    )

@@ -1,0 +1,216 @@
+"""From tables to a plan in four functions, which `import dreamshard as ds` gives: name a placer, place, explain, compare."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from upath import UPath
+
+from dreamshard import explanation, training
+from dreamshard.constraints import UNCONSTRAINED
+from dreamshard.costs import PHASES, DeviceCosts, Difference
+from dreamshard.explanation import Explanation
+from dreamshard.files.text import did_you_mean
+from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
+from dreamshard.placement import ON_ONE_HOST, Placement
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.plan import Plan, PlannedTable, Predicted
+from dreamshard.search import RooflinePlacer, SearchingPlacer
+from dreamshard.shards import Shards, violation
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import ModelTables, bundled_lists, check_records, list_tables, model_tables
+
+REGISTRIES = "dreamshard.placers"
+"""Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
+
+
+def read_tables(source: str | Path | Sequence[Mapping[str, Any]] | nn.Module, defaults: Tables | None = None) -> Tables:
+    """Read tables, and fill in missing statistics of their lookups.
+
+    Args:
+        source: a `.csv`, `.parquet` or `.json` file, the name of a bundled list, a list of objects with the same fields
+            (docs/own-tables.md), or a model with TorchRec's collections.
+        defaults: data set that fills in missing statistics; None for a Zipf law's expectation.
+
+    Raises:
+        ValueError: there is no such source, or a table in it is wrong, which the message names.
+
+    >>> tables = ds.read_tables([{"name": "user", "rows": 1_000_000, "dim": 64, "pooling_factor": 1.5}])
+    >>> tables.dim.tolist(), tables.lookups.tolist()
+    ([64], [98304])
+    """
+    return read_model(source, defaults).tables
+
+
+def read_model(
+    source: str | Path | Sequence[Mapping[str, Any]] | nn.Module, defaults: Tables | None = None
+) -> ModelTables:
+    """`read_tables`, with everything that the source says of each table."""
+    if isinstance(source, nn.Module):
+        from dreamshard.torchrec import tables_of  # optional
+
+        return tables_of(source, defaults=defaults)
+    if isinstance(source, str | Path):
+        return model_tables(list_tables(bundled_lists().get(str(source), source)), defaults=defaults)
+    return model_tables(check_records({f"table {t}": own for t, own in enumerate(source)}), defaults=defaults)
+
+
+def load_placer(name: str | Path) -> Placer:
+    """The placer of a name.
+
+    Args:
+        name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder or an address
+            (`s3://bucket/placer`) that `save_placer` wrote; or a version in the registry (`champion`, `3`, or a URI of
+            MLflow's), which `dreamshard[pipeline]` reads.
+
+    Raises:
+        ValueError: there is no such placer.
+
+    >>> ds.load_placer("h100").name
+    'prior'
+    """
+    text = str(name)
+    if text.lower() in PRESETS or is_hardware_file(text):
+        return RooflinePlacer(hardware(text))
+    if ("://" in text and not text.startswith("models:")) or Path(text).is_dir():
+        return training.load_placer(UPath(text))
+    try:
+        (registry,) = entry_points(group=REGISTRIES)
+        placer: Placer = registry.load()(text)
+        return placer
+    except (ValueError, ImportError) as error:
+        missing = "; `pip install 'dreamshard[pipeline]'` for versions" if isinstance(error, ImportError) else ""
+        raise ValueError(
+            f"{text!r} is no preset{did_you_mean(text, PRESETS)}, hardware file or folder; {error}{missing}"
+        ) from error
+
+
+def place(task: PlacementTask, placer: Placer | str | Path, *, budget_ms: float | None = None) -> Plan:
+    """Plan the tables of a task.
+
+    Args:
+        placer: or its name, as for `load_placer`.
+        budget_ms: work of the search: as much as an idle core does in this time; None for the task's own.
+
+    Raises:
+        NoPlacementError: none was found that respects memory and constraints.
+
+    >>> plan = ds.place(task, "a100")
+    >>> plan.num_devices, plan.tables["item"].sharding_type
+    (2, 'table_wise')
+    """
+    by = _placer(placer)
+    predictor = by if isinstance(by, SearchingPlacer) else None
+    return make_plan(task, legal_placement(task, by, budget_ms), by.name, predictor)
+
+
+def make_plan(
+    task: PlacementTask,
+    placement: Placement,
+    placer: str,
+    predictor: SearchingPlacer | None = None,
+    *,
+    hardware: str | None = None,
+    called: str | None = None,
+) -> Plan:
+    """The plan for `placement` of `task`, with a warning if its costs are of something else than the task.
+
+    Args:
+        placer: its name.
+        predictor: of costs; None for a plan without any.
+        hardware: name of the hardware that the plan is for; None if that is not said.
+        called: the user's name of that hardware, e.g. a file's path.
+    """
+    shards, tables = Shards.of(task, placement), task.tables
+    counts = torch.bincount(shards.device, minlength=task.num_devices).tolist()
+    devices: list[dict[str, int | float]] = [
+        {"memory_bytes": num_bytes, "tables": count}
+        for num_bytes, count in zip(shards.memory_bytes().tolist(), counts, strict=True)
+    ]
+    if shards.in_host.any():
+        for device, num_bytes in zip(devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
+            device["host_memory_bytes"] = num_bytes
+    overall_ms, costs_of, warning = None, None, ""
+    differs: list[Difference] = []
+    if predictor is not None:
+        costs, costs_of = predictor.predict(task, placement), predictor.measured_on(task)
+        overall_ms = round(float(costs.overall_ms()), 4)
+        for device, phases in zip(devices, costs.phases_ms.tolist(), strict=True):
+            device |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
+        differs, warning = predictor.differences(task, hardware, called)
+    sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), placement.tables, strict=True)
+    return Plan(
+        num_devices=task.num_devices,
+        devices_per_host=placement.devices_per_host if placement.sharding_types & set(ON_ONE_HOST) else None,
+        placer=placer,
+        predicted=Predicted(overall_ms=overall_ms, devices=tuple(devices)),
+        costs_of=costs_of,
+        differs_in=tuple(differs),
+        warning=warning,
+        tables={name: PlannedTable(**vars(own), rows=rows, dim=dim) for name, rows, dim, own in sizes},
+    )
+
+
+def legal_placement(task: PlacementTask, placer: Placer, budget_ms: float | None = None) -> Placement:
+    """What a placer finds for a task; raises a NoPlacementError if that is not legal."""
+    placement = placer.place(task, budget_ms)
+    if reason := violation(task, placement):
+        raise NoPlacementError(
+            f"the placement that {placer.name} found violates a constraint: {reason}; loosen it, or use another placer, "
+            "for example a preset"
+        )
+    return placement
+
+
+def explain(task: PlacementTask, plan: Plan, placer: Placer | str | Path) -> Explanation:
+    """Say why each device of a plan is slow, and what each table costs there and elsewhere, as a placer predicts it.
+
+    Raises:
+        ValueError: the plan is of other tables, or the placer predicts no costs.
+
+    >>> explanation = ds.explain(task, plan, "a100")
+    >>> [reason.table for reason in explanation.tables]
+    ['item', 'user']
+    """
+    return explanation.explain(*_on_hosts(task, plan), _predictor(placer))
+
+
+def compare_plans(
+    task: PlacementTask, plans: Mapping[str, Plan], placer: Placer | str | Path
+) -> dict[str, DeviceCosts]:
+    """Predict each device's costs under several plans of the same tables; the cheapest plan comes first.
+
+    Raises:
+        ValueError: a plan is of other tables, or the placer predicts no costs.
+
+    >>> both = {"one device": ds.place(ds.PlacementTask(task.tables, 1, 2**34), "a100"), "two": plan}
+    >>> list(ds.compare_plans(task, both, "a100"))
+    ['one device', 'two']
+    """
+    predictor = _predictor(placer)
+    costs = {name: predictor.predict(*_on_hosts(task, plan)) for name, plan in plans.items()}
+    return dict(sorted(costs.items(), key=lambda each: float(each[1].overall_ms())))
+
+
+def _placer(placer: Placer | str | Path) -> Placer:
+    return load_placer(placer) if isinstance(placer, str | Path) else placer
+
+
+def _predictor(placer: Placer | str | Path) -> SearchingPlacer:
+    by = _placer(placer)
+    if not isinstance(by, SearchingPlacer):
+        raise ValueError(f"{by.name} predicts no costs of a step; give a preset or a trained placer")
+    return by
+
+
+def _on_hosts(task: PlacementTask, plan: Plan) -> tuple[PlacementTask, Placement]:
+    """The task, without its constraints if the plan has other devices, and the plan's placement."""
+    placement = plan.placement(task.tables).on_hosts_of(task.devices_per_host)
+    if plan.num_devices != task.num_devices:
+        task = replace(task, num_devices=plan.num_devices, constraints=UNCONSTRAINED)
+    return task, placement

@@ -1,0 +1,331 @@
+"""`DreamShardPlanner` in place of TorchRec's `EmbeddingShardingPlanner`: one line changes in a trainer."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchrec.distributed.comm import get_local_size, get_topology_domain_multiple
+from torchrec.distributed.planner import ParameterConstraints, Topology
+from torchrec.distributed.planner.constants import BATCH_SIZE, POOLING_FACTOR
+from torchrec.distributed.planner.planners import to_sharding_plan
+from torchrec.distributed.planner.stats import EmbeddingStats
+from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption, Stats, StorageReservation
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import ShardingPlan, ShardingPlanner
+from torchrec.distributed.utils import get_device_type
+from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
+from torchrec.types import DataType
+
+from dreamshard.constraints import UNCONSTRAINED, Constraints
+from dreamshard.files.text import gib, shown
+from dreamshard.hardware.accelerator import preset_of
+from dreamshard.placement import SHARDING_TYPES, Placement
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.planning import load_placer
+from dreamshard.search import DreamShardPlacer, RooflinePlacer, SearchingPlacer
+from dreamshard.search.costs import Predictor
+from dreamshard.shards import Shards, violation
+from dreamshard.tables import Tables
+from dreamshard.tasks import Activations, PlacementTask
+from dreamshard.torchrec.estimator import ShardCosts
+from dreamshard.torchrec.models import Sharders, discover
+from dreamshard.torchrec.plans import per_feature, sharding_options
+from dreamshard.torchrec.ways import check_given, narrowed
+from dreamshard.workloads import ModelTables, model_tables
+
+_SEARCHED = 0.8  # of the time that is left, before the placement is turned into TorchRec's plan
+_LEAST_S = 1e-3
+_CHAMPION = "champion"
+logger = logging.getLogger(__name__)
+Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
+_INPUTS: dict[Pipeline, int] = {"none": 1, "base": 1, "sparse_dist": 2, "prefetch": 3}
+"""How many batches of a rank's inputs are in its memory, as TorchRec's storage estimator counts them."""
+_INDEX_BYTES = 8  # of a lookup: int64
+_PREFETCHED = 7  # further batches of the inputs of cached tables that prefetching holds, as TorchRec counts them
+_PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves by default
+
+
+@dataclass(eq=False)
+class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is untyped here
+    """Plans by learned or published costs of the hardware.
+
+    Args:
+        topology: as for TorchRec's planner; by default of the default process group, with the memory of this rank's device
+            and its part of the host's. Its memory is used, device by device; its bandwidths are not, since the placer knows
+            the hardware. For a `DMPCollection`, give one of `sharding_group_size` ranks.
+        batch_size: samples per rank.
+        costs: a placer, or the name of one, as for `load_placer`.
+        storage_reservation: memory that is not for tables; by default TorchRec's heuristic with 15 %.
+        stats: print the plan; by default TorchRec's table, if the placer predicts costs.
+        constraints: TorchRec's own, by table name.
+        debug: whether `stats` print every table.
+        callbacks: change the selected options before they become the plan.
+        timeout_seconds: of planning, after which the best plan so far is taken. A plan that takes less does not depend on it.
+        placement_constraints: constraints that TorchRec lacks: pinned tables, tables together or apart, devices that are
+            left out, a further reserve.
+        strict: refuse costs of other hardware, devices, hosts, precisions, optimizer or batch than the plan's. Otherwise
+            that is a warning, and published figures of this machine's GPU replace such a `champion`.
+        tables: statistics of lookups by table name, from sample batches; tables that it lacks have their mean reuse.
+        pipeline: of training; decides how many batches of inputs are in memory at once.
+
+    >>> planner = ds.DreamShardPlanner(Topology(2, "cuda"), batch_size=512, costs="a100", stats=[])
+    >>> sorted(planner.plan(model, get_default_sharders()).plan[""])
+    ['item', 'user']
+    """
+
+    topology: Topology = None
+    batch_size: int = None  # type: ignore[assignment]  # set below, as the others of None
+    _: KW_ONLY
+    costs: Placer | str | Path = "champion"
+    storage_reservation: StorageReservation = None
+    stats: Sequence[Stats] = None  # type: ignore[assignment]
+    constraints: Mapping[str, ParameterConstraints] = None  # type: ignore[assignment]
+    debug: bool = True
+    callbacks: Sequence[Callable[[list[ShardingOption]], list[ShardingOption]]] = ()
+    timeout_seconds: float | None = None
+    placement_constraints: Constraints = UNCONSTRAINED
+    strict: bool = False
+    tables: Tables | None = None
+    pipeline: Pipeline = "none"
+
+    def __post_init__(self) -> None:
+        self.topology = self.topology or _own_topology()
+        self.batch_size = self.batch_size or BATCH_SIZE
+        self.storage_reservation = self.storage_reservation or HeuristicalStorageReservation(_PERCENTAGE)
+        self.stats = [EmbeddingStats()] if self.stats is None else self.stats
+        self.constraints = dict(self.constraints or {})
+
+    @cached_property
+    def placer(self) -> Placer:
+        """Loaded at its first use: on the first rank only."""
+        return load_placer(self.costs) if isinstance(self.costs, str | Path) else self.costs
+
+    def plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
+        """TorchRec's plan for all tables of `module` that `sharders` shard; the same input gives the same plan.
+
+        Raises:
+            PlannerError: no plan fits memory and constraints.
+            ValueError: a constraint cannot be honoured.
+        """
+        start = time.perf_counter()
+        model = self.model(module, sharders)
+        if model is None:
+            return ShardingPlan({})
+        try:
+            task = self.task(model, module, sharders)
+            placer = self._placer_of(task)
+            if self.timeout_seconds and isinstance(placer, DreamShardPlacer | RooflinePlacer):
+                left_s = self.timeout_seconds - (time.perf_counter() - start)
+                placer = replace(placer, timeout_s=max(_SEARCHED * left_s, _LEAST_S))
+            placement = placer.place(task)
+        except NoPlacementError as error:
+            raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
+        self._log_memory(self._checked(task, placement))
+        options = sharding_options(placement, model.details, module, self.constraints, self.batch_size)
+        for callback in self.callbacks:
+            options = callback(options)
+        plan, seconds = to_sharding_plan(options, self.topology), time.perf_counter() - start
+        logger.info("dreamshard: %d tables by %s in %.0f ms", len(model), placer.name, 1000 * seconds)
+        if isinstance(placer, Predictor):
+            ShardCosts(task, model.details, placer).estimate(options)
+            for each in self.stats:
+                each.log(
+                    sharding_plan=plan,
+                    topology=self.topology,
+                    batch_size=self.batch_size,
+                    storage_reservation=self.storage_reservation,
+                    num_proposals=1,
+                    num_plans=1,
+                    run_time=seconds,
+                    best_plan=options,
+                    constraints=self.constraints,
+                    sharders=sharders,
+                    debug=self.debug,
+                )
+        return plan
+
+    def _placer_of(self, task: PlacementTask) -> Placer:
+        """The placer; figures of this machine's GPU in place of a champion whose costs are of something else.
+
+        Raises:
+            ValueError: the costs are of something else, and the planner is strict.
+        """
+        placer, has_gpu = self.placer, self.topology.compute_device == "cuda" and torch.cuda.is_available()
+        spec = preset_of(torch.cuda.get_device_name()) if has_gpu else None
+        warning = ""
+        if isinstance(placer, SearchingPlacer):
+            _, warning = placer.differences(task, spec.name if spec else None)
+        if not warning:
+            return placer
+        if self.strict:
+            raise ValueError(f"costs={self.costs!r}: {warning}")
+        if self.costs == _CHAMPION and spec is not None:
+            warning, placer = f"{warning}. Until then {spec.name}'s published figures place", RooflinePlacer(spec)
+        logger.warning("dreamshard: %s", warning)
+        return placer
+
+    def estimator(self, module: nn.Module, sharders: Sharders) -> ShardCosts:
+        """The same costs for TorchRec's own planner: the estimator of its `EmbeddingEnumerator`."""
+        model = self.model(module, sharders)
+        if model is not None:
+            task = self.task(model, module, sharders)
+            placer = self._placer_of(task)
+            if isinstance(placer, Predictor):
+                return ShardCosts(task, model.details, placer)
+        raise ValueError(f"the model has no tables, or {self.placer.name} predicts no costs; give others")
+
+    def model(self, module: nn.Module, sharders: Sharders) -> ModelTables | None:
+        """The tables of `module` that `sharders` shard, with known statistics of their lookups; None if there are none."""
+        details, notes = discover(module, sharders)
+        if not details:
+            return None
+        check_given(self.constraints, details, self.topology.compute_device, self.batch_size)
+        known = dict(zip(self.tables.names, self.tables.rows.tolist(), strict=True)) if self.tables else {}
+        factors = {}
+        for t, table in enumerate(details):
+            own = self.constraints.get(table.name, ParameterConstraints())
+            poolings = per_feature(own.num_poolings or [1.0], table)
+            if own.num_poolings:
+                details[t] = replace(table, num_poolings=sum(poolings))
+            is_given = own.num_poolings or own.pooling_factors != [POOLING_FACTOR]
+            if is_given and known.keys().isdisjoint((table.name, table.path)):
+                factors[table.path] = float(np.dot(per_feature(own.pooling_factors, table), poolings))
+        model = model_tables(details, pooling_factors=factors, defaults=self.tables, notes=notes)
+        if unknown := sorted((self.placement_constraints.tables_named() | known.keys()) - model.by_name.keys()):
+            raise ValueError(
+                f"placement_constraints or tables name {shown(unknown)}, which are no tables of this model; correct the "
+                "names (module.table if several modules have the name)"
+            )
+        for name, rows in known.items():
+            if rows != (own_rows := model.by_name[name].rows):
+                raise ValueError(
+                    f"table {name!r} has {own_rows} rows in the model and {rows} in the statistics of lookups; measure "
+                    "them again"
+                )
+        return model
+
+    def task(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> PlacementTask:
+        """The task of placing the tables, with the memory that is for them on each device."""
+        own = self.placement_constraints
+        types = SHARDING_TYPES if own.sharding_types is None else own.sharding_types
+        own = replace(own, sharding_types=types, caching=own.caching is not False)
+        device = self.topology.compute_device
+        own, notes = narrowed(own, model.by_name, device_type=device, sharders=sharders, given=self.constraints)
+        for note in (*model.model_notes, *notes):
+            logger.info("dreamshard: %s", note)
+        for note in model.lookup_notes:
+            logger.warning("dreamshard: %s", note)
+        given = self.topology, self.batch_size, module, list(sharders), self.constraints
+        room = self._sizes(self.storage_reservation.reserve(*given))
+        unequal = {rank: own_room for rank, own_room in enumerate(room) if own_room != max(room)}
+        own = replace(own, memory_bytes_of=unequal | dict(own.memory_bytes_of))
+        try:
+            return model.task(
+                len(room),
+                max(room),
+                batch_size=self.batch_size * self.topology.world_size,
+                devices_per_host=self.topology.intra_group_size,
+                constraints=own,
+                activations=self._activations(model, sharders),
+            )
+        except ValueError as error:
+            raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
+
+    def _activations(self, model: ModelTables, sharders: Sharders) -> Activations:
+        """Memory of a step besides tables.
+
+        A device makes its vectors for the whole batch in the forward pass, and gets their gradients in the backward pass,
+        once the vectors are gone; it has the vectors of its own samples together with their gradients. A quantised
+        collective has encoded copies of both besides.
+        """
+        types = [self.constraints.get(table.name, ParameterConstraints()).output_dtype for table in model.details]
+        vector_bytes = max(DATA_TYPE_NUM_BITS[each or DataType.FP32] for each in types) // 8
+        both = [pair for each in sharders for pair in (getattr(each, "qcomm_codecs_registry", None) or {}).values()]
+        codecs = [codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)]
+        coded_bytes = max((each.itemsize for each in codecs if isinstance(each, torch.dtype)), default=0)
+        return Activations(
+            batch_size=self.batch_size * self.topology.world_size,
+            lookup_bytes=_INDEX_BYTES * _INPUTS[self.pipeline],
+            cached_lookup_bytes=_INDEX_BYTES * _PREFETCHED * (self.pipeline == "prefetch"),
+            sent_bytes=vector_bytes + coded_bytes,
+            received_bytes=2 * vector_bytes + coded_bytes,
+        )
+
+    def _sizes(self, topology: Topology) -> list[int]:
+        """Memory of each device that holds tables."""
+        kind = "ddr" if self.topology.compute_device == "cpu" else "hbm"
+        return [max(getattr(device.storage, kind), 0) for device in topology.devices]
+
+    def _log_memory(self, shards: Shards) -> None:
+        """Log the bytes that each rank holds, and its reserve."""
+        weights = shards.num_rows * shards.num_columns * ~shards.in_host * shards.task.weight_bytes[shards.table]
+        state, received = shards.device_bytes - weights - shards.activation_bytes, shards.task.received_bytes
+        held = shards.per_device(torch.stack([weights, state, shards.activation_bytes], dim=1)).tolist()
+        reserved = torch.tensor(self._sizes(self.topology)) - shards.task.capacity_bytes - received
+        text = (
+            "rank %d: %s of weights, %s of optimizer state, gradients and caches, %s of inputs and vectors of the whole "
+            "batch, %s of vectors of its own samples; %s are reserved"
+        )
+        for rank, own in enumerate(held):
+            logger.info(text, rank, *(gib(each) for each in (*own, received, int(reserved[rank]))))
+
+    def collective_plan(
+        self, module: nn.Module, sharders: Sharders | None = None, pg: dist.ProcessGroup | None = None
+    ) -> ShardingPlan:
+        """`plan` on the first rank of `pg` (None: the default group), for all its ranks; errors are raised on all."""
+        outcome: list[Any] = [None]
+        if dist.get_rank(pg) == 0:
+            try:
+                ranks, running = self.topology.world_size, dist.get_world_size(pg)
+                if running % ranks:
+                    raise ValueError(
+                        f"the topology has {ranks} ranks, but the process group {running}; give its own, or one of a group"
+                    )
+                outcome = [self.plan(module, list(sharders or get_default_sharders()))]
+            except Exception as error:  # noqa: BLE001  # the other ranks would wait for ever
+                is_own = isinstance(error, PlannerError | ValueError)
+                outcome = [error if is_own else RuntimeError(f"planning failed: {type(error).__name__}: {error}")]
+        dist.broadcast_object_list(outcome, group=pg, group_src=0)
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    def _checked(self, task: PlacementTask, placement: Placement) -> Shards:
+        """The shards; refuses a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
+        if broken := violation(task, placement):
+            raise PlannerError(
+                f"{self.placer.name} violates a constraint: {broken}; loosen it, or choose other costs",
+                PlannerErrorType.STRICT_CONSTRAINTS,
+            )
+        shards = Shards.of(task, placement)
+        for device, needed in zip(self.topology.devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
+            if needed > device.storage.ddr:
+                raise PlannerError(
+                    f"the cached tables of rank {device.rank} need {gib(needed)} of host memory, but it has "
+                    f"{gib(device.storage.ddr)}; give the topology more ddr_cap, or add ranks",
+                    PlannerErrorType.INSUFFICIENT_STORAGE,
+                )
+        return shards
+
+
+def _own_topology() -> Topology:
+    """Of the default process group: each rank has the memory of its device, and its part of the host's."""
+    device, ranks = get_device_type(), get_local_size()
+    return Topology(
+        dist.get_world_size(),
+        device,
+        hbm_cap=torch.cuda.get_device_properties().total_memory if device == "cuda" else None,
+        ddr_cap=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks,
+        local_world_size=ranks,
+        pod_size=get_topology_domain_multiple(),
+    )

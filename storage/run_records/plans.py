@@ -1,0 +1,83 @@
+"""The plans of a model: numbered files, one of which is in use, for a trainer to read.
+
+<store>/plans/<model>/<number>.json  a plan, written once; its page of HTML is beside it
+<store>/plans/<model>/current.json   a copy of the plan in use
+"""
+
+from datetime import datetime
+
+from pydantic import computed_field
+
+from dreamshard.plan import Name, Plan
+from storage.filesystem import AnyPath, list_files, writing
+from storage.store import Store
+
+PREVIOUS = "previous"
+"""Names the plan that the one in use has replaced."""
+
+
+class ModelPlan(Plan):
+    """A numbered plan, and the reason to use it.
+
+    Attributes:
+        version: URI of the version that placed the tables.
+        dataset: version of the tables.
+        evidence: its measured or predicted gain, with an interval if one is known.
+        replaces: number of the plan that was in use before; None for the first.
+        in_use_since: when it came into use; None before.
+        in_use_because: why it came into use, and who decided.
+    """
+
+    model: Name
+    number: int
+    made_at: datetime
+    version: Name
+    dataset: Name
+    evidence: str
+    replaces: int | None = None
+    in_use_since: datetime | None = None
+    in_use_because: str = ""
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
+    @property
+    def roll_back(self) -> str:
+        """The command that brings the plan before back; empty for the first."""
+        return "" if self.replaces is None else f"dreamshard promote --model {self.model} --plan {self.replaces}"
+
+
+def path(store: Store, model: str, name: int | str = "current") -> AnyPath:
+    """File of a plan by its number, or of the one in use."""
+    return store.plans / model / f"{name}.json"
+
+
+def numbers(store: Store, model: str) -> list[int]:
+    """Numbers of all plans of a model, in order."""
+    names = (each.stem for each in list_files(store.plans / model, "*.json"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def current(store: Store, model: str) -> ModelPlan | None:
+    """The plan in use; None before the first."""
+    file = path(store, model)
+    return ModelPlan.model_validate_json(file.read_bytes()) if file.exists() else None
+
+
+def read(store: Store, model: str, name: str) -> ModelPlan:
+    """A plan by its number, or `previous`.
+
+    Raises:
+        ValueError: there is no such plan; the message lists the existing ones.
+    """
+    in_use, known = current(store, model), numbers(store, model)
+    wanted = str(in_use.replaces) if in_use and name == PREVIOUS else name
+    if wanted not in map(str, known):
+        raise ValueError(f"there is no plan {name!r} of model {model!r} in {store.plans}; it has {known or 'none'}")
+    return ModelPlan.model_validate_json(path(store, model, wanted).read_bytes())
+
+
+def write(store: Store, plan: ModelPlan, name: int | str) -> AnyPath:
+    """Write a plan under its number, or as the one in use (`current`); a reader sees all of it or the one before."""
+    file = path(store, plan.model, name)
+    with writing(file) as opened:
+        opened.write(plan.to_json().encode())
+    return file
