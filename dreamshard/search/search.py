@@ -12,6 +12,7 @@ model's errors, which annealing makes more of.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -36,18 +37,21 @@ _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDTH = 1.2  # of an even device's, that a greedy start keeps to
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
+_SMALL = 1_000  # tables times devices
+_REFINED = 1  # choices of options, from which all starts are made
 _KEPT = 3  # starts that are annealed
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
 _WORTH = 0.003  # share of the cost that a further sharding type must save
 _HOPELESS = (0.15, 0.04)  # above the best cost so far, of a start, and after a short search
 _HALVINGS = (*range(7), 62)  # of a device's memory: each range of a table fits that share if it can
 _BYTE_PRICES = 4.0 ** np.arange(-12, 13)  # of all bytes by the options on average, over the cost of all tables
-_TIGHT = 0.6
+_OVERFULL = 0.1
+_TIGHT = 0.75
 _LARGEST_RANGES = (2, 4, 8)
 _cost = attrgetter("cost_ms")
 IsLate = Callable[[], bool]
 Types = frozenset[ShardingType]
-_FAMILIES = (frozenset(ON_ONE_DEVICE), frozenset(ON_ONE_HOST))
+_FAMILIES: tuple[Types, ...] = tuple(map(frozenset, (ON_ONE_DEVICE, ON_ONE_HOST, ("row_wise",), ("data_parallel",))))
 """Types that share a collective: tables, and ranges of their columns, which let devices be even."""
 
 
@@ -124,55 +128,61 @@ class _Exploration:
     is_late: IsLate
     results: dict[Types, _Result] = field(default_factory=dict)
     least_ms: float = np.inf
-    explored: set[Types] = field(default_factory=set)
 
-    def explore(self, options: ShardingOptions | None) -> None:
-        """Search by the types that would pay on perfectly even devices, then without each of these types."""
-        if options is None or options.types in self.explored:
-            return
-        types = options.types
-        self.explored.add(types)
-        spreads = _spreads(options)
-        if self._cannot_pay(spreads):
-            return
-        used = [_types_used(options, each.option) for each in spreads]
-        for each in dict.fromkeys([*used, *_simpler(types)]):
-            self.explore(options.only(each))
-        firsts = {each.option.tobytes(): each.option for each, own in zip(spreads, used, strict=True) if own == types}
-        fits = all(any(found <= each for found in self.results) for each in used if each != types)
-        if (firsts or not fits) and not self._cannot_pay(spreads) and not self.is_late():
-            self._search(options, list(firsts.values()))
-        for each in sorted(frozenset().union(*used)):
-            self.explore(options.only(types - {each}))
+    @property
+    def is_small(self) -> bool:
+        """Whether there is time for combinations and starts that rarely pay."""
+        return len(self.task.tables) * self.task.num_devices <= _SMALL
 
-    def _cannot_pay(self, spreads: Sequence[Spread]) -> bool:
-        bound_ms = (1 - self.costs.unevenness) * min(each.cost_ms for each in spreads)
-        return bound_ms > self.least_ms * (1 - _WORTH)
+    def explore(self, every: ShardingOptions) -> None:
+        """Search by each combination of the types that `every` has, those with the fewest collectives first."""
+        families = [own & every.types for own in _FAMILIES if own & every.types]
+        alone = [frozenset([each]) for each in SHARDING_TYPES if each in every.types]
+        counts = range(1, len(families) + 1)
+        together = [frozenset().union(*each) for count in counts for each in combinations(families, count)]
+        if self.is_small:
+            together += [each - set(SPLIT_BY_COLUMNS) for each in together]
+        able = [options for types in dict.fromkeys(alone[:2] + together) if (options := every.only(types)) is not None]
+        spreads = [_spreads(options) for options in able]
+        bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, each)) for each in spreads]
+        for n in sorted(range(len(able)), key=lambda n: (len(able[n].types) > 1, bounds_ms[n])):
+            if not self.is_late() and bounds_ms[n] < self.least_ms * (1 - _WORTH):
+                self._search(able[n], spreads[n])
 
-    def _search(self, options: ShardingOptions, firsts: Sequence[Ints]) -> None:
-        """Anneal the best starts, as long as they are near the best result of all."""
+    def _search(self, options: ShardingOptions, spreads: Sequence[Spread]) -> None:
+        """Anneal the best starts, unless they cost much more than the best result of all."""
         menu, types = options.menu, options.types
-        starts = [start for first in firsts for start in _starts(options, first)]
-        if options.types == {"table_wise"}:
+        used = {each.option.tobytes(): each.option for each in spreads if _uses_all(options, each.option)}
+        if not used and any(found <= types for found in self.results):
+            return
+        quick = [(_starts(options, each, quick=True), each) for each in used.values()]
+        starts = [start for found, _ in quick for start in found]
+        if starts and min(starts, key=_cost).cost_ms <= self.least_ms * (1 + _HOPELESS[0]):
+            quick.sort(key=lambda each: min(map(_cost, each[0]), default=np.inf))
+            starts += [start for _, each in quick[:_REFINED] for start in _starts(options, each)]
+        if types == {"table_wise"}:
             by_rule = [priced(menu, *options.whole(device.numpy())) for device in rule_placements(self.task)]
             starts += sorted((each for each in by_rule if each is not None), key=_cost)[:1]
         starts = sorted(starts, key=_cost)[:_KEPT]
         others = [self.results[each] for each in _simpler(types) if each in self.results]
         starts += [start for other in others for start in options.translated(other.options, other.found)]
-        starts = starts or _tight_starts(self.task, options)
+        is_tight = int(self.task.table_bytes.sum()) > _TIGHT * menu.capacity.sum()
+        if not starts or (is_tight and self.is_small):
+            starts += _tight_starts(self.task, options)
         if not starts:
             return
         best, searches = min(starts, key=_cost), 1 + bool(types & set(SPLIT_BY_COLUMNS))
-        if best.cost_ms <= self.least_ms * (1 + _HOPELESS[0]):
+        overs = (0.0, _OVERFULL) if is_tight else (0.0,)
+        if is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS[0]):
             tried = [best]
-            if len(starts) > 1:
-                short = searches * self.moves // _TRIAL
-                tried = [anneal(menu, each, short) for each in starts if not self.is_late()] or tried
+            if len(starts) > 1 or is_tight:
+                short, both = searches * self.moves // _TRIAL, product(starts, overs)
+                tried = [anneal(menu, each, short, over=over) for each, over in both if not self.is_late()] or tried
             tried.sort(key=_cost)
             if tried[0].cost_ms <= self.least_ms * (1 + _HOPELESS[1]):
-                for n in range(searches):
+                for n, over in product(range(searches), overs):
                     if not self.is_late():
-                        tried.append(anneal(menu, tried[n % len(tried)], searches * self.moves, n + 1))
+                        tried.append(anneal(menu, tried[n % len(tried)], searches * self.moves, n + 1, over))
             best = min(tried, key=_cost)
         found, overall_ms = _least_expected(menu, [*starts, best], self.costs.spread)
         self.results[types] = _Result(options, found, overall_ms)
@@ -184,10 +194,10 @@ def _simpler(types: Types) -> list[Types]:
     return [types - {each} for whole, each in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, each} <= types]
 
 
-def _types_used(options: ShardingOptions, option: Ints) -> Types:
-    """The types of some options, and those of their families."""
+def _uses_all(options: ShardingOptions, option: Ints) -> bool:
+    """Whether some options use a type of every family."""
     used = frozenset(SHARDING_TYPES[kind] for kind in np.unique(options.ways.kind[option]))
-    return used.union(*(own & options.types for own in _FAMILIES if own & used))
+    return all(own & used for own in _FAMILIES if own & options.types)
 
 
 def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> tuple[Found, float]:
@@ -220,8 +230,8 @@ def _spreads(options: ShardingOptions) -> list[Spread]:
     return found
 
 
-def _starts(options: ShardingOptions, option: Ints) -> list[Found]:
-    """Greedy placements by options from given ones on: the best on its own, and with all devices within a target.
+def _starts(options: ShardingOptions, option: Ints, *, quick: bool = False) -> list[Found]:
+    """Greedy placements by options from given ones on: two `quick` ones, or others with all devices within targets.
 
     A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
     """
@@ -229,13 +239,15 @@ def _starts(options: ShardingOptions, option: Ints) -> list[Found]:
     ends = np.sort(np.append(np.flatnonzero(np.diff(menu.spread)) + 1, menu.first_option))
     last = ends[np.searchsorted(ends, option, side="right")]
     menu = menu._replace(first_option=np.append(option, menu.first_option[-1]), last_option=last)
-    found = [_greedy(menu, ANYTHING)]
-    own_ms, width = balanced(menu).even
-    found.append(_greedy(menu, Target(max(own_ms, menu.alone_ms.max()), _WIDTH * width)))
+    if quick:
+        own_ms, width = balanced(menu).even
+        targets = (ANYTHING, Target(max(own_ms, menu.alone_ms.max()), _WIDTH * width))
+        return [each for target in targets if (each := _greedy(menu, target)) is not None]
     width, room = options.ways.end - options.ways.start, menu.capacity.max()
     limits = [(most, width) for most in _WIDEST_RANGES]
     if int(options.task.table_bytes.sum()) > _TIGHT * menu.capacity.sum():
         limits += [(room / parts, menu.size) for parts in _LARGEST_RANGES]
+    found = list[Found | None]()
     for most, of_range in limits if options.types & set(SPLIT_BY_COLUMNS) else ():
         own = menu._replace(first_option=np.append(options.first_within(menu, most, of_range), menu.first_option[-1]))
         own_ms, width = balanced(own).even
