@@ -23,7 +23,7 @@ from dreamshard.cost_model.compiled import Ints
 from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_DEVICES, Found, Menu, anneal, priced, state_of
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, Menu, anneal, priced, state_of
 from dreamshard.search.baselines import rule_placements
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
@@ -142,7 +142,8 @@ class _Exploration:
         together = [frozenset().union(*each) for count in counts for each in combinations(families, count)]
         if self.is_small:
             together += [each - set(SPLIT_BY_COLUMNS) for each in together]
-        able = [options for types in dict.fromkeys(alone[:2] + together) if (options := every.only(types)) is not None]
+        restricted = [options for types in alone[:2] + together if (options := every.only(types)) is not None]
+        able = [*{each.ways.number.tobytes(): each for each in restricted}.values()]
         spreads = [_spreads(options) for options in able]
         bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, each)) for each in spreads]
         for n in sorted(range(len(able)), key=lambda n: (len(able[n].types) > 1, bounds_ms[n])):
@@ -166,6 +167,7 @@ class _Exploration:
         starts = sorted(starts, key=_cost)[:_KEPT]
         others = [self.results[each] for each in _simpler(types) if each in self.results]
         starts += [start for other in others for start in options.translated(other.options, other.found)]
+        may_move = len(menu.spread) > len(menu.allowed) or bool((menu.spread != ON_ALL).any() and self.task.num_devices > 1)
         is_tight = int(self.task.table_bytes.sum()) > _TIGHT * menu.capacity.sum()
         if not starts or (is_tight and self.is_small):
             starts += _tight_starts(self.task, options)
@@ -173,7 +175,7 @@ class _Exploration:
             return
         best, searches = min(starts, key=_cost), 1 + bool(types & set(SPLIT_BY_COLUMNS))
         overs = (0.0, _OVERFULL) if is_tight else (0.0,)
-        if is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS[0]):
+        if may_move and (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS[0])):
             tried = [best]
             if len(starts) > 1 or is_tight:
                 short, both = searches * self.moves // _TRIAL, product(starts, overs)
