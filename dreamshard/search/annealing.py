@@ -40,6 +40,7 @@ _EVENNESS = 0.03  # share of a device that is as slow as the slowest at the star
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
 _NEAR_SWAPS, _SWAPS, _QUICK = 0.3, 0.6, 0.8  # cumulative: swaps with like tables, other swaps, moves to faster devices
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
+_OVER = 1.0  # of the start's cost, for a device that holds twice its capacity
 _STEPS = 8  # at most, from a range of a device to the one changed next
 _SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
 _OPTION_SHARE = 0.25  # of the changes of a table with several options
@@ -133,6 +134,7 @@ class Search(NamedTuple):
 
     Attributes:
         slowest_ms: `own_ms` of the slowest device at the start.
+        limit: `[D]` bytes that a device may never exceed; those beyond its capacity cost `over_ms` per capacity.
         ms_per_width: of the all-to-all.
         by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
         edits: `[E, 4]` table, range, option and place of ranges that a change removes, then of those that it adds.
@@ -144,6 +146,8 @@ class Search(NamedTuple):
     """
 
     slowest_ms: float
+    limit: Ints
+    over_ms: float
     ms_per_width: float
     by_width: Ints
     rank: Ints
@@ -281,10 +285,11 @@ def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
 
 
 @inlined
-def _uneven_ms(search: Search, own_ms: float) -> float:
-    """The part of a device in the energy: a share of the 16th power of its cost over the slowest's."""
-    share = (own_ms / search.slowest_ms) ** 4
-    return _EVENNESS * search.slowest_ms * share**4
+def _uneven_ms(menu: Menu, state: State, search: Search, device: int) -> float:
+    """The part of a device in the energy: a share of the 16th power of its cost over the slowest's, and missing memory."""
+    share = (state.own_ms[device] / search.slowest_ms) ** 4
+    over = max(state.used[device] / menu.capacity[device] - 1, 0.0) if search.over_ms else 0.0
+    return _EVENNESS * search.slowest_ms * share**4 + search.over_ms * over
 
 
 @inlined
@@ -301,7 +306,7 @@ def _change(
         d = i if is_spread else edits[i, 3]
         if not marks[d]:
             marks[d], touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
-            uneven -= _uneven_ms(search, state.own_ms[d])
+            uneven -= _uneven_ms(menu, state, search, d)
             copy_into(search.kept_sums[n], state.sums[d])
             n += 1
     done, pays = 0, True
@@ -313,7 +318,7 @@ def _change(
             _add_range(menu, state, edits[done], 1 if done >= removed else -1)
             done += 1
     for i in range(n):
-        pays = pays and state.used[touched[i]] <= menu.capacity[touched[i]]
+        pays = pays and state.used[touched[i]] <= search.limit[touched[i]]
     cost = energy = 0.0
     if pays:
         slowest = widest = 0.0
@@ -326,7 +331,7 @@ def _change(
             d = touched[i]
             state.own_ms[d] = device_ms(menu.law, state.sums[d])
             slowest = max(slowest, state.own_ms[d])
-            uneven += _uneven_ms(search, state.own_ms[d])
+            uneven += _uneven_ms(menu, state, search, d)
             if slowest + waits + uneven >= threshold:  # whatever the other devices cost
                 pays = False
                 break
@@ -411,7 +416,7 @@ def _anneal(
 ) -> float:
     """Take or leave so many changes; returns the cost of the best state, and writes that to `best`."""
     num_tables, num_devices = menu.allowed.shape
-    edits, cost_ms, least = search.edits, best.cost_ms, state.totals[_ENERGY]
+    edits, cost_ms, least = search.edits, best.cost_ms, best.cost_ms
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
     num_changed = num_tables
     places = np.zeros(state.place.shape[1], np.int64)
@@ -475,7 +480,8 @@ def _anneal(
                 if each >= 0 and not is_changed[each]:
                     is_changed[each], changed[num_changed] = True, each
                     num_changed += 1
-            if state.totals[_ENERGY] < least and state.totals[_COST] <= best.cost_ms:
+            is_best = state.totals[_ENERGY] < least and state.totals[_COST] <= best.cost_ms
+            if is_best and (not search.over_ms or (state.used <= menu.capacity).all()):
                 cost_ms, least = state.totals[_COST], state.totals[_ENERGY]
                 for each in changed[:num_changed]:
                     best.option[each], is_changed[each] = state.option[each], False
@@ -522,15 +528,21 @@ def _is_legal(menu: Menu, state: State) -> bool:
     return True
 
 
-def anneal(menu: Menu, start: Found, moves: int, seed: int = 0) -> Found:
-    """The best placement that `moves` changes of a legal start visit; never costs more than the start."""
-    best, (state, search) = Found(start.option.copy(), start.place.copy(), start.cost_ms), prepared(menu, start)
+def anneal(menu: Menu, start: Found, moves: int, seed: int = 0, over: float = 0.0) -> Found:
+    """The best placement that `moves` changes of a start visit; never costs more than a legal start.
+
+    On the way, and at the start, a device may hold a share `over` more than its capacity, at a price, so that tables can
+    pass each other. The cost is infinite if no placement within the capacity was met.
+    """
+    state, search = prepared(menu, start, over)
+    cost_ms = start.cost_ms if (state.used <= menu.capacity).all() else np.inf
+    best = Found(start.option.copy(), start.place.copy(), cost_ms)
     heat, decay = _HOT * start.cost_ms, (_COLD / _HOT) ** (1 / max(moves, 1))
     cost_ms = _anneal(menu, state, search, best, np.random.default_rng(seed), moves, heat, decay)
     return best._replace(cost_ms=cost_ms)
 
 
-def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
+def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search]:
     """The state of a start, and the other inputs of its search."""
     state, num_devices = state_of(menu, start.option, start.place), len(menu.capacity)
     width, rows = state.sums[:, menu.law.width], menu.first_row
@@ -538,6 +550,8 @@ def prepared(menu: Menu, start: Found) -> tuple[State, Search]:
     scale = curve_ms(menu.law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9)
     search = Search(
         slowest_ms=max(state.own_ms.max(), 1e-9),
+        limit=np.maximum(menu.capacity * (1 + over), state.used).astype(np.int64),
+        over_ms=_OVER * start.cost_ms if over else 0.0,
         ms_per_width=scale,
         by_width=by_width,
         rank=np.argsort(by_width),

@@ -63,14 +63,12 @@ class CostModel(ABC):
     Attributes:
         task: whose shards it costs.
         devices_per_host: devices that share a host.
-        column_gain: share of the cost that splitting tables by columns must save, as large as the error of predicting it.
-        spread_gain: the same of other ways to shard.
+        unevenness: share by which devices with unlike tables may cost less than if all had the same share of every load.
     """
 
     task: PlacementTask
     devices_per_host: int
-    column_gain: ClassVar[float]
-    spread_gain: ClassVar[float]
+    unevenness: ClassVar[float]
 
     @property
     def narrowest(self) -> int:
@@ -196,8 +194,7 @@ class NetworkCosts(CostModel):
     network: CostNetwork
     normaliser: Normaliser
     devices_per_host: int
-    column_gain: ClassVar[float] = 0.03
-    spread_gain: ClassVar[float] = 0.03
+    unevenness: ClassVar[float] = 0.0
 
     @classmethod
     def of(cls, task: PlacementTask, network: CostNetwork, normaliser: Normaliser) -> "NetworkCosts":
@@ -278,7 +275,7 @@ class NetworkCosts(CostModel):
 
 @dataclass(frozen=True)
 class RooflineCosts(CostModel):
-    """Costs by the roofline, which is never wrong about itself, so that any gain by columns counts.
+    """Costs by the roofline.
 
     Attributes:
         spec: figures of the accelerator.
@@ -289,8 +286,7 @@ class RooflineCosts(CostModel):
     spec: AcceleratorSpec
     batch_size: int
     devices_per_host: int
-    column_gain: ClassVar[float] = 0.0
-    spread_gain: ClassVar[float] = 0.005
+    unevenness: ClassVar[float] = 0.08
 
     @classmethod
     def of(cls, task: PlacementTask, spec: AcceleratorSpec) -> "RooflineCosts":

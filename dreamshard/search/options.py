@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
@@ -31,13 +30,9 @@ from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD
 from dreamshard.tasks import PlacementTask
 
-WHOLE, COLUMNS, ALL = range(3)
-"""Levels of a search: as few ranges of columns as memory allows, any number of them, and every way that is allowed."""
-
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GRIDS = (2, 4)  # ranges of columns, each on a host; and as many as there may be
 _NARROWEST_RANGE = 16  # columns of a range of a grid-sharded table
-_TINY_BYTES = 2**22  # of a table that stays whole: its rows are in the cache anyway, however often they are looked up
 _NARROWEST_FOR_SPEED = 8  # columns of a range that memory does not require: narrower rows waste memory transactions
 _FEW_TABLES = 4  # per device, with which narrower ranges may pay too: wider ones leave devices uneven
 _LEAST_ROWS = 2  # per device of a table whose rows are spread
@@ -56,7 +51,8 @@ class _Ways:
 
     Attributes:
         of_item: `[O]`.
-        level: `[O]` the first level at which a search may take it.
+        number: `[O]` among all ways.
+        spare: `[O]` whether it never pays, and is only for tables without another.
         kind: `[O]` positions in `SHARDING_TYPES`.
         share: `[O]` of rows in device memory; NaN for a table that is not cached.
         parts: `[O]` ranges of columns.
@@ -64,7 +60,8 @@ class _Ways:
     """
 
     of_item: Ints
-    level: Ints
+    number: Ints
+    spare: Mask
     kind: Ints
     share: Floats
     parts: Ints
@@ -75,7 +72,8 @@ class _Ways:
         """Some of them."""
         of_range, share, parts = np.repeat(kept, self.parts), self.share[kept], self.parts[kept]
         start, end = self.start[of_range], self.end[of_range]
-        return _Ways(self.of_item[kept], self.level[kept], self.kind[kept], share, parts, start, end)
+        number, spare = self.number[kept], self.spare[kept]
+        return _Ways(self.of_item[kept], number, spare, self.kind[kept], share, parts, start, end)
 
 
 @dataclass(frozen=True)
@@ -95,21 +93,28 @@ class ShardingOptions:
     menu: Menu
 
     @classmethod
-    def of(cls, task: PlacementTask, model: CostModel, most: int, *, caching: bool = False) -> "ShardingOptions":
-        """All options up to a level that any device could hold.
+    def of(
+        cls, task: PlacementTask, model: CostModel, *, columns: bool = True, caching: bool = False
+    ) -> "ShardingOptions":
+        """All options that any device could hold.
 
         Args:
             task: to be placed.
             model: of costs.
-            most: the highest level.
+            columns: whether whole tables may be split; otherwise as few ranges as memory allows.
             caching: whether tables that may be in host memory have options there.
 
         Raises:
             NoPlacementError: tables that are to be together fit no device, or constraints leave a table no option.
         """
         limits = PlacementLimits.of(task)
-        ways = _sensible_ways(task, limits, model, most, caching)
-        return cls._made(task, model, model.law(spread=most == ALL), limits, ways, drop=True)
+        is_spread = bool(task.constraints.all_sharding_types - set(ON_ONE_DEVICE))
+        ways = _sensible_ways(task, limits, model, caching)
+        options = cls._made(task, model, model.law(spread=is_spread), limits, ways, drop=True)
+        if columns or is_spread:
+            return options
+        kind, first = options.ways.kind, options.menu.first_option[:-1]
+        return options._select((kind == _TABLE_WISE) | np.isin(np.arange(len(kind)), first[kind[first] != _TABLE_WISE]))
 
     @classmethod
     def given(
@@ -130,7 +135,7 @@ class ShardingOptions:
         parts, (start, end) = np.array([*map(len, ranges)]), np.array([*chain(*ranges)]).T.copy()
         kinds = np.array([SHARDING_TYPES.index(way.sharding_type) for _, way in flat])
         shares = np.array([way.cached_share or np.nan for _, way in flat])
-        ways = _Ways(np.array([i for i, _ in flat]), 0 * kinds, kinds, shares, parts, start, end)
+        ways = _Ways(np.array([i for i, _ in flat]), np.arange(len(flat)), kinds < 0, kinds, shares, parts, start, end)
         options, found = cls._made(task, model, model.law(), limits, ways, drop=False), []
         for n in range(len(placements)):
             option = np.array([number[i, own[n]] for i, own in enumerate(anywhere)])
@@ -193,16 +198,44 @@ class ShardingOptions:
         )
         return cls(task, item, ways, menu)
 
-    @cached_property
-    def levels(self) -> Ints:
-        """`[I, 3]` number of the item's options up to each level; never 0."""
-        items = len(self.menu.allowed)
-        counts = [np.bincount(self.ways.of_item[self.ways.level <= level], minlength=items) for level in range(ALL + 1)]
-        return np.maximum(np.stack(counts, axis=1), 1)
+    @property
+    def types(self) -> frozenset[ShardingType]:
+        """Ways to shard that any item may take."""
+        return frozenset(SHARDING_TYPES[kind] for kind in np.unique(self.ways.kind))
 
-    def up_to(self, level: int) -> Menu:
-        """The menu up to a level."""
-        return self.menu._replace(last_option=self.menu.first_option[:-1] + self.levels[:, level])
+    def only(self, types: frozenset[ShardingType]) -> "ShardingOptions | None":
+        """The options of these ways to shard; None if an item has none."""
+        able = np.isin(SHARDING_TYPES, list(types))[self.ways.kind]
+        pays = np.zeros(len(self.menu.allowed), np.bool_)
+        pays[self.ways.of_item[able & ~self.ways.spare]] = True
+        kept = able & (~self.ways.spare | ~pays[self.ways.of_item])
+        return self._select(kept) if len(np.unique(self.ways.of_item[kept])) == len(pays) else None
+
+    def _select(self, kept: Mask) -> "ShardingOptions":
+        """Some of the options, at least one of each item."""
+        if kept.all():
+            return self
+        menu, ways, of_range = self.menu, self.ways.select(kept), np.repeat(kept, self.ways.parts)
+        first = np.searchsorted(ways.of_item, np.arange(len(menu.first_option)))
+        menu = menu._replace(
+            first_option=first,
+            last_option=first[1:].copy(),
+            spread=menu.spread[kept],
+            first_range=np.concatenate([[0], np.cumsum(ways.parts)]),
+            load=menu.load[of_range],
+            step=menu.step[of_range],
+            blocks=menu.blocks[of_range],
+            size=menu.size[of_range],
+        )
+        return replace(self, ways=ways, menu=menu)
+
+    def translated(self, other: "ShardingOptions", found: Found) -> list[Found]:
+        """A placement by other options of the same task; none if these lack one of its options."""
+        wanted = other.ways.number[found.option]
+        option = np.minimum(np.searchsorted(self.ways.number, wanted), len(self.ways.number) - 1)
+        place = np.full((len(option), int(self.ways.parts.max())), -1)
+        place[:, : found.place.shape[1]] = found.place[:, : place.shape[1]]
+        return [Found(option, place, found.cost_ms)] if (self.ways.number[option] == wanted).all() else []
 
     def whole(self, device: Ints) -> tuple[Ints, Ints]:
         """Options and places of whole tables, on `device` `[T]`."""
@@ -217,13 +250,16 @@ class ShardingOptions:
         found[self.ways.of_item[own]] = own
         return found
 
-    def first_within(self, menu: Menu, widest: int) -> Ints:
-        """`[I]` the first of each item's options, from a menu's first one on, that has no wider range; or the first one."""
+    def first_within(self, menu: Menu, most: float, of_range: Ints) -> Ints:
+        """`[I]` the first of each item's options, from a menu's first one on, whose ranges have at most so much `[R]`.
+
+        The first one for an item that has no such option, or whose first one is on several devices.
+        """
         first, on_devices = menu.first_option[:-1], menu.spread == ON_DEVICES
-        width = np.maximum.reduceat(self.ways.end - self.ways.start, menu.first_range[:-1])  # [O]
-        narrow = np.where((width <= widest) & on_devices, np.arange(len(width)), len(width))
-        narrow = np.minimum.accumulate(narrow[::-1])[::-1][first]  # the next one from there on
-        return np.where(on_devices[first] & (narrow < menu.last_option), narrow, first)
+        largest = np.maximum.reduceat(of_range, menu.first_range[:-1])  # [O]
+        able = np.where((largest <= most) & on_devices, np.arange(len(largest)), len(largest))
+        able = np.minimum.accumulate(able[::-1])[::-1][first]  # the next one from there on
+        return np.where(on_devices[first] & (able < menu.last_option), able, first)
 
     @property
     def are_whole(self) -> bool:
@@ -284,7 +320,6 @@ class _Offer(NamedTuple):
         sensible: `[I]` whether it may pay, too.
     """
 
-    level: int
     kind: int
     share: int
     parts: Ints
@@ -292,10 +327,10 @@ class _Offer(NamedTuple):
     sensible: Mask
 
 
-def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostModel, most: int, caching: bool) -> _Ways:
-    """All ways up to a level, item by item and the lower levels first.
+def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostModel, caching: bool) -> _Ways:
+    """All ways, item by item: whole, by columns, then over several devices.
 
-    Ways that never pay are left out, unless the constraints leave no other.
+    Of ways of one type that never pay, only the first is one; it is spare.
 
     Raises:
         NoPlacementError: the constraints leave a table no way.
@@ -325,7 +360,7 @@ def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostMode
     may_be[grouped] = np.arange(len(SHARDING_TYPES)) == _TABLE_WISE
     is_cached[grouped] = np.arange(shares.shape[1]) == 0
     widest_split = most_ranges(dim, narrowest)
-    for_speed = np.where(held > _TINY_BYTES, most_ranges(dim, np.maximum(narrowest, least)), 1)
+    for_speed = most_ranges(dim, np.maximum(narrowest, least))
     splits = np.where(
         allowed.sum(axis=1) == 1, 1, np.minimum(num_devices, np.where(held > room, widest_split, for_speed))
     )
@@ -338,11 +373,11 @@ def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostMode
     every, offers = np.ones(count, np.int64), list[_Offer]()
     for s in np.flatnonzero(is_cached.any(axis=0)).tolist():
         here = may_be & is_cached[:, s, None]  # [I, 6]
-        offers.append(_Offer(WHOLE, _TABLE_WISE, s, every, here[:, _TABLE_WISE], here[:, _TABLE_WISE]))
-        for k in _RANGES if most >= COLUMNS else ():
+        offers.append(_Offer(_TABLE_WISE, s, every, here[:, _TABLE_WISE], here[:, _TABLE_WISE]))
+        for k in _RANGES if here[:, _COLUMN_WISE].any() else ():
             possible = here[:, _COLUMN_WISE] & (k <= widest_split)
-            offers.append(_Offer(COLUMNS, _COLUMN_WISE, s, k * every, possible, possible & (k <= splits)))
-        for kind in (_ROW_WISE, _TABLE_ROW_WISE, _GRID, _COPIES) if most == ALL else ():
+            offers.append(_Offer(_COLUMN_WISE, s, k * every, possible, possible & (k <= splits)))
+        for kind in (_ROW_WISE, _TABLE_ROW_WISE, _GRID, _COPIES) if here[:, _ROW_WISE:].any() else ():
             possible = here[:, kind] & (allowed.all(axis=1) if _IS_EVERYWHERE[kind] else has_host)
             possible &= kind != _COPIES or s == 0
             sensible = possible & (num_devices > 1)
@@ -353,13 +388,18 @@ def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostMode
                 sensible &= in_grid > 1
                 for k in _GRIDS:
                     fewer = k < in_grid
-                    offers.append(_Offer(ALL, kind, s, k * every, possible & fewer, sensible & fewer))
-            offers.append(_Offer(ALL, kind, s, in_grid if kind == _GRID else every, possible, sensible))
-    offers.sort(key=lambda each: each.level)
+                    offers.append(_Offer(kind, s, k * every, possible & fewer, sensible & fewer))
+            offers.append(_Offer(kind, s, in_grid if kind == _GRID else every, possible, sensible))
+    offers.sort(key=lambda each: min(each.kind, _ROW_WISE))
     in_parts = np.stack([each.parts for each in offers], axis=1)  # [I, C]
     runs = DIM_MULTIPLE * -(-dim[:, None] // DIM_MULTIPLE // in_parts) <= WIDEST_SHARD
-    possible, chosen = np.stack([(each.possible, each.sensible) for each in offers], axis=2) & runs  # [I, C]
-    chosen = np.where(chosen.any(axis=1, keepdims=True), chosen, possible)
+    possible, sensible = np.stack([(each.possible, each.sensible) for each in offers], axis=2) & runs  # [I, C]
+    alike, spare = np.array([(o.kind, o.share) for o in offers]), np.zeros_like(sensible)
+    for own in (alike[:, None] == np.unique(alike, axis=0)).all(axis=2).T:  # [C]
+        first = possible[:, own] & (possible[:, own].cumsum(axis=1) == 1)
+        spare[:, own] = first & ~sensible[:, own].any(axis=1, keepdims=True)
+    chosen = sensible | spare
+    spare[:, alike[:, 0] == _COLUMN_WISE] = False  # ranges keep devices even, however narrow
     if not (has_way := chosen.any(axis=1)).all():
         name = task.tables.names[table[has_way.argmin()]]
         raise NoPlacementError(
@@ -368,12 +408,14 @@ def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostMode
             "kernels take; allow another way"
         )
     of_item, offer = np.nonzero(chosen)
-    levels, kinds, of_share = np.array([(o.level, o.kind, o.share) for o in offers])[offer].T
+    kinds, of_share = alike[offer].T
     parts = in_parts[of_item, offer]
     number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     units, of_range = np.repeat(dim[of_item] // DIM_MULTIPLE, parts), np.repeat(parts, parts)
     start, end = (DIM_MULTIPLE * (units * (number + more) // of_range) for more in (0, 1))
-    return _Ways(of_item, levels, kinds, shares[of_item, of_share], parts, start, end)
+    return _Ways(
+        of_item, np.arange(len(offer)), spare[of_item, offer], kinds, shares[of_item, of_share], parts, start, end
+    )
 
 
 def _shard_loads(

@@ -26,9 +26,9 @@ from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.plan import compare_costs
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
 from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts, costs_of
-from dreamshard.search.options import WHOLE, ShardingOptions
+from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import packed
-from dreamshard.search.search import default_moves, highest_level, search
+from dreamshard.search.search import default_moves, search
 from dreamshard.search.starting import greedy
 from dreamshard.shards import violation
 from dreamshard.tables import DEFAULT_BATCH, Tables
@@ -100,8 +100,8 @@ class SearchingPlacer(OrderedPlacer):
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
-        end, most = monotonic() + (self.timeout_s or math.inf), highest_level(task, self.columns)
-        return search(task, self.costs(task), self.moves(task, budget_ms), most, lambda: monotonic() > end)
+        end, moves = monotonic() + (self.timeout_s or math.inf), self.moves(task, budget_ms)
+        return search(task, self.costs(task), moves, columns=self.columns, is_late=lambda: monotonic() > end)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class GreedyCostPlacer(OrderedPlacer):
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Packs tables if greedy finds no room; raises NoPlacementError if packing finds none either."""
         costs = NetworkCosts.of(task, self.cost_network, self.normaliser)
-        options = ShardingOptions.of(task, costs, WHOLE)
+        options = ShardingOptions.of(task, costs, columns=False)
         found = greedy(options.menu, np.argsort(-options.menu.alone_ms, kind="stable"))
         if found is None:
             return Placement.whole(packed(task), task.num_devices)

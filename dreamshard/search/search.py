@@ -1,25 +1,32 @@
-"""From starting placements to the best one that is found, level by level of how tables may be sharded.
+"""From starting placements to the best one that is found, combination by combination of sharding types.
 
-First tables are whole, or in as few ranges of columns as memory allows; then in ranges of columns; then sharded in every way
-that is allowed. A higher level is taken only if it saves more than the cost model errs about shards, so a search that may do
-more never costs more. The result is never predicted to cost more than a start. Annealing lowers the slowest device's cost;
-whether its result or a start is taken is decided by the mean over the cost model's errors, which annealing makes more of.
+How tables are sharded decides which collectives a step has, and no change of one table adds or removes a collective that
+others share. So each combination of sharding types that pays if devices could be perfectly even is searched by itself: greedy
+starts, short annealing, then long annealing of the best start. A search that may do more runs the searches that may do
+less, so its result never costs more. Combinations that could not pay, even on perfectly even devices, are left out.
+
+Annealing lowers the slowest device's cost; whether its result or a start is taken is decided by the mean over the cost
+model's errors, which annealing makes more of.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import combinations, product
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from dreamshard.cost_model.compiled import Ints
 from dreamshard.costs import DeviceCosts
-from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu, anneal, priced, state_of
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, Menu, anneal, priced, state_of
 from dreamshard.search.baselines import rule_placements
 from dreamshard.search.costs import CostModel
-from dreamshard.search.options import ALL, COLUMNS, WHOLE, ShardingOptions
+from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import no_room, packed, packed_columns
 from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greedy, spread_evenly
 from dreamshard.shards import violation
@@ -30,152 +37,260 @@ _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDTH = 1.2  # of an even device's, that a greedy start keeps to
 _WIDEST_RANGES = (2**30, 64, 32)  # columns
-_KEPT = 2  # placements with split tables from which the search goes on
+_SMALL = 1_000  # tables times devices
+_REFINED = 1  # choices of options, from which all starts are made
+_KEPT = 3  # starts that are annealed
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
+_WORTH = 0.003  # share of the cost that a further sharding type must save
+_HOPELESS = (0.15, 0.04)  # above the best cost so far, of a start, and after a short search
+_HALVINGS = (*range(7), 62)  # of a device's memory: each range of a table fits that share if it can
+_BYTE_PRICES = 4.0 ** np.arange(-12, 13)  # of all bytes by the options on average, over the cost of all tables
+_OVERFULL = 0.1
+_TIGHT = 0.75
+_LARGEST_RANGES = (2, 4, 8)
 _cost = attrgetter("cost_ms")
 IsLate = Callable[[], bool]
+Types = frozenset[ShardingType]
+_FAMILIES: tuple[Types, ...] = tuple(map(frozenset, (ON_ONE_DEVICE, ON_ONE_HOST, ("row_wise",), ("data_parallel",))))
+"""Types that share a collective: tables, and ranges of their columns, which let devices be even."""
 
 
 def default_moves(task: PlacementTask) -> int:
-    """Changes that a search tries at each level."""
+    """Changes that a search tries for each combination of sharding types."""
     return 2_000 + 10 * len(task.tables)
 
 
-def highest_level(task: PlacementTask, columns: bool) -> int:
-    """The highest level that the task's constraints allow; `columns` if memory need not require them."""
-    types = task.constraints.all_sharding_types
-    if types - set(ON_ONE_DEVICE):
-        return ALL
-    return COLUMNS if columns and "column_wise" in types else WHOLE
-
-
-def search(task: PlacementTask, costs: CostModel, moves: int, most: int, is_late: IsLate = lambda: False) -> Placement:
+def search(
+    task: PlacementTask, costs: CostModel, moves: int, *, columns: bool = True, is_late: IsLate = lambda: False
+) -> Placement:
     """The best placement found.
 
     Args:
         task: to be placed.
         costs: of its shards.
-        moves: changes tried at each level.
-        most: the highest level.
+        moves: changes tried for each combination of sharding types.
+        columns: whether tables may be split if memory does not require it.
         is_late: ends the search with the best placement so far; until then it changes nothing.
 
     Raises:
         NoPlacementError: nothing fits the devices' memory, or the constraints cannot be met.
     """
-    found: list[Found] = []
+    found = list[_Result]()
     for caching in (False, True) if task.constraints.caching else (False,):
         if not found:
-            options = ShardingOptions.of(task, costs, most, caching=caching)
-            found = _best_starts(task, options, most, caching=caching)
-    if not found and most == ALL:
-        raise no_room(task)
-    if not found:  # only an exact search may
-        return Placement.whole(packed(task), task.num_devices) if most == WHOLE else packed_columns(task)
-    menu = options.up_to(WHOLE)
-    best = _least_expected(menu, [*found, _improved(menu, found, moves, is_late)], costs.spread)
-    for level, gain in ((COLUMNS, costs.column_gain), (ALL, costs.spread_gain)):
-        if is_late() or level > most or (options.levels[:, level] == options.levels[:, level - 1]).all():
-            continue
-        menu = options.up_to(level)
-        if level == COLUMNS and gain > 0 and best.cost_ms * (1 - gain) < balanced(menu).cost_ms:
-            continue  # not even perfect balance would gain as much
-        others = _split_starts(options, menu) if level == COLUMNS else _spread_starts(options, best, moves, is_late)
-        other = _improved(menu, [best, *others], 2 * moves, is_late, searches=2)
-        if other.cost_ms < best.cost_ms * (1 - gain):
-            best = other
-    joined, apart = (options.placement(best, joined=each) for each in (True, False))
-    is_cheaper = joined != apart and float(costs.predict(joined).device_ms().max()) < best.cost_ms
-    for plan in (joined, apart) if is_cheaper else (apart,):
-        if task.constraints.places_freely or not violation(task, plan):
+            every = ShardingOptions.of(task, costs, columns=columns, caching=caching)
+            exploration = _Exploration(task, costs, moves, is_late)
+            exploration.explore(every)
+            found += exploration.results.values()
+    if not found:
+        plan = packed_columns(task) if "column_wise" in task.constraints.all_sharding_types else None
+        if plan is None:
+            plan = Placement.whole(packed(task), task.num_devices)
+        if not violation(task, plan):
             return plan
+        raise no_room(task)
+    found.sort(key=lambda each: len(each.options.types))
+    best = found[0]
+    for each in found[1:]:
+        if each.overall_ms < best.overall_ms * (1 - _WORTH):
+            best = each
+    joined, apart = (best.options.placement(best.found, joined=each) for each in (True, False))
+    is_cheaper = joined != apart and float(costs.predict(joined).device_ms().max()) < best.found.cost_ms
+    if is_cheaper and not violation(task, joined):
+        return joined
+    if task.constraints.places_freely or not violation(task, apart):
+        return apart
     raise NoPlacementError(
         f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
     )
 
 
-def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> Found:
+class _Result(NamedTuple):
+    """The best placement by a combination of sharding types, and the mean of its cost over the cost model's errors."""
+
+    options: ShardingOptions
+    found: Found
+    overall_ms: float
+
+
+@dataclass
+class _Exploration:
+    """Searches of one task, by the sharding types that each may use.
+
+    Attributes:
+        results: of the combinations that were searched and fit.
+        least_ms: cost of the best of them.
+    """
+
+    task: PlacementTask
+    costs: CostModel
+    moves: int
+    is_late: IsLate
+    results: dict[Types, _Result] = field(default_factory=dict)
+    least_ms: float = np.inf
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is time for combinations and starts that rarely pay."""
+        return len(self.task.tables) * self.task.num_devices <= _SMALL
+
+    def explore(self, every: ShardingOptions) -> None:
+        """Search by each combination of the types that `every` has, those with the fewest collectives first."""
+        families = [own & every.types for own in _FAMILIES if own & every.types]
+        alone = [frozenset([each]) for each in SHARDING_TYPES if each in every.types]
+        counts = range(1, len(families) + 1)
+        together = [frozenset().union(*each) for count in counts for each in combinations(families, count)]
+        if self.is_small:
+            together += [each - set(SPLIT_BY_COLUMNS) for each in together]
+        restricted = [options for types in alone[:2] + together if (options := every.only(types)) is not None]
+        able = [*{each.ways.number.tobytes(): each for each in restricted}.values()]
+        spreads = [_spreads(options) for options in able]
+        bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, each)) for each in spreads]
+        for n in sorted(range(len(able)), key=lambda n: (len(able[n].types) > 1, bounds_ms[n])):
+            if not self.is_late() and bounds_ms[n] < self.least_ms * (1 - _WORTH):
+                self._search(able[n], spreads[n])
+
+    def _search(self, options: ShardingOptions, spreads: Sequence[Spread]) -> None:
+        """Anneal the best starts, unless they cost much more than the best result of all."""
+        menu, types = options.menu, options.types
+        used = {each.option.tobytes(): each.option for each in spreads if _uses_all(options, each.option)}
+        if not used and any(found <= types for found in self.results):
+            return
+        quick = [(_starts(options, each, quick=True), each) for each in used.values()]
+        starts = [start for found, _ in quick for start in found]
+        if starts and min(starts, key=_cost).cost_ms <= self.least_ms * (1 + _HOPELESS[0]):
+            quick.sort(key=lambda each: min(map(_cost, each[0]), default=np.inf))
+            starts += [start for _, each in quick[:_REFINED] for start in _starts(options, each)]
+        if types == {"table_wise"}:
+            by_rule = [priced(menu, *options.whole(device.numpy())) for device in rule_placements(self.task)]
+            starts += sorted((each for each in by_rule if each is not None), key=_cost)[:1]
+        starts = sorted(starts, key=_cost)[:_KEPT]
+        others = [self.results[each] for each in _simpler(types) if each in self.results]
+        starts += [start for other in others for start in options.translated(other.options, other.found)]
+        may_move = len(menu.spread) > len(menu.allowed) or bool((menu.spread != ON_ALL).any() and self.task.num_devices > 1)
+        is_tight = int(self.task.table_bytes.sum()) > _TIGHT * menu.capacity.sum()
+        if not starts or (is_tight and self.is_small):
+            starts += _tight_starts(self.task, options)
+        if not starts:
+            return
+        best, searches = min(starts, key=_cost), 1 + bool(types & set(SPLIT_BY_COLUMNS))
+        overs = (0.0, _OVERFULL) if is_tight else (0.0,)
+        if may_move and (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS[0])):
+            tried = [best]
+            if len(starts) > 1 or is_tight:
+                short, both = searches * self.moves // _TRIAL, product(starts, overs)
+                tried = [anneal(menu, each, short, over=over) for each, over in both if not self.is_late()] or tried
+            tried.sort(key=_cost)
+            if tried[0].cost_ms <= self.least_ms * (1 + _HOPELESS[1]):
+                for n, over in product(range(searches), overs):
+                    if not self.is_late():
+                        tried.append(anneal(menu, tried[n % len(tried)], searches * self.moves, n + 1, over))
+            best = min(tried, key=_cost)
+        found, overall_ms = _least_expected(menu, [*starts, best], self.costs.spread)
+        self.results[types] = _Result(options, found, overall_ms)
+        self.least_ms = min(self.least_ms, found.cost_ms)
+
+
+def _simpler(types: Types) -> list[Types]:
+    """The types without those that split tables which may be whole."""
+    return [types - {each} for whole, each in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, each} <= types]
+
+
+def _uses_all(options: ShardingOptions, option: Ints) -> bool:
+    """Whether some options use a type of every family."""
+    used = frozenset(SHARDING_TYPES[kind] for kind in np.unique(options.ways.kind[option]))
+    return all(own & used for own in _FAMILIES if own & options.types)
+
+
+def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> tuple[Found, float]:
     """The one of the least mean cost over the cost model's errors: several devices about as slow cost more than one."""
+    if not spread:
+        best = min(found, key=_cost)
+        return best, best.cost_ms
     own_ms = torch.tensor(np.array([state_of(menu, each.option, each.place).own_ms for each in found]))  # [N, D]
     waits_ms = torch.tensor([each.cost_ms for each in found]) - own_ms.amax(1)
     costs = DeviceCosts((own_ms + waits_ms[:, None])[..., None] * torch.eye(4)[0], spread)
-    return found[int(costs.overall_ms().argmin())]
+    overall_ms = costs.overall_ms()
+    return found[int(overall_ms.argmin())], float(overall_ms.min())
 
 
-def _improved(menu: Menu, starts: Sequence[Found], moves: int, is_late: IsLate, searches: int = 1) -> Found:
-    """The best of long searches from the best results of short ones."""
-    tried = [anneal(menu, each, moves // _TRIAL) for each in starts if not is_late()] if len(starts) > 1 else starts
-    ends = sorted(tried or starts, key=_cost)[:searches]
-    longer = (anneal(menu, ends[n % len(ends)], moves, seed=n + 1) for n in range(searches) if not is_late())
-    return min(longer, key=_cost, default=ends[0])
+def _spreads(options: ShardingOptions) -> list[Spread]:
+    """The best option of each table if devices could be perfectly even, for some limits of a range on a device.
+
+    They are computed from tables on single devices, and from all tables spread in each way that there is.
+    """
+    menu, spreads = options.menu, options.types - set(ON_ONE_DEVICE)
+    first = menu.first_option[:-1]
+    if not spreads:
+        return [balanced(menu)]
+    able = [options.first_of(kind) for kind in sorted(spreads)]
+    starts = [first, *(np.where(each >= 0, each, first) for each in able)]
+    found = [min((spread_evenly(menu, each) for each in starts), key=_cost)]
+    for share in _LIMITS:
+        even = found[-1].even
+        found.append(spread_evenly(menu, found[0].option, Target(share * even.own_ms, share * even.width)))
+    return found
 
 
-def _split_starts(options: ShardingOptions, menu: Menu) -> list[Found]:
-    """Placements with no range wider than some number of columns, and all devices within a target.
+def _starts(options: ShardingOptions, option: Ints, *, quick: bool = False) -> list[Found]:
+    """Greedy placements by options from given ones on: two `quick` ones, or others with all devices within targets.
 
     A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
     """
-    found = []
-    for widest in _WIDEST_RANGES:
-        first = options.first_within(menu, widest)
-        own = menu._replace(first_option=np.append(first, menu.first_option[-1]))
-        own_ms, width = balanced(own).even
-        work = own.alone_ms * np.diff(menu.first_range)[first]
-        order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
-        targets = [Target(own_ms * (1 + of_own), width * (1 + of_width)) for of_own, of_width in _MARGINS]
-        found += [start for target in targets if (start := greedy(own, order, target))]
-    return sorted(found, key=_cost)[:_KEPT]
-
-
-def _spread_starts(options: ShardingOptions, best: Found, moves: int, is_late: IsLate) -> list[Found]:
-    """Placements with tables spread as they would be if devices could be perfectly even.
-
-    The others are split by columns, and tables on hosts are on as many hosts as balance needs.
-    """
-    menu = options.up_to(ALL)
-    chosen: dict[bytes, Spread] = {}
-    kinds: tuple[ShardingType, ...] = ("data_parallel", "row_wise", "table_row_wise", "grid_shard")
-    for kind in kinds:
-        able, limit = options.first_of(kind), ANYTHING
-        for share in _LIMITS:
-            each = spread_evenly(menu, np.where(able >= 0, able, menu.first_option[:-1]), limit)
-            if (menu.spread[each.option] != ON_DEVICES).any() and each.cost_ms < best.cost_ms:
-                chosen[each.option.tobytes()] = each
-            limit = Target(share * each.even.own_ms, share * each.even.width)
-    found: list[tuple[Found, Menu]] = []
-    elsewhere = np.flatnonzero(np.append(menu.spread, ON_ALL) != ON_HOST)  # options
-    for each in chosen.values():
-        on_hosts = np.minimum(elsewhere[np.searchsorted(elsewhere, each.option)], menu.first_option[1:])
-        on_devices, columns = menu.spread[each.option] == ON_DEVICES, options.up_to(COLUMNS).last_option
-        last = np.where(on_devices, columns, np.maximum(on_hosts, each.option + 1))
-        own = menu._replace(first_option=np.append(each.option, menu.first_option[-1]), last_option=last)
-        if not is_late():
-            found += [(anneal(own, start, moves // _TRIAL), own) for start in _split_starts(options, own)]
-    found.sort(key=lambda each: each[0].cost_ms)
-    return [_improved(own, [start], moves, is_late) for start, own in found[:_KEPT]]
-
-
-def _best_starts(task: PlacementTask, options: ShardingOptions, most: int, *, caching: bool) -> list[Found]:
-    """The cheapest legal start of each origin; none if nothing fits."""
-    menu = options.up_to(WHOLE)
-    alone = menu.alone_ms
-    by_cost = np.argsort(-alone, kind="stable")
-    by_size = np.argsort(-menu.size[menu.first_range[menu.first_option[:-1]]], kind="stable")
-    by_origin: list[Sequence[Found | None]] = []
-    if not caching:
+    menu = options.menu
+    ends = np.sort(np.append(np.flatnonzero(np.diff(menu.spread)) + 1, menu.first_option))
+    last = ends[np.searchsorted(ends, option, side="right")]
+    menu = menu._replace(first_option=np.append(option, menu.first_option[-1]), last_option=last)
+    if quick:
         own_ms, width = balanced(menu).even
-        narrow = greedy(menu, by_cost, Target(max(own_ms, alone.max()), _WIDTH * width))
-        by_origin += [[greedy(menu, by_cost)], [narrow]]
-        if options.are_whole:
-            by_origin.append([priced(menu, *options.whole(device.numpy())) for device in rule_placements(task)])
-    legal = [[each for each in found if each is not None] for found in by_origin]
-    best = [min(found, key=_cost) for found in legal if found]  # of each origin, so that they differ
-    for level in range(WHOLE, most + 1):
-        if not best:
+        targets = (ANYTHING, Target(max(own_ms, menu.alone_ms.max()), _WIDTH * width))
+        return [each for target in targets if (each := _greedy(menu, target)) is not None]
+    width, room = options.ways.end - options.ways.start, menu.capacity.max()
+    limits = [(most, width) for most in _WIDEST_RANGES]
+    if int(options.task.table_bytes.sum()) > _TIGHT * menu.capacity.sum():
+        limits += [(room / parts, menu.size) for parts in _LARGEST_RANGES]
+    found = list[Found | None]()
+    for most, of_range in limits if options.types & set(SPLIT_BY_COLUMNS) else ():
+        own = menu._replace(first_option=np.append(options.first_within(menu, most, of_range), menu.first_option[-1]))
+        own_ms, width = balanced(own).even
+        found += [_greedy(own, Target(own_ms * (1 + of_own), width * (1 + of_width))) for of_own, of_width in _MARGINS]
+    return [each for each in found if each is not None]
+
+
+def _greedy(menu: Menu, target: Target) -> Found | None:
+    """The greedy placement of spread tables, then of the others by their cost in their first option."""
+    first = menu.first_option[:-1]
+    work = menu.alone_ms * np.diff(menu.first_range)[first]
+    return greedy(menu, np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable"), target)
+
+
+def _tight_starts(task: PlacementTask, options: ShardingOptions) -> list[Found]:
+    """Greedy placements by the options that cost least with a price per byte, the widest ranges that fit first."""
+    menu = options.menu
+    first, most = menu.first_option[:-1], np.diff(menu.first_option)
+    of_range, item = (np.repeat(np.arange(len(each)), each) for each in (np.diff(menu.first_range), most))
+    cost_ms, size = (np.bincount(of_range, each * menu.blocks) for each in (menu.row_ms[menu.load], menu.size))
+    if np.minimum.reduceat(size, first).sum() > menu.capacity.sum():
+        return []
+    range_bytes = np.maximum.reduceat(menu.size, menu.first_range[:-1])
+    finest = np.minimum.reduceat(range_bytes, first)[item]
+    by_size, by_cost = (
+        np.argsort(-each, kind="stable") for each in (menu.size[menu.first_range[first]], menu.alone_ms)
+    )
+    tried, found = set[bytes](), list[Found | None]()
+    for halvings in _HALVINGS:
+        able = range_bytes <= np.maximum(menu.capacity.max() >> halvings, finest)
+        for price in _BYTE_PRICES:
+            rating = np.where(able, cost_ms / cost_ms.sum() + price * size / size.sum(), np.inf)
+            best = np.append(np.lexsort((rating, item))[first], menu.first_option[-1])
             # smallest first leaves them in device memory where some tables must be cached
-            tried = [greedy(options.up_to(level), order) for order in (by_size[::-1], by_cost, by_size)]
-            best = [each for each in tried if each is not None]
-    if not best and options.are_whole:
+            for order in (by_size[::-1], by_cost, by_size) if best.tobytes() not in tried else ():
+                found.append(greedy(menu._replace(first_option=best), order))
+            tried.add(best.tobytes())
+        if legal := [each for each in found if each is not None]:
+            return sorted(legal, key=_cost)[:_KEPT]
+    if options.are_whole:
         with suppress(NoPlacementError):
             exact = priced(menu, *options.whole(packed(task).numpy()))
-            best = [] if exact is None else [exact]
-    return best
+            return [] if exact is None else [exact]
+    return []

@@ -83,7 +83,7 @@ def _fit_on_devices(
                 continue
             room = menu.capacity[d] - state.used[d] - size
             for j in range(k):
-                room -= size * (places[j] == d)
+                room -= menu.size[first + j] * (places[j] == d)
             if room < 0:
                 continue
             at, count = min(count, _TRIED - 1), min(count + 1, _TRIED)
@@ -127,12 +127,13 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, s
     for k in range(menu.first_range[option + 1] - first):
         best, least = -1, np.inf
         for h in range(num_devices // size):
-            fits, total = on_all or host_allowed(menu, t, h), 0.0
-            for d in range(h * size, (h + 1) * size):
-                fits = fits and state.used[d] + (k + 1) * menu.size[first + k] <= menu.capacity[d]
-                total += state.own_ms[d]
+            fits, total, num_bytes = on_all or host_allowed(menu, t, h), 0.0, menu.size[first + k]
             for j in range(k):
                 total += (places[j] == h) * 1e9
+                num_bytes += (places[j] == h) * menu.size[first + j]
+            for d in range(h * size, (h + 1) * size):
+                fits = fits and state.used[d] + num_bytes <= menu.capacity[d]
+                total += state.own_ms[d]
             if fits and total < least:
                 best, least = h, total
         if best < 0:
