@@ -9,6 +9,7 @@ Annealing lowers the slowest device's cost; whether its result or a start is tak
 model's errors, which annealing makes more of.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,22 +33,25 @@ from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greed
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
+_MOST_CELLS = (
+    20_000,
+    1_000,
+)  # tables times devices, up to which combinations without split tables are searched, too, and
+# starts for tight memory are tried even if others fit
+_WORTH = 0.003  # share of the cost that further sharding types must save
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
+_KEPT = 3  # starts that are annealed
+_HOPELESS = (0.15, 0.04)  # shares above the best cost so far, of a start, and after a short search
 _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDTH = 1.2  # of an even device's, that a greedy start keeps to
-_WIDEST_RANGES = (2**30, 64, 32)  # columns
-_SMALL = 1_000  # tables times devices
-_REFINED = 1  # choices of options, from which all starts are made
-_KEPT = 3  # starts that are annealed
+_WIDEST_RANGES = (math.inf, 64.0, 32.0)  # columns
 _LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
-_WORTH = 0.003  # share of the cost that a further sharding type must save
-_HOPELESS = (0.15, 0.04)  # above the best cost so far, of a start, and after a short search
+_TIGHT = 0.75  # of all memory that tables take, from which annealing lets devices pass their capacity on the way,
+_OVERFULL = 0.1  # by this share,
+_LARGEST_RANGES = (2, 4, 8)  # and starts with ranges of a device's memory over these
 _HALVINGS = (*range(7), 62)  # of a device's memory: each range of a table fits that share if it can
 _BYTE_PRICES = 4.0 ** np.arange(-12, 13)  # of all bytes by the options on average, over the cost of all tables
-_OVERFULL = 0.1
-_TIGHT = 0.75
-_LARGEST_RANGES = (2, 4, 8)
 _cost = attrgetter("cost_ms")
 IsLate = Callable[[], bool]
 Types = frozenset[ShardingType]
@@ -130,19 +134,19 @@ class _Exploration:
     least_ms: float = np.inf
 
     @property
-    def is_small(self) -> bool:
-        """Whether there is time for combinations and starts that rarely pay."""
-        return len(self.task.tables) * self.task.num_devices <= _SMALL
+    def cells(self) -> int:
+        """Tables times devices."""
+        return len(self.task.tables) * self.task.num_devices
 
     def explore(self, every: ShardingOptions) -> None:
         """Search by each combination of the types that `every` has, those with the fewest collectives first."""
         families = [own & every.types for own in _FAMILIES if own & every.types]
-        alone = [frozenset([each]) for each in SHARDING_TYPES if each in every.types]
         counts = range(1, len(families) + 1)
-        together = [frozenset().union(*each) for count in counts for each in combinations(families, count)]
-        if self.is_small:
-            together += [each - set(SPLIT_BY_COLUMNS) for each in together]
-        restricted = [options for types in alone[:2] + together if (options := every.only(types)) is not None]
+        wanted = [frozenset().union(*each) for count in counts for each in combinations(families, count)]
+        if self.cells <= _MOST_CELLS[0]:
+            wanted += [each - set(SPLIT_BY_COLUMNS) for each in wanted]
+        wanted += [frozenset([each]) for each in ON_ONE_DEVICE]
+        restricted = [options for types in wanted if (options := every.only(types)) is not None]
         able = [*{each.ways.number.tobytes(): each for each in restricted}.values()]
         spreads = [_spreads(options) for options in able]
         bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, each)) for each in spreads]
@@ -151,44 +155,59 @@ class _Exploration:
                 self._search(able[n], spreads[n])
 
     def _search(self, options: ShardingOptions, spreads: Sequence[Spread]) -> None:
-        """Anneal the best starts, unless they cost much more than the best result of all."""
-        menu, types = options.menu, options.types
+        """Anneal the best starts, and keep the result."""
+        starts = self._starts(options, spreads)
+        if starts:
+            improved = self._improved(options, starts)
+            found, overall_ms = _least_expected(options.menu, [*starts, improved], self.costs.spread)
+            self.results[options.types] = _Result(options, found, overall_ms)
+            self.least_ms = min(self.least_ms, found.cost_ms)
+
+    def _starts(self, options: ShardingOptions, spreads: Sequence[Spread]) -> list[Found]:
+        """The best greedy starts, by a rule of thumb, and results with fewer types; none if simpler results do."""
+        types = options.types
         used = {each.option.tobytes(): each.option for each in spreads if _uses_all(options, each.option)}
         if not used and any(found <= types for found in self.results):
-            return
-        quick = [(_starts(options, each, quick=True), each) for each in used.values()]
-        starts = [start for found, _ in quick for start in found]
-        if starts and min(starts, key=_cost).cost_ms <= self.least_ms * (1 + _HOPELESS[0]):
-            quick.sort(key=lambda each: min(map(_cost, each[0]), default=np.inf))
-            starts += [start for _, each in quick[:_REFINED] for start in _starts(options, each)]
+            return []
+        starts, refined = list[Found](), None
+        for each in used.values():
+            quick = _quick_starts(options, each)
+            if min(map(_cost, quick), default=np.inf) < min(map(_cost, starts), default=np.inf):
+                refined = each
+            starts += quick
+        if refined is not None and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS[0]):
+            starts += _starts_within_targets(options, refined)
         if types == {"table_wise"}:
-            by_rule = [priced(menu, *options.whole(device.numpy())) for device in rule_placements(self.task)]
+            by_rule = [priced(options.menu, *options.whole(device.numpy())) for device in rule_placements(self.task)]
             starts += sorted((each for each in by_rule if each is not None), key=_cost)[:1]
         starts = sorted(starts, key=_cost)[:_KEPT]
         others = [self.results[each] for each in _simpler(types) if each in self.results]
         starts += [start for other in others for start in options.translated(other.options, other.found)]
-        may_move = len(menu.spread) > len(menu.allowed) or bool((menu.spread != ON_ALL).any() and self.task.num_devices > 1)
-        is_tight = int(self.task.table_bytes.sum()) > _TIGHT * menu.capacity.sum()
-        if not starts or (is_tight and self.is_small):
+        if not starts or (self.cells <= _MOST_CELLS[1] and _is_tight(options)):
             starts += _tight_starts(self.task, options)
-        if not starts:
-            return
-        best, searches = min(starts, key=_cost), 1 + bool(types & set(SPLIT_BY_COLUMNS))
-        overs = (0.0, _OVERFULL) if is_tight else (0.0,)
-        if may_move and (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS[0])):
-            tried = [best]
-            if len(starts) > 1 or is_tight:
-                short, both = searches * self.moves // _TRIAL, product(starts, overs)
-                tried = [anneal(menu, each, short, over=over) for each, over in both if not self.is_late()] or tried
-            tried.sort(key=_cost)
-            if tried[0].cost_ms <= self.least_ms * (1 + _HOPELESS[1]):
-                for n, over in product(range(searches), overs):
-                    if not self.is_late():
-                        tried.append(anneal(menu, tried[n % len(tried)], searches * self.moves, n + 1, over))
-            best = min(tried, key=_cost)
-        found, overall_ms = _least_expected(menu, [*starts, best], self.costs.spread)
-        self.results[types] = _Result(options, found, overall_ms)
-        self.least_ms = min(self.least_ms, found.cost_ms)
+        return starts
+
+    def _improved(self, options: ShardingOptions, starts: Sequence[Found]) -> Found:
+        """The best of long annealing of the best of short annealing, unless that is hopeless."""
+        menu, is_tight, num_devices = options.menu, _is_tight(options), self.task.num_devices
+        best, searches = min(starts, key=_cost), 1 + bool(options.types & set(SPLIT_BY_COLUMNS))
+        may_move = len(menu.spread) > len(menu.allowed) or (num_devices > 1 and (menu.spread != ON_ALL).any())
+        if not may_move or not (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS[0])):
+            return best
+        overs, tried = (0.0, _OVERFULL) if is_tight else (0.0,), [best]
+        if len(starts) > 1 or is_tight:
+            short, both = searches * self.moves // _TRIAL, product(starts, overs)
+            tried = [anneal(menu, each, short, over=over) for each, over in both if not self.is_late()] or tried
+        tried.sort(key=_cost)
+        if tried[0].cost_ms <= self.least_ms * (1 + _HOPELESS[1]):
+            for n, over in product(range(searches), overs):
+                if not self.is_late():
+                    tried.append(anneal(menu, tried[n % len(tried)], searches * self.moves, n + 1, over))
+        return min(tried, key=_cost)
+
+
+def _is_tight(options: ShardingOptions) -> bool:
+    return bool(int(options.task.table_bytes.sum()) > _TIGHT * options.menu.capacity.sum())
 
 
 def _simpler(types: Types) -> list[Types]:
@@ -232,28 +251,39 @@ def _spreads(options: ShardingOptions) -> list[Spread]:
     return found
 
 
-def _starts(options: ShardingOptions, option: Ints, *, quick: bool = False) -> list[Found]:
-    """Greedy placements by options from given ones on: two `quick` ones, or others with all devices within targets.
-
-    A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
-    """
+def _from_options(options: ShardingOptions, option: Ints) -> Menu:
+    """The menu with only these options and those after them on as many devices."""
     menu = options.menu
     ends = np.sort(np.append(np.flatnonzero(np.diff(menu.spread)) + 1, menu.first_option))
     last = ends[np.searchsorted(ends, option, side="right")]
-    menu = menu._replace(first_option=np.append(option, menu.first_option[-1]), last_option=last)
-    if quick:
-        own_ms, width = balanced(menu).even
-        targets = (ANYTHING, Target(max(own_ms, menu.alone_ms.max()), _WIDTH * width))
-        return [each for target in targets if (each := _greedy(menu, target)) is not None]
-    width, room = options.ways.end - options.ways.start, menu.capacity.max()
-    limits = [(most, width) for most in _WIDEST_RANGES]
-    if int(options.task.table_bytes.sum()) > _TIGHT * menu.capacity.sum():
-        limits += [(room / parts, menu.size) for parts in _LARGEST_RANGES]
+    return menu._replace(first_option=np.append(option, menu.first_option[-1]), last_option=last)
+
+
+def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
+    """Greedy placements by options from given ones on: one free of targets, and one with all devices about as wide."""
+    menu = _from_options(options, option)
+    even = balanced(menu).even
+    targets = (ANYTHING, Target(max(even.own_ms, menu.alone_ms.max()), _WIDTH * even.width))
+    return [each for target in targets if (each := _greedy(menu, target)) is not None]
+
+
+def _starts_within_targets(options: ShardingOptions, option: Ints) -> list[Found]:
+    """Greedy placements with ranges of columns up to some width or size, and all devices within targets.
+
+    A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
+    """
+    if not options.types & set(SPLIT_BY_COLUMNS):
+        return []
+    menu, columns = _from_options(options, option), options.ways.end - options.ways.start
+    limits: list[tuple[float, Ints]] = [(most, columns) for most in _WIDEST_RANGES]
+    if _is_tight(options):
+        limits += [(menu.capacity.max() / parts, menu.size) for parts in _LARGEST_RANGES]
     found = list[Found | None]()
-    for most, of_range in limits if options.types & set(SPLIT_BY_COLUMNS) else ():
+    for most, of_range in limits:
         own = menu._replace(first_option=np.append(options.first_within(menu, most, of_range), menu.first_option[-1]))
-        own_ms, width = balanced(own).even
-        found += [_greedy(own, Target(own_ms * (1 + of_own), width * (1 + of_width))) for of_own, of_width in _MARGINS]
+        even = balanced(own).even
+        targets = [Target(even.own_ms * (1 + of_own), even.width * (1 + of_width)) for of_own, of_width in _MARGINS]
+        found += [_greedy(own, target) for target in targets]
     return [each for each in found if each is not None]
 
 

@@ -13,7 +13,7 @@ import torch
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer, annealing
-from dreamshard.search.options import ALL, ShardingOptions
+from dreamshard.search.options import ShardingOptions
 from dreamshard.search.starting import greedy
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
@@ -44,7 +44,8 @@ def test_a_state_after_1000_changes_costs_the_same_as_rebuilt(kind, constraints,
     tables = replace(pool_of(24), block_share=share)
     task = PlacementTask(tables, 8, 2**33, devices_per_host=4, constraints=constraints)
     costs = PLACERS[kind]().costs(task)
-    options = ShardingOptions.of(task, costs, ALL)
+    every = ShardingOptions.of(task, costs)
+    options = every.only(every.types)
     menu = options.menu
     start = greedy(menu, np.argsort(-menu.alone_ms))
     state, search = annealing.prepared(menu, start)
