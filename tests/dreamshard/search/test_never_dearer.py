@@ -1,6 +1,7 @@
 """A search that may do more never costs more, and never refuses what one that may do less fits."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -47,36 +48,26 @@ def drawn_task(seed: int) -> PlacementTask:
     )
 
 
-def cost_ms(placer: SearchingPlacer, task: PlacementTask) -> float:
-    """Predicted cost of its plan; infinite if it finds none."""
-    try:
-        return float(placer.predict(task, placer.place(task)).overall_ms())
-    except NoPlacementError:
-        return float("inf")
-
-
 def dearer(placer: SearchingPlacer, task: PlacementTask, tolerance: float) -> Iterator[str]:
-    """What costs less, though it may do less."""
-    wide_ms, types = cost_ms(placer, task), task.constraints.all_sharding_types
-    less = {"less memory": replace(task, memory_bytes=int(0.99 * task.memory_bytes))}
-    less["far less memory"] = replace(task, memory_bytes=int(0.8 * task.memory_bytes))
+    """What costs less by the placer's predictions, though it may do less."""
+    less = {
+        f"{share} of the memory": replace(task, memory_bytes=int(share * task.memory_bytes)) for share in (0.99, 0.8)
+    }
     for narrow in NARROWER:
-        if narrow < types:
+        if narrow < task.constraints.all_sharding_types:
             less[" ".join(sorted(narrow))] = replace(
                 task, constraints=Constraints(sharding_types=tuple(sorted(narrow)))
             )
-    costs = {name: cost_ms(placer, each) for name, each in less.items()}
-    others = [baselines()[name] for name in ("size_greedy", "lookup_greedy")]
+    others = {name: (baselines()[name], task) for name in ("size_greedy", "lookup_greedy")}
+    others |= {name: (placer, each) for name, each in less.items()}
     if not isinstance(placer, RooflinePlacer):
-        others.append(GreedyCostPlacer(learnt().cost_network, learnt().normaliser))
-    for other in others:
-        try:
-            costs[other.name] = float(placer.predict(task, other.place(task)).overall_ms())
-        except NoPlacementError:
-            costs[other.name] = float("inf")
-    for name, cost in costs.items():
-        if wide_ms > cost * tolerance:
-            yield f"{task.name}, {len(task.tables)} on {task.num_devices}: {wide_ms:.4f} ms, {name} {cost:.4f} ms"
+        others["cost_greedy"] = GreedyCostPlacer(learnt().cost_network, learnt().normaliser), task
+    wide_ms = float(placer.predict(task, placer.place(task)).overall_ms())
+    for name, (other, own) in others.items():
+        with suppress(NoPlacementError):
+            cost_ms = float(placer.predict(own, other.place(own)).overall_ms())
+            if wide_ms > cost_ms * tolerance:
+                yield f"{task.name}, {len(task.tables)} on {task.num_devices}: {wide_ms:.4f} ms, {name} {cost_ms:.4f} ms"
 
 
 SEEDS = [(seed, 1.005) for seed in (0, 4, 5, 6)]

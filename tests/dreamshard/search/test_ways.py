@@ -22,9 +22,9 @@ from dreamshard.placement import (
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.baselines import baselines
-from dreamshard.shards import violation
+from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.tables import pool_of, tables_of, tables_of_dims
 from tests.helpers.trained import learnt_placer
 
 PRIOR = RooflinePlacer(PRESETS["a100"])
@@ -118,6 +118,27 @@ def test_a_hot_table_is_spread_with_copies_of_small_ones():
     found, plain = prior.place(task), prior.place(replace(task, constraints=UNCONSTRAINED))
     assert {"row_wise", "data_parallel"} <= found.sharding_types
     assert cost_ms(task, found, prior) < 0.9 * cost_ms(task, plain, prior)
+
+
+@pytest.mark.parametrize(("tables", "devices"), [(26, 8), (50, 16)])
+def test_the_last_of_equal_tables_are_split_over_all_devices(tables, devices):
+    task = PlacementTask(tables_of([100_000] * tables, 128), devices, 2**36)
+    shards = Shards.of(task, PRIOR.place(task))
+    width = shards.per_device(torch.diff(shards.columns)[:, 0])
+    assert width.tolist() == [128 * tables // devices] * devices
+
+
+@pytest.mark.parametrize("constraints", [Constraints(), ANY_SHARDING])
+def test_wide_tables_are_split_into_shards_that_kernels_take(constraints):
+    task = PlacementTask(tables_of_dims([2048, 64, 64], rows=1000), 2, 2**30, constraints=constraints)
+    shards = Shards.of(task, PRIOR.place(task, 1.0))
+    assert int(shards.num_columns.max()) <= 1024
+
+
+def test_wide_tables_that_may_not_be_split_are_refused():
+    task = PlacementTask(tables_of_dims([2048, 64]), 2, 2**40, constraints=Constraints(sharding_types=("table_wise",)))
+    with pytest.raises(NoPlacementError):
+        PRIOR.place(task)
 
 
 def only(sharding_type, *names):
