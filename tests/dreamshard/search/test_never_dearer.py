@@ -76,6 +76,7 @@ SEEDS += [
 ]  # annealing ends in a local optimum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "tolerance"), SEEDS)
 def test_more_choice_never_costs_more(seed, tolerance):
     task = drawn_task(seed)
