@@ -399,7 +399,8 @@ def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostMode
         first = possible[:, own] & (possible[:, own].cumsum(axis=1) == 1)
         spare[:, own] = first & ~sensible[:, own].any(axis=1, keepdims=True)
     chosen = sensible | spare
-    spare[:, alike[:, 0] == _COLUMN_WISE] = False  # ranges keep devices even, however narrow
+    if model.narrowest <= DIM_MULTIPLE:  # it knows what narrow ranges cost
+        spare[:, alike[:, 0] == _COLUMN_WISE] = False
     if not (has_way := chosen.any(axis=1)).all():
         name = task.tables.names[table[has_way.argmin()]]
         raise NoPlacementError(
