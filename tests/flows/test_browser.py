@@ -164,7 +164,9 @@ def test_a_run_from_the_form_completes_and_shows_its_report(servers, chromium, f
         for placer in ("dreamshard", "random", "size_greedy", "lookup_greedy"):
             measured = re.search(rf"^\| {placer} \| ([\d.]+) ", report["data"], re.MULTILINE).group(1)
             expect(page.get_by_role("row", name=f"{placer} {measured}").first).to_be_visible()
-        expect(page.get_by_role("link", name="MLflow run")).to_have_attribute("href", re.compile(re.escape(servers.mlflow)))
+        expect(page.get_by_role("link", name="MLflow run")).to_have_attribute(
+            "href", re.compile(re.escape(servers.mlflow))
+        )
         photograph(page, "report")
 
 
