@@ -288,7 +288,7 @@ def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
 def _uneven_ms(menu: Menu, state: State, search: Search, device: int) -> float:
     """The part of a device in the energy: a share of the 16th power of its cost over the slowest's, and missing memory."""
     share = (state.own_ms[device] / search.slowest_ms) ** 4
-    over = max(state.used[device] / menu.capacity[device] - 1, 0.0) if search.over_ms else 0.0
+    over = max(state.used[device] / max(menu.capacity[device], 1) - 1, 0.0) if search.over_ms else 0.0
     return _EVENNESS * search.slowest_ms * share**4 + search.over_ms * over
 
 

@@ -89,7 +89,7 @@ class SearchingPlacer(OrderedPlacer):
         return compare_costs(own, task, hardware, called, knows_topology=self.knows_topology(task))
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
-        """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
+        """Changes that a search tries for each combination of sharding types; `budget_ms` overrides the placer's own."""
         budget_ms = self.budget_ms if budget_ms is None else budget_ms
         more = self.more_moves // (len(task.tables) + 24)
         return default_moves(task) + more if budget_ms is None else round(MOVES_PER_MS * budget_ms)

@@ -139,7 +139,7 @@ class _Exploration:
         return len(self.task.tables) * self.task.num_devices
 
     def explore(self, every: ShardingOptions) -> None:
-        """Search by each combination of the types that `every` has, those with the fewest collectives first."""
+        """Search by each combination of the types of `every`: single types, then the cheapest on perfectly even devices."""
         families = [own & every.types for own in _FAMILIES if own & every.types]
         counts = range(1, len(families) + 1)
         wanted = [frozenset().union(*each) for count in counts for each in combinations(families, count)]
@@ -151,7 +151,8 @@ class _Exploration:
         spreads = [_spreads(options) for options in able]
         bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, each)) for each in spreads]
         for n in sorted(range(len(able)), key=lambda n: (len(able[n].types) > 1, bounds_ms[n])):
-            if not self.is_late() and bounds_ms[n] < self.least_ms * (1 - _WORTH):
+            is_first = not self.results  # so that a late search has a placement too
+            if (is_first or not self.is_late()) and bounds_ms[n] < self.least_ms * (1 - _WORTH):
                 self._search(able[n], spreads[n])
 
     def _search(self, options: ShardingOptions, spreads: Sequence[Spread]) -> None:
