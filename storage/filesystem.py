@@ -4,6 +4,7 @@ A local path is a plain `pathlib.Path`. Elsewhere a file is written by one PUT, 
 completely or not at all. Mount network drives that do not promise this (sftp, hdfs) and use them as folders.
 """
 
+import glob
 import io
 import json
 import os
@@ -109,7 +110,7 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
     """`list_files` with sizes and times; one request per thousand files of an object store."""
     listed = UPath(folder)
     root = listed.path.rstrip("/")
-    found = listed.fs.glob(f"{root}/{pattern}", detail=True)
+    found = listed.fs.glob(f"{glob.escape(root)}/{pattern}", detail=True)
     return [
         FileInfo(
             path=folder / name.removeprefix(root).lstrip("/"),
