@@ -165,7 +165,7 @@ class _Exploration:
             self.least_ms = min(self.least_ms, found.cost_ms)
 
     def _starts(self, options: ShardingOptions, spreads: Sequence[Spread]) -> list[Found]:
-        """The best greedy starts, by a rule of thumb, and results with fewer types; none if simpler results do."""
+        """The best greedy starts, one by a heuristic, and results with fewer types; none if simpler results do."""
         types = options.types
         used = {each.option.tobytes(): each.option for each in spreads if _uses_all(options, each.option)}
         if not used and any(found <= types for found in self.results):

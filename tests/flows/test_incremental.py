@@ -166,8 +166,9 @@ def test_a_new_model_continues_from_another_one_on_the_same_hardware(home: Home)
 def test_a_name_that_is_of_other_tables_has_to_be_given(home: Home):
     (home.path / "other").mkdir()
     elsewhere = str(shutil.copy(home.path / "list.csv", home.path / "other"))
-    with pytest.raises(ValueError, match="--model list"):
-        home.start(source=elsewhere)
+    for given in ({"source": elsewhere}, {"model": "list", "source": "meta-dlrm-2021"}):  # the recipe's own
+        with pytest.raises(ValueError, match="--model list"):
+            home.start(**given)
     assert home.start(source=elsewhere, model="list").warm == home.start().warm
 
 
