@@ -1,4 +1,4 @@
-"""Placers: the protocol of rules of thumb, trained models and rivals, and the canonical order in which they see a task."""
+"""Placers: the protocol of heuristics, trained models and published planners, and the order in which they see tables."""
 
 from abc import ABC, abstractmethod
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Any versions, rules of thumb and published rivals against each other, on tasks held out for all of them."""
+"""Any versions, heuristics and TorchRec's planner against each other, on tasks held out for all of them."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from storage.store import Store, open_store
 def compare(options: CompareOptions) -> dict[str, Any]:
     """Versions -> tasks that none was trained on -> measured, paired comparison."""
     store = open_store()
-    who = contestants.resolve(store, options.versions, with_rivals=options.rivals, model=options.model or "")
+    who = contestants.resolve(store, options.versions, model=options.model or "")
     versions = [version for version in who.values() if version is not None]
     config, dataset, taken = heldout.setting_of(store, versions)
     announce(taken)
@@ -32,7 +32,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         training = Training(recipe=config, dataset=dataset, testbed=bench)
         other = heldout.other_hardware(versions, training.topology)
         tasks = draw_heldout_tasks(store, training, versions)
-        key = compare_placers(store, who, tasks, bench, rivals=options.rivals)
+        key = compare_placers(store, who, tasks, bench)
         log_comparison(store, run, key)
     report = report_store.load(store, key)
     for sentence in filter(None, (other, report.caveat)):
@@ -47,21 +47,18 @@ def compare(options: CompareOptions) -> dict[str, Any]:
 
 
 @retried_task("compare placers")
-def compare_placers(
-    store: Store, names: dict[str, Version | None], tasks: str, testbed: TestbedReference, *, rivals: bool
-) -> str:
+def compare_placers(store: Store, names: dict[str, Version | None], tasks: str, testbed: TestbedReference) -> str:
     """Any placers on held-out tasks -> measured costs in the lake and a report, unless it exists; returns its key.
 
     Args:
         names: version of each placer, or None; see `contestants.resolve`. The first is the reference.
-        rivals: leave out those that cannot take part.
 
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung each time.
     """
     who = [version.model_id if version else name for name, version in names.items()]  # the same in all registries
-    key = content_key("compare", who, tasks, rivals, testbed)
+    key = content_key("compare", who, tasks, testbed)
     if not report_store.path(store, key).exists():
         versions = [version for version in names.values() if version is not None]
         spec = testbed_pool.capacity(store, testbed).spec
@@ -70,7 +67,7 @@ def compare_placers(
             store,
             key,
             tasks,
-            contestants.of_entrants(store, names, spec, testbed.seed, may_leave_out=rivals),
+            contestants.of_entrants(store, names, spec, testbed.seed),
             testbed,
             reference=next(iter(names)),
             trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},

@@ -45,7 +45,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     store = open_store()
     with stage(store, "evaluate", options) as (run, training):
         last = last_iteration(store, training)
-        key = evaluate_placers(store, training, last, rivals_too=options.rivals, current=options.current)
+        key = evaluate_placers(store, training, last, current=options.current)
         log_evaluation(store, run, key)
     report = report_store.load(store, key)
     if report.caveat:
@@ -63,14 +63,11 @@ def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
 
 
 @retried_task("evaluate placers")
-def evaluate_placers(
-    store: Store, training: str, iteration: int, *, rivals_too: bool = False, current: str | None = None
-) -> str:
+def evaluate_placers(store: Store, training: str, iteration: int, *, current: str | None = None) -> str:
     """Checkpoint, champion, rules of thumb on held-out tasks -> report, unless it exists; returns its key.
 
     Args:
         training: key of the training whose placer is the candidate.
-        rivals_too: compare the published rivals as well.
         current: path of the PLAN.json in use for a fixed model; None if it is not to be measured.
 
     Raises:
@@ -83,7 +80,7 @@ def evaluate_placers(
     testbed, budget_ms = made_of.testbed, made_of.recipe.evaluation.budget_ms
     plan = current_plan(store, training, current)
     uri = rival and rival.uri
-    key = content_key(training, iteration, budget_ms, rivals_too, uri, plan and plan.to_json())
+    key = content_key(training, iteration, budget_ms, uri, plan and plan.to_json())
     with training_lock(store, training), freeing_gpus():
         if not report_store.path(store, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, budget_ms)
@@ -93,7 +90,7 @@ def evaluate_placers(
                 store,
                 key,
                 made_of.tasks,
-                of_training(store, candidate, rival, drawn, spec, testbed.seed, rivals=rivals_too),
+                of_training(store, candidate, rival, drawn, spec, testbed.seed),
                 testbed,
                 training=training,
                 caveat=heldout.bias_caveat(store, rival, drawn),

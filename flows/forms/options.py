@@ -32,7 +32,6 @@ Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper
 Current = Annotated[
     str | None, Field(description="The plan in use (full path): weighed or measured against the new one.")
 ]
-Rivals = Annotated[bool, Field(description="Compare published rivals too.")]
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
 
 
@@ -189,7 +188,6 @@ class StageOptions(TaskFields, RunOptions):
 class EvaluateOptions(StageOptions):
     """The newest placer against rules of thumb and the champion."""
 
-    rivals: Rivals = False
     current: Current = None
 
 
@@ -201,16 +199,15 @@ class VersionsField(Options):
         kw_only=False,
         examples=[["champion", "challenger"], ["models:/dreamshard.ads.a100-x8@champion", "3"]],
     )
-    """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, rivals;
+    """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, heuristics, torchrec_planner;
     the table shows what the first saves over each."""
 
 
 class CompareOptions(ModelField, VersionsField):
-    """Any versions, rules of thumb and published rivals against each other, in the setting of the first version."""
+    """Any versions, heuristics and TorchRec's planner against each other, in the setting of the first version."""
 
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the tasks and of noise."""
-    rivals: Rivals = False
 
 
 class VersionField(Options):

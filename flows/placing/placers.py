@@ -8,7 +8,7 @@ from dreamshard.costs import MeasuredOn, is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.placer import Placer
 from dreamshard.planning import load_placer
-from dreamshard.rivals import OF_TORCHREC
+from dreamshard.rivals import RIVALS
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
 from dreamshard.tasks import PlacementTask
 from flows.rules.contestants import NAMES, placer_called
@@ -78,7 +78,7 @@ def choose(
         origin = best.predictor.measured_on(task) if best and best.predictor else None
         if spec is None and origin is not None:
             spec = preset_of(origin.hardware)
-        if name in OF_TORCHREC and spec is None:
+        if name in RIVALS and spec is None:
             note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
         placer = placer_called(name, learned, spec)
         if best is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placer import Placer
-from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, RIVALS, installed_rivals, rival
+from dreamshard.rivals import RIVALS, installed_rivals, rival
 from dreamshard.search import PARTS, DreamShardPlacer, part_of
 from dreamshard.search.baselines import baselines
 from dreamshard.tasks import PlacementTask
@@ -21,12 +21,10 @@ MOST_IN_COLUMNS = 150
 more devices hardly matter."""
 
 NAMES = (*baselines(), *PARTS, *RIVALS)
-"""Names of all placers that are not in the registry: rules of thumb, parts of a trained placer, published rivals."""
+"""Names of all placers that are not in the registry: heuristics, parts of a trained placer, TorchRec's planner."""
 
 Entrant = TrainedPlacer | Version | None
 """The candidate of a training, a registered version, or a placer that its name alone says."""
-
-_BY_COSTS = (*PARTS, *ON_NETWORK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,7 @@ def placer_called(name: str, base: DreamShardPlacer | None, spec: AcceleratorSpe
                 "a rule of thumb, which needs none"
             )
         return part_of(name, base)
-    return baselines(seed).get(name) or rival(name, base, spec=spec)
+    return baselines(seed).get(name) or rival(name, spec=spec)
 
 
 def champion_name(version: Version) -> str:
@@ -82,8 +80,6 @@ def of_training(
     tasks: Sequence[PlacementTask],
     spec: AcceleratorSpec | None,
     seed: int,
-    *,
-    rivals: bool,
 ) -> Contestants:
     """Rules of thumb, greedy search on the cost network, TorchRec's planner, the candidate, and the champion in use.
 
@@ -92,11 +88,10 @@ def of_training(
 
     Args:
         spec: bandwidths and hosts that TorchRec's planner assumes; None for its defaults.
-        rivals: add the published rivals that use predicted costs of steps, if the candidate predicts them.
     """
-    (whole, columns), notes = OF_TORCHREC, list[str]()
+    (whole, columns), notes = RIVALS, list[str]()
     predicts = isinstance(candidate, DreamShardPlacer)
-    names = [*baselines(), *(PARTS[:1] if predicts else ()), *(ON_NETWORK if rivals else ())]
+    names = [*baselines(), *(PARTS[:1] if predicts else ())]
     if whole in installed_rivals():
         may_split = isinstance(candidate, DreamShardPlacer) and candidate.columns and candidate.inference == "search"
         most = max(len(task.tables) for task in tasks)
@@ -112,16 +107,14 @@ def of_training(
     entrants: dict[str, Entrant] = {**dict.fromkeys(names), candidate.name: candidate}
     if champion is not None:
         entrants[champion_name(champion)] = champion
-    return of_entrants(store, entrants, spec, seed, notes, may_leave_out=True)
+    return of_entrants(store, entrants, spec, seed, notes)
 
 
-def resolve(store: Store, names: Sequence[str], *, with_rivals: bool, model: str = "") -> dict[str, Version | None]:
+def resolve(store: Store, names: Sequence[str], *, model: str = "") -> dict[str, Version | None]:
     """Name each placer to compare, with its version if it is a registered one.
 
     Args:
-        names: versions, aliases, rules of thumb, parts of a placer (`search.PARTS`), published rivals; two names of one
-            version count once.
-        with_rivals: add all published rivals.
+        names: versions, aliases, or `NAMES`; two names of one version count once.
         model: that aliases and numbers alone are of; empty for the only one.
 
     Raises:
@@ -130,7 +123,7 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool, model: str
     resolved: dict[str, Version | None] = {}
     versions = {name: registry.find(store, name, model) for name in names if names_version(name)}
     is_one_model = len({version.registered_model for version in versions.values()}) == 1
-    for name in [*names, *(installed_rivals() if with_rivals else ())]:
+    for name in names:
         if name in versions:
             version = versions[name]
             resolved[f"version {version.number}" if is_one_model else str(version)] = version
@@ -159,8 +152,6 @@ def of_entrants(
     spec: AcceleratorSpec | None,
     seed: int,
     notes: Sequence[str] = (),
-    *,
-    may_leave_out: bool,
 ) -> Contestants:
     """The placers of these names.
 
@@ -168,7 +159,6 @@ def of_entrants(
         spec: as for `of_training`.
         seed: of random placements.
         notes: about placers that were left out already.
-        may_leave_out: leave out placers that cannot take part, because all were requested and none by name.
 
     Raises:
         ValueError: the files of a version cannot be read, torchrec is not installed, or a placer places by predicted costs
@@ -180,19 +170,16 @@ def of_entrants(
     models: dict[str, Any] = candidate | loaded
     predictors = {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}
     base, notes = next(iter(predictors.values()), None), [*notes]
-    by_costs = [] if base else [name for name in entrants if name in _BY_COSTS]
+    by_costs = [] if base else [name for name in entrants if name in PARTS]
     if by_costs:
-        reason = "predicted costs of steps, but AutoShard predicts compute only"
-        if not may_leave_out:
-            raise ValueError(
-                f"{', '.join(by_costs)} would use {reason}; name a version of another algorithm too, or leave them out"
-            )
-        notes.append(f"{' and '.join(by_costs)} were left out: they use {reason}")
-    if spec is None and not {*OF_TORCHREC}.isdisjoint(entrants):
+        raise ValueError(
+            f"{', '.join(by_costs)} would use predicted costs of steps, but AutoShard predicts compute only; name a version "
+            "of another algorithm too, or leave them out"
+        )
+    if spec is None and not {*RIVALS}.isdisjoint(entrants):
         notes.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
-    names = [name for name in entrants if name not in by_costs]
     return Contestants(
-        placers={name: models.get(name) or placer_called(name, base, spec, seed) for name in names},
+        placers={name: models.get(name) or placer_called(name, base, spec, seed) for name in entrants},
         predictors=predictors,
         versions=versions,
         candidate=next(iter(candidate), None),

@@ -25,11 +25,11 @@ import numpy as np
 
 from dreamshard.cost_model import StructuredCostNetwork
 from dreamshard.policy.mdp import PolicyNetwork
-from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingAlgorithm, TrainingConfig, with_algorithm
 from tests.benchmarks.gains import Costs
 from tests.benchmarks.measuring import Place, Row, law_state, relative, true_ms
+from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.benchmarks.pools import ALL_DIMS, TRAINED, Size, pool_of, repeated, tasks
 from tests.helpers.laws import LAWS, NOISE, UNSEEN
 

@@ -1,9 +1,8 @@
 """Every placer on unseen tables of the simulated testbed, with dim 16 and mixed dims, at three sizes.
 
 Every placer that learns has the same number of measurements, with 1 % noise, of tasks of its size; those trained at 50x4 are
-placed at 800x128 too, except `rnn`, which places only on as many devices as it was trained on. Placements are judged by
-exact costs. A row says how much a placer saves over the best rule of thumb, chosen on these very tasks, with its 95 %
-interval over tasks and seeds. Names that end in `_columns` may split tables by columns; all others keep them whole.
+placed at 800x128 too. Placements are judged by exact costs. A row says how much a placer saves over the best heuristic,
+chosen on these very tasks, with its 95 % interval over tasks and seeds. Names that end in `_columns` may split tables by columns; all others keep them whole.
 
 Half of Meta's 2021 tables are for training. A quarter of them, and all 2022 tables, are the test, to be looked at once. The
 last quarter is for choices; `--quick`, which takes about two minutes, places tasks of these.
@@ -26,8 +25,8 @@ from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, Split, drawn, po
 from tests.helpers.laws import SIMULATED, LawTestbed
 
 TRAINED, LARGE = (Size(200, 8), Size(50, 4)), Size(800, 128)
-AS_TRAINED = ("rnn", "neuroshard_columns", "torchrec_planner_columns")
-"""Placers of tasks of their training's size only: `rnn` has one output per device, the others take minutes at 800x128."""
+AS_TRAINED = ("neuroshard_columns", "torchrec_planner_columns")
+"""Placers of tasks of their training's size only: they take minutes at 800x128."""
 
 _TRAINING_SEED, _PLACED_SEED = 5, 200
 _PAPER_BYTES = 5 * 2**30  # memory of a device in the paper (its section 4.1)

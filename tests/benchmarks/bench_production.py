@@ -21,7 +21,6 @@ from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_n
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.rivals.hugectr import HugeCtrPlanner
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner, local_batch_size, module_of, parameter_constraints
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import violation
@@ -29,6 +28,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import sharding_options, tables_of
 from dreamshard.workloads import bundled_lists
 from dreamshard.workloads.table_list import check_records, fill_missing_columns
+from tests.benchmarks.hugectr import HugeCtrPlanner
 from tests.benchmarks.measuring import Row, row
 
 B200, DEVICES, PER_HOST, MEMORY_BYTES, SAMPLES = PRESETS["b200"], 96, 8, 138 * 10**9, 2560

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.rivals import OF_TORCHREC, rival
+from dreamshard.rivals import RIVALS, rival
 from dreamshard.search.baselines import GreedyPlacer, baselines
 from dreamshard.tasks import PlacementTask
 from dreamshard.traces.learning import PRIOR_DEVICES, learn
@@ -72,7 +72,7 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
     testbed = LawTestbed(law, 100 * cell.seed + number, NOISE)
     size = f"{len(task.tables)}x{task.num_devices}"
     best_ms = 1.0 if cell.law in _LAWS else annealed_ms(law, task, _MOVES)
-    current = rival(OF_TORCHREC[0], None, spec=PRESETS["v100"]).place(task)
+    current = rival(RIVALS[0], spec=PRESETS["v100"]).place(task)
     facts = {"law": cell.law, "prior": cell.prior, "seed": cell.seed, "size": size, "placer": f"{size}-{number}"}
     rules: Sequence[GreedyPlacer] = [each for each in baselines().values() if isinstance(each, GreedyPlacer)]
     least_ms = min(law.true_ms(task, each.place(task)) for each in rules)

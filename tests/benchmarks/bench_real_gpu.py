@@ -27,14 +27,14 @@ from torch import Tensor
 from dreamshard.cost_model.compiled import CURVE_POINTS, NUM_CURVES, PAPER, DeviceLaw, PaperLaw
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.placer import NoPlacementError
-from dreamshard.rivals.hugectr import HugeCtrPlanner
-from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.search.packing import packed
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.contest import DATA, QUICK, Contest, System, measured, results, summarised, tables
+from tests.benchmarks.hugectr import HugeCtrPlanner
 from tests.benchmarks.measuring import Row
+from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.benchmarks.pools import BATCH, Size, halves, meta_tables
 from tests.helpers.laws import LawTestbed
 from tests.helpers.neuroshard_law import DEVICES, DIMS, MOST_BYTES, NeuroShardLaw, neuroshard_folder, neuroshard_law

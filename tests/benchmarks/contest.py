@@ -19,11 +19,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dreamshard.cost_model import Normaliser
 from dreamshard.costs import ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival
+from dreamshard.rivals import installed_rivals, rival
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import RULES_OF_THUMB, baselines
 from dreamshard.search.packing import packed
@@ -36,7 +35,7 @@ from dreamshard.training.config import Algorithm
 from flows.reports.pages import markdown_table
 from flows.runtime.identity import source_revision
 from tests.benchmarks.gains import gain_over
-from tests.benchmarks.rnn import train_rnn
+from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.testbeds import RTX2080TI
 from tests.helpers.trained import learn, make_placer
 
@@ -75,23 +74,17 @@ class Contest(NamedTuple):
         """Every placer by name, trained when it is first called."""
         ours = cache(lambda: self.trained("dreamshard"))
 
-        def rnn() -> System:
-            began = time.process_time()
-            normaliser = Normaliser.fit(self.pool)
-            placer = train_rnn(normaliser, self.tasks, self.testbed.measure, self.seed, self.measurements)
-            return System(placer, time.process_time() - began, self.measurements)
-
         def on_ours(place: Callable[[Any], Placer]) -> Callable[[], System]:
             return lambda: ours()._replace(placer=place(ours().placer))
 
         found = {name: partial(System, rule) for name, rule in baselines(self.seed).items()}
         found["cost_greedy"] = on_ours(lambda placer: GreedyCostPlacer(placer.cost_network, placer.normaliser))
         found["dreamshard"] = on_ours(lambda placer: replace(placer, columns=False))
-        found |= {"dreamshard_columns": ours, "rnn": rnn}
+        found["dreamshard_columns"] = ours
         found |= {name: partial(self.trained, name) for name in ("paper", "autoshard")}
-        found |= {name: on_ours(partial(rival, name)) for name in ON_NETWORK}
-        planners = [name for name in OF_TORCHREC if name in installed_rivals()]
-        found |= {name: partial(System, rival(name, None, spec=RTX2080TI)) for name in planners}
+        for name, columns in (("neuroshard", False), ("neuroshard_columns", True)):
+            found[name] = on_ours(lambda p, c=columns, n=name: NeuroShardPlacer(p.cost_network, p.normaliser, c, n))
+        found |= {name: partial(System, rival(name, spec=RTX2080TI)) for name in installed_rivals()}
         return {name: cache(make) for name, make in found.items()}
 
 

@@ -10,7 +10,7 @@ from tests.helpers.versions import version_of
 
 TABLES = "name,rows,dim,pooling_factor\nusers,1000,64,1\nitems,1000,64,12\nwords,1000,64,12\n"
 SHAPE = ("--devices", "2", "--memory-gb", "1", "--placer")
-LEARNED = ("neuroshard", "neuroshard_columns", "cost_greedy", "dreamshard_policy")
+LEARNED = ("cost_greedy", "dreamshard_policy")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_torchrecs_planner_says_which_bandwidths_it_assumes(place_tables):
         assert (len(plan["tables"]), "assumes TorchRec's default bandwidths" in done.stderr) == (3, is_assumed)
 
 
-@pytest.mark.parametrize("placer", ["neuroshard_columns", "cost_greedy", "size_greedy", "champion"])
+@pytest.mark.parametrize("placer", ["cost_greedy", "size_greedy", "champion"])
 def test_a_damaged_champion_is_said_by_whoever_needs_it(place_tables, with_champion, placer):
     def damaged():
         raise ValueError("version 1 cannot be read")
@@ -56,7 +56,7 @@ def test_a_damaged_champion_is_said_by_whoever_needs_it(place_tables, with_champ
 
 
 @pytest.mark.parametrize("placer", LEARNED)
-def test_with_a_champion_rivals_place_by_its_predicted_costs(place_tables, with_champion, placer):
+def test_with_a_champion_placers_place_by_its_predicted_costs(place_tables, with_champion, placer):
     champion = make_placer(start_training(pool_of(8), TrainingConfig(), seed=0))
     with_champion(lambda: champion)
     done, plan = place_tables(TABLES, *SHAPE, placer)

@@ -18,8 +18,8 @@ WHOLE, COLUMNS = "torchrec_planner", "torchrec_planner_columns"
 NO_STORE = type("NoStore", (), {"settings": None})()
 
 
-def of_training(candidate, tasks=None, *, rivals: bool = False) -> Contestants:
-    return field_of.of_training(NO_STORE, candidate, None, tasks or tiny_tasks(), hardware("a100"), 0, rivals=rivals)
+def of_training(candidate, tasks=None) -> Contestants:
+    return field_of.of_training(NO_STORE, candidate, None, tasks or tiny_tasks(), hardware("a100"), 0)
 
 
 def test_torchrecs_planner_meets_every_candidate():
@@ -48,18 +48,17 @@ def autoshard_placer():
 def compared(monkeypatch, placer, *names: str) -> Contestants:
     """Version 1, whose placer is given, and others."""
     monkeypatch.setattr(registry, "load_placer", lambda *_: placer)
-    return field_of.of_entrants(NO_STORE, {"version 1": VERSION} | dict.fromkeys(names), None, 0, may_leave_out=False)
+    return field_of.of_entrants(NO_STORE, {"version 1": VERSION} | dict.fromkeys(names), None, 0)
 
 
-def test_rivals_without_predictions_meet_autoshard():
-    contestants = of_training(autoshard_placer(), rivals=True)
+def test_heuristics_meet_autoshard_without_predictions():
+    contestants = of_training(autoshard_placer())
     assert {"lookup_greedy", "autoshard"} <= contestants.placers.keys()
-    assert {"neuroshard", "neuroshard_columns", "cost_greedy"}.isdisjoint(contestants.placers)
-    assert contestants.notes[0].startswith("neuroshard and neuroshard_columns were left out")
+    assert "cost_greedy" not in contestants.placers
 
 
-@pytest.mark.parametrize("name", ["neuroshard_columns", "cost_greedy", "dreamshard_policy"])
-def test_a_rival_without_predicted_costs_is_refused(monkeypatch, name):
+@pytest.mark.parametrize("name", ["cost_greedy", "dreamshard_policy"])
+def test_a_placer_without_predicted_costs_is_refused(monkeypatch, name):
     with pytest.raises(ValueError):
         compared(monkeypatch, autoshard_placer(), name, "lookup_greedy")
 

@@ -8,13 +8,12 @@ from dreamshard.cost_model import Normaliser, StructuredCostNetwork
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import TableSharding
 from dreamshard.placer import NoPlacementError
-from dreamshard.rivals import rival
-from dreamshard.rivals.hugectr import HugeCtrPlanner
-from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
+from tests.benchmarks.hugectr import HugeCtrPlanner
+from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.tables import tables_of, task_of
-from tests.helpers.trained import learnt_placer
+from tests.helpers.trained import learnt
 
 PLENTY = 2**40
 # A vector costs as much as one lookup, between devices and between hosts
@@ -59,9 +58,10 @@ def test_a_table_without_room_is_split():
     assert len(wide[0].columns) == 2
 
 
-@pytest.mark.parametrize("name", ["hugectr", "neuroshard_columns"])
-def test_tables_are_packed_if_no_plan_fits(name):
-    placer = rival(name, learnt_placer())
+@pytest.mark.parametrize(
+    "placer", [HugeCtrPlanner(SPEC), NeuroShardPlacer(learnt().cost_network, learnt().normaliser)], ids=lambda p: p.name
+)
+def test_tables_are_packed_if_no_plan_fits(placer):
     packs = task_of([3, 3, 2, 2, 2], 2, 6)  # 3 + 3 | 2 + 2 + 2 alone, and dims that cannot be split
     assert not violation(packs, placer.place(packs))
     with pytest.raises(NoPlacementError):
