@@ -1,4 +1,4 @@
-"""Any versions, rules of thumb and published rivals against each other, on tasks held out for all of them."""
+"""Compare versions, heuristics and published placers, on tasks held out for all of them."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def compare_placers(
             contestants.of_entrants(store, names, spec, testbed.seed, may_leave_out=rivals),
             testbed,
             reference=next(iter(names)),
-            trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},
+            trainings={key for v in versions for key in heldout.trainings_behind(v.training, v.made_of)},
             unseen_tables=len(unseen),
         )
     return key

@@ -34,7 +34,7 @@ COMMANDS = {
         "stages:ingest": "Read tables and their lookups into the home, so that `train` can measure and learn.",
         "stages:profile": "Measure the placements of the next training iteration.",
         "stages:train": "Train the cost network and the policy: all iterations that are left.",
-        "stages:evaluate": "Compare the trained placer with every rule of thumb and the champion.",
+        "stages:evaluate": "Compare the trained placer with the heuristics and the champion.",
         "stages:register": "Register the trained placer, champion if it is better.",
     },
     "Servers and workers": {

@@ -48,7 +48,7 @@ def place(
     another number of devices or of devices per host, precision, optimizer or batch size.
 
     Args:
-        form: Of the plan; torchrec: JSON, of ways to shard that TorchRec's sharders run.
+        form: Format of the plan; torchrec: JSON, with only the sharding types that TorchRec's sharders run.
         out: File for the plan; stdout if omitted, and at a terminal a table of its devices.
         html: File for a page that shows the plan: devices, tables and moves.
         device_type: Of the ranks, for --format torchrec.
@@ -167,15 +167,15 @@ def _device(reason: DeviceReason) -> dict[str, Any]:
 
 
 def _table(reason: TableReason, now_ms: float) -> dict[str, Any]:
-    own, place, way = reason.sharding, reason.next_place, reason.next_way
+    now, place, other = reason.sharding, reason.next_place, reason.next_type
     return {
         "table": reason.table,
         "ms": reason.ms,
-        "sharded": own.sharding_type,
-        "cached": own.cached_share,
-        "where": own.where or "all",
+        "sharded": now.sharding_type,
+        "cached": now.cached_share,
+        "where": now.where or "all",
         "next best place": _alternative(place, now_ms) if place else reason.bound,
-        "next best way": f"{way.sharding.sharding_type} on {_alternative(way, now_ms)}" if way else reason.bound,
+        "next best type": f"{other.sharding.sharding_type} on {_alternative(other, now_ms)}" if other else reason.bound,
     }
 
 
@@ -200,13 +200,13 @@ def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False)
     batch = options.batch_size or DEFAULT_BATCH
     if as_json:
         setting = {"precision": precision, "optimizer": optimizer, "batch_size": batch}
-        terminal.print_json([each | setting for each in figures])
+        terminal.print_json([row | setting for row in figures])
         return
     title = f"Predicted training step, {options.tables}: {len(model)} tables, {precision}, {optimizer}, batch {batch:,}"
     terminal.print_table(list(map(_row, figures)), title=title)
-    for each in figures:
-        if each["infeasible"]:
-            terminal.say(f"{each['hardware']} x{each['num_devices']} does not fit: {each['infeasible']}")
+    for row in figures:
+        if row["infeasible"]:
+            terminal.say(f"{row['hardware']} x{row['num_devices']} does not fit: {row['infeasible']}")
 
 
 def parse_clusters(text: str) -> list[Cluster]:

@@ -45,8 +45,8 @@ def models(
     """
     settings = open_home(existing=True, reads_only=True)
     if version is not None:
-        found = registry.version_in_full(settings, version, model)
-        terminal.print_json(found) if as_json else _show_version(found)
+        details = registry.version_in_full(settings, version, model)
+        terminal.print_json(details) if as_json else _show_version(details)
         return
     rows = [entry for entry in registry.version_rows(settings) if model in ("", entry["model"])]
     if as_json:
@@ -105,9 +105,9 @@ def sql(
             answer.write_parquet(str(parquet), compression="zstd")
             terminal.note(f"wrote {parquet}")
         if csv is None and parquet is None:
-            found = [dict(zip(answer.columns, row, strict=True)) for row in answer.limit(rows + 1).fetchall()]
-            (terminal.print_json if as_json else terminal.print_table)(found[:rows])
-            if len(found) > rows:
+            records = [dict(zip(answer.columns, row, strict=True)) for row in answer.limit(rows + 1).fetchall()]
+            (terminal.print_json if as_json else terminal.print_table)(records[:rows])
+            if len(records) > rows:
                 terminal.note(f"more than {rows} rows; --rows prints more, and --csv FILE and --parquet FILE give all")
 
 

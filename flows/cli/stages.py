@@ -86,7 +86,7 @@ def train(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json:
 
 @command
 def evaluate(*, options: Annotated[EvaluateOptions, Fields] = EvaluateOptions(), as_json: Json = False) -> None:
-    """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
+    """Compare the trained placer with every heuristic and the champion on held-out tasks."""
     _stage(flows.evaluate.evaluate, options, as_json, "register")
 
 

@@ -187,7 +187,7 @@ class StageOptions(TaskFields, RunOptions):
 
 
 class EvaluateOptions(StageOptions):
-    """The newest placer against rules of thumb and the champion."""
+    """The newest placer against heuristics and the champion."""
 
     rivals: Rivals = False
     current: Current = None
@@ -201,12 +201,12 @@ class VersionsField(Options):
         kw_only=False,
         examples=[["champion", "challenger"], ["models:/dreamshard.ads.a100-x8@champion", "3"]],
     )
-    """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, rules of thumb, rivals;
+    """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, heuristics, rivals;
     the table shows what the first saves over each."""
 
 
 class CompareOptions(ModelField, VersionsField):
-    """Any versions, rules of thumb and published rivals against each other, in the setting of the first version."""
+    """Any versions, heuristics and published rivals against each other, in the setting of the first version."""
 
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the tasks and of noise."""
@@ -272,7 +272,7 @@ class PlanOptions(ModelField, DeviceFields, WaysFields, TablesField):
     """Hardware of the plan: a preset, e.g. h100, or a file (.yaml, .json)."""
     placer: str | None = None
     """champion, challenger, previous, a version (3, models:/NAME/3), the folder or address of a saved
-    placer, prior, cost_greedy, dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the
+    placer, prior, cost_greedy, dreamshard_policy, a heuristic, or a rival. Empty: the best for the
     hardware, or the champion."""
 
 

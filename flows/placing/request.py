@@ -125,7 +125,7 @@ def check(
     """
     spec = hardware_of(options.hardware) if options.hardware else None
     name = model_name(known_as(options.tables))
-    is_known = store.lake.newest_dataset(name) or any(each.model == name for each in registry.versions(store))
+    is_known = store.lake.newest_dataset(name) or any(version.model == name for version in registry.versions(store))
     of_model = options.model or (name if is_known else "")
     usual = {} if options.hardware else _sizes_of_version(store, options.placer or "champion", of_model)
     memory_bytes = _memory_bytes(options.memory_gb or usual.get("memory_gb"), spec, note)
@@ -205,13 +205,13 @@ def _check_host_memory(task: PlacementTask, placement: Placement, spec: Accelera
     if not shards.in_host.any():
         return
     by_host = shards.per_device(shards.host_bytes).split(placement.devices_per_host)
-    needed, room = max(int(each.sum()) for each in by_host), spec.host_memory_bytes if spec else None
-    unchecked = "" if room else "; host_memory in a hardware file has that checked (docs/hardware.md)"
+    needed, available = max(int(held.sum()) for held in by_host), spec.host_memory_bytes if spec else None
+    unchecked = "" if available else "; host_memory in a hardware file has that checked (docs/hardware.md)"
     note(f"cached tables need {gib(needed)} of memory on the fullest host{unchecked}")
-    if room is not None and needed > room:
+    if available is not None and needed > available:
         raise NoPlacementError(
-            f"cached tables need {gib(needed)} of a host's memory, but {spec and spec.name} has {gib(room)}; add hosts, or "
-            "leave --cache out"
+            f"cached tables need {gib(needed)} of a host's memory, but {spec and spec.name} has {gib(available)}; add "
+            "hosts, or leave --cache out"
         )
 
 
@@ -229,7 +229,7 @@ def _sizes_of_version(store: Store, name: str, model: str) -> dict[str, Any]:
 
 
 def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:
-    """Room for tables on each device: as given, otherwise most of the hardware's; constraints may say otherwise.
+    """Memory for tables on each device: as given, otherwise most of the hardware's; constraints may say otherwise.
 
     Raises:
         ValueError: neither is given.
@@ -241,7 +241,7 @@ def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: N
         return given
     if spec is None:
         raise ValueError(
-            "neither hardware nor memory is given, so the room for tables on each device is unknown; give one of them "
+            "neither hardware nor memory is given, so the memory for tables on each device is unknown; give one of them "
             "(--hardware, --memory-gb)"
         )
     memory_bytes = round(TABLES_SHARE * spec.memory_bytes)
@@ -257,8 +257,8 @@ def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int,
     if options.sharding:
         types = parse_sharding(options.sharding)
     else:
-        used = {each.sharding_type for each in plan.tables.values()} if plan else set()
-        types = tuple(each for each in SHARDING_TYPES if each in {*UNCONSTRAINED.usual_types, *used})
+        used = {table.sharding_type for table in plan.tables.values()} if plan else set()
+        types = tuple(kind for kind in SHARDING_TYPES if kind in {*UNCONSTRAINED.usual_types, *used})
     constraints = Constraints(sharding_types=types)
     if options.constraints:
         text = options.constraints.strip()

@@ -10,21 +10,21 @@ from flows.placing.request import Placed
 
 
 def prediction_sentence(plan: Plan) -> str:
-    """Who placed, what the plan costs, and how many tables are sharded in which way."""
+    """Who placed, what the plan costs, and how many tables have which sharding type."""
     overall_ms, tables = plan.predicted.overall_ms, plan.tables.values()
     cost = "no cost is predicted" if overall_ms is None else f"predicted {overall_ms:.3f} ms"
-    ways = Counter[str](each.sharding_type for each in tables)
-    ways.update("cached" for each in tables if each.cached_share is not None)
-    how = ", ".join(f"{count} {way}" for way, count in ways.most_common())
+    types = Counter[str](table.sharding_type for table in tables)
+    types.update("cached" for table in tables if table.cached_share is not None)
+    how = ", ".join(f"{count} {kind}" for kind, count in types.most_common())
     return f"{plan.placer}: {cost} for {len(tables)} tables on {plan.num_devices} devices: {how}"
 
 
 def unmeasured_sentence(plan: Plan) -> str:
-    """How many tables are sharded in ways that no training measures; empty if none is, or nothing is predicted."""
+    """How many tables have sharding types that no training measures; empty if none has, or nothing is predicted."""
     count = len(plan.not_measured)
     if plan.predicted.overall_ms is None or not count:
         return ""
-    return f"{count} tables are sharded in ways that no training measures: their costs are predicted, not measured"
+    return f"{count} tables have sharding types that no training measures: their costs are predicted, not measured"
 
 
 def moving_lines(placed: Placed) -> Iterator[str]:

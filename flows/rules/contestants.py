@@ -21,7 +21,7 @@ MOST_IN_COLUMNS = 150
 more devices hardly matter."""
 
 NAMES = (*baselines(), *PARTS, *RIVALS)
-"""Names of all placers that are not in the registry: rules of thumb, parts of a trained placer, published rivals."""
+"""Names of all placers that are not in the registry: heuristics, parts of a trained placer, published rivals."""
 
 Entrant = TrainedPlacer | Version | None
 """The candidate of a training, a registered version, or a placer that its name alone says."""
@@ -64,7 +64,7 @@ def placer_called(name: str, base: DreamShardPlacer | None, spec: AcceleratorSpe
         if base is None:
             raise ValueError(
                 f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
-                "a rule of thumb, which needs none"
+                "a heuristic, which needs none"
             )
         return part_of(name, base)
     return baselines(seed).get(name) or rival(name, base, spec=spec)
@@ -85,7 +85,7 @@ def of_training(
     *,
     rivals: bool,
 ) -> Contestants:
-    """Rules of thumb, greedy search on the cost network, TorchRec's planner, the candidate, and the champion in use.
+    """Heuristics, greedy search on the cost network, TorchRec's planner, the candidate, and the champion in use.
 
     TorchRec's planner takes part if torchrec is installed: of whole tables, and if the candidate may split tables also of
     columns. Planning columns takes seconds, so with large tasks they are left out, and a note says so.
@@ -119,7 +119,7 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool, model: str
     """Name each placer to compare, with its version if it is a registered one.
 
     Args:
-        names: versions, aliases, rules of thumb, parts of a placer (`search.PARTS`), published rivals; two names of one
+        names: versions, aliases, heuristics, parts of a placer (`search.PARTS`), published rivals; two names of one
             version count once.
         with_rivals: add all published rivals.
         model: that aliases and numbers alone are of; empty for the only one.
@@ -174,8 +174,8 @@ def of_entrants(
         ValueError: the files of a version cannot be read, torchrec is not installed, or a placer places by predicted costs
             of steps and no version predicts them.
     """
-    versions = {name: each for name, each in entrants.items() if isinstance(each, Version)}
-    candidate = {name: each for name, each in entrants.items() if each is not None and name not in versions}
+    versions = {name: entrant for name, entrant in entrants.items() if isinstance(entrant, Version)}
+    candidate = {name: entrant for name, entrant in entrants.items() if entrant is not None and name not in versions}
     loaded = {name: registry.load_placer(version.uri, store) for name, version in versions.items()}
     models: dict[str, Any] = candidate | loaded
     predictors = {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}

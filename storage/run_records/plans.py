@@ -52,7 +52,7 @@ def path(store: Store, model: str, name: int | str = "current") -> AnyPath:
 
 def numbers(store: Store, model: str) -> list[int]:
     """Numbers of all plans of a model, in order."""
-    names = (each.stem for each in list_files(store.plans / model, "*.json"))
+    names = (path.stem for path in list_files(store.plans / model, "*.json"))
     return sorted(int(name) for name in names if name.isdecimal())
 
 

@@ -53,7 +53,7 @@ class RnnPlacer(OrderedPlacer):
     seed: int
     name: str = "rnn"
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Packs tables if the sample does not fit."""
         device, *_, fits = sample(self.policy, self.normaliser, task, 1, torch.Generator().manual_seed(self.seed))
         return Placement.whole(device[0] if bool(fits) else packed(task), task.num_devices)

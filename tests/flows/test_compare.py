@@ -69,7 +69,7 @@ def said(home: Path, in_json):
 
 @pytest.fixture(scope="module")
 def compared(said) -> dict:
-    """The comparison of version 1, version 2 and a rule of thumb."""
+    """The comparison of version 1, version 2 and a heuristic."""
     return said("compare", "champion", "2", "dim_greedy")
 
 

@@ -117,7 +117,7 @@ def test_a_champion_removed_by_hand_returns_only_by_hand(team: Team):
     for _night in range(2):
         outcome = team.promote(second)
         assert outcome["alias"] == "challenger"
-        assert outcome["reason"].startswith("taken out of use by hand at 20")
+        assert outcome["reason"].startswith("replaced manually at 20")
         assert (
             f"`dreamshard promote {second}` uses it again; its figures: beats the champion: +33.3 %"
             in outcome["reason"]

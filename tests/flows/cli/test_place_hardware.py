@@ -46,7 +46,7 @@ def place(place_tables, monkeypatch):
 def test_a_plan_says_that_its_champion_is_provisional(place, placer):
     done, plan, notes = place(*TWO, "--placer", placer, provisional="+4.3 %")
     assert done.returncode == 0, done.sentence
-    said = "m version 1 is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
+    said = "m version 1 is provisional: not yet shown to be cheaper than a heuristic (+4.3 %)"
     assert (said in plan["warning"], notes.count(said)) == (True, 1)
 
 
