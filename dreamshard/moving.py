@@ -1,4 +1,4 @@
-"""From the plan in use to a new one: the steps between them, and the placement whose gain is worth its moves.
+"""From the current plan to a new one: the steps between them, and the placement whose gain is worth its moves.
 
 A part of a table that stays on its device moves nothing, however it is split there. A table that several devices hold
 copies of is read from one of them, or from none if the device that needs it has a copy.
@@ -34,16 +34,16 @@ _PRICES = (*(2.0**k for k in range(6, -7, -1)), 0.0, 1.0)  # of a byte moved, re
 
 @dataclass(frozen=True, kw_only=True)
 class InUse:
-    """The plan in use as a placement of today's tables, as far as it has them.
+    """The current plan as a placement of today's tables, as far as it has them.
 
     Attributes:
         task: of the tables that are there already, without constraints.
         placement: of these tables.
         shards: of these tables, by today's numbers.
         sharding_of: the same tables by today's numbers.
-        new: tables that the plan in use does not have.
+        new: tables that the current plan does not have.
         changed: tables that have other rows or columns in it, and are loaded again.
-        removed: tables that only the plan in use has.
+        removed: tables that only the current plan has.
     """
 
     task: PlacementTask
@@ -65,7 +65,7 @@ class InUse:
         planned = {t: plan.tables[name] for t, name in enumerate(names) if name in plan.tables}
         same = {t: table.sharding for t, table in planned.items() if (table.rows, table.dim) == (rows[t], dims[t])}
         if not same:
-            raise ValueError("the plan in use places none of these tables in their sizes; give the plan of this model")
+            raise ValueError("the current plan places none of these tables in their sizes; give the plan of this model")
         today = replace(
             task,
             num_devices=plan.num_devices,
@@ -139,7 +139,7 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
     after, names = Shards.of(task, placement), task.tables.names
     pairs = _overlaps(task, after, before)
     source, target = before.device[pairs.old], after.device[pairs.new]
-    # of copies, which every device of the plan in use has, one is read
+    # of copies, which every device of the current plan has, one is read
     moves = (source != target) & (~before.is_any("data_parallel")[pairs.old] | (source == target % before.num_devices))
     loads = ~torch.isin(after.table, before.table)
     moved = after.table[pairs.new], pairs.rows, pairs.columns, source, target, pairs.num_bytes
@@ -232,7 +232,7 @@ class Point:
 
     Attributes:
         overall_ms: predicted cost of a step.
-        moved_bytes: from the plan in use.
+        moved_bytes: from the current plan.
     """
 
     placement: Placement
@@ -242,11 +242,11 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Weighed:
-    """What to do about the plan in use.
+    """What to do about the current plan.
 
     Attributes:
         chosen: of the least cost, moves included.
-        kept: the plan in use, with new tables where the new placement has them; None if it cannot be kept.
+        kept: the current plan, with new tables where the new placement has them; None if it cannot be kept.
         why_not_kept: the reason; empty if it can be kept.
         moved_all: the new placement, its devices named so that little moves.
         curve: the cheapest placement for the bytes that it moves, from the fewest on; the cost falls from point to point.
@@ -262,7 +262,7 @@ class Weighed:
 def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Predictor, price: MovePrice) -> Weighed:
     """Weigh the milliseconds that `target` saves against the bytes that it moves.
 
-    Every table is sharded as in the plan in use or as in `target`, on any devices. The result is never worse than keeping
+    Every table is sharded as in the current plan or as in `target`, on any devices. The result is never worse than keeping
     everything or moving everything.
 
     Args:
@@ -308,7 +308,7 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
 
 
 def _for_others(current: InUse, target: Placement) -> str:
-    """How the devices of the plan in use differ from the new placement's; empty if they do not."""
+    """How the devices of the current plan differ from the new placement's; empty if they do not."""
     held = current.placement
     if held.num_devices != target.num_devices:
         return f"it is for {held.num_devices} devices"

@@ -167,7 +167,7 @@ def compare_costs(
 
 @dataclass(frozen=True)
 class CurrentPlan:
-    """A plan in use, as a placer of the model that it was made for."""
+    """A current plan, as a placer of the model that it was made for."""
 
     plan: Plan
     name: str = "current plan"
@@ -184,7 +184,7 @@ class CurrentPlan:
         planned = self.plan.tables.get(name)
         if planned is None or planned.dim < last:
             raise ValueError(
-                f"the current plan does not place columns {first} to {last} of table {name!r}; give the plan in use"
+                f"the current plan does not place columns {first} to {last} of table {name!r}; give the plan of this model"
             )
         if planned.dim == last - first or not planned.columns:
             return planned.sharding

@@ -107,7 +107,7 @@ def evaluate_placers(
 
 
 def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
-    """The plan in use, if one is named.
+    """The current plan, if one is named.
 
     Raises:
         ValueError: there is no such plan, it is not one of the training's model, or the training has no fixed model.
@@ -144,7 +144,7 @@ def measure_and_report(
         tasks: key of the task sets.
         reference: placer that gains are reported over; by default the best heuristic.
         training: of the candidate; None in a comparison.
-        current: the plan in use of a fixed model, measured too.
+        current: the current plan of a fixed model, measured too.
         trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
         caveat: reason to doubt the comparison.
         others: fields of the report.
@@ -152,7 +152,7 @@ def measure_and_report(
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung.
-        ValueError: the plan in use is not one of these tasks' model.
+        ValueError: the current plan is not one of these tasks' model.
     """
     lake, dataset, placers, candidate = store.lake, testbed.dataset, contestants.placers, contestants.candidate
     drawn = [  # a version of another batch size predicts for this one
@@ -175,7 +175,7 @@ def measure_and_report(
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
     if not now.is_steady or (level is not None and abs(level - 1) > UNSTEADY):
         words = steadiness_words(now, level)
-        notes.append(f"the machine was not steady, so differences of a few per cent prove little: {words}")
+        notes.append(f"the machine was not steady, so ignore differences of a few per cent: {words}")
     measured = {(row.placer, row.task.name) for row in rows}
     if absent := {name for name in placers for task in drawn if (name, task.name) not in measured}:
         notes.append(f"{', '.join(sorted(absent))} could not fit every task and were left out")

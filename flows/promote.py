@@ -80,7 +80,7 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     gain, cheaper = report.gain(report.candidate, IN_USE), ""
     if gain is not None and not gain.is_positive:
         cheaper = (
-            f"the plan in use is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
+            f"the current plan is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
             "`dreamshard place --current` weighs moving from it"
         )
     note = "; ".join(filter(None, (elsewhere, cheaper)))

@@ -1,6 +1,6 @@
 """Removes old files that nothing kept refers to; a file goes before those that it refers to.
 
-Versions go if their registered model has newer ones enough, they have no alias, no tag `pinned` and no plan in use, and
+Versions go if their registered model has newer ones enough, they have no alias, no tag `pinned` and no current plan, and
 nothing was decided on them lately. Kept regardless of age: whatever the tags of a kept version refer to
 (`registry.REFERENCES`), and whatever a kept training or report refers to in turn. A training or evaluation is removed
 completely or not at all, and stays while any file of it is young, so a running one is never touched. Lookups stay while

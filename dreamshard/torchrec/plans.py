@@ -151,7 +151,7 @@ def load_plan(
     Call it after `init_process_group`. Without a process group, the plan's own ranks and hosts are assumed.
 
     Args:
-        path: of a file by `dreamshard place --format torchrec`, or of a model's plan in use, such as
+        path: of a file by `dreamshard place --format torchrec`, or of a model's current plan, such as
             `s3://bucket/plans/ads/current.json`.
         model: as it is given to `DistributedModelParallel`; may be on the `meta` device.
         sharders: as they are given to `DistributedModelParallel`; by default TorchRec's own.
@@ -257,7 +257,7 @@ def current_plan(
     >>> ds.current_plan(sharding_plan).tables == plan.tables
     True
     """
-    with reading(name, "is no TorchRec plan", "give the plan in use"):
+    with reading(name, "is no TorchRec plan", "give the current plan"):
         modules = source.plan if isinstance(source, ShardingPlan) else json.loads(source)
         modules = modules.get("plan", modules)
         parameters = [

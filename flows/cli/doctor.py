@@ -35,7 +35,7 @@ _ROWS, _BATCH = 100_000, 2048
 
 @command
 def doctor(*, as_json: Json = False) -> None:
-    """Check devices, the fbgemm build, servers, home and store, and say what is missing; `pip check` compares versions.
+    """Check devices, the fbgemm build, servers, home and store, and list what is missing; `pip check` compares versions.
 
     Measures one placement for ten seconds to see how steady the machine is.
     """
@@ -93,7 +93,7 @@ def _machine() -> Check:
         return "machine", "missing", f"nothing can be measured: {error}", "see docs/gpus.md"
     repeats = len(samples) // _ROUNDS
     steadiness = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
-    advice = "" if steadiness.is_steady else "gains of a few per cent prove little here while others use the machine"
+    advice = "" if steadiness.is_steady else "gains of a few per cent mean little while others use this machine"
     return (
         "machine",
         "ok" if steadiness.is_steady else "low",
@@ -121,7 +121,7 @@ def _server(what: str, variable: str, usual: str) -> Check:
 
 def _home(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
-    advice = "less than 2 GiB left on this disk: free some, or use --home elsewhere" if free < 2 * 2**30 else ""
+    advice = "less than 2 GiB left on this disk: free some, or put --home elsewhere" if free < 2 * 2**30 else ""
     return "home", "low" if advice else "ok", f"{folder}, {gib(free)} free", advice
 
 

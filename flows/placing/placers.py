@@ -79,7 +79,7 @@ def choose(
         if spec is None and origin is not None:
             spec = preset_of(origin.hardware)
         if name in OF_TORCHREC and spec is None:
-            note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
+            note(f"{name} assumes TorchRec's default bandwidths; give --hardware to use the devices'")
         placer = placer_called(name, learned, spec)
         if best is None:
             return Choice(placer, name)
@@ -87,9 +87,7 @@ def choose(
         return replace(best, placer=placer, name=name, why=why, predicted_by=best.name)
     if name == PRIOR:
         if spec is None:
-            raise ValueError(
-                "the prior placer places by the figures of some hardware; add for example --hardware h100, or a file"
-            )
+            raise ValueError("placer prior needs hardware figures; give --hardware, for example h100, or a file")
         return _prior(spec)
     if name is not None and ("/" in name or Path(name).is_dir()) and not names_version(name):
         saved = load_placer(name)
@@ -116,9 +114,8 @@ def _for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec, call
         return replace(_version(store, version.uri), why=why)
     return _prior(
         spec,
-        f"no version was trained on {called}, so the prior placer places, by published figures alone; to learn from "
-        f"measurements, train with `dreamshard run --source TABLES --devices {task.num_devices}` on the machine (minutes), "
-        f"or with `--testbed simulated:{called}` without it",
+        f"no version was trained on {called}, so the prior placer uses published figures; to learn, run `dreamshard run "
+        f"--source TABLES --devices {task.num_devices}` on that machine, or add --testbed simulated:{called} on this one",
     )
 
 

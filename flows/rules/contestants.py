@@ -63,8 +63,7 @@ def placer_called(name: str, base: DreamShardPlacer | None, spec: AcceleratorSpe
     if name in PARTS:
         if base is None:
             raise ValueError(
-                f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
-                "a heuristic, which needs none"
+                f"{name} needs a trained cost network, but there is none; train one with `dreamshard run`, or give a heuristic"
             )
         return part_of(name, base)
     return baselines(seed).get(name) or rival(name, base, spec=spec)
@@ -106,7 +105,7 @@ def of_training(
         elif may_split:
             notes.append(
                 f"{columns} was left out: a task has {most} tables, and with more than {MOST_IN_COLUMNS} TorchRec's planner "
-                "takes more than about 10 seconds to plan columns; to measure it all the same, name it in "
+                "takes more than about 10 seconds to plan columns; to measure it anyway, give it to "
                 "`dreamshard compare`"
             )
     entrants: dict[str, Entrant] = {**dict.fromkeys(names), candidate.name: candidate}
@@ -143,8 +142,8 @@ def resolve(store: Store, names: Sequence[str], *, with_rivals: bool, model: str
             )
     if not any(resolved.values()):
         raise ValueError(
-            "no version is among the placers to compare, but the cost network of a version has to predict the costs of "
-            "the others; name at least one version, e.g. champion (`dreamshard models` lists them)"
+            "none of the placers is a version, but a version's cost network has to predict the others' costs; add one, e.g. "
+            "champion (`dreamshard models` lists them)"
         )
     if len(resolved) < 2:
         raise ValueError(

@@ -53,11 +53,11 @@ class Gain:
         saved = "" if gain.mean_gain is None else " of the measured cost saved"
         parts = [f"{gain_text(gain)}{saved}, against {self.over}"]
         if gain.more_tasks is None:
-            parts.append("only other tables would show it")
+            parts.append("only other tables could make it significant")
         elif gain.more_tasks:
-            parts.append(f"about {gain.more_tasks} more tasks would show it")
+            parts.append(f"about {gain.more_tasks} more tasks would make it significant")
         elif gain.is_significant() and not self.is_shown:
-            parts.append(f"attempt {self.attempt} needs an interval of {1 - 2 * self.false_alarms:.2%}")
+            parts.append(f"attempt {self.attempt} needs a {1 - 2 * self.false_alarms:.2%} interval above zero")
         return "; ".join(parts)
 
 
@@ -177,8 +177,7 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
         return f"replaced manually at {version.tags[REPLACED]}; {command} uses it again"
     if in_use is not None and prediction_error is not None and prediction_error > HIGHEST_ERROR:
         return (
-            f"its predictions are {prediction_error:.0%} off on held-out placements, above the {HIGHEST_ERROR:.0%} at which "
-            "placements of other tables can be trusted: measure more placements (--recipe, or more iterations), or look at "
-            f"its report; {command} promotes it anyway"
+            f"its predictions of held-out placements are {prediction_error:.0%} off, above the limit of {HIGHEST_ERROR:.0%}: "
+            f"measure more (--iterations, or another --recipe), or read its report; {command} promotes it anyway"
         )
     return ""

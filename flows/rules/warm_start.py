@@ -70,7 +70,7 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
     trainings = (*(warm.trainings if warm else ()), base.training)
     warm = Warm(version=base.uri, training=base.training, iteration=base.iteration, trainings=trainings)
     other = (
-        "" if same else f", of another model on the same hardware, with its {len(trainings)} trainings' cost samples"
+        "" if same else f", of another model on the same hardware, with cost samples of its {len(trainings)} trainings"
     )
     return Start(warm=warm, split_of=split_of, why=f"from {base}{other}")
 
@@ -81,7 +81,7 @@ def _check_name(known: Sequence[Version], training: Training) -> None:
     is_given = training.recipe.model and training.source != recipe(training.recipe.name).workload.source
     if others and not is_given and training.source not in map(known_as, others):
         raise ValueError(
-            f"model {training.model} has tables of {min(others)}; give --source and --model {training.model} if "
+            f"model {training.model} already has the tables of {min(others)}; give --source and --model {training.model} if "
             f"{training.source} replaces them, otherwise another name"
         )
 

@@ -1,7 +1,7 @@
 """The plans of a model: numbered files, one of which is in use, for a trainer to read.
 
 <store>/plans/<model>/<number>.json  a plan, written once; its page of HTML is beside it
-<store>/plans/<model>/current.json   a copy of the plan in use
+<store>/plans/<model>/current.json   a copy of the current plan
 """
 
 from datetime import datetime
@@ -57,7 +57,7 @@ def numbers(store: Store, model: str) -> list[int]:
 
 
 def current(store: Store, model: str) -> ModelPlan | None:
-    """The plan in use; None before the first."""
+    """The current plan; None before the first."""
     file = path(store, model)
     return ModelPlan.model_validate_json(file.read_bytes()) if file.exists() else None
 

@@ -55,7 +55,7 @@ def test_a_champion_of_cpu_ranks_does_not_price_64_a100s(place):
     assert done.returncode == 0, done.sentence
     assert (plan["placer"], plan["differs_in"], plan["warning"]) == ("prior", [], "")
     assert (plan["costs_of"]["hardware"], plan["costs_of"]["num_devices"]) == ("simulated a100", 64)
-    assert "no version was trained on a100, so the prior placer places" in notes
+    assert "no version was trained on a100, so the prior placer uses" in notes
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_hardware_of_ones_own_is_a_file(place, tmp_path):
     done, plan, notes = place("--devices", "2", "--hardware", str(mine))
     assert done.returncode == 0, done.sentence
     assert plan["costs_of"]["hardware"].startswith("simulated mine-")
-    assert "87.5% of what mine-" in notes
+    assert "87.5% of mine-" in notes
     mine.write_text("base: a100\nmemory: 40\n")
     assert "memory: '40'" in place("--devices", "2", "--hardware", str(mine))[0].sentence
 
