@@ -63,7 +63,8 @@ def placer_called(name: str, base: DreamShardPlacer | None, spec: AcceleratorSpe
     if name in PARTS:
         if base is None:
             raise ValueError(
-                f"{name} needs a trained cost network, but there is none; train one with `dreamshard run`, or give a heuristic"
+                f"{name} needs a trained cost network, but there is none; train one with `dreamshard run`, or give "
+                "a heuristic"
             )
         return part_of(name, base)
     return baselines(seed).get(name) or rival(name, base, spec=spec)
