@@ -133,6 +133,7 @@ def _features(batch: Any, where: str) -> dict[str, Any]:
             problem = f"{shown(repeated)} in two KeyedJaggedTensors" if repeated else "samples taken out"
             raise ValueError(f"{where} has {problem}; yield every feature once, for all samples")
         features |= keyed.to_dict()
+    if not features:
         raise ValueError(
             f"{where} is a {type(batch).__name__} without a KeyedJaggedTensor, so it says nothing of lookups; yield "
             "KeyedJaggedTensors, or batches with a `sparse_features`"

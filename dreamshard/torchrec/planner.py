@@ -235,7 +235,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 max(free),
                 batch_size=self.batch_size * self.topology.world_size,
                 devices_per_host=self.topology.intra_group_size,
-                limits=limits,
+                constraints=limits,
                 activations=self._activations(model, sharders),
             )
         except ValueError as error:

@@ -91,7 +91,7 @@ def sql(
 
     Args:
         query: SQL over the views versions, tables, table_costs, tasks, cost_samples, rounds, device_costs, placements,
-            evaluations, evaluated_devices and exchange_samples; `describe VIEW` lists the columns of a view.
+            evaluations, evaluated_devices, exchange_samples; `describe VIEW` lists the columns of a view.
         csv: CSV file to write instead of printing.
         parquet: Parquet file to write instead of printing.
         rows: Maximum number of rows to print, also with --json; --csv and --parquet write all.

@@ -121,7 +121,7 @@ class DeviceFields(Options):
     devices_per_host: int | None = Field(default=None, ge=1)
     """Devices per host; by default the hardware's."""
     memory_gb: float | None = Field(default=None, gt=0, le=1e5)
-    """GiB per device for tables and the reserve."""
+    """GiB per device for tables, before the reserve is subtracted."""
     reserve_gb: float | None = Field(default=None, ge=0)
     """GiB per device reserved for dense parameters and activations."""
 

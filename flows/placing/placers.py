@@ -87,7 +87,7 @@ def choose(
         return replace(best, placer=placer, name=name, why=why, predicted_by=best.name)
     if name == PRIOR:
         if spec is None:
-            raise ValueError("placer prior needs hardware figures; give --hardware, for example h100, or a file")
+            raise ValueError("placer prior needs hardware figures; give for example --hardware h100, or a file")
         return _prior(spec)
     if name is not None and ("/" in name or Path(name).is_dir()) and not names_version(name):
         saved = load_placer(name)

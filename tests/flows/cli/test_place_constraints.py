@@ -56,7 +56,7 @@ def test_what_cannot_be_is_refused_with_the_reason(place, monkeypatch, text, opt
     first = TableSharding("table_wise", where=(0,))
     wrong = Placement((first,) * 6, 4, 4)
     if options == PRIOR:
-        monkeypatch.setattr(RooflinePlacer, "found", lambda *_: wrong)
+        monkeypatch.setattr(RooflinePlacer, "place_ordered", lambda *_: wrong)
     done, plan, _ = place(text, *options)
     assert (done.returncode, plan, said in done.sentence) == (1, {}, True), done.sentence
 

@@ -101,9 +101,9 @@ def test_hardware_of_ones_own_is_a_file(place, tmp_path):
     assert "memory: '40'" in place("--devices", "2", "--hardware", str(mine))[0].sentence
 
 
-def test_a_rule_of_thumb_is_priced_on_the_hardware_asked_for(place):
+def test_a_heuristic_is_priced_on_the_named_hardware(place):
     a100 = ("--devices", "2", "--hardware", "a100", "--placer")
-    rule, prior = (place(*a100, name)[1] for name in ("lookup_greedy", "prior"))
-    assert (rule["placer"], rule["costs_of"]) == ("lookup_greedy", prior["costs_of"])
-    assert prior["predicted"]["overall_ms"] <= rule["predicted"]["overall_ms"]
+    heuristic, prior = (place(*a100, name)[1] for name in ("lookup_greedy", "prior"))
+    assert (heuristic["placer"], heuristic["costs_of"]) == ("lookup_greedy", prior["costs_of"])
+    assert prior["predicted"]["overall_ms"] <= heuristic["predicted"]["overall_ms"]
     assert "--hardware h100" in place(*TWO, "--placer", "prior")[0].sentence, "it has no figures without hardware"
