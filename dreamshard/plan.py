@@ -193,6 +193,5 @@ class CurrentPlan:
             for (start, end), place in zip(planned.columns, planned.where, strict=True)
             if start < last and first < end
         ]
-        return replace(
-            planned.sharding, columns=tuple(part for part, _ in held), where=tuple(place for _, place in held)
-        )
+        columns, where = zip(*held, strict=True)
+        return replace(planned.sharding, columns=columns, where=where)

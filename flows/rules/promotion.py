@@ -177,7 +177,7 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
         return f"replaced manually at {version.tags[REPLACED]}; {command} uses it again"
     if in_use is not None and prediction_error is not None and prediction_error > HIGHEST_ERROR:
         return (
-            f"its predictions of held-out placements are {prediction_error:.0%} off, above the limit of {HIGHEST_ERROR:.0%}: "
+            f"its predictions are {prediction_error:.0%} off on held-out placements, above the limit of {HIGHEST_ERROR:.0%}: "
             f"measure more (--iterations, or another --recipe), or read its report; {command} promotes it anyway"
         )
     return ""

@@ -72,9 +72,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     least = figures[figures.placer == "annealing"].set_index("size").costs
     for each in figures.itertuples():
         ratio = each.costs.mean() / least[each.size].mean()
-        text = (
-            f"{each.size}: {each.placer} saves {each.gain} over {each.best_heuristic}, {ratio:.3f} of annealing's cost"
-        )
+        text = f"{each.size}: {each.placer} saves {each.gain} over {each.best}, {ratio:.3f} of annealing's cost"
         text += f"; measured {each.measurements:.0f} placements, {each.exchanges:.0f} all-to-alls; of "
         text += f"{each.costs.shape[1]} tasks per seed {each.packed:.1f} packed, {each.outside:.1f} outside"
         yield {"name": text, "value": 100 * each.gain.mean, "unit": "%"}

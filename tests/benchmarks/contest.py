@@ -161,8 +161,7 @@ def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False
         }
         best = min(HEURISTICS, key=lambda heuristic: float(costs[heuristic].mean()))
         for name, each in own.groupby("placer", sort=False):
-            line = {"placer": name, "best_heuristic": best, "costs": costs[name]}
-            line = dict(zip(keys, setting, strict=True)) | line
+            line = dict(zip(keys, setting, strict=True)) | {"placer": name, "best": best, "costs": costs[name]}
             line |= {"gain": gain_over(costs[name], costs[best], nested=nested), "place_ms": each.place_ms.median()}
             lines.append(line | each[["learning_s", "measurements", "exchanges", "packed", "outside"]].mean().to_dict())
     return pd.DataFrame(sorted(lines, key=lambda line: int(line["size"].split("x")[0])))
