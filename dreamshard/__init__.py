@@ -1,6 +1,6 @@
 """dreamshard: learn what embedding tables cost, and place them on devices; `import dreamshard as ds` gives all that it takes.
 
-`docs/all-of-dreamshard.md` shows it in one go, `docs/architecture.md` lists the rooms.
+`docs/all-of-dreamshard.md` shows it in one go, `docs/architecture.md` lists the modules.
 
 Letters of dimensions, in every signature: B batch (placements or episodes), T tables, D devices, F features, L latent,
 N lookups or shards, P distinct tables of a data set, S samples or starts.
@@ -55,18 +55,18 @@ __all__ = [
     "train",
 ]
 
-_ROOMS = {
+_MODULES = {
     "planning": ("compare_plans", "explain", "load_placer", "place", "read_tables"),
     "testbeds": ("Testbed", "open_testbed"),
     "torchrec": ("current_plan", "load_plan", "profiled_steps", "record", "tables_of"),
     "torchrec.planner": ("DreamShardPlanner",),
     "training": ("TrainingConfig", "save_placer", "train"),
 }
-"""Names whose rooms compile, or need TorchRec: imported when they are first used."""
+"""Names of modules that compile or need TorchRec: imported when they are first used."""
 
 
 def __getattr__(name: str) -> Any:
-    for room, names in _ROOMS.items():
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"dreamshard.{room}"), name)
+            return getattr(import_module(f"dreamshard.{module}"), name)
     raise AttributeError(f"module 'dreamshard' has no attribute {name!r}")

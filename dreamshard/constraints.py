@@ -30,7 +30,7 @@ class Constraints:
     """Constraints on a placement. Tables are named as in the task; a constraint holds for all of a table's shards.
 
     Attributes:
-        sharding_types: ways to shard that tables may take; None for whole tables and columns, in TorchRec's place for all.
+        sharding_types: those that tables may take; None for whole tables and columns, in TorchRec's place for all.
         sharding_types_of: the same for single tables, instead.
         caching: whether tables may be in host memory with a cache on the device if device memory is too small; None for no,
             in TorchRec's place for yes.
@@ -40,9 +40,9 @@ class Constraints:
         pinned: the devices that may hold a table; a table pinned to one device is whole there.
         together: groups of tables, each whole, that share a device.
         apart: groups of tables; no two of a group share a device.
-        memory_bytes_of: room for tables on single devices, instead of the task's. A device of 0 bytes holds no table, so
+        memory_bytes_of: memory for tables on single devices, instead of the task's. A device of 0 bytes holds no table, so
             data-parallel and row-wise are out.
-        reserve_bytes: of each device's room, kept free for dense parameters and activations.
+        reserve_bytes: memory per device kept free for dense parameters and activations.
 
     >>> bounded = ds.Constraints(pinned={"user": (0,)}, apart=(frozenset({"user", "item"}),))
     >>> ds.place(replace(task, constraints=bounded), "a100").tables["item"].where
@@ -65,19 +65,19 @@ class Constraints:
         return bool(self.cached_share_of.get(table, self.caching))
 
     def sharding_types_for(self, table: str) -> tuple[ShardingType, ...]:
-        """Ways to shard that a table may take."""
+        """Sharding types that a table may take."""
         return self.sharding_types_of.get(table, self.usual_types)
 
     @property
     def usual_types(self) -> tuple[ShardingType, ...]:
-        """Ways to shard of tables that `sharding_types_of` does not name."""
+        """Sharding types of tables that `sharding_types_of` does not name."""
         return ON_ONE_DEVICE if self.sharding_types is None else self.sharding_types
 
     def renumbered(self, number: Sequence[int]) -> "Constraints":
         """The same with device `d` called `number[d]`."""
         pinned = {table: tuple(sorted(number[d] for d in devices)) for table, devices in self.pinned.items()}
-        rooms = {number[device]: room for device, room in self.memory_bytes_of.items()}
-        return replace(self, pinned=pinned, memory_bytes_of=rooms)
+        memory = {number[device]: size for device, size in self.memory_bytes_of.items()}
+        return replace(self, pinned=pinned, memory_bytes_of=memory)
 
     def tables_named(self) -> frozenset[str]:
         """Every table that a constraint names."""
@@ -86,19 +86,19 @@ class Constraints:
 
     @property
     def all_sharding_types(self) -> frozenset[ShardingType]:
-        """Ways to shard that any table may take."""
+        """Sharding types that any table may take."""
         return frozenset(self.usual_types).union(*self.sharding_types_of.values())
 
     @property
     def places_freely(self) -> bool:
-        """Whether tables may go to any device that has room, and all devices have the same."""
+        """Whether tables may go to any device that has memory, and all devices have the same."""
         return not any((self.pinned, self.together, self.apart, self.memory_bytes_of, self.reserve_bytes))
 
-    def contradictions(self, tables: Iterable[str], room: Sequence[int]) -> Iterator[str]:
-        """Why no placement meets the constraints on places, a sentence each; `room` is `[D]` bytes for tables."""
-        usable = {device for device, size in enumerate(room) if size > 0}
+    def contradictions(self, tables: Iterable[str], capacity: Sequence[int]) -> Iterator[str]:
+        """Why no placement meets the constraints on places, a sentence each; `capacity` is `[D]` bytes for tables."""
+        usable = {device for device, size in enumerate(capacity) if size > 0}
         if not usable:
-            yield f"none of the {len(room)} devices has room for tables"
+            yield f"none of the {len(capacity)} devices has memory for tables"
         allowed = {name: usable.intersection(self.pinned.get(name, usable)) for name in tables}
         for table, devices in self.pinned.items():
             if not allowed.get(table, usable):
@@ -121,17 +121,17 @@ class Constraints:
 
 
 UNCONSTRAINED = Constraints()
-"""Whole tables and column shards, on any device that has room."""
+"""Whole tables and column shards, on any device with enough memory."""
 
 ANY_SHARDING = Constraints(sharding_types=SHARDING_TYPES)
-"""Every way to shard, in device memory."""
+"""Every sharding type, in device memory."""
 
 _ADVICE = "correct it"
 _DEFAULT = "default"  # in `sharding_types`: of tables that are not named
 
 
 def parse_sharding(text: str) -> tuple[ShardingType, ...]:
-    """Ways to shard, as one types them: `auto` (every way), `columns`, `whole`, or a list such as `row_wise,table_wise`."""
+    """Sharding types as typed: `auto` (all of them), `columns`, `whole`, or a list such as `row_wise,table_wise`."""
     short: Mapping[str, tuple[ShardingType, ...]] = {
         "auto": SHARDING_TYPES,
         "columns": ("table_wise", "column_wise"),
@@ -139,9 +139,9 @@ def parse_sharding(text: str) -> tuple[ShardingType, ...]:
     }
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or set(names) - {*short, *SHARDING_TYPES}:
-        raise ValueError(f"{brief(text)} is no way to shard; list some of {', '.join((*short, *SHARDING_TYPES))}")
-    chosen = {each for name in names for each in short.get(name, (name,))}
-    return tuple(each for each in SHARDING_TYPES if each in chosen)
+        raise ValueError(f"{brief(text)} is no sharding type; list some of {', '.join((*short, *SHARDING_TYPES))}")
+    chosen = {kind for name in names for kind in short.get(name, (name,))}
+    return tuple(kind for kind in SHARDING_TYPES if kind in chosen)
 
 
 def _listed(value: Any) -> Any:
@@ -154,7 +154,7 @@ _Gib = Annotated[float, Field(ge=0, le=MOST_MEMORY_GB)]
 _Ways = Annotated[
     tuple[ShardingType, ...], BeforeValidator(lambda value: parse_sharding(",".join(map(str, _listed(value)))))
 ]
-_Rooms = BeforeValidator(lambda value: dict(enumerate(value)) if isinstance(value, list) else value)
+_ByDevice = BeforeValidator(lambda value: dict(enumerate(value)) if isinstance(value, list) else value)
 _OfTables = BeforeValidator(lambda value: value if isinstance(value, dict) else {_DEFAULT: value})
 
 
@@ -166,8 +166,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml is untyped here
         keys = [key.value for key, _ in node.value]
         if repeated := next((key for key in keys if keys.count(key) > 1), None):
             raise InputError(f"the constraints give {brief(repeated)} twice; join them under one key")
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 class _File(BaseModel):
@@ -180,7 +180,7 @@ class _File(BaseModel):
     exclude_devices: _Devices = set()
     together: _Groups = ()
     apart: _Groups = ()
-    memory_gb: Annotated[dict[int, _Gib], _Rooms] = {}
+    memory_gb: Annotated[dict[int, _Gib], _ByDevice] = {}
     reserve_gb: _Gib = 0
     sharding_types: Annotated[dict[str, _Ways], _OfTables] = {}
     narrowest_columns: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = {}
@@ -198,7 +198,7 @@ def parse_constraints(
     Args:
         source: a path, or the text.
         tables: names that the constraints may use.
-        sharding_types: ways to shard if the source names no default.
+        sharding_types: those that tables may take if the source names no default.
 
     Raises:
         ValueError: there is no such file, or it is wrong or names a table or a device that does not exist.

@@ -18,7 +18,7 @@ from dreamshard.cost_model import mean_relative_error
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.search.baselines import RULES_OF_THUMB
+from dreamshard.search.baselines import HEURISTICS
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import RoundLimits, least, measure_in_rounds
@@ -42,8 +42,8 @@ class EvaluationRow:
     """One placer on one task.
 
     Attributes:
-        task: whatever its constraints, with every way to shard.
-        placement: None if the placer found no room for the task, which counts as a placement that did not fit.
+        task: whatever its constraints, with every sharding type.
+        placement: None if the placer could not fit the task, which counts as a placement that did not fit.
         overall_ms: slowest device's sum in the least disturbed round; infinite if a shard did not fit.
         predicted_ms: by the candidate's cost network; NaN if nothing predicts it.
         place_ms: time to find the placement.
@@ -158,7 +158,7 @@ def evaluate(
 
     The placements of a task are measured next to each other, in rounds, each in a new random order, so that neither a drift
     of the machine's speed nor a burst favours a placer. Placers that agree on a placement share its measurement. A placement
-    may shard tables in any way that the testbed measures, as a plan in use may, though constraints keep searches from it.
+    may use any sharding type that the testbed measures, as a current plan may, though constraints keep searches from it.
 
     Args:
         measure: measures a task and placement in a round of this number, from 0; its keyword `reference` counts measurements
@@ -166,18 +166,18 @@ def evaluate(
         predict: costs of a placement by a placer, which is named first; None if nothing predicts them.
         limits: of the rounds.
         seed: of the order of measuring.
-        optional: placers that are left out if they find no room for a task; another placer fails on this task.
+        optional: placers that are left out if they cannot fit a task; another placer fails on this task.
         reference: measured every so often, to show how steady the machine is.
 
     Raises:
-        NoPlacementError: no placer finds room for a task; before anything is measured.
+        NoPlacementError: no placer can fit a task; before anything is measured.
         ValueError: a placer returned an illegal placement; before anything is measured.
     """
     placed = _place(placers, tasks, optional)
     generator = torch.Generator().manual_seed(seed)
     measured: dict[tuple[str, Placement], list[CostSample]] = {}
     for number, task in enumerate(tasks):
-        distinct = dict.fromkeys(placement for _, own, placement, _ in placed if own is task and placement)
+        distinct = dict.fromkeys(placement for _, of, placement, _ in placed if of is task and placement)
         any_type = _with_all_types(task)
         group = [partial(measure, any_type, placement, reference=0) for placement in distinct]
         if reference is not None and number % REFERENCE_EVERY == 0:
@@ -205,7 +205,7 @@ def evaluate(
 def _place(
     placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], optional: Collection[str]
 ) -> list[tuple[str, PlacementTask, Placement | None, float]]:
-    """Placers, tasks, their placements, or None if a placer found no room, and the milliseconds that this took."""
+    """Placers, tasks, their placements, or None if it does not fit, and the milliseconds that this took."""
     placed, left_out = [], set()
     for task in tasks:
         refusals: list[NoPlacementError] = []
@@ -221,7 +221,7 @@ def _place(
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
         if len(refusals) == len(placers):
             raise refusals[0]
-    return [each for each in placed if each[0] not in left_out]
+    return [row for row in placed if row[0] not in left_out]
 
 
 def paired_comparison(
@@ -234,8 +234,8 @@ def paired_comparison(
     Raises:
         ValueError: they have no task in common.
     """
-    own, other = ({row.task.name: row for row in rows if row.placer == name} for name in (placer, reference))
-    pairs = [(row, other[task]) for task, row in own.items() if task in other]
+    ours, other = ({row.task.name: row for row in rows if row.placer == name} for name in (placer, reference))
+    pairs = [(row, other[task]) for task, row in ours.items() if task in other]
     if not pairs:
         raise ValueError(f"{placer!r} and {reference!r} have no task in common; evaluate both on the same tasks")
     facts: dict[str, Any] = {"num_tasks": len({frozenset(row.task.tables.names) for row, _ in pairs}), "over": over}
@@ -268,8 +268,8 @@ def mean_error(gains: Sequence[float], tables: Sequence[frozenset[str]] | None =
         return math.sqrt(variance / len(gains)), 0.0
     names = {name: t for t, name in enumerate(frozenset().union(*tables))}
     has = np.zeros((len(tables), len(names)))
-    for row, own in zip(has, tables, strict=True):
-        row[[names[name] for name in own]] = 1
+    for row, of_task in zip(has, tables, strict=True):
+        row[[names[name] for name in of_task]] = 1
     sizes = has.sum(axis=1)
     shared = (has @ has.T / np.sqrt(np.outer(sizes, sizes)))[~np.eye(len(has), dtype=bool)].mean()
     variance /= 1 - TABLES_SHARE * shared
@@ -291,8 +291,8 @@ def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:
 
 
 def best_baseline(rows: Sequence[EvaluationRow]) -> str:
-    """The rule of thumb with the lowest mean measured cost."""
-    present = [name for name in RULES_OF_THUMB if any(row.placer == name for row in rows)]
+    """The heuristic with the lowest mean measured cost."""
+    present = [name for name in HEURISTICS if any(row.placer == name for row in rows)]
     return min(present, key=lambda name: mean_overall_ms(rows, name))
 
 
@@ -326,5 +326,5 @@ def mean_rank_correlation(predicted: ArrayLike, measured: ArrayLike, names: Sequ
     groups = defaultdict[Hashable, list[Any]](list)
     for name, *pair in zip(names, np.asarray(predicted), np.asarray(measured), strict=True):
         groups[name].append(pair)
-    varied = [np.transpose(own) for own in groups.values() if len(own) > 2 and np.ptp(own, axis=0).all()]
-    return float(np.mean([scipy.stats.spearmanr(*own).statistic for own in varied])) if varied else math.nan
+    varied = [np.transpose(group) for group in groups.values() if len(group) > 2 and np.ptp(group, axis=0).all()]
+    return float(np.mean([scipy.stats.spearmanr(*group).statistic for group in varied])) if varied else math.nan

@@ -32,7 +32,7 @@ HOT_SHARE = 0.7
 """Of all lookups, on one of the eight devices of a published row-wise model (AMD-AGI/Primus-DLRM, doc/perf_analysis.md)."""
 
 _OTHER_PLACES = 4  # of the fastest ones, on which each table is tried
-_BOUND = ("its constraints leave nothing else", "nothing else has room")
+_BOUND = ("its constraints leave nothing else", "nothing else fits in memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +69,16 @@ class TableReason:
 
     Attributes:
         ms: that its slowest device would save without it.
-        next_place: the best other device (or host) for it; None if none is allowed and has room.
-        next_way: the best other way to shard it; None if none is allowed and has room.
-        bound: why there is no next place or way, in a few words; empty if either is there.
+        next_place: the best other device (or host) for it; None if none is allowed and fits.
+        next_type: the best other sharding type for it; None if none is allowed and fits.
+        bound: why there is no next place or type, in a few words; empty if either is there.
     """
 
     table: str
     sharding: TableSharding
     ms: float
     next_place: Alternative | None
-    next_way: Alternative | None
+    next_type: Alternative | None
     bound: str
 
 
@@ -107,7 +107,7 @@ def uneven_ms(task: PlacementTask, placement: Placement, predictor: Predictor) -
 
 
 def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> Explanation:
-    """The reasons for each device's cost, and the cost of each table's next best place and way to shard.
+    """The reasons for each device's cost, and the cost of each table's next best place and sharding type.
 
     Args:
         task: whose tables are placed.
@@ -120,19 +120,19 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
     model, names, shards = costs_of(predictor, task, placement), task.tables.names, Shards.of(task, placement)
     costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes().tolist(), allowed_devices(task)
     without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(names))])  # [T, D]
-    others = [(t, way) for t in range(len(names)) for way in _others(task, placement, t, without_ms[t], allowed[t])]
+    others = [(t, new) for t in range(len(names)) for new in _others(task, placement, t, without_ms[t], allowed[t])]
     same = (0, placement.tables[0])  # for the costs now in the same precision
     after_ms, fits = changed_ms(model, placement, [same, *others])  # [N, D]
     extra_ms = (after_ms[1:].amax(dim=1) - after_ms[0].max()).tolist()
     overall_ms, best = float(costs.overall_ms()), dict[tuple[int, bool], Alternative]()  # by table; True: elsewhere
-    for (t, way), extra, has_room in zip(others, extra_ms, fits[1:].tolist(), strict=True):
-        key, new = (t, way.sharding_type == placement.tables[t].sharding_type), Alternative(way, overall_ms + extra)
-        if has_room and (key not in best or new.overall_ms < best[key].overall_ms):
-            best[key] = new
+    for (t, sharding), extra, is_legal in zip(others, extra_ms, fits[1:].tolist(), strict=True):
+        key = t, sharding.sharding_type == placement.tables[t].sharding_type
+        if is_legal and (key not in best or overall_ms + extra < best[key].overall_ms):
+            best[key] = Alternative(sharding, overall_ms + extra)
     savings = (after_ms[0] - without_ms)[shards.table, shards.device].tolist()
     saved_ms: list[dict[int, float]] = [{} for _ in range(task.num_devices)]  # of each device, by its tables
     held = zip(savings, shards.table.tolist(), shards.device.tolist(), strict=True)
-    for ms, t, d in sorted(held, key=lambda each: -each[0]):
+    for ms, t, d in sorted(held, key=lambda saving: -saving[0]):
         saved_ms[d][t] = ms
     devices = tuple(
         DeviceReason(
@@ -151,35 +151,35 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
         TableReason(
             table=names[t],
             sharding=placement.tables[t],
-            ms=max(own[t] for own in saved_ms if t in own),
+            ms=max(by_table[t] for by_table in saved_ms if t in by_table),
             next_place=best.get((t, True)),
-            next_way=best.get((t, False)),
+            next_type=best.get((t, False)),
             bound="" if {(t, True), (t, False)} & best.keys() else _BOUND[t in tried],
         )
         for t in range(len(names))
     ]
-    return Explanation(overall_ms=overall_ms, devices=devices, tables=tuple(sorted(tables, key=lambda each: -each.ms)))
+    return Explanation(overall_ms=overall_ms, devices=devices, tables=tuple(sorted(tables, key=lambda row: -row.ms)))
 
 
 def _others(
     task: PlacementTask, placement: Placement, table: int, without_ms: Float[Tensor, " D"], allowed: Bool[Tensor, " D"]
 ) -> Iterator[TableSharding]:
-    """Other places of a table on the devices that are fastest without it, and other ways to shard it; none if it is tied."""
+    """Other places of a table on the devices that are fastest without it, and its other sharding types; none if tied."""
     constraints, name = task.constraints, task.tables.names[table]
     if any(name in group for group in (*constraints.together, *constraints.apart)):
         return
-    own, dim, order = placement.tables[table], int(task.tables.dim[table]), without_ms.argsort(stable=True).tolist()
-    ways = constraints.sharding_types_for(name) if own.cached_share is None else ()
-    for kind in dict.fromkeys((own.sharding_type, *ways)):
-        if kind in ON_ONE_HOST and kind != own.sharding_type and placement.num_hosts == 1:  # as row-wise
+    now, dim, order = placement.tables[table], int(task.tables.dim[table]), without_ms.argsort(stable=True).tolist()
+    types = constraints.sharding_types_for(name) if now.cached_share is None else ()
+    for kind in dict.fromkeys((now.sharding_type, *types)):
+        if kind in ON_ONE_HOST and kind != now.sharding_type and placement.num_hosts == 1:  # as row-wise
             continue
         size = placement.devices_per_host if kind in ON_ONE_HOST else 1
         everywhere = [] if task.num_devices % size else list(dict.fromkeys(d // size for d in order))
         places = [place for place in everywhere if allowed[place * size : (place + 1) * size].all()]
-        if kind == own.sharding_type:
-            slowest = max(own.where, key=everywhere.index, default=None)
-            for new in [place for place in places if place not in own.where][: _OTHER_PLACES * bool(own.where)]:
-                yield replace(own, where=tuple(new if each == slowest else each for each in own.where))
+        if kind == now.sharding_type:
+            slowest = max(now.where, key=everywhere.index, default=None)
+            for new in [place for place in places if place not in now.where][: _OTHER_PLACES * bool(now.where)]:
+                yield replace(now, where=tuple(new if place == slowest else place for place in now.where))
             continue
         narrowest = constraints.narrowest_columns_of.get(name, 0)
         columns = even_columns(dim, int(min(2, most_ranges(dim, narrowest)))) if kind in SPLIT_BY_COLUMNS else ()
@@ -229,10 +229,10 @@ def table_shares(task: PlacementTask, placement: Placement, predictor: Predictor
     model = None if predictor is None else known_costs(predictor, task, placement)
     device_ms, weights = torch.zeros(task.num_devices, len(PHASES)), torch.zeros(len(pairs), len(PHASES))
     if model is not None:
-        own = summed(torch.from_numpy(model.loads(shards)), pair, len(pairs))  # [P, L]
-        sums = summed(own, device, task.num_devices)  # [D, L]
+        pair_loads = summed(torch.from_numpy(model.loads(shards)), pair, len(pairs))  # [P, L]
+        sums = summed(pair_loads, device, task.num_devices)  # [D, L]
         device_ms = model.phases_ms(sums[None].numpy())[0].double()
-        weights = device_ms[device] - model.phases_ms((sums[device] - own)[:, None].numpy())[:, 0]
+        weights = device_ms[device] - model.phases_ms((sums[device] - pair_loads)[:, None].numpy())[:, 0]
         carried = shards.traffic.double()  # [S, 4]
         sent = carried[:, [0, 1, 3]].sum(dim=1)
         # an all-reduce sends twice; it is of gradients, so in the backward pass

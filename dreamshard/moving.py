@@ -1,4 +1,4 @@
-"""From the plan in use to a new one: the steps between them, and the placement whose gain is worth its moves.
+"""From the current plan to a new one: the steps between them, and the placement whose gain is worth its moves.
 
 A part of a table that stays on its device moves nothing, however it is split there. A table that several devices hold
 copies of is read from one of them, or from none if the device that needs it has a copy.
@@ -34,16 +34,16 @@ _PRICES = (*(2.0**k for k in range(6, -7, -1)), 0.0, 1.0)  # of a byte moved, re
 
 @dataclass(frozen=True, kw_only=True)
 class InUse:
-    """The plan in use as a placement of today's tables, as far as it has them.
+    """The current plan as a placement of today's tables, as far as it has them.
 
     Attributes:
         task: of the tables that are there already, without constraints.
         placement: of these tables.
         shards: of these tables, by today's numbers.
         sharding_of: the same tables by today's numbers.
-        new: tables that the plan in use does not have.
+        new: tables that the current plan does not have.
         changed: tables that have other rows or columns in it, and are loaded again.
-        removed: tables that only the plan in use has.
+        removed: tables that only the current plan has.
     """
 
     task: PlacementTask
@@ -63,9 +63,9 @@ class InUse:
         """
         names, rows, dims = task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist()
         planned = {t: plan.tables[name] for t, name in enumerate(names) if name in plan.tables}
-        same = {t: own.sharding for t, own in planned.items() if (own.rows, own.dim) == (rows[t], dims[t])}
+        same = {t: table.sharding for t, table in planned.items() if (table.rows, table.dim) == (rows[t], dims[t])}
         if not same:
-            raise ValueError("the plan in use places none of these tables in their sizes; give the plan of this model")
+            raise ValueError("the current plan places none of these tables in their sizes; give the plan of this model")
         today = replace(
             task,
             num_devices=plan.num_devices,
@@ -123,7 +123,7 @@ def _overlaps(task: PlacementTask, new: Shards, old: Shards) -> _Overlaps:
     )
     sizes = [torch.diff(ends)[:, 0] for ends in (rows, columns)]
     some = (sizes[0] > 0) & (sizes[1] > 0)
-    return _Overlaps(*(each[some] for each in (i, j, rows, columns, task.bytes_of(new.table[i], *sizes))))
+    return _Overlaps(*(column[some] for column in (i, j, rows, columns, task.bytes_of(new.table[i], *sizes))))
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
@@ -137,32 +137,32 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
         placement: new.
     """
     after, names = Shards.of(task, placement), task.tables.names
-    found = _overlaps(task, after, before)
-    source, target = before.device[found.old], after.device[found.new]
-    # of copies, which every device of the plan in use has, one is read
-    moves = (source != target) & (~before.is_any("data_parallel")[found.old] | (source == target % before.num_devices))
+    pairs = _overlaps(task, after, before)
+    source, target = before.device[pairs.old], after.device[pairs.new]
+    # of copies, which every device of the current plan has, one is read
+    moves = (source != target) & (~before.is_any("data_parallel")[pairs.old] | (source == target % before.num_devices))
     loads = ~torch.isin(after.table, before.table)
-    moved = after.table[found.new], found.rows, found.columns, source, target, found.num_bytes
+    moved = after.table[pairs.new], pairs.rows, pairs.columns, source, target, pairs.num_bytes
     unheld = torch.full_like(after.table, -1)
     loaded = after.table, after.rows, after.columns, unheld, after.device, after.stored_bytes
     return tuple(
         Step(names[t], tuple(rows), tuple(columns), None if held < 0 else held, device, size)
         for parts, kept in ((moved, moves), (loaded, loads))
         for t, rows, columns, held, device, size in sorted(
-            zip(*(each[kept].tolist() for each in parts), strict=True), key=lambda part: -part[-1]
+            zip(*(column[kept].tolist() for column in parts), strict=True), key=lambda part: -part[-1]
         )
     )
 
 
-def moved_bytes(found: Iterable[Step]) -> int:
+def moved_bytes(steps: Iterable[Step]) -> int:
     """Bytes that move between devices."""
-    return sum(step.memory_bytes for step in found if step.source is not None)
+    return sum(step.memory_bytes for step in steps if step.source is not None)
 
 
 def rename_devices(task: PlacementTask, placement: Placement, before: Shards) -> Placement:
     """The placement with the names of devices and hosts that keep the most bytes where they are.
 
-    Devices with as much room, that may hold the same tables, are alike, and a step's cost does not depend on their names.
+    Devices with as much memory that may hold the same tables are alike, and a step's cost does not depend on their names.
     If tables are spread over a host, its devices stay together: first the best names are found for each pair of hosts, then
     for hosts. Tables that are spread stay where they are, so devices with a smaller block of a table may cost more.
 
@@ -173,15 +173,15 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
     """
     num_devices, spread = placement.num_devices, placement.sharding_types & set(ON_ONE_HOST)
     per_host, after = placement.devices_per_host if spread else num_devices, Shards.of(task, placement)
-    found, hosts = _overlaps(task, after, before), num_devices // per_host
+    overlaps, hosts = _overlaps(task, after, before), num_devices // per_host
     by_host_and_device = hosts, per_host, hosts, per_host
 
     def kept_bytes(kinds: Sequence[ShardingType]) -> NDArray[np.float64]:
         """`[H, N, H, N]` bytes of these shards that stay if a device is called another."""
-        held = after.is_any(*kinds)[found.new] & (before.device[found.old] < num_devices)
-        pairs = after.device[found.new][held], before.device[found.old][held]
+        held = after.is_any(*kinds)[overlaps.new] & (before.device[overlaps.old] < num_devices)
+        pairs = after.device[overlaps.new][held], before.device[overlaps.old][held]
         kept = torch.zeros(num_devices, num_devices, dtype=torch.float64)
-        kept.index_put_(pairs, found.num_bytes[held].double(), accumulate=True)
+        kept.index_put_(pairs, overlaps.num_bytes[held].double(), accumulate=True)
         return kept.reshape(by_host_and_device).numpy()
 
     by_device, by_host = kept_bytes(ON_ONE_DEVICE), np.einsum("ipjp->ij", kept_bytes(ON_ONE_HOST))
@@ -202,7 +202,7 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
         return replace(sharding, where=tuple(names[place] for place in sharding.where))
 
     result = replace(placement, tables=tuple(map(renamed, placement.tables)))
-    return placement if violation(task, result) else result  # a block of rows may be smaller, so room may differ
+    return placement if violation(task, result) else result  # a block of rows may be smaller, so free memory may differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class Point:
 
     Attributes:
         overall_ms: predicted cost of a step.
-        moved_bytes: from the plan in use.
+        moved_bytes: from the current plan.
     """
 
     placement: Placement
@@ -242,11 +242,11 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Weighed:
-    """What to do about the plan in use.
+    """What to do about the current plan.
 
     Attributes:
         chosen: of the least cost, moves included.
-        kept: the plan in use, with new tables where the new placement has them; None if it cannot be kept.
+        kept: the current plan, with new tables where the new placement has them; None if it cannot be kept.
         why_not_kept: the reason; empty if it can be kept.
         moved_all: the new placement, its devices named so that little moves.
         curve: the cheapest placement for the bytes that it moves, from the fewest on; the cost falls from point to point.
@@ -262,7 +262,7 @@ class Weighed:
 def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Predictor, price: MovePrice) -> Weighed:
     """Weigh the milliseconds that `target` saves against the bytes that it moves.
 
-    Every table is sharded as in the plan in use or as in `target`, on any devices. The result is never worse than keeping
+    Every table is sharded as in the current plan or as in `target`, on any devices. The result is never worse than keeping
     everything or moving everything.
 
     Args:
@@ -278,8 +278,8 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
         overall_ms = float(predictor.predict(task, placement).overall_ms())
         return Point(placement, overall_ms, moved_bytes(steps(task, before, placement)))
 
-    def total(each: Point) -> float:
-        return price.total_ms(each.overall_ms, each.moved_bytes)
+    def total(point: Point) -> float:
+        return price.total_ms(point.overall_ms, point.moved_bytes)
 
     moved_all = min(map(point, (rename_devices(task, target, before), target)), key=total)
     target, points, why_not, kept = moved_all.placement, [moved_all], _for_others(current, target), None
@@ -292,12 +292,12 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
         else:
             why_not = violation(task, start)
             between = _between(task, before, [start, target], predictor, price)
-            points += [each for each in (kept, *map(point, between)) if not violation(task, each.placement)]
+            points += [new for new in (kept, *map(point, between)) if not violation(task, new.placement)]
             points.append(point(rename_devices(task, min(points, key=total).placement, before)))
     curve: list[Point] = []
-    for each in sorted(points, key=lambda each: (each.moved_bytes, each.overall_ms)):
-        if not curve or each.overall_ms < curve[-1].overall_ms:
-            curve.append(each)
+    for candidate in sorted(points, key=lambda point: (point.moved_bytes, point.overall_ms)):
+        if not curve or candidate.overall_ms < curve[-1].overall_ms:
+            curve.append(candidate)
     return Weighed(
         chosen=min(points, key=total),
         kept=None if why_not else kept,
@@ -308,7 +308,7 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
 
 
 def _for_others(current: InUse, target: Placement) -> str:
-    """How the devices of the plan in use differ from the new placement's; empty if they do not."""
+    """How the devices of the current plan differ from the new placement's; empty if they do not."""
     held = current.placement
     if held.num_devices != target.num_devices:
         return f"it is for {held.num_devices} devices"
@@ -331,31 +331,31 @@ def _between(
     )
     try:
         model = costs_of(predictor, task, target)
-        options, found = ShardingOptions.given(task, model, [replace(start, tables=tables), target])
+        options, choices = ShardingOptions.given(task, model, [replace(start, tables=tables), target])
     except ValueError:  # of the paper's network, which does not tell collectives apart
         return []
     step_ms = price.move_ms(1) / price.steps_until_next * _bytes_of_places(options, before)  # of a step
     for seed, relative in enumerate(_PRICES):
         menu = options.menu._replace(price_ms=relative * step_ms)
-        legal = [each for each in (priced(menu, *own) for own in found) if each is not None]
-        best = anneal(menu, min(legal, key=lambda each: each.cost_ms), 4 * default_moves(task), seed)
-        found.append((best.option, best.place))
-    placements = [options.placement(Found(*each, 0.0), joined=False) for each in found]
-    return list(dict.fromkeys(replace(each, devices_per_host=target.devices_per_host) for each in placements))
+        legal = [start for start in (priced(menu, *choice) for choice in choices) if start is not None]
+        best = anneal(menu, min(legal, key=lambda start: start.cost_ms), 4 * default_moves(task), seed)
+        choices.append((best.option, best.place))
+    placements = [options.placement(Found(*choice, 0.0), joined=False) for choice in choices]
+    return list(dict.fromkeys(replace(placement, devices_per_host=target.devices_per_host) for placement in placements))
 
 
 def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[NDArray[np.float64], "R D"]:
     """Bytes that move if a range of columns is on each device, or host, or on all devices (column 0)."""
     menu, (shards, of_range) = options.menu, options.shards()
-    found = _overlaps(options.task, shards, before)
-    moves = ~before.is_any("data_parallel")[found.old]  # every device has its own of these
-    new, old, num_bytes = (each[moves].numpy() for each in (found.new, found.old, found.num_bytes))
-    own, block, device = of_range[new], shards.device.numpy()[new], before.device.numpy()[old]
+    overlaps = _overlaps(options.task, shards, before)
+    moves = ~before.is_any("data_parallel")[overlaps.old]  # every device has its own of these
+    new, old, num_bytes = (column[moves].numpy() for column in (overlaps.new, overlaps.old, overlaps.num_bytes))
+    of_shard, block, device = of_range[new], shards.device.numpy()[new], before.device.numpy()[old]
     devices_of = np.ones(ON_HOST + 1, np.int64)  # of a place, by how its option is spread
     devices_of[[ON_ALL, ON_HOST]] = before.num_devices, menu.per_host
-    size = devices_of[menu.spread.repeat(np.diff(menu.first_range))[own]]
+    size = devices_of[menu.spread.repeat(np.diff(menu.first_range))[of_shard]]
     result = np.zeros((len(menu.load), menu.allowed.shape[1]))
-    np.add.at(result, own, num_bytes[:, None])
+    np.add.at(result, of_shard, num_bytes[:, None])
     stays = device % size == block
-    np.subtract.at(result, (own[stays], (device // size)[stays]), num_bytes[stays])
+    np.subtract.at(result, (of_shard[stays], (device // size)[stays]), num_bytes[stays])
     return result

@@ -41,7 +41,7 @@ class TableSharding:
     """How one table is sharded, and where.
 
     Attributes:
-        sharding_type: TorchRec's name of the way.
+        sharding_type: by TorchRec's name.
         columns: ranges of a column-wise or grid-sharded table, in order; empty for tables that keep their columns together.
         where: device of each range, or host for `ON_ONE_HOST`; empty for a table on every device.
         cached_share: share of the rows that device memory caches while the table is in host memory; None for a table in
@@ -123,12 +123,12 @@ class Placement:
     devices_per_host: int
 
     def __post_init__(self) -> None:
-        for sharding in {id(each): each for each in self.tables}.values():
+        for sharding in {id(table): table for table in self.tables}.values():
             on_host = sharding.sharding_type in ON_ONE_HOST
             if on_host and self.num_devices % self.devices_per_host:
                 raise ValueError(
                     f"{sharding.sharding_type} needs hosts of one size, but {self.num_devices} devices do not fill hosts of "
-                    f"{self.devices_per_host}; choose another way to shard"
+                    f"{self.devices_per_host}; choose another sharding type"
                 )
             places, what = (self.num_hosts, "host") if on_host else (self.num_devices, "device")
             if any(not 0 <= place < places for place in sharding.where):
@@ -156,7 +156,7 @@ class Placement:
     @property
     def is_whole(self) -> bool:
         """Whether every table is whole, in the memory of one device."""
-        return all(each.is_by_columns and not each.columns for each in self.tables)
+        return all(table.is_by_columns and not table.columns for table in self.tables)
 
     @property
     def num_hosts(self) -> int:
@@ -165,7 +165,7 @@ class Placement:
 
     @property
     def sharding_types(self) -> frozenset[ShardingType]:
-        """Ways to shard that occur."""
+        """Sharding types that occur."""
         return frozenset(sharding.sharding_type for sharding in self.tables)
 
     def on_hosts_of(self, devices_per_host: int | None) -> "Placement":

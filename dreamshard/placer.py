@@ -1,4 +1,4 @@
-"""Placers: the protocol of heuristics, trained models and published planners, and the order in which they see tables."""
+"""Placers: the protocol of heuristics, trained and published placers, and the canonical order in which they see a task."""
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -48,7 +48,7 @@ class Placer(Protocol):
         """The placer's name in reports and on the command line."""
 
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
-        """Place a task's tables in the ways that the task's constraints allow and the placer knows.
+        """Place a task's tables by the sharding types that the task's constraints allow and the placer knows.
 
         Args:
             budget_ms: work of a search: as much as an idle core does in this time, the same on any machine; None for the
@@ -62,8 +62,8 @@ class Placer(Protocol):
 class OrderedPlacer(ABC):
     """A placer whose placements depend neither on the order of a list of tables nor on the numbers of equal devices.
 
-    Searches draw tables and devices by number, and sums of floating-point numbers depend on their order, so `found` sees
-    every task in one canonical order.
+    Searches draw tables and devices by number, and sums of floating-point numbers depend on their order, so
+    `place_ordered` sees every task in one canonical order.
     """
 
     orders_tables: ClassVar[bool] = True
@@ -80,14 +80,14 @@ class OrderedPlacer(ABC):
         is_other = names != sorted(names)
         if is_other:
             ordered = replace(ordered, constraints=ordered.constraints.renumbered(devices.argsort().tolist()))
-        placement = self.found(ordered, budget_ms)
+        placement = self.place_ordered(ordered, budget_ms)
         tables = [placement.tables[i] for i in order.argsort().tolist()]
         if is_other:
-            tables = [replace(each, where=tuple(names[place] for place in each.where)) for each in tables]
+            tables = [replace(table, where=tuple(names[place] for place in table.where)) for table in tables]
         return replace(placement, tables=tuple(tables)).on_hosts_of(task.devices_per_host)
 
     @abstractmethod
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """The placement of a task in canonical order; arguments and errors as for `place`."""
 
 
@@ -100,7 +100,7 @@ def table_order(tables: Tables) -> Int[Tensor, " T"]:
 
 
 def device_order(task: PlacementTask) -> Int[Tensor, " D"]:
-    """Numbers of the devices: the most room first, then by the tables that may be there; equal ones keep their order.
+    """Numbers of the devices: the most memory first, then by the tables that may be there; equal ones keep their order.
 
     Blocks of rows go by the device's number, so devices keep theirs if tables may be spread over several.
     """

@@ -1,7 +1,7 @@
 """A placement as a file: `dreamshard place` writes it; a trainer or a later `--current` reads it.
 
 A plan says how each table is sharded, and its size, so it is complete without the task. It stays small, because blocks of
-rows and copies follow from the way to shard.
+rows and copies follow from the sharding type.
 """
 
 import csv
@@ -88,8 +88,8 @@ class Plan(BaseModel):
     @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
     def not_measured(self) -> list[str]:
-        """Tables sharded in ways that no training measures, or cached: their costs are predicted, not measured."""
-        return [name for name, each in self.tables.items() if not each.is_by_columns]
+        """Cached tables, and tables of sharding types that no training measures: their costs are predicted, not measured."""
+        return [name for name, table in self.tables.items() if not table.is_by_columns]
 
     def to_json(self) -> str:
         """The plan as the text of PLAN.json."""
@@ -99,9 +99,9 @@ class Plan(BaseModel):
         """One row per shard; ends are exclusive."""
         per_host = self.devices_per_host or self.num_devices
         shards = [
-            (name, device, *columns, *rows, each.sharding_type, each.cached_share)
-            for name, each in self.tables.items()
-            for device, rows, columns in each.blocks(each.rows, each.dim, self.num_devices, per_host)
+            (name, device, *columns, *rows, table.sharding_type, table.cached_share)
+            for name, table in self.tables.items()
+            for device, rows, columns in table.blocks(table.rows, table.dim, self.num_devices, per_host)
             if rows[0] < rows[1]
         ]
         text = io.StringIO()
@@ -111,9 +111,9 @@ class Plan(BaseModel):
     def placement(self, tables: Tables) -> Placement:
         """This plan for `tables`; a ValueError names the first that it lacks or has in another size."""
         for name, *size in zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True):
-            own = self.tables.get(name)
-            if own is None or [own.rows, own.dim] != size:
-                held = "missing" if own is None else f"{own.rows} x {own.dim}"
+            planned = self.tables.get(name)
+            if planned is None or [planned.rows, planned.dim] != size:
+                held = "missing" if planned is None else f"{planned.rows} x {planned.dim}"
                 raise ValueError(
                     f"the plan was not made for these tables: {name!r} of {size[0]} x {size[1]} is {held} in the plan; "
                     "plan again"
@@ -167,7 +167,7 @@ def compare_costs(
 
 @dataclass(frozen=True)
 class CurrentPlan:
-    """A plan in use, as a placer of the model that it was made for."""
+    """A current plan, as a placer of the model that it was made for."""
 
     plan: Plan
     name: str = "current plan"
@@ -181,16 +181,17 @@ class CurrentPlan:
 
     def _sharding_of(self, name: str, first: int, last: int) -> TableSharding:
         """Of columns `first` to `last` of a table, as a table of their own."""
-        own = self.plan.tables.get(name)
-        if own is None or own.dim < last:
+        planned = self.plan.tables.get(name)
+        if planned is None or planned.dim < last:
             raise ValueError(
-                f"the current plan does not place columns {first} to {last} of table {name!r}; give the plan in use"
+                f"the current plan does not place columns {first} to {last} of table {name!r}; give the plan of this model"
             )
-        if own.dim == last - first or not own.columns:
-            return own.sharding
+        if planned.dim == last - first or not planned.columns:
+            return planned.sharding
         held = [
             ((max(start, first) - first, min(end, last) - first), place)
-            for (start, end), place in zip(own.columns, own.where, strict=True)
+            for (start, end), place in zip(planned.columns, planned.where, strict=True)
             if start < last and first < end
         ]
-        return replace(own.sharding, columns=tuple(each for each, _ in held), where=tuple(place for _, place in held))
+        columns, where = zip(*held, strict=True)
+        return replace(planned.sharding, columns=columns, where=where)

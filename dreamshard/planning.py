@@ -57,7 +57,7 @@ def read_model(
         return tables_of(source, defaults=defaults)
     if isinstance(source, str | Path):
         return model_tables(list_tables(bundled_lists().get(str(source), source)), defaults=defaults)
-    return model_tables(check_records({f"table {t}": own for t, own in enumerate(source)}), defaults=defaults)
+    return model_tables(check_records({f"table {t}": record for t, record in enumerate(source)}), defaults=defaults)
 
 
 def load_placer(name: str | Path) -> Placer:
@@ -152,7 +152,7 @@ def make_plan(
         costs_of=costs_of,
         differs_in=tuple(differs),
         warning=warning,
-        tables={name: PlannedTable(**vars(own), rows=rows, dim=dim) for name, rows, dim, own in sizes},
+        tables={name: PlannedTable(**vars(sharding), rows=rows, dim=dim) for name, rows, dim, sharding in sizes},
     )
 
 
@@ -194,7 +194,7 @@ def compare_plans(
     """
     predictor = _predictor(placer)
     costs = {name: predictor.predict(*_on_hosts(task, plan)) for name, plan in plans.items()}
-    return dict(sorted(costs.items(), key=lambda each: float(each[1].overall_ms())))
+    return dict(sorted(costs.items(), key=lambda named: float(named[1].overall_ms())))
 
 
 def _placer(placer: Placer | str | Path) -> Placer:

@@ -159,7 +159,7 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
         ValueError: as much memory is to be kept free as there is.
     """
     tasks, count, is_derived = recipe.tasks, len(tables), "tables_per_task" in recipe.derived
-    mode, worth, why, other = tasks.mode, tasks.tables_per_task, "as asked", ""
+    mode, worth, why, other = tasks.mode, tasks.tables_per_task, "as requested", ""
     if is_derived:
         worth = max(worth, _TABLES_PER_DEVICE * tasks.num_devices)
     if mode == "auto":

@@ -57,9 +57,9 @@ class Shards:
         """The shards of tables by number, maybe repeated, and the range of columns of each, counted over all."""
         dims, kinds = task.tables.dim.tolist(), {kind: i for i, kind in enumerate(SHARDING_TYPES)}
         ranges = [
-            (t, kinds[each.sharding_type], *columns, place, each.cached_share or math.nan)
-            for t, each in shardings
-            for columns, place in zip(each.ranges(dims[t]), each.where or (0,), strict=True)
+            (t, kinds[sharding.sharding_type], *columns, place, sharding.cached_share or math.nan)
+            for t, sharding in shardings
+            for columns, place in zip(sharding.ranges(dims[t]), sharding.where or (0,), strict=True)
         ]
         return cls.of_ranges(task, torch.tensor(ranges, dtype=torch.float64).reshape(-1, 6).T, devices_per_host)
 
@@ -76,18 +76,18 @@ class Shards:
         on_host, copied = _is_any(kind, *ON_ONE_HOST), _is_any(kind, "data_parallel")
         size = torch.where(on_host, devices_per_host, task.num_devices)
         counts = torch.where(_is_any(kind, *ON_ONE_DEVICE), 1, size)  # [R] shards of each range
-        own = torch.repeat_interleave(counts)  # [S] range of each shard
-        part = torch.arange(len(own)) - (counts.cumsum(0) - counts)[own]  # [S] number within the range
-        rows = task.tables.rows[table[own]]
-        block = torch.where(copied[own], rows, -(-rows // counts[own]))
-        first = torch.where(copied[own], 0, torch.minimum(part * block, rows))
+        ranges = torch.repeat_interleave(counts)  # [S] range of each shard
+        part = torch.arange(len(ranges)) - (counts.cumsum(0) - counts)[ranges]  # [S] number within the range
+        rows = task.tables.rows[table[ranges]]
+        block = torch.where(copied[ranges], rows, -(-rows // counts[ranges]))
+        first = torch.where(copied[ranges], 0, torch.minimum(part * block, rows))
         last = torch.minimum(first + block, rows)
-        device = torch.where(on_host, place * devices_per_host, place)[own] + part
+        device = torch.where(on_host, place * devices_per_host, place)[ranges] + part
         held = first < last  # a table of few rows leaves some devices without any
-        own = own[held]
-        ends = torch.stack([first, last], dim=1)[held], torch.stack([start, end], dim=1)[own]
-        shards = cls(task, table[own], device[held], kind[own], *ends, by_range[5, own], devices_per_host)
-        return shards, own
+        ranges = ranges[held]
+        ends = torch.stack([first, last], dim=1)[held], torch.stack([start, end], dim=1)[ranges]
+        shards = cls(task, table[ranges], device[held], kind[ranges], *ends, by_range[5, ranges], devices_per_host)
+        return shards, ranges
 
     @property
     def num_devices(self) -> int:
@@ -172,8 +172,8 @@ class Shards:
 
     def on(self, device: int) -> "Shards":
         """The shards of one device."""
-        own, columns = self.device == device, [field.name for field in fields(self)[1:-1]]
-        return replace(self, **{name: getattr(self, name)[own] for name in columns})
+        is_on, columns = self.device == device, [field.name for field in fields(self)[1:-1]]
+        return replace(self, **{name: getattr(self, name)[is_on] for name in columns})
 
     def require_hosts_of(self, devices_per_host: int) -> None:
         """Raise a ValueError if rows of a table are spread over a host and hosts have fewer devices."""
@@ -234,7 +234,7 @@ def mismatch(task: PlacementTask, placement: Placement) -> str:
 
 
 def _is_any(kind: Int[Tensor, " S"], *types: ShardingType) -> Bool[Tensor, " S"]:
-    return torch.isin(kind, torch.tensor([SHARDING_TYPES.index(each) for each in types]))
+    return torch.isin(kind, torch.tensor([SHARDING_TYPES.index(name) for name in types]))
 
 
 def violation(task: PlacementTask, placement: Placement) -> str:
@@ -243,7 +243,7 @@ def violation(task: PlacementTask, placement: Placement) -> str:
 
 
 def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
-    """Devices that may hold shards of each table: named by the constraints, and with any room."""
+    """Devices that may hold shards of each table: named by the constraints, and with any memory for tables."""
     allowed = (task.capacity_bytes > 0).repeat(len(task.tables), 1)
     named = task.constraints.pinned
     for t, name in enumerate(task.tables.names):
@@ -255,10 +255,11 @@ def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
 def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
     constraints = task.constraints
     shards, _ = Shards.of_tables(task, enumerate(placement.tables), placement.devices_per_host)
-    held, room = shards.memory_bytes(), task.capacity_bytes  # [D]
-    fullest = int((held - room).argmax())
-    if held[fullest] > room[fullest]:
-        yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {gib(int(room[fullest]))} for them"
+    held, capacity = shards.memory_bytes(), task.capacity_bytes  # [D]
+    fullest = int((held - capacity).argmax())
+    if held[fullest] > capacity[fullest]:
+        most = gib(int(capacity[fullest]))
+        yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {most} for them"
     names = task.tables.names
     for name, sharding in zip(names, placement.tables, strict=True):
         types = constraints.sharding_types_for(name)

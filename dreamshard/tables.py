@@ -39,8 +39,8 @@ INT8_ROW_BYTES = 8
 # Optimizer state as fbgemm keeps it: fp32, one or two moments per weight, of which a partial row-wise one is per row
 _ROWWISE = ("rowwise_adagrad", "partial_rowwise_adam", "partial_rowwise_lamb")
 _MOMENTS = {"adagrad": 1, "adam": 2, "lamb": 2, "partial_rowwise_adam": 1, "partial_rowwise_lamb": 1, "lars_sgd": 1}
-BYTES_PER_ROW_STATE: dict[Optimizer, int] = {each: 4 * (each in _ROWWISE) for each in get_args(Optimizer)}
-BYTES_PER_ELEMENT_STATE: dict[Optimizer, int] = {each: 4 * _MOMENTS.get(each, 0) for each in get_args(Optimizer)}
+BYTES_PER_ROW_STATE: dict[Optimizer, int] = {name: 4 * (name in _ROWWISE) for name in get_args(Optimizer)}
+BYTES_PER_ELEMENT_STATE: dict[Optimizer, int] = {name: 4 * _MOMENTS.get(name, 0) for name in get_args(Optimizer)}
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class Tables:
         if self.block_share is None:
             return even.expand(2, -1)
         share = self.block_share.double()
-        found = 1 - (-share * (ROW_BLOCKS * self.lookups / self.rows)[:, None]).exp()
-        shares = torch.stack([share, found])
+        distinct = 1 - (-share * (ROW_BLOCKS * self.lookups / self.rows)[:, None]).exp()
+        shares = torch.stack([share, distinct])
         shares /= shares.sum(dim=2, keepdim=True).clamp(min=1e-12)
         below = torch.nn.functional.pad(shares.cumsum(dim=2), (1, 0))  # [2, T, 65]
         at = rows * ROW_BLOCKS / self.rows[table][:, None].double()  # [S, 2]
@@ -173,21 +173,21 @@ def padded_dim(dim: int) -> int:
 
 def concatenate(parts: Sequence[Tables]) -> Tables:
     """All tables of `parts`, which are whole, in order."""
-    shares = [own for part in parts for own in ([None] * len(part) if part.block_share is None else part.block_share)]
+    shares = [row for part in parts for row in ([None] * len(part) if part.block_share is None else part.block_share)]
     columns = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tables)[1:-2]}
     return Tables(tuple(name for part in parts for name in part.names), **columns, block_share=block_shares(shares))
 
 
 def block_shares(shares: Sequence[Sequence[float] | Float[Tensor, " K"] | None]) -> Float[Tensor, "T 64"] | None:
     """`Tables.block_share` by the share of the lookups in each of any number of equal blocks; None for a table without."""
-    if all(own is None for own in shares):
+    if all(share is None for share in shares):
         return None
-    found = np.full((len(shares), ROW_BLOCKS), 1 / ROW_BLOCKS)
-    for t, own in enumerate(shares):
-        if own is None:
+    blocks = np.full((len(shares), ROW_BLOCKS), 1 / ROW_BLOCKS)
+    for t, share in enumerate(shares):
+        if share is None:
             continue
-        if len(own) != ROW_BLOCKS:
-            edges = np.linspace(0, len(own), ROW_BLOCKS + 1)
-            own = np.diff(np.interp(edges, range(len(own) + 1), np.append(0, np.cumsum(np.asarray(own)))))
-        found[t] = own
-    return torch.from_numpy(found).float()
+        if len(share) != ROW_BLOCKS:
+            edges = np.linspace(0, len(share), ROW_BLOCKS + 1)
+            share = np.diff(np.interp(edges, range(len(share) + 1), np.append(0, np.cumsum(np.asarray(share)))))
+        blocks[t] = share
+    return torch.from_numpy(blocks).float()

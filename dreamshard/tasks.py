@@ -105,12 +105,12 @@ class PlacementTask:
     @cached_property
     def weight_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of one weight."""
-        return torch.tensor([BYTES_PER_WEIGHT[each] for each in self.precisions])
+        return torch.tensor([BYTES_PER_WEIGHT[precision] for precision in self.precisions])
 
     @cached_property
     def row_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes per row besides weights and state per weight: quantisation, and the optimizer's state per row."""
-        quantisation = torch.tensor([INT8_ROW_BYTES * (each == "int8") for each in self.precisions])
+        quantisation = torch.tensor([INT8_ROW_BYTES * (precision == "int8") for precision in self.precisions])
         return quantisation + BYTES_PER_ROW_STATE[self.optimizer]
 
     @property
@@ -128,15 +128,15 @@ class PlacementTask:
         self, lookups: Float[Tensor, " S"], columns: Int[Tensor, " S"], in_host: Bool[Tensor, " S"] | bool = False
     ) -> Int[Tensor, " S"]:
         """Bytes of so many lookups, and of vectors of so many columns, per sample of the whole batch."""
-        own = self.activations
-        each = own.batch_size * (own.lookup_bytes + own.cached_lookup_bytes * in_host)
-        return (lookups * each).ceil().long() + columns * (own.batch_size * own.sent_bytes)
+        activations = self.activations
+        lookup_bytes = activations.batch_size * (activations.lookup_bytes + activations.cached_lookup_bytes * in_host)
+        return (lookups * lookup_bytes).ceil().long() + columns * (activations.batch_size * activations.sent_bytes)
 
     @property
     def received_bytes(self) -> int:
         """Bytes of the vectors that each device gets for its own samples, wherever the tables are."""
-        own = self.activations
-        return -(-own.received_bytes * own.batch_size * int(self.tables.sent_dim.sum()) // self.num_devices)
+        sizes = self.activations
+        return -(-sizes.received_bytes * sizes.batch_size * int(self.tables.sent_dim.sum()) // self.num_devices)
 
     def bytes_of(
         self, table: Int[Tensor, " S"], rows: Int[Tensor, " S"], columns: Int[Tensor, " S"]
@@ -146,10 +146,10 @@ class PlacementTask:
 
     @cached_property
     def capacity_bytes(self) -> Int[Tensor, " D"]:
-        """`[D]` room for shards on each device, without the reserve and `received_bytes`."""
-        own = self.constraints.memory_bytes_of
-        room = torch.tensor([own.get(device, self.memory_bytes) for device in range(self.num_devices)])
-        return (room - self.constraints.reserve_bytes - self.received_bytes).clamp(min=0)
+        """`[D]` memory for shards on each device, without the reserve and `received_bytes`."""
+        given = self.constraints.memory_bytes_of
+        memory = torch.tensor([given.get(device, self.memory_bytes) for device in range(self.num_devices)])
+        return (memory - self.constraints.reserve_bytes - self.received_bytes).clamp(min=0)
 
     @property
     def precisions(self) -> list[Precision]:

@@ -1,4 +1,4 @@
-"""Any versions, heuristics and TorchRec's planner against each other, on tasks held out for all of them."""
+"""Compare versions, heuristics and TorchRec's planner, on tasks held out for all of them."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def compare_placers(store: Store, names: dict[str, Version | None], tasks: str, 
             contestants.of_entrants(store, names, spec, testbed.seed),
             testbed,
             reference=next(iter(names)),
-            trainings={key for each in versions for key in heldout.trainings_behind(each.training, each.made_of)},
+            trainings={key for v in versions for key in heldout.trainings_behind(v.training, v.made_of)},
             unseen_tables=len(unseen),
         )
     return key

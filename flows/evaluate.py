@@ -1,4 +1,4 @@
-"""The newest placer of a training against every rule of thumb and the champion, on held-out tasks."""
+"""Compare the newest placer of a training with the heuristics and the champion, on held-out tasks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -64,7 +64,7 @@ def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
 
 @retried_task("evaluate placers")
 def evaluate_placers(store: Store, training: str, iteration: int, *, current: str | None = None) -> str:
-    """Checkpoint, champion, rules of thumb on held-out tasks -> report, unless it exists; returns its key.
+    """Checkpoint, champion, heuristics on held-out tasks -> report, unless it exists; returns its key.
 
     Args:
         training: key of the training whose placer is the candidate.
@@ -104,7 +104,7 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
 
 
 def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
-    """The plan in use, if one is named.
+    """The current plan, if one is named.
 
     Raises:
         ValueError: there is no such plan, it is not one of the training's model, or the training has no fixed model.
@@ -139,9 +139,9 @@ def measure_and_report(
     Args:
         key: of the report.
         tasks: key of the task sets.
-        reference: placer that gains are reported over; by default the best rule of thumb.
+        reference: placer that gains are reported over; by default the best heuristic.
         training: of the candidate; None in a comparison.
-        current: the plan in use of a fixed model, measured too.
+        current: the current plan of a fixed model, measured too.
         trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
         caveat: reason to doubt the comparison.
         others: fields of the report.
@@ -149,7 +149,7 @@ def measure_and_report(
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung.
-        ValueError: the plan in use is not one of these tasks' model.
+        ValueError: the current plan is not one of these tasks' model.
     """
     lake, dataset, placers, candidate = store.lake, testbed.dataset, contestants.placers, contestants.candidate
     drawn = [  # a version of another batch size predicts for this one
@@ -172,15 +172,15 @@ def measure_and_report(
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
     if not now.is_steady or (level is not None and abs(level - 1) > UNSTEADY):
         words = steadiness_words(now, level)
-        notes.append(f"the machine was not steady, so differences of a few per cent prove little: {words}")
+        notes.append(f"the machine was not steady, so ignore differences of a few per cent: {words}")
     measured = {(row.placer, row.task.name) for row in rows}
     if absent := {name for name in placers for task in drawn if (name, task.name) not in measured}:
-        notes.append(f"{', '.join(sorted(absent))} found no room for every task and were left out")
+        notes.append(f"{', '.join(sorted(absent))} could not fit every task and were left out")
     origins: dict[str, dict[str, Any]] = {name: {"model_version": uri} for name, uri in versions.items()}
     if candidate:
         origins[candidate] = {"training": training, "iteration": others["iteration"]}
     lake.write_evaluation(rows, origins, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
-    samples = [sample for each in trainings for sample in lake.read_cost_samples(each)]
+    samples = [sample for training in trainings for sample in lake.read_cost_samples(training)]
     report = make_report(
         rows,
         reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
@@ -217,7 +217,7 @@ def measured_rows(
     Args:
         key: names the samples in the lake.
         predictors: predict the costs of their own placements, the first of all other placements too.
-        optional: placers that are left out if they find no room for a task.
+        optional: placers that are left out if they cannot fit a task.
         reference: placement that shows how steady the machine is.
     """
     order = [task.name for task in tasks]

@@ -107,7 +107,7 @@ def ingest_workload(
         if parts:
             with task_runner() as runner:
                 wanted = [{t: state.fingerprints[t] for t in part} for part in parts]
-                futures = [runner.submit(ingest_tables, parameters=same | {"fingerprints": each}) for each in wanted]
+                futures = [runner.submit(ingest_tables, parameters=same | {"fingerprints": part}) for part in wanted]
                 done = total - len(changed)
                 for future in futures:
                     done += future.result()

@@ -68,7 +68,7 @@ def markdown_page(placed: Placed, path: AnyPath, notes: Sequence[str]) -> str:
     Args:
         placed: the plan and its request.
         path: of the plan's file, which has a page of HTML beside it.
-        notes: said on the way.
+        notes: sentences shown while placing.
     """
     plan, request, moving = placed.plan, placed.request, [*moving_lines(placed)]
     devices = [{"device": d, **figures} for d, figures in enumerate(plan.predicted.devices)]
@@ -78,10 +78,10 @@ def markdown_page(placed: Placed, path: AnyPath, notes: Sequence[str]) -> str:
         plan.warning and f"**Warning:** {plan.warning}",
         plan.costs_of and f"Costs of {plan.costs_of}. {unmeasured_sentence(plan)}",
         f"The plan: `{path}`",
-        f"To look at, table by table and device by device, in a browser: `{path.with_suffix('.html')}`",
+        f"A page for a browser, by table and device: `{path.with_suffix('.html')}`",
         f"## Devices\n\n{markdown_table(devices)}",
         request.options.constraints and f"## Constraints\n\n```\n{request.options.constraints}\n```",
-        moving and "\n".join(["## From the plan in use\n\n```", *moving, "```"]),
+        moving and "\n".join(["## From the current plan\n\n```", *moving, "```"]),
         "\n".join(["## Notes\n", *(f"- {note}" for note in notes)]),
     ]
     return "\n\n".join(filter(None, parts))

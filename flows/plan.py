@@ -71,9 +71,7 @@ def plan_model(store: Store, training: str, options: RetrainOptions) -> dict[str
         asked, name = {"model": model, "plan": str(plan.number), "ask": True}, f"plan {plan.number} of {model}"
         run_deployment(f"promote/{deployment.name}", parameters=asked, timeout=0, as_subflow=False, flow_run_name=name)
     what = (
-        "in use"
-        if is_used
-        else f"proposed; `dreamshard promote --model {model} --plan {plan.number}` takes it into use"
+        "in use" if is_used else f"proposed; `dreamshard promote --model {model} --plan {plan.number}` makes it current"
     )
     sentence = f"plan {plan.number} of {model} ({plan.evidence}) is {what}"
     announce(sentence)
@@ -113,7 +111,7 @@ def _placed(
     """The tables that a training learned, placed by the champion for as many devices, and weighed against the plan before."""
     tasks, tables = made_of.recipe.tasks, store.lake.read_dataset(made_of.dataset)
     sizes = dict(zip(tables.names, zip(tables.rows.tolist(), tables.dim.tolist(), strict=True), strict=True))
-    has_some = before and any(sizes.get(name) == (own.rows, own.dim) for name, own in before.tables.items())
+    has_some = before and any(sizes.get(name) == (table.rows, table.dim) for name, table in before.tables.items())
     asked = PlaceOptions(
         tables=made_of.source,
         model=made_of.model,
@@ -143,7 +141,7 @@ def _evidence(store: Store, placed: Placed, champion: Version, before: ModelPlan
     interval = (
         "" if error is None else f" ({100 * (saved - _SURE * error):+.1f} to {100 * (saved + _SURE * error):+.1f})"
     )
-    return f"predicted to save {100 * saved:+.1f} %{interval} of plan {before.number} with today's tables"
+    return f"predicted to save {100 * saved:+.1f} %{interval} of plan {before.number}'s cost with today's tables"
 
 
 def _show(store: Store, placed: Placed, plan: ModelPlan, run: Run, notes: list[str]) -> None:

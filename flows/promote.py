@@ -80,7 +80,7 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     gain, cheaper = report.gain(report.candidate, IN_USE), ""
     if gain is not None and not gain.is_positive:
         cheaper = (
-            f"the plan in use is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
+            f"the current plan is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
             "`dreamshard place --current` weighs moving from it"
         )
     note = "; ".join(filter(None, (elsewhere, cheaper)))
@@ -148,7 +148,7 @@ def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:
 def _decide(store: Store, report: EvaluationReport, version: Version) -> Decision:
     in_use = registry.champion(store, version.registered_model)
     rival = None if report.rival is None else registry.find(store, report.rival)
-    candidate, rule = report.candidate, report.reference
+    candidate, heuristic = report.candidate, report.reference
     is_in_use = in_use is not None and in_use.uri == version.uri
     before = rival if is_in_use else in_use
 
@@ -157,7 +157,7 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
 
     split = ", which keeps whole the tables that this version splits" if report.placer(candidate).is_split else ""
     decision = decide(
-        gain(rule, f"{rule}, the best rule of thumb{split}"),
+        gain(heuristic, f"{heuristic}, the best heuristic{split}"),
         gain(champion_name(rival), f"champion version {rival.number}", max(1, version.number - rival.number))
         if rival
         else None,

@@ -88,7 +88,7 @@ def prepare(store: Store, config: Recipe, dataset: str, seed: int, *, full: bool
 def configured(store: Store, options: StageOptions) -> tuple[Recipe, str]:
     """The recipe of the options with all sizes, and the dataset of the home that it is applied to.
 
-    A stage run by hand takes the dataset that was ingested last, of the model if one is named, unless the options name one.
+    A stage run manually takes the dataset that was ingested last, of the model if one is named, unless the options name one.
 
     Raises:
         ValueError: nothing has been ingested, or not this version.

@@ -119,7 +119,7 @@ def measure_exchanges(store: Store, key: str) -> int:
 
     try:
         order = torch.Generator().manual_seed(testbed.seed)
-        each_measured = [partial(measured, each) for each in missing]
+        each_measured = [partial(measured, exchange) for exchange in missing]
         measure_in_rounds(each_measured, rounds, testbed.measure.rounds, order, are_compared=False)
     finally:
         store.lake.write_exchanges(testbed.links, list(chain.from_iterable(rounds)))
@@ -167,7 +167,7 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     placements = [(placed.name, placement) for placed, placement in proposals]
     before = {named for i in range(1, iteration) for named in checkpoints.proposals(store, key, i)}
     distinct = dict(zip(placements, proposals, strict=True))
-    group = [(*each, 0) for named, each in distinct.items() if named not in before]
+    group = [(*chosen, 0) for named, chosen in distinct.items() if named not in before]
     if not is_simulated(training.testbed.identity):
         group.append((*reference_placement(store, key, proposals[0]), iteration))
     limits = training.testbed.measure.rounds
@@ -183,10 +183,10 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
             return sample
 
         known = [
-            [each for each in kept if (each.task.name, each.placement, each.repeat) == (placed.name, placement, repeat)]
+            [s for s in kept if (s.task.name, s.placement, s.repeat) == (placed.name, placement, repeat)]
             for placed, placement, repeat in group
         ]
-        measure_in_rounds([partial(measured, *each) for each in group], known, limits, order, are_compared=False)
+        measure_in_rounds([partial(measured, *args) for args in group], known, limits, order, are_compared=False)
     report_progress("measure", 1, 1, "placements")
     samples = measured_samples(store, key)
     fitting = [cost for named in placements if isfinite(cost := samples[named].overall_ms)]
@@ -208,9 +208,9 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     After a warm start it is also fitted to the samples of the trainings before.
     """
     state, known = checkpoints.load(store, key, "measured"), measured_samples(store, key)
-    drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(store, key, i)]
+    drawn = [proposal for i in range(1, iteration + 1) for proposal in checkpoints.proposals(store, key, i)]
     earlier = trainings.earlier_samples(store, key)
-    samples = [*earlier, *(known[each] for each in drawn)]
+    samples = [*earlier, *(known[proposal] for proposal in drawn)]
     fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
     figures = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}
     checkpoints.save(store, key, "fitted", state, checkpoints.figures(store, key, "measured") | figures)
@@ -246,7 +246,7 @@ def reference_placement(
         return first
     training, (name, placement) = trainings.read(store, key), checkpoints.proposals(store, key, 1)[0]
     drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
-    return next(each for each in drawn if each.name == name), placement
+    return next(task for task in drawn if task.name == name), placement
 
 
 def measured_samples(store: Store, key: str) -> dict[tuple[str, Placement], CostSample]:

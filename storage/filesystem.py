@@ -110,14 +110,14 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
     """`list_files` with sizes and times; one request per thousand files of an object store."""
     listed = UPath(folder)
     root = listed.path.rstrip("/")
-    found = listed.fs.glob(f"{glob.escape(root)}/{pattern}", detail=True)
+    entries = listed.fs.glob(f"{glob.escape(root)}/{pattern}", detail=True)
     return [
         FileInfo(
             path=folder / name.removeprefix(root).lstrip("/"),
             size_bytes=int(info["size"]),
             modified=_modification_time(info),
         )
-        for name, info in sorted(found.items())
+        for name, info in sorted(entries.items())
         if info["type"] == "file"
     ]
 

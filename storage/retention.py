@@ -1,6 +1,6 @@
 """Removes old files that nothing kept refers to; a file goes before those that it refers to.
 
-Versions go if their registered model has newer ones enough, they have no alias, no tag `pinned` and no plan in use, and
+Versions go if their registered model has newer ones enough, they have no alias, no tag `pinned` and no current plan, and
 nothing was decided on them lately. Kept regardless of age: whatever the tags of a kept version refer to
 (`registry.REFERENCES`), and whatever a kept training or report refers to in turn. A training or evaluation is removed
 completely or not at all, and stays while any file of it is young, so a running one is never touched. Lookups stay while
@@ -71,14 +71,14 @@ def old_versions(store: Store, before: datetime, keep: int) -> list[Version]:
     """Versions beyond the newest `keep` of their registered model that nobody uses, and that `before` decided on last."""
     in_use = [plans.current(store, path.parent.name) for path in list_files(store.plans, "*/current.json")]
     needed = {plan.version for plan in in_use if plan}
-    newer, found = Counter[str](), []
+    newer, old = Counter[str](), []
     for version in registry.versions(store):
         newer[version.registered_model] += 1
         changed = max(f"{version.created:%Y-%m-%d %H:%M:%S}", version.tags.get("decided_at", ""))
         is_old = newer[version.registered_model] > keep and changed < f"{before:%Y-%m-%d %H:%M:%S}"
         if is_old and not version.aliases and PINNED not in version.tags and version.uri not in needed:
-            found.append(version)
-    return found
+            old.append(version)
+    return old
 
 
 def find_removable(store: Store, before: datetime, old: Collection[Version] = ()) -> list[StoredFile]:
@@ -88,8 +88,8 @@ def find_removable(store: Store, before: datetime, old: Collection[Version] = ()
         ValueError: a file that refers to others cannot be read, or the registry is not the store's.
     """
     registry.check_identity(store)
-    stored, going = list(_stored_files(store)), {each.uri for each in old}
-    referenced = registry.referenced_keys(each for each in registry.versions(store) if each.uri not in going)
+    stored, going = list(_stored_files(store)), {version.uri for version in old}
+    referenced = registry.referenced_keys(version for version in registry.versions(store) if version.uri not in going)
     runs = _kept_runs(store, stored, referenced, before)
     lookups = _kept_lookups(store, stored, runs | referenced, before)
     return [

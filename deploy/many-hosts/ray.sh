@@ -1,5 +1,5 @@
 #!/bin/sh
-# A Ray cluster by hand: on the first host, then on every other one, then the command anywhere in the cluster.
+# Start a Ray cluster manually: on the first host, then on every other one, then the command anywhere in the cluster.
 #
 #   ray.sh head                 # on the first host; prints nothing else to do
 #   ray.sh host HEAD            # on every other host

@@ -1,5 +1,5 @@
 #!/bin/sh
-# One host of a cluster by hand: run this on every host, in any order. docs/many-hosts.md explains it.
+# Start one host of a cluster manually: run this on every host, in any order. docs/many-hosts.md explains it.
 #
 #   torchrun.sh HEAD NUM_HOSTS INDEX RANKS_PER_HOST COMMAND ...
 #   torchrun.sh gpu01 8 0 8 run --recipe default --testbed cluster --devices 64     # on gpu01, which runs the command

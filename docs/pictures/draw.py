@@ -78,7 +78,7 @@ def draw_profiles() -> None:
         axes.axhline(heuristic, color="black", ls="--", lw=1, label="best heuristic")
         axes.set(
             title=f"{size.replace('x', ' tables on ')} GPUs",
-            xlabel="profiles (0: the plan in use)",
+            xlabel="profiles (0: the current plan)",
             xticks=(0, 1, 2, 3, 5),
         )
     both[0].set(ylabel="cost / long annealing's cost")

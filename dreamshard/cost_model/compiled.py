@@ -139,10 +139,10 @@ def compute_phases_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
 @jit
 def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
     """`[N, 2]` `compute_phases_ms` of loads `[N, L]`."""
-    found = np.empty((len(loads), 2))
+    times_ms = np.empty((len(loads), 2))
     for n in range(len(loads)):
-        found[n, 0], found[n, 1] = compute_phases_ms(law, loads[n])
-    return found
+        times_ms[n, 0], times_ms[n, 1] = compute_phases_ms(law, loads[n])
+    return times_ms
 
 
 @inlined
@@ -156,36 +156,36 @@ def device_ms(law: DeviceLaw, load: Floats) -> float:
 @jit
 def linear(inputs: Floats, weight: Floats, bias: Floats) -> Floats:
     """`[Y]` a linear layer of `[X]`, by `weight` `[X, Y]`; most inputs are 0 after ReLU."""
-    found = bias.copy()
+    outputs = bias.copy()
     for x in range(len(inputs)):
         if inputs[x] != 0:
-            for y in range(len(found)):
-                found[y] += inputs[x] * weight[x, y]
-    return found
+            for y in range(len(outputs)):
+                outputs[y] += inputs[x] * weight[x, y]
+    return outputs
 
 
 @jit
-def phases_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
-    """Write forward compute, backward compute and one all-to-all of a device, as if it were the widest, to `found` `[3]`."""
+def phases_ms(law: DeviceLaw, load: Floats, result: Floats) -> None:
+    """Write forward compute, backward compute and one all-to-all of a device, as if it were the widest, to `result` `[3]`."""
     if law.kind == PAPER:
         heads, latent = law.paper, load[: law.tables] if load[law.tables] >= 0.5 else law.paper.empty
         hidden = np.maximum(linear(latent, heads.hidden_weight, heads.hidden_bias), 0.0)
-        found[:] = 0.0
-        copy_into(found, linear(hidden, heads.output_weight, heads.output_bias))
+        result[:] = 0.0
+        copy_into(result, linear(hidden, heads.output_weight, heads.output_bias))
         return
-    found[0], found[1] = compute_phases_ms(law, load)
+    result[0], result[1] = compute_phases_ms(law, load)
     width = load[law.width]
-    found[2] = 0.5 * (law.fixed_ms + law.own_ms * width + curve_ms(law.curves, ALL_TO_ALL, width))
+    result[2] = 0.5 * (law.fixed_ms + law.own_ms * width + curve_ms(law.curves, ALL_TO_ALL, width))
 
 
 @jit
 def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
     """`[T]` cost of each table on the first of empty devices: all phases, or the three heads of the paper's network."""
-    found, costs = np.empty(3), np.empty(len(loads))
+    phases, costs = np.empty(3), np.empty(len(loads))
     for t in range(len(loads)):
-        phases_ms(law, loads[t], found)
+        phases_ms(law, loads[t], phases)
         exchanges = 1.0 if law.kind == PAPER else 2.0
-        costs[t] = found[0] + found[1] + exchanges * found[2] + law.total_ms * loads[t, law.width]
+        costs[t] = phases[0] + phases[1] + exchanges * phases[2] + law.total_ms * loads[t, law.width]
     return costs
 
 

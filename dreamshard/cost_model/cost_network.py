@@ -82,15 +82,15 @@ class CostData:
         samples = [sample.of_whole_tables() for sample in samples]
         rows = [normaliser(sample.task.tables) for sample in samples]
         vectors = torch.cat([sample.task.tables.vectors for sample in samples]).float()
-        found, table = torch.cat([torch.cat(rows), vectors[:, None]], dim=1).unique(dim=0, return_inverse=True)
-        ratios = torch.nn.functional.pad(found[:, -1:], (VECTORS, 0), value=1.0)
-        number = torch.arange(len(samples)).repeat_interleave(torch.tensor([len(each) for each in rows]))
+        distinct, table = torch.cat([torch.cat(rows), vectors[:, None]], dim=1).unique(dim=0, return_inverse=True)
+        ratios = torch.nn.functional.pad(distinct[:, -1:], (VECTORS, 0), value=1.0)
+        number = torch.arange(len(samples)).repeat_interleave(torch.tensor([len(tables) for tables in rows]))
         device = torch.cat([sample.placement.device for sample in samples])
-        assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(found))
+        assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(distinct))
         assignment.index_put_((number, device, table), torch.ones(()), accumulate=True)
         phases_ms = torch.stack([sample.costs.phases_ms for sample in samples])
         weight = torch.ones(phases_ms.shape[:2])
-        return cls(found[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]), weight, 0 * weight)
+        return cls(distinct[:, :-1], ratios, assignment, phases_ms, MeasuredOn.of(samples[-1]), weight, 0 * weight)
 
     def sums(self, encode: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, "S D L"]:
         """Latent sums per device, by `CostNetwork.encode`."""
@@ -135,8 +135,8 @@ class CostNetwork(nn.Module, ABC):
             return None
         fitted = self.measured_on
         batch_size = task.batch_size or fitted.batch_size
-        own = {fitted.precision}, fitted.optimizer, fitted.batch_size
-        if own == (set(task.precisions), task.optimizer, batch_size) and (task.tables.poolings == 1).all():
+        setting = {fitted.precision}, fitted.optimizer, fitted.batch_size
+        if setting == (set(task.precisions), task.optimizer, batch_size) and (task.tables.poolings == 1).all():
             return None
         if shards is None:
             shards = Shards.of(task, Placement.whole([0] * len(task.tables), task.num_devices))

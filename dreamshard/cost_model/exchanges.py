@@ -137,7 +137,7 @@ class ExchangeModel(nn.Module):
             count, times = sample.exchange.num_devices, (sample.forward_ms, sample.backward_ms)
             shape = ExchangeShape.of(count, sample.exchange.devices_per_host, sample.host_devices)
             leaves = int(sample.exchange.sent_bytes.max()) * (count - 1) / count
-            rows.append([*shape, leaves, *(float(each.mean()) for each in times)])
+            rows.append([*shape, leaves, *(float(phase_ms.mean()) for phase_ms in times)])
         self.points = torch.tensor(sorted(rows), dtype=torch.float64).reshape(-1, 5)
         self._index()
 
@@ -206,9 +206,9 @@ class ExchangeModel(nn.Module):
         log_bytes, ratios = self.curves.get(shape, (np.zeros(1), np.ones((2, 1))))
         if shape not in self.curves and not self.law[:, 1].any():  # no network if none was measured
             shape = ExchangeShape(shape.num_devices, shape.num_devices)
-        ratio = np.stack([np.interp(np.log(sizes.clip(min=1)), log_bytes, each) for each in ratios])
-        found: Array = ratio * law_ms(self.law, np.array([[*shape, size] for size in sizes]))
-        return found.T
+        ratio = np.stack([np.interp(np.log(sizes.clip(min=1)), log_bytes, curve) for curve in ratios])
+        times_ms: Array = ratio * law_ms(self.law, np.array([[*shape, size] for size in sizes]))
+        return times_ms.T
 
     @property
     def _unit_bytes(self) -> float:
@@ -221,8 +221,8 @@ class ExchangeModel(nn.Module):
         relative = points[:, _TIMES].T / law_ms(self.law, points).clip(min=1e-12)
         self.curves = {}
         for shape in np.unique(points[:, :_BYTES], axis=0):
-            own = (points[:, :_BYTES] == shape).all(axis=1)
-            self.curves[ExchangeShape(*map(int, shape))] = np.log(points[own, _BYTES]), relative[:, own]
+            at_shape = (points[:, :_BYTES] == shape).all(axis=1)
+            self.curves[ExchangeShape(*map(int, shape))] = np.log(points[at_shape, _BYTES]), relative[:, at_shape]
 
 
 def fit_law(points: Array) -> Array:
@@ -266,5 +266,5 @@ def link_inputs(points: Array, link: int) -> Array:
 
 
 def _take_points(model: ExchangeModel, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Make room for as many points as the state that is about to be loaded has."""
+    """Allocate as many points as the state that is about to be loaded has."""
     model.points = torch.empty_like(state.get(f"{prefix}points", model.points))

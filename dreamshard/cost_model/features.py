@@ -45,13 +45,13 @@ FORWARD, BACKWARD, DISTINCT_ROWS, BATCH, VECTORS = range(5)
 def features(tables: Tables) -> Float[Tensor, "T F"]:
     """Raw features, the paper's first."""
     dim, rows, pooling, bins = (
-        each.double().numpy() for each in (tables.dim, tables.rows, tables.pooling_factor, tables.bins)
+        column.double().numpy() for column in (tables.dim, tables.rows, tables.pooling_factor, tables.bins)
     )
     reuse = (tables.lookups.numpy() + 1.0) / (tables.unique_rows.numpy() + 1.0)  # [T] mean lookups per distinct row
     hot = lookups_by_bin(tables.bins.double())[:, _HOT_BIN:].sum(dim=1).numpy()  # [T]
     logs = np.log([dim, rows, pooling + _LEAST_POOLING, reuse, pooling / reuse + _LEAST_POOLING])
-    found = np.concatenate([[dim, rows, pooling, rows * dim], bins.T, logs, [hot]])
-    return torch.from_numpy(found.T.astype(np.float32, order="C"))  # [T, F]
+    columns = np.concatenate([[dim, rows, pooling, rows * dim], bins.T, logs, [hot]])
+    return torch.from_numpy(columns.T.astype(np.float32, order="C"))  # [T, F]
 
 
 def lookups_by_bin(bins: Float[Tensor, "*B 17"]) -> Float[Tensor, "*B 17"]:
@@ -92,14 +92,14 @@ class Normaliser:
         """The normaliser of a task of these tables, for them and their shards."""
         if self.scope == "pool":
             return self
-        own = Normaliser.fit(tables)
-        own.mean[_RAW], own.std[_RAW] = 0.0, 1.0
-        return own
+        normaliser = Normaliser.fit(tables)
+        normaliser.mean[_RAW], normaliser.std[_RAW] = 0.0, 1.0
+        return normaliser
 
     def __call__(self, tables: Tables) -> Float[Tensor, "T F"]:
         """Normalised features of any tables, in the pool or not; with the scope `task`, of the tables of one task."""
-        own = self.of_task(tables)
-        return (features(tables) - own.mean) / own.std
+        normaliser = self.of_task(tables)
+        return (features(tables) - normaliser.mean) / normaliser.std
 
 
 def work_ratios(shards: Shards, fitted: MeasuredOn, batch_size: int) -> Float[Tensor, "S 5"]:
@@ -117,8 +117,8 @@ def work_ratios(shards: Shards, fitted: MeasuredOn, batch_size: int) -> Float[Te
     as_fitted = replace(shards, task=replace(task, optimizer=fitted.optimizer))
     spec = preset_of(fitted.hardware) or hardware("a100")
     loads, times = [], []
-    for each, samples in ((shards, batch_size), (as_fitted, fitted.batch_size)):
-        loads.append(placed_loads(each, samples))
+    for setting, samples in ((shards, batch_size), (as_fitted, fitted.batch_size)):
+        loads.append(placed_loads(setting, samples))
         times.append(torch.from_numpy(kernels_s(figures_of(spec, samples), _ALIKE * loads[-1].numpy())))
     distinct = loads[0][:, FIRST_BYTES] / loads[1][:, FIRST_BYTES].clamp(min=1e-9)
     batches = torch.full_like(distinct, batch_size / fitted.batch_size)

@@ -193,8 +193,8 @@ class StructuredCostNetwork(CostNetwork):
         dim, pooling, unique = (logs[..., at].exp() for at in (LOG_DIM, LOG_POOLING, LOG_UNIQUE))
         by_bin = lookups_by_bin(normalised[..., BINS] * self.std[BINS] + self.mean[BINS])
         lookups = pooling[..., None] * torch.stack([by_bin[..., of:to].sum(-1) for of, to in _BINS_OF_CLASS], -1)
-        own = torch.stack([torch.ones_like(dim), dim, dim * pooling.clamp(max=1), unique, unique * dim], -1)
-        amounts = torch.cat([own, lookups, lookups * dim[..., None]], -1) / self.unit
+        counts = torch.stack([torch.ones_like(dim), dim, dim * pooling.clamp(max=1), unique, unique * dim], -1)
+        amounts = torch.cat([counts, lookups, lookups * dim[..., None]], -1) / self.unit
         z, per_z = normalised[..., PHYSICAL], self.std[PHYSICAL]
         # bytes of distinct rows, and of all rows
         in_bytes = (z[..., at] + z[..., LOG_DIM] * per_z[LOG_DIM] / per_z[at] for at in (LOG_UNIQUE, LOG_ROWS))
@@ -218,7 +218,7 @@ class StructuredCostNetwork(CostNetwork):
         def array(value: Tensor) -> Floats:
             return np.ascontiguousarray(value.double().numpy(), np.float64)
 
-        latency, own, largest, received = array(self.comm_ms).sum(axis=0).tolist()
+        latency, per_dim, largest, received = array(self.comm_ms).sum(axis=0).tolist()
         share = (num_devices - 1) / num_devices
         curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves
         curves[ALL_TO_ALL] = largest * share * curve_points()
@@ -230,7 +230,7 @@ class StructuredCostNetwork(CostNetwork):
             width=DIMS,
             tables=TABLES,
             curves=curves,
-            own_ms=own * share - received / num_devices,
+            own_ms=per_dim * share - received / num_devices,
             total_ms=received / num_devices,
             fixed_ms=latency,
             network=network,
@@ -281,14 +281,14 @@ class StructuredCostNetwork(CostNetwork):
             vector_to_parameters(torch.from_numpy(scaled * scales).float(), parameters)
             with torch.enable_grad():
                 value = misfit()
-            slopes = torch.cat([each.flatten() for each in torch.autograd.grad(value, parameters)]).double().numpy()
+            slopes = torch.cat([part.flatten() for part in torch.autograd.grad(value, parameters)]).double().numpy()
             away = scaled - centres
             return value.item() + float(away @ away) / 2, slopes * scales + away
 
         start = parameters_to_vector(parameters).detach().double().numpy() / scales
         options, bounds = {"maxiter": iterations, "maxcor": 30}, scipy.optimize.Bounds(least / scales)
-        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-        value = objective(found.x)[0]
+        fit = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        value = objective(fit.x)[0]
         if not math.isfinite(value):
             raise TrainingDivergedError(
                 f"the cost network's loss became {value}; the last checkpoint is intact: look for extreme cost samples"
@@ -303,9 +303,9 @@ class StructuredCostNetwork(CostNetwork):
         count = data.holding.sum(-1, keepdim=True)  # [S, 1]
         error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(-1)
         error = torch.where(data.holding, error_ms / _compared_ms(data), 0.0)
-        own = (error - error.sum(-1, keepdim=True) / count) * (count / (count - 1)).sqrt()
+        centred = (error - error.sum(-1, keepdim=True) / count) * (count / (count - 1)).sqrt()
         several = data.holding & (count > 1)
-        return _NORMAL * own[several].abs().median() if several.any() else torch.zeros(())
+        return _NORMAL * centred[several].abs().median() if several.any() else torch.zeros(())
 
     def learn_spread(self, unseen: CostData) -> None:
         """Half of the squared spread is from placements that were not fitted to, the other half from earlier ones."""
@@ -320,7 +320,7 @@ class StructuredCostNetwork(CostNetwork):
         self.unit *= mean
         sums = data.sums(self.encode)
         self.centre.copy_(device_inputs(sums[data.holding], self.power).mean(1))
-        predicted, measured = (each[data.seen][:, COMPUTE] for each in (self.phases_ms(sums), data.phases_ms))
+        predicted, measured = (ms[data.seen][:, COMPUTE] for ms in (self.phases_ms(sums), data.phases_ms))
         self.scale_ms *= measured.mean(dim=0).clamp(min=1e-4) / predicted.mean(dim=0)
 
     @torch.no_grad()

@@ -38,9 +38,9 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
     except InputError:
         raise
     except ValidationError as error:
-        own = error.errors()[-1].get("ctx", {}).get("error")
-        if isinstance(own, InputError):
-            raise own from error
+        cause = error.errors()[-1].get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            raise cause from error
         raise InputError(f"{source} {problem} ({_validation_problem(error)}); {advice}") from error
     except Exception as error:
         raise InputError(

@@ -185,8 +185,8 @@ def is_hardware_file(name: str) -> bool:
 
 def preset_of(device: str) -> AcceleratorSpec | None:
     """The preset of the model that a device's driver reports, the one of most words; None if there is none."""
-    found = [name for name in PRESETS if is_named(name, device)]
-    return PRESETS[max(found, key=len)] if found else None
+    matches = [name for name in PRESETS if is_named(name, device)]
+    return PRESETS[max(matches, key=len)] if matches else None
 
 
 def _content(path: Path) -> dict[str, str]:

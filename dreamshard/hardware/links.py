@@ -182,10 +182,10 @@ class CollectiveTimes(NamedTuple):
 def collective_times(gpu: str, operation: Operation = "all_to_all") -> CollectiveTimes:
     """Public measurements of GPUs of this kind."""
     measured = _measured()
-    own = measured[(measured["gpu"] == gpu) & (measured["operation"] == operation)]
-    own.sort(order=["num_gpus", "bytes_per_gpu"])
-    counts, sizes = np.unique(own["num_gpus"]), np.unique(own["bytes_per_gpu"])
-    return CollectiveTimes(counts, sizes, own["time_us"].reshape(len(counts), len(sizes)))
+    rows = measured[(measured["gpu"] == gpu) & (measured["operation"] == operation)]
+    rows.sort(order=["num_gpus", "bytes_per_gpu"])
+    counts, sizes = np.unique(rows["num_gpus"]), np.unique(rows["bytes_per_gpu"])
+    return CollectiveTimes(counts, sizes, rows["time_us"].reshape(len(counts), len(sizes)))
 
 
 @cache

@@ -100,8 +100,8 @@ def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, "
     alike = rows.clone()
     alike[:, -1] += shards.tables.rows.double() - unique
     hotter = alike.cumsum(dim=1) - alike
-    room = shards.tables.rows.double() * shards.resident_share.double()
-    kept = ((room[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
+    resident = shards.tables.rows.double() * shards.resident_share.double()
+    kept = ((resident[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
     return (rows * (1 - kept)).sum(dim=1)
 
 

@@ -115,9 +115,9 @@ def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
 
 
 def sharding_costs(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
-    """`[D]` milliseconds per phase of tables that are sharded in any way, in float64.
+    """`[D]` milliseconds per phase of tables of any sharding type, in float64.
 
-    All shards of a device count as one call of the fused operator. TorchRec calls it once for each way to shard, whose
+    All shards of a device count as one call of the fused operator. TorchRec calls it once for each sharding type, whose
     launches the host hides while the device works. Collectives follow one another.
 
     Raises:
@@ -156,22 +156,22 @@ def exchanges_s(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> Float
 @jit
 def operators_s(figures: Floats, loads: Floats) -> Floats:
     """`[N, 2]` forward and backward of devices with these loads; 0 for an empty one."""
-    found = np.zeros((len(loads), 2))
+    times = np.zeros((len(loads), 2))
     for n in range(len(loads)):
         if loads[n, at.COUNT] > 0.5:
-            found[n, 0], found[n, 1] = forward_s(figures, loads[n]), backward_s(figures, loads[n])
-    return found
+            times[n, 0], times[n, 1] = forward_s(figures, loads[n]), backward_s(figures, loads[n])
+    return times
 
 
 @jit
 def kernels_s(figures: Floats, loads: Floats) -> Floats:
     """`[N, 2]` forward and backward of devices with these loads, without launches."""
-    found = np.zeros((len(loads), 2))
+    times = np.zeros((len(loads), 2))
     for n in range(len(loads)):
         load = loads[n]
-        found[n, 0] = forward_kernel_s(figures, load) + load[at.LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
-        found[n, 1] = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
-    return found
+        times[n, 0] = forward_kernel_s(figures, load) + load[at.LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
+        times[n, 1] = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
+    return times
 
 
 @inlined

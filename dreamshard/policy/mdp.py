@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 COST_COLUMNS = 3
 """Predicted milliseconds of a device that the policy sees: forward compute, backward compute, one all-to-all."""
 
-_NO_ROOM = np.iinfo(np.int64).min
+_FORBIDDEN = np.iinfo(np.int64).min
 
 
 class PolicyNetwork(nn.Module):
@@ -65,7 +65,7 @@ class Episode:
         features: `[T, F]` normalised.
         latents: `[T, L]` of the cost network.
         table_bytes: `[T]`.
-        capacity_bytes: `[D]` room for tables on each device; 0 if none may be there.
+        capacity_bytes: `[D]` memory for tables on each device; 0 if none may be there.
         allowed: `[T, D]` devices that may hold each table.
         network: with the communication of the task's devices.
         law: its costs of devices.
@@ -126,12 +126,12 @@ def rollout(
     noise = torch.zeros(count, *episode.allowed.shape)
     if generator is not None:  # Gumbel's, which turns the largest score into a sample of the softmax
         noise = -(-torch.rand(noise.shape, generator=generator).clamp(min=1e-20).log()).log()
-    room, tables = episode.capacity_bytes.numpy(), (episode.table_bytes.numpy(), episode.allowed.numpy())
+    capacity, tables = episode.capacity_bytes.numpy(), (episode.table_bytes.numpy(), episode.allowed.numpy())
     scorer, latents = _Scorer.of(policy, episode.features), episode.latents.double().numpy()
     actions, loads, used_bytes, costs, legal = _place(
-        episode.law, scorer, latents, room, *tables, noise.double().numpy()
+        episode.law, scorer, latents, capacity, *tables, noise.double().numpy()
     )
-    device, feasible = np.empty_like(actions), (used_bytes <= room).all(axis=1)
+    device, feasible = np.empty_like(actions), (used_bytes <= capacity).all(axis=1)
     device[:, episode.order.numpy()] = actions
     return Rollout(*map(torch.from_numpy, (device, loads.astype(np.float32), feasible, actions, costs, legal)))
 
@@ -160,15 +160,15 @@ def masked(logits: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) -> Catego
 
 @jit
 def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
-    """`[D]` devices that may hold a table and have room for it, by the bytes in use `[D]`.
+    """`[D]` devices that may hold a table and have memory for it, by the bytes in use `[D]`.
 
-    If none has, those with the most room are legal, so that a softmax stays defined; the episode ends over capacity.
+    If none has, those with the most free memory are legal, so that a softmax stays defined; the episode ends over capacity.
     """
-    room = capacity - used
-    for d in range(len(room)):
+    free = capacity - used
+    for d in range(len(free)):
         if not allowed[d]:
-            room[d] = _NO_ROOM
-    return room >= min(size, room.max())
+            free[d] = _FORBIDDEN
+    return free >= min(size, free.max())
 
 
 class _Scorer(NamedTuple):
@@ -192,7 +192,7 @@ class _Scorer(NamedTuple):
             policy.score.bias,
         )
         # inputs of a layer before its outputs
-        return cls(*(np.ascontiguousarray(each.detach().numpy().T, np.float64) for each in parts))
+        return cls(*(np.ascontiguousarray(weights.detach().numpy().T, np.float64) for weights in parts))
 
 
 @jit
@@ -263,7 +263,7 @@ def policy_gradient_loss(
     """REINFORCE (Williams 1992) as in the authors' program (`train_rl`), with the batch as baseline.
 
     Means are over all steps, and costs are in units of their spread, with Bessel's correction over all steps. An episode
-    without room counts as the most expensive of the batch; in the authors' program it ends with an error.
+    without enough memory counts as the most expensive of the batch; in the authors' program it ends with an error.
     """
     cost = torch.where(feasible, overall_ms, overall_ms.max())[:, None].expand_as(log_prob)  # [B, T] each step's
     spread = cost.std(correction=1) if cost.numel() > 1 else cost.new_zeros(())

@@ -19,7 +19,7 @@ from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import PlacementLimits, packed, packed_by_size
 from dreamshard.tasks import PlacementTask
 
-RULES_OF_THUMB = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
+HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
 """Names of the greedy rules; a placer has to beat the best of them on a set of tasks."""
 
 _SPREAD = 0x9E3779B1  # odd, so that no two seeds give one generator
@@ -30,7 +30,7 @@ class RulePlacer(OrderedPlacer):
 
     name: str
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """See `OrderedPlacer`."""
         device = self.filled(task, PlacementLimits.of(task))
         return Placement.whole(packed(task) if device is None else device, task.num_devices)
@@ -73,17 +73,17 @@ class GreedyPlacer(RulePlacer):
         rows, dim = task.tables.rows.numpy(), task.tables.dim.numpy()
         lookup = dim * task.tables.pooling_factor.double().numpy()
         figures = ((rows * dim).astype(np.float64), dim.astype(np.float64), lookup, lookup * np.log10(rows))
-        figure = dict(zip(RULES_OF_THUMB, figures, strict=True))[self.name]  # [T]
+        figure = dict(zip(HEURISTICS, figures, strict=True))[self.name]  # [T]
         order = np.lexsort((np.arange(len(figure)), task.table_bytes.numpy(), figure))[::-1]
         return limits.filled(order, figure)
 
 
 def baselines(seed: int = 0) -> dict[str, RulePlacer]:
     """Random and the four rules of thumb, by name."""
-    return {"random": RandomPlacer(seed)} | {name: GreedyPlacer(name) for name in RULES_OF_THUMB}
+    return {"random": RandomPlacer(seed)} | {name: GreedyPlacer(name) for name in HEURISTICS}
 
 
-def rule_placements(task: PlacementTask) -> list[Int[Tensor, " T"]]:
+def heuristic_starts(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     """Devices of the tables by random and the rules of thumb, to start a search from; by size if one finds no room."""
     limits = PlacementLimits.of(task)
     found = [placer.filled(task, limits) for placer in baselines().values()]

@@ -94,7 +94,7 @@ class SearchingPlacer(OrderedPlacer):
         more = self.more_moves // (len(task.tables) + 24)
         return default_moves(task) + more if budget_ms is None else round(MOVES_PER_MS * budget_ms)
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """The best placement found by every way to shard that the task allows; errors as for `Placer.place`.
 
         Raises:
@@ -139,10 +139,10 @@ class DreamShardPlacer(SearchingPlacer):
         """See `SearchingPlacer`."""
         return self.cost_network.knows_topology(task)
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """See `SearchingPlacer`; or the policy's own placement."""
         if self.inference == "search":
-            return super().found(task, budget_ms)
+            return super().place_ordered(task, budget_ms)
         taken = rollout(self.policy, Episode.of(task, self.cost_network, self.normaliser))
         placement = Placement.whole(taken.device[0], task.num_devices)
         if task.constraints is UNCONSTRAINED and bool(taken.feasible):
@@ -202,7 +202,7 @@ class GreedyCostPlacer(OrderedPlacer):
     normaliser: Normaliser
     name: str = "cost_greedy"
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Packs tables if greedy finds no room; raises NoPlacementError if packing finds none either."""
         costs = NetworkCosts.of(task, self.cost_network, self.normaliser)
         options = ShardingOptions.of(task, costs, columns=False)

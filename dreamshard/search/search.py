@@ -25,7 +25,7 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, Menu, anneal, priced, state_of
-from dreamshard.search.baselines import rule_placements
+from dreamshard.search.baselines import heuristic_starts
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import no_room, packed, packed_columns
@@ -179,7 +179,7 @@ class _Exploration:
         if refined is not None and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS[0]):
             starts += _starts_within_targets(options, refined)
         if types == {"table_wise"}:
-            by_rule = [priced(options.menu, *options.whole(device.numpy())) for device in rule_placements(self.task)]
+            by_rule = [priced(options.menu, *options.whole(device.numpy())) for device in heuristic_starts(self.task)]
             starts += sorted((each for each in by_rule if each is not None), key=_cost)[:1]
         starts = sorted(starts, key=_cost)[:_KEPT]
         others = [self.results[each] for each in _simpler(types) if each in self.results]

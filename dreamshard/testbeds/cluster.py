@@ -47,8 +47,8 @@ class ClusterTestbed(DeviceTestbed):
             )
         gpus = range(most) if self._on_gpu else [None] * most
         self.layout = Layout.of(list(map(describe_rank, range(most), gpus))) if ranks is None else ranks.layout
-        own = self.layout.part(setup.num_devices)
-        self.hardware, self.links = own.hardware(self.device_type), own.model(self.device_type)
+        ranks_used = self.layout.part(setup.num_devices)
+        self.hardware, self.links = ranks_used.hardware(self.device_type), ranks_used.model(self.device_type)
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`; the sample's task has the devices per host that were measured."""
@@ -63,7 +63,7 @@ class ClusterTestbed(DeviceTestbed):
         """See `Testbed`, on as many devices as there are, also more than a task's."""
         part = self.layout.part(exchange.num_devices, exchange.devices_per_host)
         timed = self._timed(f"an all-to-all of {exchange.num_devices} devices", part, exchange)
-        assert not isinstance(timed, Infeasible)  # [R, D, 2]; without room it is an error
+        assert not isinstance(timed, Infeasible)  # [R, D, 2]; out of memory is an error here
         ways_ms, origin = self.summarised(timed, "cuda_event" if self._on_gpu else "wall")
         return ExchangeSample(
             exchange=replace(exchange, devices_per_host=part.devices_per_host),

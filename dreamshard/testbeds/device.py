@@ -117,7 +117,7 @@ class Device:
                 )
             check_indices(lookups.indices, rows, f"table {name}")  # the operator does not
             lookups = Lookups(lookups.indices.to(self.device), lookups.offsets.to(self.device))
-            kept_bytes = sum(each.indices.nbytes + each.offsets.nbytes for each in self._lookups.values())
+            kept_bytes = sum(part.indices.nbytes + part.offsets.nbytes for part in self._lookups.values())
             if kept_bytes > KEPT_LOOKUP_BYTES[self.device.type]:
                 self._lookups.clear()
             self._lookups[name] = lookups
@@ -149,8 +149,8 @@ class Device:
         if self.device.type == "cuda":
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             return torch.cuda.mem_get_info(self.device)[0] + unused
-        own, available = psutil.Process().memory_info().rss, int(psutil.virtual_memory().available)
-        share = machine_memory_bytes() // self._num_ranks - own
+        used, available = psutil.Process().memory_info().rss, int(psutil.virtual_memory().available)
+        share = machine_memory_bytes() // self._num_ranks - used
         return int(max(0, min(share, available // self._num_ranks))) + len(self._weights)
 
     def foreign_bytes(self) -> int:
@@ -203,20 +203,20 @@ def device_model(device_type: str) -> str:
     """Model of the first GPU, or of the processor."""
     if device_type == "cuda":
         return str(torch.cuda.get_device_name(0))
-    found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
+    match = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
 
 
-def machine_memory_bytes(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+def machine_memory_bytes(cgroups: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int:
     """Memory of this machine, or of the container that this process is in.
 
     Args:
         cgroups: root of the control groups' files, of version 1 or 2.
-        own: file that names the groups of this process: `0::/path`, or `9:memory:/path` in version 1.
+        groups: file that names the groups of this process: `0::/path`, or `9:memory:/path` in version 1.
     """
     total = int(psutil.virtual_memory().total)
     with suppress(OSError):  # there are no control groups
-        for line in own.read_text().splitlines():
+        for line in groups.read_text().splitlines():
             _, controllers, name = line.split(":", 2)
             is_first = "memory" in controllers.split(",")
             if controllers and not is_first:

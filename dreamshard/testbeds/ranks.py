@@ -113,15 +113,15 @@ class Layout:
         Raises:
             ValueError: there are too few ranks or hosts for the task.
         """
-        chosen, own = self.ranks, self.devices_per_host
+        chosen, ranks_per_host = self.ranks, self.devices_per_host
         if devices_per_host is not None:
             per_host = min(devices_per_host, num_devices)
-            chosen = tuple(rank for d, rank in enumerate(self.ranks) if d % own < per_host <= own)
+            chosen = tuple(rank for d, rank in enumerate(self.ranks) if d % ranks_per_host < per_host <= ranks_per_host)
         if len(chosen) < num_devices:
             wanted = "" if devices_per_host is None else f" at {devices_per_host} per host"
             raise ValueError(
-                f"{num_devices} devices{wanted} are requested, but there are {len(self.ranks)} ranks at {own} per host; "
-                "request fewer, or start more (docs/many-hosts.md)"
+                f"{num_devices} devices{wanted} are requested, but there are {len(self.ranks)} ranks at {ranks_per_host} per "
+                "host; request fewer, or start more (docs/many-hosts.md)"
             )
         return Layout(chosen[:num_devices])
 
@@ -324,8 +324,8 @@ def num_launched() -> int:
 
 
 def _torchrun_store() -> Store:
-    found: tuple[Store, int, int] = next(rendezvous("env://", timeout=timedelta(seconds=JOIN_S)))
-    return found[0]
+    joined: tuple[Store, int, int] = next(rendezvous("env://", timeout=timedelta(seconds=JOIN_S)))
+    return joined[0]
 
 
 def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> None:

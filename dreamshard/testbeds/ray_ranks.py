@@ -89,8 +89,8 @@ def ray_ranks(num_ranks: int, device_type: DeviceType | None) -> Ranks:
         ValueError: Ray is not installed, or the cluster has too few devices.
     """
     for ranks in _running:
-        own: DeviceType = "cuda" if ranks.launcher.on_gpu else "cpu"
-        if ranks.failure is None and ranks.launcher.num_ranks == num_ranks and device_type in (None, own):
+        running_on: DeviceType = "cuda" if ranks.launcher.on_gpu else "cpu"
+        if ranks.failure is None and ranks.launcher.num_ranks == num_ranks and device_type in (None, running_on):
             return ranks
         ranks.end()
     _running.clear()

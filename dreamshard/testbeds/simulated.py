@@ -117,10 +117,10 @@ class EmulatedTestbed(DeviceTestbed):
         torch.set_num_threads(1)  # the CPU's clock counts one thread
         try:
             for d in shards.device.unique().tolist():
-                found = measure_step(shards, self._device, d)
-                if isinstance(found, Infeasible):
-                    return self.sample(task, placement, found)
-                timed[:, d, [0, 3]] = found[:, [0, 3]]
+                step_ms = measure_step(shards, self._device, d)
+                if isinstance(step_ms, Infeasible):
+                    return self.sample(task, placement, step_ms)
+                timed[:, d, [0, 3]] = step_ms[:, [0, 3]]
         finally:
             torch.set_num_threads(num_threads)
         return self.sample(task, placement, timed)

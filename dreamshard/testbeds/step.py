@@ -1,4 +1,4 @@
-"""A training step of tables that are sharded in any way, timed on one rank: fbgemm's operators, and collectives.
+"""A training step of tables of any sharding type, timed on one rank: fbgemm's operators, and collectives.
 
 Operators run on real lookups as in TorchRec: a block of rows gets the lookups of its rows, numbered from its first; a
 data-parallel copy gets those of the rank's own samples, and its backward pass makes a dense gradient; a dense optimizer
@@ -96,8 +96,8 @@ class RankOperators:
         kept_bytes = shards.tables.rows * shards.tables.dim * task.weight_bytes[shards.table]
         # of copies and on a GPU it is not kept: the GPU's allocator keeps memory anyway
         kept_bytes *= ~shards.is_any("data_parallel") * (device.device.type == "cpu")
-        memory = device.weights([int(kept_bytes[own].sum()) for _, own in kinds])
-        self.operators = [self._built(*kind, own, part) for (kind, own), part in zip(kinds, memory, strict=True)]
+        memory = device.weights([int(kept_bytes[held].sum()) for _, held in kinds])
+        self.operators = [self._built(*kind, held, part) for (kind, held), part in zip(kinds, memory, strict=True)]
         for operator in self.operators:  # one untimed step proves that memory suffices
             pooled = operator.run()
             pooled.backward(torch.zeros_like(pooled))
@@ -123,10 +123,10 @@ class RankOperators:
         precision: Precision,
         cached_share: float,
         sequence_dim: int,
-        own: list[int],
+        numbers: list[int],
         memory: Tensor,
     ) -> RankOperator:
-        """The operator of the rank's shards `own`; on the CPU `memory` is of its weights.
+        """The operator of the rank's shards `numbers`; on the CPU `memory` is of its weights.
 
         `cached_share` is the share of the rows that the GPU caches while all are in host memory; 0 for device memory.
         """
@@ -141,19 +141,19 @@ class RankOperators:
 
         device, tables, optimizer = self._device.device, self._shards.tables, self._shards.task.optimizer
         on_cpu, is_copy = device.type == "cpu", exchanged == "never"
-        shapes = list(zip(tables.rows[own].tolist(), tables.dim[own].tolist(), strict=True))
-        parts = [self._lookups_of(s, is_copy) for s in own]
+        shapes = list(zip(tables.rows[numbers].tolist(), tables.dim[numbers].tolist(), strict=True))
+        parts = [self._lookups_of(s, is_copy) for s in numbers]
         indices = torch.cat([part.indices for part in parts])
         lengths = torch.cat([part.offsets.diff() for part in parts])  # bag `f * B + b` is sample `b` of feature `f`
-        features = [t for t, s in enumerate(own) for _ in range(self._bags[s])]
-        large = max(int(tables.rows[own].sum()), len(indices)) > INT32_LIMIT  # backward numbers all tables' rows
+        features = [t for t, s in enumerate(numbers) for _ in range(self._bags[s])]
+        large = max(int(tables.rows[numbers].sum()), len(indices)) > INT32_LIMIT  # backward numbers all tables' rows
         dtype = torch.int64 if on_cpu or large or is_copy else torch.int32  # taken without conversion
         offsets = torch.nn.functional.pad(lengths.long().cumsum(0), (1, 0))
         joined = Lookups(indices.to(device, dtype), offsets.to(device, dtype))
         if is_copy:
             dense = DenseTableBatchedEmbeddingBagsCodegen(shapes, features, use_cpu=on_cpu).to(device)
             self.dense = DenseOptimizer(dense.weights, shapes, optimizer)
-            return RankOperator(own, dense, joined)
+            return RankOperator(numbers, dense, joined)
         place = EmbeddingLocation["MANAGED_CACHING" if cached_share else "HOST" if on_cpu else "DEVICE"]
         compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
         exact = "exact_" if optimizer in PLAIN_OPTIMIZERS else ""
@@ -173,7 +173,7 @@ class RankOperators:
         if not on_cpu:
             for weights in operator.split_embedding_weights():  # type: ignore[operator]  # a method of fbgemm
                 weights.fill_(1)  # takes every page of host memory
-        return RankOperator(own, operator, joined)
+        return RankOperator(numbers, operator, joined)
 
     def _lookups_of(self, shard: int, is_copy: bool) -> Lookups:
         tables, table = self._shards.task.tables, int(self._shards.table[shard])
@@ -282,22 +282,22 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
     First of pooled vectors, until each rank has those of its samples; then of their gradients, until each rank has those of
     the vectors that it pooled. `shards` are those of all devices.
     """
-    found, place, carried = [], device.device, shards.per_device(shards.traffic)  # [D, 4]
+    exchanges, place, carried = [], device.device, shards.per_device(shards.traffic)  # [D, 4]
     everyone, host, across = teams
     counts, rank = sample_counts(device.setup.batch_size, everyone.size()), everyone.rank()
     most, dims, row_dims = counts[0], carried[:, 0], int(carried[:, 1].max())
     host_dims = carried[:: shards.devices_per_host, 3].tolist()
     if dims.any():
-        own = [count * int(dims[rank]) for count in counts]  # by sample's rank
-        found.append(all_to_all(own, (counts[rank] * dims).tolist(), everyone, place))
+        sent = [count * int(dims[rank]) for count in counts]  # by sample's rank
+        exchanges.append(all_to_all(sent, (counts[rank] * dims).tolist(), everyone, place))
     if row_dims:
-        found.append(_reduce_scatter(most * row_dims, everyone, place))
+        exchanges.append(_reduce_scatter(most * row_dims, everyone, place))
     if host is not None and across is not None:  # partial sums within the host, then each host's samples between hosts
         width = most * host_dims[rank // host.size()]
         sum_up, gather = _reduce_scatter(across.size() * width, host, place)
-        there, back = all_to_all([width] * across.size(), [most * each for each in host_dims], across, place)
-        found.append((lambda: (sum_up(), there()), lambda: (back(), gather())))
-    return found
+        there, back = all_to_all([width] * across.size(), [most * dim for dim in host_dims], across, place)
+        exchanges.append((lambda: (sum_up(), there()), lambda: (back(), gather())))
+    return exchanges
 
 
 def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None = None) -> Floats | Infeasible:
@@ -396,9 +396,9 @@ def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool
 
 def all_to_all(sent: list[int], received: list[int], team: Group, place: torch.device) -> tuple[Work, Work]:
     """An all-to-all and its way back, by the elements that this rank sends to and receives from each."""
-    own, others = (torch.full((sum(counts),), VALUE, device=place) for counts in (sent, received))
-    there = _exchange(dist.all_to_all_single, team, others, own, received, sent)
-    return there, _exchange(dist.all_to_all_single, team, own, others, sent, received)
+    sending, others = (torch.full((sum(counts),), VALUE, device=place) for counts in (sent, received))
+    there = _exchange(dist.all_to_all_single, team, others, sending, received, sent)
+    return there, _exchange(dist.all_to_all_single, team, sending, others, sent, received)
 
 
 def _reduce_scatter(count: int, team: Group, place: torch.device) -> tuple[Work, Work]:

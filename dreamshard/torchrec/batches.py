@@ -66,8 +66,8 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
         raise ValueError(f"the batches hold no samples ({count} batches were read); yield at least one")
     kept = min(samples, num_samples or samples)
     lookups = {}
-    for name, own in parts.items():
-        indices, lengths = (torch.cat(each) for each in zip(*own, strict=True))
+    for name, collected in parts.items():
+        indices, lengths = (torch.cat(parts) for parts in zip(*collected, strict=True))
         lookups[name] = Lookups(indices, nn.functional.pad(lengths.cumsum(0), (1, 0))).first(kept)
     counted = [
         statistics(WorkloadTable(name, table.rows, padded_dim(table.dim), lookups[name]))
@@ -93,9 +93,10 @@ def open_model(config: WorkloadConfig) -> Workload:
         notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
     sizes = zip(tables.names, model.details, tables.pooling_factor.tolist(), strict=True)
     tokens = {
-        name: digest(own.indices.numpy().tobytes() + own.offsets.numpy().tobytes()) for name, own in recorded.items()
+        name: digest(lookups.indices.numpy().tobytes() + lookups.offsets.numpy().tobytes())
+        for name, lookups in recorded.items()
     }
-    samples = max((own.batch_size for own in recorded.values()), default=0)
+    samples = max((lookups.batch_size for lookups in recorded.values()), default=0)
     listed = [replace(table, name=name, pooling_factor=pooling) for name, table, pooling in sizes]
     return listed_workload(config, listed, lambda table, _: recorded[table.name], tokens, samples, notes)
 
@@ -109,7 +110,7 @@ def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tupl
         )
     parts = [features[feature] for feature in table.features]
     lengths = [part.lengths().detach().cpu().long() for part in parts]
-    sample = torch.cat([torch.repeat_interleave(each) for each in lengths])  # [N]
+    sample = torch.cat([torch.repeat_interleave(counts) for counts in lengths])  # [N]
     indices = torch.cat([part.values().detach().cpu().long() for part in parts])[sample.argsort(stable=True)]
     try:
         check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {table.name!r},")
@@ -123,18 +124,18 @@ def _features(batch: Any, where: str) -> dict[str, Any]:
     batch = getattr(batch, "sparse_features", batch)
     fields = batch if isinstance(batch, Mapping) else getattr(batch, "__dict__", {})
     parts = batch if isinstance(batch, list | tuple) else [batch, *fields.values()]
-    found: dict[str, Any] = {}
+    features: dict[str, Any] = {}
     for keyed in parts:
         if not isinstance(keyed, KeyedJaggedTensor):
             continue
-        repeated = sorted(found.keys() & set(keyed.keys()))
+        repeated = sorted(features.keys() & set(keyed.keys()))
         if repeated or keyed.variable_stride_per_key():
             problem = f"{shown(repeated)} in two KeyedJaggedTensors" if repeated else "samples taken out"
             raise ValueError(f"{where} has {problem}; yield every feature once, for all samples")
-        found |= keyed.to_dict()
-    if not found:
+        features |= keyed.to_dict()
+    if not features:
         raise ValueError(
             f"{where} is a {type(batch).__name__} without a KeyedJaggedTensor, so it says nothing of lookups; yield "
             "KeyedJaggedTensors, or batches with a `sparse_features`"
         )
-    return found
+    return features

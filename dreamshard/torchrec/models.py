@@ -66,11 +66,11 @@ def discover(model: nn.Module, sharders: Sharders | None = None) -> tuple[list[M
     notes: list[str] = []
     placed: set[int] = set()
     for path, module, sharder in _sharded("", model, by_type, is_derived_too=sharders is None):
-        own = set(map(id, module.parameters()))
-        if placed & own:
+        weights = set(map(id, module.parameters()))
+        if placed & weights:
             notes.append(f"{path} shares weights with another collection, so its tables are placed once")
             continue
-        placed |= own
+        placed |= weights
         details += _tables_in(path, module, sharder)
         if type(module) not in by_type:
             notes.append(
@@ -83,7 +83,9 @@ def discover(model: nn.Module, sharders: Sharders | None = None) -> tuple[list[M
     others = [p for p in model.parameters() if id(p) not in placed and not nn.parameter.is_lazy(p)]
     if others:
         size = f"{sum(p.numel() * p.element_size() for p in others) / 2**20:.4g} MiB"
-        notes.append(f"{len(others)} other parameters ({size}) are on every device and not placed; keep room for them")
+        notes.append(
+            f"{len(others)} other parameters ({size}) are on every device, not placed; reserve memory for them"
+        )
     return details, notes
 
 
@@ -99,11 +101,11 @@ def _sharded(
     kind, is_quantised = type(module).__name__, type(module).__module__.startswith("torchrec.quant.")
     if isinstance(module, ShardedModule) or (is_quantised and "Embedding" in kind) or kind in _REFUSED:
         raise ValueError(
-            f"{path or 'the model'} is of class {kind}, which is sharded, quantised, or changes rows in its own way; give "
+            f"{path or 'the model'} is of class {kind}, which is sharded, quantised, or changes rows itself; give "
             "the model before sharding, with plain collections"
         )
     classes = type(module).__mro__ if is_derived_too else (type(module),)
-    sharder = next((by_type[each] for each in classes if each in by_type), None)
+    sharder = next((by_type[kind] for kind in classes if kind in by_type), None)
     if sharder is not None:
         yield path, module, sharder
         return
@@ -114,7 +116,7 @@ def _sharded(
 def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) -> Iterator[ModelTable]:
     """The tables of a collection that its sharder shards."""
     kinds = EmbeddingBagCollectionInterface | EmbeddingCollectionInterface
-    inner: Any = next((each for each in module.modules() if isinstance(each, kinds)), None)  # a collection may wrap one
+    inner: Any = next((part for part in module.modules() if isinstance(part, kinds)), None)  # a collection may wrap one
     is_pooled = isinstance(inner, EmbeddingBagCollectionInterface)
     listed = [] if inner is None else inner.embedding_bag_configs() if is_pooled else inner.embedding_configs()
     configs = {config.name: config for config in listed}

@@ -40,7 +40,7 @@ from dreamshard.tasks import Activations, PlacementTask
 from dreamshard.torchrec.estimator import ShardCosts
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import per_feature, sharding_options
-from dreamshard.torchrec.ways import check_given, narrowed
+from dreamshard.torchrec.sharding_types import check_given, narrowed
 from dreamshard.workloads import ModelTables, model_tables
 
 _SEARCHED = 0.8  # of the time that is left, before the placement is turned into TorchRec's plan
@@ -138,8 +138,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         logger.info("dreamshard: %d tables by %s in %.0f ms", len(model), placer.name, 1000 * seconds)
         if isinstance(placer, Predictor):
             ShardCosts(task, model.details, placer).estimate(options)
-            for each in self.stats:
-                each.log(
+            for stats in self.stats:
+                stats.log(
                     sharding_plan=plan,
                     topology=self.topology,
                     batch_size=self.batch_size,
@@ -193,13 +193,13 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         known = dict(zip(self.tables.names, self.tables.rows.tolist(), strict=True)) if self.tables else {}
         factors = {}
         for t, table in enumerate(details):
-            own = self.constraints.get(table.name, ParameterConstraints())
-            poolings = per_feature(own.num_poolings or [1.0], table)
-            if own.num_poolings:
+            limits = self.constraints.get(table.name, ParameterConstraints())
+            poolings = per_feature(limits.num_poolings or [1.0], table)
+            if limits.num_poolings:
                 details[t] = replace(table, num_poolings=sum(poolings))
-            is_given = own.num_poolings or own.pooling_factors != [POOLING_FACTOR]
+            is_given = limits.num_poolings or limits.pooling_factors != [POOLING_FACTOR]
             if is_given and known.keys().isdisjoint((table.name, table.path)):
-                factors[table.path] = float(np.dot(per_feature(own.pooling_factors, table), poolings))
+                factors[table.path] = float(np.dot(per_feature(limits.pooling_factors, table), poolings))
         model = model_tables(details, pooling_factors=factors, defaults=self.tables, notes=notes)
         if unknown := sorted((self.placement_constraints.tables_named() | known.keys()) - model.by_name.keys()):
             raise ValueError(
@@ -216,26 +216,26 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
     def task(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> PlacementTask:
         """The task of placing the tables, with the memory that is for them on each device."""
-        own = self.placement_constraints
-        types = SHARDING_TYPES if own.sharding_types is None else own.sharding_types
-        own = replace(own, sharding_types=types, caching=own.caching is not False)
+        limits = self.placement_constraints
+        types = SHARDING_TYPES if limits.sharding_types is None else limits.sharding_types
+        limits = replace(limits, sharding_types=types, caching=limits.caching is not False)
         device = self.topology.compute_device
-        own, notes = narrowed(own, model.by_name, device_type=device, sharders=sharders, given=self.constraints)
+        limits, notes = narrowed(limits, model.by_name, device_type=device, sharders=sharders, given=self.constraints)
         for note in (*model.model_notes, *notes):
             logger.info("dreamshard: %s", note)
         for note in model.lookup_notes:
             logger.warning("dreamshard: %s", note)
         given = self.topology, self.batch_size, module, list(sharders), self.constraints
-        room = self._sizes(self.storage_reservation.reserve(*given))
-        unequal = {rank: own_room for rank, own_room in enumerate(room) if own_room != max(room)}
-        own = replace(own, memory_bytes_of=unequal | dict(own.memory_bytes_of))
+        free = self._sizes(self.storage_reservation.reserve(*given))
+        unequal = {rank: size for rank, size in enumerate(free) if size != max(free)}
+        limits = replace(limits, memory_bytes_of=unequal | dict(limits.memory_bytes_of))
         try:
             return model.task(
-                len(room),
-                max(room),
+                len(free),
+                max(free),
                 batch_size=self.batch_size * self.topology.world_size,
                 devices_per_host=self.topology.intra_group_size,
-                constraints=own,
+                constraints=limits,
                 activations=self._activations(model, sharders),
             )
         except ValueError as error:
@@ -249,10 +249,10 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         collective has encoded copies of both besides.
         """
         types = [self.constraints.get(table.name, ParameterConstraints()).output_dtype for table in model.details]
-        vector_bytes = max(DATA_TYPE_NUM_BITS[each or DataType.FP32] for each in types) // 8
-        both = [pair for each in sharders for pair in (getattr(each, "qcomm_codecs_registry", None) or {}).values()]
+        vector_bytes = max(DATA_TYPE_NUM_BITS[kind or DataType.FP32] for kind in types) // 8
+        both = [pair for one in sharders for pair in (getattr(one, "qcomm_codecs_registry", None) or {}).values()]
         codecs = [codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)]
-        coded_bytes = max((each.itemsize for each in codecs if isinstance(each, torch.dtype)), default=0)
+        coded_bytes = max((codec.itemsize for codec in codecs if isinstance(codec, torch.dtype)), default=0)
         return Activations(
             batch_size=self.batch_size * self.topology.world_size,
             lookup_bytes=_INDEX_BYTES * _INPUTS[self.pipeline],
@@ -276,8 +276,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             "rank %d: %s of weights, %s of optimizer state, gradients and caches, %s of inputs and vectors of the whole "
             "batch, %s of vectors of its own samples; %s are reserved"
         )
-        for rank, own in enumerate(held):
-            logger.info(text, rank, *(gib(each) for each in (*own, received, int(reserved[rank]))))
+        for rank, sizes in enumerate(held):
+            logger.info(text, rank, *(gib(size) for size in (*sizes, received, int(reserved[rank]))))
 
     def collective_plan(
         self, module: nn.Module, sharders: Sharders | None = None, pg: dist.ProcessGroup | None = None

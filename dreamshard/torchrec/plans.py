@@ -97,38 +97,38 @@ def sharding_options(
     """
     paths = {table.module_path: model.get_submodule(table.module_path) for table in tables}
     weights = {
-        (path, f".{name}".split(".")[-2]): parameter
+        (path, f".{name}".split(".")[-2]): weight
         for path, module in paths.items()
-        for name, parameter in module.named_parameters()
+        for name, weight in module.named_parameters()
     }
     options = []
     for sharding, table in zip(placement.tables, tables, strict=True):
-        way, share = sharding.sharding_type, sharding.cached_share
+        kind, share = sharding.sharding_type, sharding.cached_share
         widths = {min(end, table.dim) - start for start, end in sharding.ranges(table.dim)}
         if table.pooling == "none" and len(widths) > 1:
             raise ValueError(
                 f"sequence table {table.path!r} is split into columns {sharding.columns}, but TorchRec runs sequences in "
                 "equally wide shards only; split it evenly"
             )
-        own = (constraints or {}).get(table.name, ParameterConstraints())
+        limits = (constraints or {}).get(table.name, ParameterConstraints())
         blocks = sharding.blocks(table.rows, table.dim, placement.num_devices, placement.devices_per_host)
         options.append(
             ShardingOption(
                 name=table.name,
                 tensor=weights[table.module_path, table.name],
                 module=(table.module_path, paths[table.module_path]),
-                input_lengths=per_feature(own.pooling_factors, table),
+                input_lengths=per_feature(limits.pooling_factors, table),
                 batch_size=batch_size,
-                sharding_type=way,
-                partition_by=get_partition_by_type(way),
-                compute_kernel="dense" if way == "data_parallel" else "fused" if share is None else CACHED,
+                sharding_type=kind,
+                partition_by=get_partition_by_type(kind),
+                compute_kernel="dense" if kind == "data_parallel" else "fused" if share is None else CACHED,
                 shards=[
                     Shard([last - first, min(end, table.dim) - start], [first, start], rank=rank)
                     for rank, (first, last), (start, end) in blocks
                 ],
-                cache_params=share and replace(own.cache_params or CacheParams(), load_factor=share),
+                cache_params=share and replace(limits.cache_params or CacheParams(), load_factor=share),
                 is_pooled=table.pooling != "none",
-                **{field: getattr(own, field) for field in _PASSED_ON},
+                **{field: getattr(limits, field) for field in _PASSED_ON},
             )
         )
     return options
@@ -151,7 +151,7 @@ def load_plan(
     Call it after `init_process_group`. Without a process group, the plan's own ranks and hosts are assumed.
 
     Args:
-        path: of a file by `dreamshard place --format torchrec`, or of a model's plan in use, such as
+        path: of a file by `dreamshard place --format torchrec`, or of a model's current plan, such as
             `s3://bucket/plans/ads/current.json`.
         model: as it is given to `DistributedModelParallel`; may be on the `meta` device.
         sharders: as they are given to `DistributedModelParallel`; by default TorchRec's own.
@@ -164,10 +164,10 @@ def load_plan(
     >>> sorted(ds.load_plan("plan.json", model).plan[""])
     ['item', 'user']
     """
-    plan, found, is_running = read_plan(path), model_tables(discover(model, sharders)[0]), dist.is_initialized()
-    if others := sorted(plan.tables.keys() - set(found.tables.names)):
+    plan, tables, is_running = read_plan(path), model_tables(discover(model, sharders)[0]), dist.is_initialized()
+    if others := sorted(plan.tables.keys() - set(tables.tables.names)):
         raise ValueError(f"{path} was not made for this model: it has no table {shown(others)}; plan again")
-    options = sharding_options(plan.placement(found.tables), found.details, model)
+    options = sharding_options(plan.placement(tables.tables), tables.details, model)
     device_type = device_type or ("cpu" if is_running and dist.get_backend() == "gloo" else get_device_type())
     running = dist.get_world_size() if is_running else plan.num_devices
     ranks = world_size or running
@@ -192,17 +192,17 @@ def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float
     delta = {}
     for path, module in new.plan.items():
         before = old.plan[path]
-        changed = {name: own for name, own in module.items() if own != before[name]}
-        for name, own in changed.items():
-            was, way, ranks = before[name].sharding_type, own.sharding_type, own.ranks
-            can_move = was == way and way in ON_ONE_DEVICE and len(set(ranks)) == len(ranks)
-            both = [shard for each in (before[name], own) for shard in each.sharding_spec.shards] if can_move else []
+        changed = {name: spec for name, spec in module.items() if spec != before[name]}
+        for name, spec in changed.items():
+            was, kind, ranks = before[name].sharding_type, spec.sharding_type, spec.ranks
+            can_move = was == kind and kind in ON_ONE_DEVICE and len(set(ranks)) == len(ranks)
+            both = [shard for table in (before[name], spec) for shard in table.sharding_spec.shards] if can_move else []
             if len({shard.shard_sizes[1] for shard in both}) != 1:
                 raise ValueError(
-                    f"TorchRec cannot reshard {f'{path}.{name}'.lstrip('.')!r} from {was} to {way} on ranks {ranks}; keep "
-                    "its way, widths and one shard per rank, or restart"
+                    f"TorchRec cannot reshard {f'{path}.{name}'.lstrip('.')!r} from {was} to {kind} on ranks {ranks}; keep "
+                    "its sharding type, widths and one shard per rank, or restart"
                 )
-        weights = sum(math.prod(shard.shard_sizes) for own in changed.values() for shard in own.sharding_spec.shards)
+        weights = sum(math.prod(shard.shard_sizes) for spec in changed.values() for shard in spec.sharding_spec.shards)
         if changed:
             delta[path] = weights * 4 / 2**20, EmbeddingModuleShardingPlan(changed)
     return delta
@@ -251,51 +251,51 @@ def current_plan(
         name: of the plan in errors.
 
     Raises:
-        ValueError: the text is no plan of TorchRec, or a table is sharded in a way or kept in storage that is not planned.
+        ValueError: the text is no plan of TorchRec, or a table has a sharding type or storage that is not planned.
 
     >>> sharding_plan = ds.load_plan("plan.json", model)
     >>> ds.current_plan(sharding_plan).tables == plan.tables
     True
     """
-    with reading(name, "is no TorchRec plan", "give the plan in use"):
+    with reading(name, "is no TorchRec plan", "give the current plan"):
         modules = source.plan if isinstance(source, ShardingPlan) else json.loads(source)
         modules = modules.get("plan", modules)
-        found = [
-            (path, table, _Parameter.model_validate(own))
+        parameters = [
+            (path, table, _Parameter.model_validate(spec))
             for path, module in modules.items()
-            for table, own in module.items()
+            for table, spec in module.items()
         ]
-        counts = Counter(table for _, table, _ in found)
-        ranks = 1 + max((rank for *_, own in found for rank in own.ranks or ()), default=0)
-        if not any(own.sharding_type in ON_EVERY_DEVICE for *_, own in found):
+        counts = Counter(table for _, table, _ in parameters)
+        ranks = 1 + max((rank for *_, spec in parameters for rank in spec.ranks or ()), default=0)
+        if not any(spec.sharding_type in ON_EVERY_DEVICE for *_, spec in parameters):
             ranks = max(ranks, num_devices or 0)
-        per_host = devices_per_host or _ranks_per_host([own for *_, own in found])
+        per_host = devices_per_host or _ranks_per_host([spec for *_, spec in parameters])
         planned = {}
-        for path, table, own in found:
+        for path, table, spec in parameters:
             called = f"{path}.{table}".lstrip(".") if counts[table] > 1 else table
-            planned[called] = _planned(called, own, tables, ranks, per_host or ranks)
+            planned[called] = _planned(called, spec, tables, ranks, per_host or ranks)
     return Plan(num_devices=ranks, devices_per_host=per_host, placer="torchrec", tables=planned)
 
 
 def planned_type(sharding_type: str) -> Any:
-    """The way to shard as it is planned; `table_column_wise` also keeps the columns on one host."""
+    """The sharding type as it is planned; `table_column_wise` also keeps the columns on one host."""
     return "column_wise" if sharding_type == "table_column_wise" else sharding_type
 
 
-def _planned(called: str, own: _Parameter, tables: Tables | None, ranks: int, per_host: int) -> PlannedTable:
+def _planned(called: str, spec: _Parameter, tables: Tables | None, ranks: int, per_host: int) -> PlannedTable:
     """How a table is sharded; its columns are rounded up to a multiple of 4."""
-    way, cached = planned_type(own.sharding_type), own.compute_kernel == CACHED
-    if way not in SHARDING_TYPES or own.compute_kernel not in ("fused", "dense", CACHED):
+    kind, cached = planned_type(spec.sharding_type), spec.compute_kernel == CACHED
+    if kind not in SHARDING_TYPES or spec.compute_kernel not in ("fused", "dense", CACHED):
         raise InputError(
-            f"table {called!r} is sharded {way} with kernel {own.compute_kernel}; give one of "
+            f"table {called!r} is sharded {kind} with kernel {spec.compute_kernel}; give one of "
             f"{', '.join(SHARDING_TYPES)} with kernel fused, dense or {CACHED}"
         )
-    share = getattr(own.cache_params, "load_factor", None)  # which JSON leaves out
-    step, held = per_host if way in ON_ONE_HOST else 1, []
+    share = getattr(spec.cache_params, "load_factor", None)  # which JSON leaves out
+    step, held = per_host if kind in ON_ONE_HOST else 1, []
     first: dict[tuple[int, int], int] = {}
-    if own.shards:
-        rows, dim = (max(each.shard_offsets[i] + each.shard_sizes[i] for each in own.shards) for i in (0, 1))
-        for rank, shard in zip(own.ranks or (), own.shards, strict=False):
+    if spec.shards:
+        rows, dim = (max(shard.shard_offsets[i] + shard.shard_sizes[i] for shard in spec.shards) for i in (0, 1))
+        for rank, shard in zip(spec.ranks or (), spec.shards, strict=False):
             (row, start), (height, width) = shard.shard_offsets, shard.shard_sizes
             columns = start, padded_dim(dim) if start + width == dim else start + width
             first[columns] = min(rank, first.get(columns, rank))
@@ -307,31 +307,31 @@ def _planned(called: str, own: _Parameter, tables: Tables | None, ranks: int, pe
     else:  # types, kernels and ranks only: shards of equal width, as TorchRec cuts them
         size = tables.named([called])
         rows, dim = int(size.rows), int(size.dim)
-        starts = (own.ranks or [0])[::step] if way in SPLIT_BY_COLUMNS else (own.ranks or [0])[:1]
+        starts = (spec.ranks or [0])[::step] if kind in SPLIT_BY_COLUMNS else (spec.ranks or [0])[:1]
         ends = [dim * part // len(starts) for part in range(len(starts))] + [dim]
         first = dict(zip(pairwise(ends), starts, strict=True))
     ranges = sorted(first)
     planned = PlannedTable(
-        sharding_type=way,
-        columns=tuple(ranges) if way in SPLIT_BY_COLUMNS else (),
-        where=() if way in ON_EVERY_DEVICE else tuple(first[columns] // step for columns in ranges),
+        sharding_type=kind,
+        columns=tuple(ranges) if kind in SPLIT_BY_COLUMNS else (),
+        where=() if kind in ON_EVERY_DEVICE else tuple(first[columns] // step for columns in ranges),
         cached_share=(DEFAULT_SHARE if share is None else share) if cached else None,
         rows=rows,
         dim=padded_dim(dim),
     )
     blocks = planned.blocks(rows, planned.dim, ranks, per_host)
-    if own.shards and sorted(held) != sorted(block for block in blocks if block[1][0] < block[1][1]):
-        raise InputError(f"the shards of table {called!r} are not those of a {way} table on {ranks} ranks; plan again")
+    if spec.shards and sorted(held) != sorted(block for block in blocks if block[1][0] < block[1][1]):
+        raise InputError(f"the shards of table {called!r} are not those of a {kind} table on {ranks} ranks; plan again")
     return planned
 
 
 def _ranks_per_host(parameters: Sequence[_Parameter]) -> int | None:
     """Ranks of a host as table-row-wise tables and the numbers of GPUs say; None if they do not say."""
-    for each in parameters:
-        if each.sharding_type == "table_row_wise" and each.ranks:
-            return len(each.ranks)
+    for spec in parameters:
+        if spec.sharding_type == "table_row_wise" and spec.ranks:
+            return len(spec.ranks)
     places = [
-        shard.placement.removeprefix("rank:").split("/cuda:") for each in parameters for shard in each.shards or ()
+        shard.placement.removeprefix("rank:").split("/cuda:") for spec in parameters for shard in spec.shards or ()
     ]
     gpus = [(int(rank), int(gpu[0])) for rank, *gpu in places if gpu]
     per_host = math.gcd(*(rank - gpu for rank, gpu in gpus))  # `rank:8/cuda:0` is the first of the second host

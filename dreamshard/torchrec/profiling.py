@@ -39,14 +39,14 @@ def profiled_steps(
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if rank == 0:
-        own = tables.tables
-        counted = {name: getattr(own, name).tolist() for name in ("pooling_factor", "lookups", "unique_rows", "bins")}
+        stats = tables.tables
+        counted = {name: getattr(stats, name).tolist() for name in ("pooling_factor", "lookups", "unique_rows", "bins")}
         listed = [
-            asdict(detail) | {"name": own.names[t]} | {name: values[t] for name, values in counted.items()}
+            asdict(detail) | {"name": stats.names[t]} | {name: values[t] for name, values in counted.items()}
             for t, detail in enumerate(tables.details)
         ]
         job = {"batch_size": batch_size * ranks, "versions": dict(library_versions())}
-        plan = current_plan(dmp.plan, own, num_devices=ranks, devices_per_host=get_local_size(ranks)).to_json()
+        plan = current_plan(dmp.plan, stats, num_devices=ranks, devices_per_host=get_local_size(ranks)).to_json()
         for name, text in {"plan": plan, "tables": json.dumps(listed), "job": json.dumps(job)}.items():
             with _writing(str(folder), f"{name}.json") as temporary:
                 temporary.write_text(text, encoding="utf-8")

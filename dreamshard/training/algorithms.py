@@ -267,7 +267,7 @@ _ALGORITHMS = (
         updates=1.5,
     ),
 )
-TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {each.name: each for each in _ALGORITHMS}
+TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {algorithm.name: algorithm for algorithm in _ALGORITHMS}
 
 
 def train(

@@ -164,7 +164,7 @@ def rollout(
     states = policy.states(encoded)
     # The policy sees costs relative to an even share, so that they mean the same in a small task and in a large one
     even_ms = network.phases_ms(episode.latents)[:, 0].sum().clamp(min=1e-9) / num_devices
-    sums, loads = (torch.zeros(count, num_devices, each.shape[1]) for each in (encoded, episode.latents))
+    sums, loads = (torch.zeros(count, num_devices, columns.shape[1]) for columns in (encoded, episode.latents))
     compute_ms = torch.zeros(count, num_devices)
     used_bytes = torch.zeros(count, num_devices, dtype=torch.int64)
     steps, row = [], torch.arange(count)
@@ -181,7 +181,7 @@ def rollout(
         loads[row, action] += episode.latents[t]
         compute_ms[row, action] = network.phases_ms(loads[row, action])[:, 0]
         used_bytes[row, action] += size
-    actions, log_prob, legal, known = (torch.stack(each, dim=1) for each in zip(*steps, strict=True))
+    actions, log_prob, legal, known = (torch.stack(column, dim=1) for column in zip(*steps, strict=True))
     device = torch.empty_like(actions)
     device[:, episode.order] = actions
     balance = compute_ms.amin(dim=1) / compute_ms.amax(dim=1).clamp(min=1e-9)
@@ -283,8 +283,8 @@ class AutoShardPlacer(OrderedPlacer):
     budget_ms: float | None = None
     name: str = "autoshard"
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """The policy's placement of whole tables; tables are packed if it ran out of room or broke constraints.
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """The policy's placement of whole tables; tables are packed if it ran out of memory or broke constraints.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.

@@ -60,14 +60,14 @@ class ModelTables:
     @property
     def precision(self) -> Precision:
         """The type of weights of most tables."""
-        own: list[Precision] = [detail.precision for detail in self.details]
-        return max(own, key=own.count)
+        precisions: list[Precision] = [detail.precision for detail in self.details]
+        return max(precisions, key=precisions.count)
 
     @property
     def optimizer(self) -> Optimizer:
         """The optimizer that all tables are planned with: the one with the most state, SGD as TorchRec if none is named."""
         used = {detail.optimizer or "sgd" for detail in self.details}
-        return max(sorted(used), key=lambda each: (BYTES_PER_ELEMENT_STATE[each], BYTES_PER_ROW_STATE[each]))
+        return max(sorted(used), key=lambda name: (BYTES_PER_ELEMENT_STATE[name], BYTES_PER_ROW_STATE[name]))
 
     def task(
         self,
@@ -130,13 +130,13 @@ def model_tables(
     complete = with_ingested(listed, defaults)
     assumed = [table.name for table in complete if table.pooling_factor is None and table.lookups is None]
     guess = f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
-    found = ModelTables(
+    tables = ModelTables(
         fill_missing_columns(complete, defaults),
         tuple(details),
         lookup_notes=(guess,) if assumed else (),
         filled_in=lacking(listed),
     )
-    return replace(found, model_notes=(*notes, *_notes(found)))
+    return replace(tables, model_notes=(*notes, *_notes(tables)))
 
 
 def _pooling_factor(detail: ModelTable, given: Mapping[str, float]) -> float | None:
@@ -150,32 +150,32 @@ def _pooling_factor(detail: ModelTable, given: Mapping[str, float]) -> float | N
 
 def _notes(model: ModelTables) -> list[str]:
     """Parts of a model that planning leaves out."""
-    own, of = [detail.name for detail in model.details], model.by_name.items()
+    names, of = [detail.name for detail in model.details], model.by_name.items()
     concerned = {
         "several modules have tables called {}; they are planned as module.table": sorted(
-            {name for name in own if own.count(name) > 1}
+            {name for name in names if names.count(name) > 1}
         ),
         "the dims of {} are not multiples of 4 and are planned as the next one; fbgemm's fused operators refuse such dims: "
         "widen the tables in the model, or keep them data-parallel": [n for n, d in of if d.dim != padded_dim(d.dim)],
         "the weights of lookups of {} are not counted in what is sent": [n for n, d in of if d.is_weighted],
     }
-    found = [note.format(shown(tables)) for note, tables in concerned.items() if tables]
+    notes = [note.format(shown(tables)) for note, tables in concerned.items() if tables]
     used = sorted({detail.optimizer or "sgd" for detail in model.details})
     if len(used) > 1:
-        by_optimizer = {each: [n for n, d in of if (d.optimizer or "sgd") == each] for each in used}
-        several = "; ".join(f"{each} of {shown(tables)}" for each, tables in by_optimizer.items())
-        found.append(
+        by_optimizer = {optimizer: [n for n, d in of if (d.optimizer or "sgd") == optimizer] for optimizer in used}
+        several = "; ".join(f"{optimizer} of {shown(tables)}" for optimizer, tables in by_optimizer.items())
+        notes.append(
             f"tables have different optimizers ({several}); all are planned with {model.optimizer}, which has the most state"
         )
-    return found
+    return notes
 
 
 def _unique_names(details: Sequence[ModelTable]) -> list[str]:
     """A name for each table: its own, with its module's path in front if several modules have it."""
-    paths, own = [detail.path for detail in details], [detail.name for detail in details]
+    paths, names = [detail.path for detail in details], [detail.name for detail in details]
     if repeated := sorted({path for path in paths if paths.count(path) > 1}):
         raise ValueError(
             f"tables {shown(repeated)} occur more than once in the same module, and TorchRec names tables within a module; "
             "rename them"
         )
-    return [path if own.count(name) > 1 else name for path, name in zip(paths, own, strict=True)]
+    return [path if names.count(name) > 1 else name for path, name in zip(paths, names, strict=True)]

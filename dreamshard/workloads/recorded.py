@@ -78,8 +78,8 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
     starts = offsets[::num_samples].tolist()  # [T+1]
 
     def lookups(t: int, rows: int, samples: int) -> Lookups:
-        own = offsets[t * num_samples : t * num_samples + samples + 1]
-        return Lookups(indices[int(own[0]) : int(own[-1])], own - own[0])
+        bounds = offsets[t * num_samples : t * num_samples + samples + 1]
+        return Lookups(indices[int(bounds[0]) : int(bounds[-1])], bounds - bounds[0])
 
     def least_rows() -> list[int]:
         parts = (indices[first:end] for first, end in pairwise(starts))
@@ -101,9 +101,9 @@ def open_arrays(path: Path, batch_size: int) -> RecordedFile:
     per_table = len(arrays) > 1
 
     def lookups(t: int, rows: int, samples: int) -> Lookups:
-        found = arrays[t][:samples] if per_table else arrays[0][:samples, t : t + 1]
-        indices = torch.from_numpy(np.array(found, dtype=np.int64).reshape(-1))
-        return Lookups(indices, torch.arange(samples + 1) * found.shape[1])
+        values = arrays[t][:samples] if per_table else arrays[0][:samples, t : t + 1]
+        indices = torch.from_numpy(np.array(values, dtype=np.int64).reshape(-1))
+        return Lookups(indices, torch.arange(samples + 1) * values.shape[1])
 
     def least_rows() -> list[int]:
         largest = [array.max() for array in arrays] if per_table else arrays[0].max(axis=0)

@@ -87,10 +87,10 @@ def open_workload(config: WorkloadConfig) -> Workload:
     """
     if config.source in META_WORKLOADS:
         return open_meta(config)
-    folder, name, tokens = found = _find(config.source)
+    folder, name, tokens = files = _find(config.source)
     if not (known := _data_file(name)):
         with _local(folder, name) as (path,):
-            return _with_lookups_beside(config, found, list_tables(path))
+            return _with_lookups_beside(config, files, list_tables(path))
     reader, usual = known
     with _local(folder, name, *(tokens.keys() - {name})) as (path, *beside):
         file = reader(path, config.batch_size)
@@ -114,7 +114,7 @@ def open_workload(config: WorkloadConfig) -> Workload:
         return file.lookups(position[table.name], table.rows, samples)
 
     return listed_workload(
-        config, listed, lookups, dict.fromkeys(position, found.token), file.num_samples, () if beside else (note,)
+        config, listed, lookups, dict.fromkeys(position, files.token), file.num_samples, () if beside else (note,)
     )
 
 
@@ -162,10 +162,10 @@ def _find(source: str) -> _Found:
         else:
             entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
     # the checksum of a file by its store, or otherwise all that the store says of it
-    about = [str(each.get("ETag") or sorted((key, str(value)) for key, value in each.items())) for each in entries]
-    tokens = dict(sorted(zip((each["name"].rpartition("/")[2] for each in entries), about, strict=True)))
+    about = [str(entry.get("ETag") or sorted((key, str(value)) for key, value in entry.items())) for entry in entries]
+    tokens = dict(sorted(zip((entry["name"].rpartition("/")[2] for entry in entries), about, strict=True)))
     if not name:
-        lists, data = [each for each in tokens if each in LISTS], [each for each in tokens if _data_file(each)]
+        lists, data = [file for file in tokens if file in LISTS], [file for file in tokens if _data_file(file)]
         if len(lists) > 1:
             raise ValueError(f"{source} holds {' and '.join(lists)}; keep the one list of tables that is meant")
         if lists:
@@ -176,7 +176,7 @@ def _find(source: str) -> _Found:
                 f"{', '.join([*tokens][:5]) or 'no files'}"
             )
         newest = max(
-            data, key=lambda each: [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", each)]
+            data, key=lambda file: [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", file)]
         )
         return _find(f"{address}/{newest}")  # day_9 before day_10
     if name not in tokens:
@@ -189,30 +189,30 @@ def _find(source: str) -> _Found:
     return _Found(folder, name, tokens)
 
 
-def _with_lookups_beside(config: WorkloadConfig, found: _Found, listed: list[ModelTable]) -> Workload:
+def _with_lookups_beside(config: WorkloadConfig, files: _Found, listed: list[ModelTable]) -> Workload:
     """The tables of a list, with the lookups recorded next to it."""
     file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}
-    recorded = {name: found.tokens[file] for name, file in file_of.items() if file in found.tokens.keys() - {*LISTS}}
+    recorded = {name: files.tokens[file] for name, file in file_of.items() if file in files.tokens.keys() - {*LISTS}}
     num_samples = 0
     if recorded:
         first = file_of[next(iter(recorded))]
-        with _local(found.folder, first) as (path,), reading(path, "cannot be read as Parquet", "write it again"):
+        with _local(files.folder, first) as (path,), reading(path, "cannot be read as Parquet", "write it again"):
             num_samples = int(pq.read_metadata(path).num_rows)
-    elif others := [name for name in found.tokens if name.endswith(".parquet") and name != found.name]:
+    elif others := [name for name in files.tokens if name.endswith(".parquet") and name != files.name]:
         raise ValueError(
-            f"{found.folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, "
+            f"{files.folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, "
             f"such as {next(iter(file_of.values()))}"
         )
 
     def lookups(table: ModelTable, samples: int) -> Lookups:
-        with _local(found.folder, file_of[table.name]) as (path,):
-            own = read_lookups(path)
-        if own.batch_size < samples:
+        with _local(files.folder, file_of[table.name]) as (path,):
+            read = read_lookups(path)
+        if read.batch_size < samples:
             raise ValueError(
-                f"{file_of[table.name]} holds {own.batch_size} samples, fewer than the {samples} of the other tables; record "
-                "the same samples for every table"
+                f"{file_of[table.name]} holds {read.batch_size} samples, fewer than the {samples} of the other tables; "
+                "record the same samples for every table"
             )
-        return own.first(samples)
+        return read.first(samples)
 
     return listed_workload(config, listed, lookups, recorded, num_samples)
 

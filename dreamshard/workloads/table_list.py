@@ -65,7 +65,7 @@ def list_tables(path: str | Path) -> list[ModelTable]:
             records = pa.csv.read_csv(file, convert_options=options).to_pylist()
         else:
             records = pq.ParquetFile(file).read().to_pylist()
-        if not isinstance(records, list) or not records or not all(isinstance(each, dict) for each in records):
+        if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
             raise InputError(
                 f"{file} lists no tables; give a line or an object per table, with name, rows, dim and pooling_factor "
                 "(docs/own-tables.md converts other formats)"
@@ -125,13 +125,13 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
     position = {name: t for t, name in enumerate(ingested.names)}
 
     def complete(table: ModelTable) -> ModelTable:
-        own = {column: values[position[table.name]] for column, values in columns.items()}
-        usual = own["pooling_factor"] if table.pooling_factor is None else table.pooling_factor
-        same_size = (table.rows, padded_dim(table.dim)) == (own["rows"], own["dim"])
-        if not same_size or not math.isclose(usual, own["pooling_factor"], rel_tol=_SAME_POOLING):
+        known = {column: values[position[table.name]] for column, values in columns.items()}
+        usual = known["pooling_factor"] if table.pooling_factor is None else table.pooling_factor
+        same_size = (table.rows, padded_dim(table.dim)) == (known["rows"], known["dim"])
+        if not same_size or not math.isclose(usual, known["pooling_factor"], rel_tol=_SAME_POOLING):
             return table
-        filled = {column: own[column] for column in lacking([table])}
-        return replace(table, **filled, block_share=table.block_share or own.get("block_share"))
+        filled = {column: known[column] for column in lacking([table])}
+        return replace(table, **filled, block_share=table.block_share or known.get("block_share"))
 
     return [complete(table) if table.name in position else table for table in listed]
 

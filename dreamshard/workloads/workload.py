@@ -125,12 +125,12 @@ class Workload:
         """
         table = self.listed[position]
         if table.name in self.tokens:
-            found = self.recorded(table, self.batch_size)
-            check_indices(found.indices, table.rows, f"table {table.name!r} of {Path(self.config.source).name}")
+            lookups = self.recorded(table, self.batch_size)
+            check_indices(lookups.indices, table.rows, f"table {table.name!r} of {Path(self.config.source).name}")
         else:
-            found = zipf_lookups(table, self.batch_size, self.config.seed)
-        indices = found.indices.to(index_dtype(table.rows))
-        return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, found.offsets), table.poolings)
+            lookups = zipf_lookups(table, self.batch_size, self.config.seed)
+        indices = lookups.indices.to(index_dtype(table.rows))
+        return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, lookups.offsets), table.poolings)
 
     def tables(self) -> Iterator[WorkloadTable]:
         """The tables in order, one in memory at a time."""

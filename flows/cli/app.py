@@ -16,33 +16,33 @@ from flows.runtime.environment import prepare
 
 COMMANDS = {
     "Learn and place": {
-        "stages:run": "Run the whole chain in this process: ingest, measure, learn, evaluate, promote, plan.",
-        "plans:learn": "Learn the job's real costs from PROFILES of its steps, and plan it by them.",
-        "plans:place": "Place TABLES: write the plan to stdout or a file, and its figures to stderr.",
-        "plans:explain": "Explain PLAN for TABLES: why devices are slow, and each table's cost elsewhere.",
-        "plans:what_if": "Compare clusters for TABLES: cost of a step, memory and balance, by published figures.",
-        "stages:watch": "Show whether tables changed since the last training, and which retraining that starts.",
+        "stages:run": "Train on your tables in this process: ingest, measure, fit, evaluate, promote, plan.",
+        "plans:learn": "Learn a job's real costs from PROFILES of its steps, and write a better plan.",
+        "plans:place": "Place TABLES: write the plan to a file or stdout, and a summary to stderr.",
+        "plans:explain": "Explain PLAN for TABLES: why devices are slow, and what each table would cost elsewhere.",
+        "plans:what_if": "Compare clusters for TABLES by published figures: cost of a step, memory, balance.",
+        "stages:watch": "Report whether tables changed since the last training, and which retraining is due.",
     },
-    "Look at what was measured": {
-        "records:models": "Versions side by side, with the champion of each hardware; VERSION in full.",
-        "stages:promote": "Make VERSION champion, or a plan the one in use, at once; previous rolls back.",
-        "stages:compare": "Compare any versions and other placers on the same tasks, held out for all of them.",
-        "records:sql": "Ask DuckDB over everything that was measured and registered.",
+    "Inspect and promote": {
+        "records:models": "Show versions side by side, with the champion of each hardware, or VERSION in full.",
+        "stages:promote": "Make VERSION champion, or a plan current, at once; previous rolls back.",
+        "stages:compare": "Compare VERSIONS and other placers on tasks held out for all of them.",
+        "records:sql": "Query everything that was measured and registered with DuckDB.",
         "doctor:doctor": "Check devices, the fbgemm build, servers, home and store.",
     },
-    "Stages of `run`, one by one": {
+    "Single stages of `run`": {
         "stages:ingest": "Read tables and their lookups into the home, so that `train` can measure and learn.",
         "stages:profile": "Measure the placements of the next training iteration.",
-        "stages:train": "Train the cost network and the policy: all iterations that are left.",
-        "stages:evaluate": "Compare the trained placer with every rule of thumb and the champion.",
-        "stages:register": "Register the trained placer, champion if it is better.",
+        "stages:train": "Train the cost network and the policy for all remaining iterations.",
+        "stages:evaluate": "Compare the trained placer with the heuristics and the champion.",
+        "stages:register": "Register the trained placer, as champion if it beats the one in use.",
     },
     "Servers and workers": {
-        "servers:up": "Start Prefect, MLflow, a worker and all deployments on this machine; Ctrl-C ends them.",
+        "servers:up": "Start Prefect, MLflow, a worker and all deployments on this machine; Ctrl-C stops them.",
         "servers:deploy": "Create the work pool and all deployments on the server at PREFECT_API_URL.",
-        "servers:worker": "Run flows on this machine for the servers of a team.",
+        "servers:worker": "Run flows on this machine for a team's servers.",
     },
-    "The home": {"records:prune": "Remove old files that no version needs; a dry run without --delete."},
+    "The home": {"records:prune": "List old files that no version needs, and remove them with --delete."},
 }
 """Every command by the part of `--help` that lists it: its module of this package, its function, and its help."""
 
@@ -60,9 +60,9 @@ def sentence_of(error: CycloptsError) -> Text:
 app = App(
     name="dreamshard",
     error_formatter=sentence_of,
-    help="Learns what embedding tables cost on your hardware, and which GPU should hold which.",
-    help_epilogue="Every command takes --home FOLDER, where everything is kept (default: DREAMSHARD_HOME, or .dreamshard), "
-    "and --debug, which shows tracebacks and Prefect's logs.",
+    help="Learns what embedding tables cost on your hardware, and decides which GPU holds which.",
+    help_epilogue="Every command takes --home FOLDER, the folder that holds everything (default: DREAMSHARD_HOME, or "
+    ".dreamshard), and --debug, which shows tracebacks and Prefect's logs.",
     version_flags=(),
     default_parameter=Parameter(negative_iterable=()),
 )

@@ -34,7 +34,7 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
             if terminal.debug:
                 terminal.note(without_passwords(traceback.format_exc()))
             else:
-                advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
+                advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report the output"
                 terminal.note(f"dreamshard: {error_sentence(error)}{advice}", "red")
             raise SystemExit(1) from None
 

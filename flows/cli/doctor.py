@@ -35,12 +35,12 @@ _ROWS, _BATCH = 100_000, 2048
 
 @command
 def doctor(*, as_json: Json = False) -> None:
-    """Check devices, the fbgemm build, servers, home and store, and say what is missing; `pip check` compares versions.
+    """Check devices, the fbgemm build, servers, home and store, and list what is missing; `pip check` compares versions.
 
     Measures one placement for ten seconds to see how steady the machine is.
     """
-    own = Settings.from_environment({**os.environ, "DREAMSHARD_STORE": ""})
-    home = open_store(own, reads_only=True).home
+    settings = Settings.from_environment({**os.environ, "DREAMSHARD_STORE": ""})
+    home = open_store(settings, reads_only=True).home
     checks = [
         _package("torchrec", "torchrec", "optional", "pip install --no-deps torchrec==1.8.0, for --format torchrec"),
         _package("fbgemm_gpu", "fbgemm", "missing", "make run; fbgemm 1.8 needs torch 2.13"),
@@ -73,8 +73,8 @@ def _devices() -> Check:
         return "devices", "ok", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}", ""
     has_driver = shutil.which("nvidia-smi") is not None
     advice = "an NVIDIA driver is installed, but torch sees no GPU: install the cuda extra" if has_driver else ""
-    found = f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU), emulated and simulated"
-    return "devices", "ok", found, advice
+    text = f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU), emulated and simulated"
+    return "devices", "ok", text, advice
 
 
 def _machine() -> Check:
@@ -92,12 +92,12 @@ def _machine() -> Check:
     except (ValueError, MeasurementError, ConnectionError) as error:
         return "machine", "missing", f"nothing can be measured: {error}", "see docs/gpus.md"
     repeats = len(samples) // _ROUNDS
-    found = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
-    advice = "" if found.is_steady else "gains of a few per cent prove little here while others use the machine"
+    steadiness = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
+    advice = "" if steadiness.is_steady else "gains of a few per cent mean little while others use this machine"
     return (
         "machine",
-        "ok" if found.is_steady else "low",
-        f"{steadiness_words(found, None)}, {found.level_ms:.3g} ms",
+        "ok" if steadiness.is_steady else "low",
+        f"{steadiness_words(steadiness, None)}, {steadiness.level_ms:.3g} ms",
         advice,
     )
 
@@ -121,7 +121,7 @@ def _server(what: str, variable: str, usual: str) -> Check:
 
 def _home(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
-    advice = "less than 2 GiB left on this disk: free some, or use --home elsewhere" if free < 2 * 2**30 else ""
+    advice = "less than 2 GiB left on this disk: free some, or put --home elsewhere" if free < 2 * 2**30 else ""
     return "home", "low" if advice else "ok", f"{folder}, {gib(free)} free", advice
 
 

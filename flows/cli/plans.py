@@ -42,21 +42,21 @@ def place(
     device_type: Literal["cuda", "cpu"] = "cuda",
     strict: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Place TABLES: write the plan to stdout or a file, and its figures to stderr.
+    """Place TABLES: write the plan to a file or stdout, and a summary to stderr.
 
-    Exits with 3, the plan written, if its costs are of other hardware than --hardware; with --strict also if they are of
-    another number of devices or of devices per host, precision, optimizer or batch size.
+    Exits with 3 after writing the plan if its costs are of other hardware than --hardware; with --strict also if they are
+    of another number of devices or devices per host, precision, optimizer or batch size.
 
     Args:
-        form: Of the plan; torchrec: JSON, of ways to shard that TorchRec's sharders run.
-        out: File for the plan; stdout if omitted, and at a terminal a table of its devices.
-        html: File for a page that shows the plan: devices, tables and moves.
-        device_type: Of the ranks, for --format torchrec.
-        strict: Exit with 3 if costs are of another setting than the plan's.
+        form: Format of the plan; torchrec is JSON with only the sharding types that TorchRec's sharders run.
+        out: File for the plan. By default it goes to stdout, or a terminal shows a table of its devices instead.
+        html: File for a web page of the plan: devices, tables and moves.
+        device_type: Device type of the ranks, for --format torchrec.
+        strict: Exit with 3 if costs are of another setting than the plan.
     """
     for path in filter(None, (out, html)):
         if path.is_dir() or not path.parent.is_dir():
-            raise ValueError(f"{path} is a folder, or its folder does not exist; name another file")
+            raise ValueError(f"{path} is a folder, or its folder does not exist; give another file")
     at_terminal = out is None and form == "json" and terminal.OUT.is_terminal
     if html is not None or at_terminal:
         from flows.placing.plan_page import device_rows, html_page  # pandas takes a second to import
@@ -70,7 +70,7 @@ def place(
     if at_terminal:
         terminal.print_table(device_rows(placed), title=f"{plan.num_devices} devices, the most expensive first")
         terminal.note(
-            "the plan itself goes to --out FILE or a pipe; `dreamshard explain` says what each table costs elsewhere"
+            "the plan itself goes to --out FILE or a pipe; `dreamshard explain` shows what each table would cost elsewhere"
         )
     elif out is None:
         print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201 - the plan itself
@@ -84,7 +84,7 @@ def place(
     if said := unmeasured_sentence(plan):
         terminal.note(said)
     if plan.costs_of is not None:
-        other = "" if checked.spec else "; if the plan is for other hardware, name it with --hardware"
+        other = "" if checked.spec else "; for other hardware give --hardware"
         batch = "" if checked.task.batch_size else "; for another number of samples per step give --batch-size"
         terminal.note(f"costs of {plan.costs_of}{batch}{other}")
     if plan.warning:
@@ -95,10 +95,10 @@ def place(
 
 @command
 def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, as_json: Json = False) -> None:
-    """Learn the job's real costs from PROFILES of its steps, and plan it by them.
+    """Learn a job's real costs from PROFILES of its steps, and write a better plan.
 
     Args:
-        out: File for the plan, besides the home's.
+        out: File for the plan, in addition to the home's.
     """
     from flows.cli.stages import run_flow  # optional, as it registers a version
     from flows.learn import learn as learned
@@ -123,13 +123,13 @@ def explain(
     shown: Positive = 16,
     as_json: Json = False,
 ) -> None:
-    """Explain PLAN for TABLES: why each device is slow, and each table's cost elsewhere.
+    """Explain PLAN for TABLES: why devices are slow, and what each table would cost elsewhere.
 
-    The setting is by default the plan's.
+    Options default to the plan's setting.
 
     Args:
-        plan: PLAN.json of dreamshard, or TorchRec's own plan as JSON.
-        shown: Devices and tables to show, the slowest first.
+        plan: Plan to explain: dreamshard's JSON, or TorchRec's own plan as JSON.
+        shown: Number of devices and of tables to show, the slowest first.
     """
     store = open_home(reads_only=True)
     given = {name: value for name, value in options.model_dump().items() if value is not None}
@@ -139,9 +139,9 @@ def explain(
     called = asked.hardware or ""
     chosen = choose(store, asked.placer, task, spec, called, model=checked.model, note=terminal.note)
     if chosen.predictor is None or checked.plan is None:
-        raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
+        raise ValueError("no cost is predicted, so there is nothing to explain; give --hardware, or train a placer")
     if chosen.predicted_by is not None:
-        terminal.note(f"{chosen.name} predicts no cost of a step; these are predicted by {chosen.predicted_by}")
+        terminal.note(f"{chosen.name} predicts no step cost; {chosen.predicted_by} predicts the costs below")
     if chosen.caveat:
         terminal.warn(chosen.caveat)
     per_host = task.devices_per_host or (spec.devices_per_node if spec else None)
@@ -167,15 +167,15 @@ def _device(reason: DeviceReason) -> dict[str, Any]:
 
 
 def _table(reason: TableReason, now_ms: float) -> dict[str, Any]:
-    own, place, way = reason.sharding, reason.next_place, reason.next_way
+    now, place, other = reason.sharding, reason.next_place, reason.next_type
     return {
         "table": reason.table,
         "ms": reason.ms,
-        "sharded": own.sharding_type,
-        "cached": own.cached_share,
-        "where": own.where or "all",
+        "sharded": now.sharding_type,
+        "cached": now.cached_share,
+        "where": now.where or "all",
         "next best place": _alternative(place, now_ms) if place else reason.bound,
-        "next best way": f"{way.sharding.sharding_type} on {_alternative(way, now_ms)}" if way else reason.bound,
+        "next best type": f"{other.sharding.sharding_type} on {_alternative(other, now_ms)}" if other else reason.bound,
     }
 
 
@@ -186,7 +186,7 @@ def _alternative(other: Alternative, now_ms: float) -> str:
 
 @command
 def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False) -> None:
-    """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone."""
+    """Compare clusters for TABLES by published figures alone: predicted cost of a step, memory, balance."""
     store, clusters, said = open_home(reads_only=True), parse_clusters(options.hardware), set[str]()
 
     def note_once(sentence: str) -> None:
@@ -200,13 +200,13 @@ def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False)
     batch = options.batch_size or DEFAULT_BATCH
     if as_json:
         setting = {"precision": precision, "optimizer": optimizer, "batch_size": batch}
-        terminal.print_json([each | setting for each in figures])
+        terminal.print_json([row | setting for row in figures])
         return
     title = f"Predicted training step, {options.tables}: {len(model)} tables, {precision}, {optimizer}, batch {batch:,}"
     terminal.print_table(list(map(_row, figures)), title=title)
-    for each in figures:
-        if each["infeasible"]:
-            terminal.say(f"{each['hardware']} x{each['num_devices']} does not fit: {each['infeasible']}")
+    for row in figures:
+        if row["infeasible"]:
+            terminal.say(f"{row['hardware']} x{row['num_devices']} does not fit: {row['infeasible']}")
 
 
 def parse_clusters(text: str) -> list[Cluster]:

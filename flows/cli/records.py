@@ -22,8 +22,8 @@ SHOWN = 5
 """Newest versions shown; more do not fit a terminal."""
 
 _COMPARABLE = (
-    "Figures are of each version's own held-out tasks, so costs are comparable only where these and the hardware are the "
-    "same; `dreamshard compare` measures versions on the same tasks."
+    "Each version was measured on its own held-out tasks, so compare costs only if tasks and hardware are the same; "
+    "`dreamshard compare` measures versions on the same tasks."
 )
 
 
@@ -36,17 +36,17 @@ def models(
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
     as_json: Json = False,
 ) -> None:
-    """Versions side by side, with the champion of each hardware; with VERSION one of them in full.
+    """Show versions side by side, with the champion of each hardware, or VERSION in full.
 
     Args:
-        version: A version or alias (3, champion): everything about it, and why it was (not) promoted.
-        model: Only versions of this model.
-        every: Versions beyond the newest and those with an alias.
+        version: Version or alias to show in full (3, champion), with why it was or was not promoted.
+        model: Show only versions of this model.
+        every: Show all versions, not only the newest and those with an alias.
     """
     settings = open_home(existing=True, reads_only=True)
     if version is not None:
-        found = registry.version_in_full(settings, version, model)
-        terminal.print_json(found) if as_json else _show_version(found)
+        details = registry.version_in_full(settings, version, model)
+        terminal.print_json(details) if as_json else _show_version(details)
         return
     rows = [entry for entry in registry.version_rows(settings) if model in ("", entry["model"])]
     if as_json:
@@ -87,14 +87,14 @@ def sql(
     rows: Positive = 1000,
     as_json: Json = False,
 ) -> None:
-    """Ask DuckDB over everything that was measured and registered.
+    """Query everything that was measured and registered with DuckDB.
 
     Args:
-        query: Over versions, tables, table_costs, tasks, cost_samples, rounds, device_costs, placements, evaluations,
-            evaluated_devices, exchange_samples; `describe VIEW` lists the columns of one.
-        csv: Write CSV to this file instead.
-        parquet: Write Parquet to this file instead.
-        rows: Rows to print, also with --json; --csv and --parquet give all.
+        query: SQL over the views versions, tables, table_costs, tasks, cost_samples, rounds, device_costs, placements,
+            evaluations, evaluated_devices, exchange_samples; `describe VIEW` lists the columns of a view.
+        csv: CSV file to write instead of printing.
+        parquet: Parquet file to write instead of printing.
+        rows: Maximum number of rows to print, also with --json; --csv and --parquet write all.
     """
     store = open_home(existing=True, reads_only=True)
     with catalog.answering(store, query) as answer:
@@ -105,18 +105,18 @@ def sql(
             answer.write_parquet(str(parquet), compression="zstd")
             terminal.note(f"wrote {parquet}")
         if csv is None and parquet is None:
-            found = [dict(zip(answer.columns, row, strict=True)) for row in answer.limit(rows + 1).fetchall()]
-            (terminal.print_json if as_json else terminal.print_table)(found[:rows])
-            if len(found) > rows:
-                terminal.note(f"more than {rows} rows; --rows prints more, and --csv FILE and --parquet FILE give all")
+            records = [dict(zip(answer.columns, row, strict=True)) for row in answer.limit(rows + 1).fetchall()]
+            (terminal.print_json if as_json else terminal.print_table)(records[:rows])
+            if len(records) > rows:
+                terminal.note(f"more than {rows} rows; --rows prints more, and --csv FILE or --parquet FILE writes all")
 
 
 @command
 def prune(*, options: Annotated[PruneOptions, Fields] = PruneOptions(), as_json: Json = False) -> None:
-    """Remove old versions, lookups, samples, checkpoints, reports and leftovers of killed runs; a dry run without --delete.
+    """List old versions, lookups, samples, checkpoints, reports and leftovers of killed runs, and remove them with --delete.
 
-    Never what a kept version names (its training, evaluation and tables), what is in use, or the tables ingested last.
-    `dreamshard ingest` makes removed lookups again.
+    Keeps everything that a kept version refers to (its training, evaluation and tables), everything in use, and the tables
+    ingested last. `dreamshard ingest` restores removed lookups.
     """
     days = options.older_than_days
     table = retention.prune(open_home(existing=True), **options.model_dump())

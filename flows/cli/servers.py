@@ -30,13 +30,13 @@ def up(
     run_here: Annotated[bool, Parameter(name="--worker")] = True,
     notify: str | None = None,
 ) -> None:
-    """Start Prefect's server, MLflow's server, a worker and all deployments on this machine; Ctrl-C ends them.
+    """Start Prefect's server, MLflow's server, a worker and all deployments on this machine; Ctrl-C stops them.
 
-    Options that you give become the setting of their model: the parameters of its deployments, such as `retrain/ads`.
+    The options become the model's setting: the parameters of its deployments, such as `retrain/ads`.
 
     Args:
-        run_here: Run flows here too; otherwise run `worker` elsewhere.
-        notify: Prefect notification block for failed retrainings, as TYPE/NAME.
+        run_here: Also run flows on this machine; otherwise start `worker` elsewhere.
+        notify: Prefect notification block to use for failed retrainings, as TYPE/NAME.
     """
     settings = open_home()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -51,25 +51,23 @@ def up(
             terminal.say(f"MLflow   {servers.mlflow}/#/models")
             terminal.say(f"home     {settings.home} (logs in {settings.home / 'logs'})")
             show_models(deployed)
-            terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.")
+            terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C stops everything.")
             while (ended := servers.first_ended()) in (None, "worker"):
                 if ended:
-                    terminal.note(
-                        "the worker ended; it is started again, and its runs go on when they are started again"
-                    )
+                    terminal.note("the worker ended and is being restarted; restart its runs to continue them")
                     ending.close()
                     ending.enter_context(servers.child(*command))
                 time.sleep(1)
     except KeyboardInterrupt:
         return
-    raise RuntimeError(f"{ended} ended, so the others were ended too; see {settings.home / 'logs' / ended}.log")
+    raise RuntimeError(f"{ended} ended, so the others were stopped too; see {settings.home / 'logs' / ended}.log")
 
 
 @command
 def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, notify: str | None = None) -> None:
-    """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` does this itself.
+    """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` also does this.
 
-    Options that you give become the setting of their model: the parameters of its deployments, such as `retrain/ads`.
+    The options become the model's setting: the parameters of its deployments, such as `retrain/ads`.
 
     Args:
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
@@ -92,8 +90,8 @@ def worker(*, pool: str = POOL, queue: str | None = None, limit: Positive = 2) -
 
     Args:
         pool: Work pool to take runs from.
-        queue: Take only runs of this queue, e.g. of one kind of GPU.
-        limit: Number of simultaneous runs.
+        queue: Queue to take runs from, e.g. of one kind of GPU; by default all queues.
+        limit: Maximum number of simultaneous runs.
     """
     open_home()
     for name in _SERVERS:
@@ -107,7 +105,7 @@ def _server(name: str) -> str:
     address = os.environ.get(name, "")
     if not address.startswith("http"):
         raise ValueError(
-            f"{name} is {address or 'not set'}, so no server of a team is known; set it, e.g. to {_SERVERS[name]}, or use "
+            f"{name} is {address or 'not set'}, so the team's server is unknown; set it, e.g. to {_SERVERS[name]}, or use "
             "`dreamshard up`"
         )
     return address

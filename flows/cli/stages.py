@@ -39,7 +39,7 @@ _LINE_EVERY_S = 60.0
 
 @command
 def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_json: Json = False) -> None:
-    """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
+    """Train on your tables in this process: ingest, measure, fit, evaluate, promote, plan. Needs no server."""
     store, started = open_home(), time.monotonic()
     outcome = run_flow(flows.retrain.retrain, options, quiet=as_json)
     if as_json:
@@ -54,7 +54,7 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
 
 @command
 def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, as_json: Json = False) -> None:
-    """Show whether tables changed since the last training, and which retraining that would start."""
+    """Report whether tables changed since the last training, and which retraining is due."""
     outcome = run_flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
     if as_json:
         terminal.print_json(outcome)
@@ -63,7 +63,7 @@ def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *
     if outcome["table"]:
         terminal.print_table(outcome["table"])
     terminal.say(outcome["in_use"])
-    terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")
+    terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` starts it.")
 
 
 @command
@@ -80,33 +80,33 @@ def profile(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_jso
 
 @command
 def train(*, options: Annotated[StageOptions, Fields] = StageOptions(), as_json: Json = False) -> None:
-    """Train the cost network and the policy: all iterations that are left."""
+    """Train the cost network and the policy for all remaining iterations."""
     _stage(flows.train.train, options, as_json, "evaluate")
 
 
 @command
 def evaluate(*, options: Annotated[EvaluateOptions, Fields] = EvaluateOptions(), as_json: Json = False) -> None:
-    """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
+    """Compare the trained placer with the heuristics and the champion on held-out tasks."""
     _stage(flows.evaluate.evaluate, options, as_json, "register")
 
 
 @command
 def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False) -> None:
-    """Compare any versions and other placers on the same tasks, held out for all of them."""
+    """Compare VERSIONS and other placers on tasks held out for all of them."""
     open_home(existing=True)
     _stage(flows.compare.compare, options, as_json, "promote VERSION")
 
 
 @command
 def register(options: Annotated[StageOptions, Fields] = StageOptions(), *, as_json: Json = False) -> None:
-    """Register the trained placer, champion if it beats the one in use."""
+    """Register the trained placer, as champion if it beats the one in use."""
     outcome = run_flow(flows.promote.register, options, quiet=as_json)
     terminal.print_json(outcome) if as_json else _show_promotion(outcome)
 
 
 @command
 def promote(options: Annotated[PromoteOptions, Fields] = PromoteOptions(), *, as_json: Json = False) -> None:
-    """Make VERSION champion, or a plan the one in use, at once; `previous` rolls back."""
+    """Make VERSION champion, or a plan current, at once; `previous` rolls back."""
     # without a flow, which would first start a Prefect server
     outcome = flows.promote.take_into_use(open_home(existing=True), options)
     if as_json:

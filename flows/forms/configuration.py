@@ -28,10 +28,10 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     if filled.get("mode") == "fixed" and "tables_per_task" in filled:
         raise ValueError("a fixed model is placed as a whole; leave out --tables-per-task, or give --mode pool")
     named = filled.get("source", source)
-    own = None if named is None else known_as(named)
+    known = None if named is None else known_as(named)
     if "batches" in filled and not (named and is_function(named)):
         raise ValueError(f"--batches {filled['batches']} needs a model; give model.py:make_model as the source")
-    base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=own)
+    base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=known)
     tasks = of("devices_per_host", "tables_per_task", "mode")
     if "devices" in filled:
         tasks["num_devices"] = filled["devices"]

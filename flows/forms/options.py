@@ -17,20 +17,23 @@ PlanPolicy = Literal["auto", "approve", "off"]
 Constraints = Annotated[
     str | None,
     Field(
-        description="Constraints of the plan, as YAML or the full path of a file of it (docs/constraints-and-moving.md).",
+        description="Constraints on the plan: YAML, or the full path of a YAML file (docs/constraints-and-moving.md).",
         examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"],
     ),
 ]
 Sharding = Annotated[
     str | None,
     Field(
-        description="Ways to shard: columns, whole, auto (every way), or a list such as table_wise,row_wise. Costs of ways "
-        "other than whole and columns are predicted, not measured."
+        description="Sharding types to use: columns, whole, auto (all), or a list such as table_wise,row_wise. Types other "
+        "than whole and columns are placed by predicted costs; training does not measure them."
     ),
 ]
-Algorithm = Annotated[AlgorithmName | None, Field(description="dreamshard; paper: as published; autoshard: after it.")]
+Algorithm = Annotated[
+    AlgorithmName | None,
+    Field(description="Learning method: dreamshard, paper (DreamShard as published) or autoshard."),
+]
 Current = Annotated[
-    str | None, Field(description="The plan in use (full path): weighed or measured against the new one.")
+    str | None, Field(description="Full path of the plan that your trainer uses now, to compare the new plan with it.")
 ]
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
 
@@ -77,60 +80,60 @@ class ModelField(Options):
     """The model whose tables are measured, trained on or placed."""
 
     model: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=60)
-    """Name of the model: small letters, digits, hyphens; by default its source's. Models never replace each other."""
+    """Model name, in lower-case letters, digits and hyphens; by default from the source. Each model has its own versions."""
 
 
 class RecipeOptions(ModelField):
     """The configuration that all other options override."""
 
     recipe: str = Field(default="default", json_schema_extra={"enum": [*sorted(RECIPES)]})
-    """A complete configuration by name; fields that are filled in override it."""
+    """Configuration to start from; other options override it."""
 
 
 class RunOptions(RecipeOptions):
     """Tasks, and the source of costs."""
 
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of every draw; the same gives the same bits."""
+    """Random seed; the same seed and options give bit-identical results."""
     testbed: str | None = None
-    """Where costs come from: auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory; PRESET may
-    be a hardware file."""
+    """Testbed that measures costs: auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory. PRESET
+    may be a hardware file."""
 
 
 class SourceFields(Options):
     """Where tables come from."""
 
     source: str | None = Field(default=None, kw_only=False)
-    """Tables: a list (.csv, .parquet, .json), lookups (.pt, .tsv), a folder or bucket of these, a
-    bundled list's name, or model.py:make_model. In Prefect's form by full path."""
+    """Source of the tables: a list (.csv, .parquet, .json), lookups (.pt, .tsv), a folder or bucket of these, a bundled
+    list's name, or model.py:make_model. Prefect's form needs full paths."""
     batches: str | None = None
-    """Of a TorchRec model: data.py:make_batches."""
+    """Function that yields sample batches for a TorchRec model, as data.py:make_batches."""
     batch_size: int | None = Field(default=None, ge=1, le=2**24)
-    """Training samples per pass over all devices."""
+    """Training samples per step, over all devices."""
 
 
 class DeviceFields(Options):
     """The devices that tables are placed on."""
 
     devices: int | None = Field(default=None, ge=1, le=4096)
-    """Devices to place tables on."""
+    """Number of devices to place tables on."""
     devices_per_host: int | None = Field(default=None, ge=1)
-    """Devices that share a host; by default the hardware's."""
+    """Devices per host; by default the hardware's."""
     memory_gb: float | None = Field(default=None, gt=0, le=1e5)
-    """Room for tables on each device, GiB."""
+    """GiB per device for tables, before the reserve is subtracted."""
     reserve_gb: float | None = Field(default=None, ge=0)
-    """Of each device's room, kept for dense parameters."""
+    """GiB per device reserved for dense parameters and activations."""
 
 
 class TaskFields(DeviceFields):
     """The tasks of training."""
 
     tables_per_task: int | None = Field(default=None, ge=1)
-    """Tables in each placement task of a pool."""
+    """Tables per training task, in pool mode."""
     mode: Mode | None = None
-    """fixed: all tables are one model. pool: for models not seen yet."""
+    """Training mode: fixed for one model with all tables, pool for models not seen yet."""
     exchange_devices: list[Annotated[int, Field(ge=2, le=4096)]] = []
-    """More numbers of devices whose all-to-alls are measured."""
+    """Further device counts to measure all-to-alls for."""
 
 
 class RetrainingOptions(TaskFields, RunOptions, SourceFields):
@@ -138,13 +141,13 @@ class RetrainingOptions(TaskFields, RunOptions, SourceFields):
 
     algorithm: Algorithm = None
     plan: PlanPolicy | None = None
-    """Put the new plan into use: auto, once a person approves it in Prefect, or off for no plan. By default the first is
-    auto, later ones need approval."""
+    """Make the new plan current: auto at once, approve after approval in Prefect, off for no plan. By default the first
+    plan is auto, and later ones need approval."""
     constraints: Constraints = None
     sharding: Sharding = None
 
     def given(self) -> dict[str, Any]:
-        """The fields of a retraining that differ from their defaults, without a subclass's own."""
+        """The fields of a retraining that differ from their defaults, without a subclass's fields."""
         return self.model_dump(exclude_defaults=True, include=set(RetrainingOptions.model_fields))
 
 
@@ -152,9 +155,9 @@ class RetrainOptions(RetrainingOptions):
     """The whole chain."""
 
     iterations: int | None = Field(default=None, ge=1, le=1000)
-    """Rounds of measure, fit, improve."""
+    """Training iterations; each measures, fits and improves."""
     placements_per_iteration: int | None = Field(default=None, ge=1, le=10_000)
-    """Placements measured in each round."""
+    """Placements to measure per iteration."""
     full: bool = False
     """Train from scratch instead of continuing from the champion."""
     current: Current = None
@@ -164,13 +167,13 @@ class WatchOptions(RetrainingOptions):
     """A look at a source of tables, and the thresholds of change."""
 
     pooling_drift: float = Field(default=0.1, ge=0, le=10)
-    """Relative change of lookups per sample from which a table drifted."""
+    """Relative change in lookups per sample that counts as drift."""
     reuse_drift: float = Field(default=0.1, ge=0, le=1)
-    """Share of distinct rows in another bin of reuse from which it drifted."""
+    """Share of distinct rows in another reuse bin that counts as drift."""
     changed_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of changed tables from which a retraining starts."""
+    """Share of tables that must change before a retraining starts."""
     start: bool = True
-    """Start a retraining if one is due; otherwise only show changes."""
+    """Start a retraining if it is due; otherwise only report changes."""
 
 
 class IngestOptions(RecipeOptions, SourceFields):
@@ -181,12 +184,12 @@ class StageOptions(TaskFields, RunOptions):
     """One stage of a training."""
 
     dataset: str | None = None
-    """Version of the tables; by default the one ingested last."""
+    """Dataset version of the tables; by default the last one ingested."""
     algorithm: Algorithm = None
 
 
 class EvaluateOptions(StageOptions):
-    """The newest placer against rules of thumb and the champion."""
+    """Comparison of the newest placer with the heuristics and the champion."""
 
     current: Current = None
 
@@ -199,116 +202,116 @@ class VersionsField(Options):
         kw_only=False,
         examples=[["champion", "challenger"], ["models:/dreamshard.ads.a100-x8@champion", "3"]],
     )
-    """Versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, heuristics, torchrec_planner;
-    the table shows what the first saves over each."""
+    """Placers to compare: versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, heuristics,
+    torchrec_planner. The table shows what the first one saves over the others."""
 
 
 class CompareOptions(ModelField, VersionsField):
-    """Any versions, heuristics and TorchRec's planner against each other, in the setting of the first version."""
+    """Comparison of versions, heuristics and TorchRec's planner, in the setting of the first version."""
 
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of the tasks and of noise."""
+    """Random seed of the tasks and of noise."""
 
 
 class VersionField(Options):
     """A version to use."""
 
     version: str | None = Field(default=None, kw_only=False)
-    """A version (3, models:/NAME/3; previous rolls back) that becomes champion at once."""
+    """Version to make champion at once: 3, models:/NAME/3, or previous to roll back."""
 
 
 class PromoteOptions(ModelField, VersionField):
-    """A version or plan that a person takes into use."""
+    """A version or plan that a person chooses."""
 
     plan: str | None = Field(default=None, pattern=r"^(\d+|previous)$")
-    """Number of the model's plan that its trainer reads from now on; previous rolls back."""
+    """Number of the plan to make current for the model, or previous to roll back."""
     reason: str | None = None
-    """Why; recorded with the decision."""
+    """Reason, recorded with the decision."""
     ask: bool = False
-    """Wait until a person approves it on the page of this run."""
+    """Wait for approval on this run's Prefect page."""
 
 
 class TablesField(Options):
     """Tables that a person names."""
 
     tables: str = Field(min_length=1, kw_only=False)
-    """A list (.csv, .parquet, .json), model.py:make_model, or a bundled list."""
+    """Tables to place: a list (.csv, .parquet, .json), a bundled list's name, or model.py:make_model."""
 
 
-class WaysFields(Options):
+class ShardingFields(Options):
     """How tables may be placed."""
 
     constraints: Constraints = None
     sharding: Sharding = None
     cache: bool = False
-    """Tables may be in host memory with a cache where room is short."""
+    """Allow tables in host memory with a cache on the device, if device memory is short."""
     precision: Precision | None = None
-    """Type of the weights; by default the model's, or fp32."""
+    """Precision of the weights; by default the model's, or fp32."""
     optimizer: Optimizer | None = None
-    """Optimizer, whose state takes room; by default the model's, or sgd."""
+    """Optimizer, whose state takes memory; by default the model's, or sgd."""
     batch_size: int | None = Field(default=None, ge=1)
-    """Training samples per step of all devices; by default as measured."""
+    """Training samples per step, over all devices; by default as measured."""
     budget_ms: float | None = Field(default=None, ge=0)
-    """Work of the search: as much as an idle core does in this time."""
+    """Search effort, as milliseconds of one idle core."""
 
 
-class WhatIfOptions(WaysFields, TablesField):
+class WhatIfOptions(ShardingFields, TablesField):
     """Clusters to compare."""
 
     hardware: str
-    """Presets or files with a number of devices, e.g. a100:8,my.yaml:64; a100:64/16 is in groups of 16
-    with all tables each (TorchRec's DMPCollection)."""
+    """Clusters to compare: presets or hardware files with a number of devices, e.g. a100:8,my.yaml:64. a100:64/16 means
+    groups of 16 that each hold all tables (TorchRec's DMPCollection)."""
     sync_every: int = Field(default=1, ge=1)
-    """Steps between two syncs of such groups."""
+    """Steps between two syncs of groups."""
 
 
-class PlanOptions(ModelField, DeviceFields, WaysFields, TablesField):
-    """Target of a plan; devices and memory are by default the version's."""
+class PlanOptions(ModelField, DeviceFields, ShardingFields, TablesField):
+    """Target of a plan; devices and memory default to the version's."""
 
     hardware: str | None = None
-    """Hardware of the plan: a preset, e.g. h100, or a file (.yaml, .json)."""
+    """Hardware to plan for: a preset, e.g. h100, or a hardware file (.yaml, .json)."""
     placer: str | None = None
-    """champion, challenger, previous, a version (3, models:/NAME/3), the folder or address of a saved
-    placer, prior, cost_greedy, dreamshard_policy, a rule of thumb, or a rival. Empty: the best for the
-    hardware, or the champion."""
+    """Placer to use: champion, challenger, previous, a version (3, models:/NAME/3), the folder or address of a saved placer,
+    prior, cost_greedy, dreamshard_policy, a heuristic or a published placer. By default the best one for the hardware, or
+    the champion."""
 
 
 class PlaceOptions(PlanOptions):
-    """Tables to place by hand, and constraints of their plan."""
+    """Tables to place, and constraints on the plan."""
 
     current: Current = None
     steps_until_next: float = Field(default=100_000, ge=1)
-    """Training steps over which a gain over the plan in use counts."""
+    """Training steps over which moving tables must pay off."""
     move_gb_per_s: float = Field(default=10, ge=1e-6)
-    """How fast all devices together move tables, GB/s."""
+    """Speed of moving tables, over all devices together, in GB/s."""
 
 
 class ProfilesField(Options):
     """Profiles of a running job."""
 
     profiles: list[str] = Field(min_length=1, kw_only=False)
-    """Folders or addresses (s3://...), oldest first, each with traces rank*.json.gz, plan.json, tables.json and job.json, as
-    dreamshard.torchrec.profiled_steps writes them."""
+    """Profiles to learn from, oldest first: folders or addresses (s3://...) that dreamshard.profiled_steps wrote, each with
+    rank*.json.gz, plan.json, tables.json and job.json."""
 
 
-class LearnOptions(ModelField, DeviceFields, WaysFields, ProfilesField):
-    """Profiles of a running job, and what their folders do not say; by default the plan has whole tables, columns, and the
-    sharding types in use."""
+class LearnOptions(ModelField, DeviceFields, ShardingFields, ProfilesField):
+    """Profiles of a running job, and settings that they lack; by default the plan may use whole tables, columns, and the
+    job's sharding types."""
 
     plan: str | None = None
-    """The plan that ran; by default plan.json of each profile."""
+    """Plan that the job ran; by default plan.json of each profile."""
     tables: str | None = None
-    """The job's tables, as for place; by default tables.json of each profile."""
+    """Tables of the job, as for place; by default tables.json of each profile."""
     hardware: str | None = None
-    """Preset that the traces correct; by default that of the traced GPU."""
+    """Hardware preset to correct by the traces; by default the traced GPU's."""
 
 
 class PruneOptions(Options):
     """Files to remove."""
 
     older_than_days: int = Field(default=90, ge=1, le=36_500)
-    """Days since a file was last written after which it may go."""
+    """Minimum age of files to remove, in days since they were last written."""
     keep_versions: int = Field(default=20, ge=1)
-    """Newest versions of each model and topology that stay whatever their age, besides those in use or tagged pinned."""
+    """Number of newest versions to keep per model and topology, besides versions in use or tagged pinned."""
     delete: bool = False
-    """Remove the files for good; otherwise only show them."""
+    """Remove the files for good; otherwise only list them."""

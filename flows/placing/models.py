@@ -37,13 +37,13 @@ def read_model(store: Store, source: str, note: Callable[[str], None], model: st
             f"there is no bundled list {source!r}{did_you_mean(source, lists)}; give one of docs/own-tables.md, a "
             ".csv, .parquet or .json file, or model.py:make_model"
         )
-    found = read()
-    version = store.lake.dataset_with(found.tables) if found.filled_in else None
+    listed = read()
+    version = store.lake.dataset_with(listed.tables) if listed.filled_in else None
     known = store.lake.read_dataset(version) if version else None
-    found = read(defaults=known) if version else found
-    for sentence in (*found.notes, *_origin(store, version, known, found)):
+    listed = read(defaults=known) if version else listed
+    for sentence in (*listed.notes, *_origin(store, version, known, listed)):
         note(sentence)
-    return found
+    return listed
 
 
 def _described(tables: Tables) -> list[ModelTable]:
@@ -58,7 +58,7 @@ def _described(tables: Tables) -> list[ModelTable]:
             pooling="sum" if poolings else "none",
             num_poolings=poolings or None,
         )
-        for name, rows, dim, pooling, poolings in zip(tables.names, *(each.tolist() for each in columns), strict=True)
+        for name, rows, dim, pooling, poolings in zip(tables.names, *(part.tolist() for part in columns), strict=True)
     ]
 
 
@@ -74,7 +74,8 @@ def _origin(store: Store, version: str | None, known: Tables | None, model: Mode
         ]
     unique = dict(zip(known.names, known.unique_rows.tolist(), strict=True))
     same = sum(
-        unique.get(name) == own for name, own in zip(model.tables.names, model.tables.unique_rows.tolist(), strict=True)
+        unique.get(name) == rows
+        for name, rows in zip(model.tables.names, model.tables.unique_rows.tolist(), strict=True)
     )
     of = f"data set {version} ({store.lake.dataset_source(version)})"
     return [f"{what}: those of {same} of {len(model)} tables are from {of}, the others have its mean reuse"]
@@ -83,7 +84,7 @@ def _origin(store: Store, version: str | None, known: Tables | None, model: Mode
 def runnable(
     model: ModelTables, constraints: Constraints, ranks: str | None, note: Callable[[str], None]
 ) -> Constraints:
-    """The constraints, narrowed to ways to shard that TorchRec runs a model's tables in.
+    """The constraints, narrowed to the sharding types that TorchRec runs for a model's tables.
 
     Args:
         model: a list's tables are only narrowed if TorchRec is to run the plan.
@@ -98,5 +99,5 @@ def runnable(
     )
     for sentence in notes:
         note(sentence)
-    own: Constraints = narrowed
-    return own
+    runnable: Constraints = narrowed
+    return runnable

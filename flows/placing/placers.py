@@ -79,7 +79,7 @@ def choose(
         if spec is None and origin is not None:
             spec = preset_of(origin.hardware)
         if name in RIVALS and spec is None:
-            note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
+            note(f"{name} assumes TorchRec's default bandwidths; give --hardware to use the devices'")
         placer = placer_called(name, learned, spec)
         if best is None:
             return Choice(placer, name)
@@ -87,9 +87,7 @@ def choose(
         return replace(best, placer=placer, name=name, why=why, predicted_by=best.name)
     if name == PRIOR:
         if spec is None:
-            raise ValueError(
-                "the prior placer places by the figures of some hardware; add for example --hardware h100, or a file"
-            )
+            raise ValueError("placer prior needs hardware figures; give for example --hardware h100, or a file")
         return _prior(spec)
     if name is not None and ("/" in name or Path(name).is_dir()) and not names_version(name):
         saved = load_placer(name)
@@ -101,24 +99,23 @@ def choose(
         others = sorted([*NAMES, PRIOR])
         raise ValueError(f"there is no placer {name!r}; give a version ({WRITTEN}), or one of {others}")
     if name == "champion" and not (model and registry.champion(store, model)):
-        found = registry.champion(store)
-        if found is not None:
-            why = f"no champion is of this model, so {found} of {found.model} places"
-            return replace(_version(store, found.uri), why=why)
+        version = registry.champion(store)
+        if version is not None:
+            why = f"no champion is of this model, so {version} of {version.model} places"
+            return replace(_version(store, version.uri), why=why)
     return _version(store, name, model)
 
 
 def _for_hardware(store: Store, task: PlacementTask, spec: AcceleratorSpec, called: str, model: str) -> Choice:
     """The best placer for some hardware that there is without measuring."""
-    if (found := _version_on(store, spec, task, model)) is not None:
-        standing = f" ({found.standing})" if found.standing else ""
-        why = f"{found}{standing} places: its costs are of {found.measured_on}"
-        return replace(_version(store, found.uri), why=why)
+    if (version := _version_on(store, spec, task, model)) is not None:
+        standing = f" ({version.standing})" if version.standing else ""
+        why = f"{version}{standing} places: its costs are of {version.measured_on}"
+        return replace(_version(store, version.uri), why=why)
     return _prior(
         spec,
-        f"no version was trained on {called}, so the prior placer places, by published figures alone; to learn from "
-        f"measurements, train with `dreamshard run --source TABLES --devices {task.num_devices}` on the machine (minutes), "
-        f"or with `--testbed simulated:{called}` without it",
+        f"no version was trained on {called}, so the prior placer uses published figures; to learn, run `dreamshard run "
+        f"--source TABLES --devices {task.num_devices}` on that machine, or add --testbed simulated:{called} on this one",
     )
 
 
@@ -134,19 +131,19 @@ def _version(store: Store, name: str, model: str = "") -> Choice:
         ValueError: there is no such version.
     """
     try:
-        found = registry.find(store, name, model)
-        placer = registry.load_placer(found.uri, store)
+        version = registry.find(store, name, model)
+        placer = registry.load_placer(version.uri, store)
     except ValueError as error:
         raise ValueError(
-            f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
+            f"{error}; to place without a version, give --hardware (for example h100), or --placer with a heuristic, "
             "e.g. lookup_greedy"
         ) from error
-    called = str(found)
-    caveat = f"{called} is {found.provisional}" if found.provisional else ""
+    called = str(version)
+    caveat = f"{called} is {version.provisional}" if version.provisional else ""
     if isinstance(placer, DreamShardPlacer):
         return Choice(placer, called, placer, caveat=caveat)
-    others = (each for each in registry.versions(store) if each.is_champion and each.algorithm != found.algorithm)
-    ours = sorted(others, key=lambda each: each.registered_model != found.registered_model)  # stable: then the newest
+    others = (v for v in registry.versions(store) if v.is_champion and v.algorithm != version.algorithm)
+    ours = sorted(others, key=lambda v: v.registered_model != version.registered_model)  # stable: then the newest
     best = _version(store, ours[0].uri) if ours else None
     if best is None or best.predictor is None:
         return Choice(placer, called, caveat=caveat)
@@ -172,9 +169,9 @@ def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask, model:
             not is_simulated(origin.hardware),
         )
 
-    measured = [(each, each.measured_on) for each in registry.versions(store)]
-    known = [(each, origin) for each, origin in measured if origin and is_named(spec.name, origin.hardware)]
-    ranked = sorted(known, key=lambda each: preference(*each), reverse=True)  # stable: of those alike, the newest
+    measured = [(version, version.measured_on) for version in registry.versions(store)]
+    known = [(version, origin) for version, origin in measured if origin and is_named(spec.name, origin.hardware)]
+    ranked = sorted(known, key=lambda pair: preference(*pair), reverse=True)  # stable: of those alike, the newest
     return next((version for version, origin in ranked if _serves(store, version, origin, spec, task)), None)
 
 

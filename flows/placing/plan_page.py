@@ -88,14 +88,14 @@ class Side:
 
 
 def sides_of(placed: Placed) -> list[Side]:
-    """The plan, then the plan in use: with today's tables if it can be kept, otherwise as it is."""
+    """The plan, then the current plan: with today's tables if it can be kept, otherwise as it is."""
     task, in_use, predictor = placed.request.task, placed.request.in_use, placed.predictor
     if in_use is None:
         return [Side.of("plan", task, placed.placement, predictor)]
     new, kept = Side.of("new plan", task, placed.placement, predictor), placed.kept
     if kept is not None:
-        return [new, Side.of("plan in use", task, kept.placement, predictor)]
-    return [new, Side.of("plan in use", in_use.task, in_use.placement, predictor, [*in_use.sharding_of])]
+        return [new, Side.of("current plan", task, kept.placement, predictor)]
+    return [new, Side.of("current plan", in_use.task, in_use.placement, predictor, [*in_use.sharding_of])]
 
 
 def where(sharding: TableSharding) -> str:
@@ -106,7 +106,7 @@ def where(sharding: TableSharding) -> str:
     return f"host {places}" if sharding.sharding_type in ON_ONE_HOST else places
 
 
-def way(sharding: TableSharding) -> str:
+def sharding_type(sharding: TableSharding) -> str:
     """How a table is sharded, e.g. `column_wise x 3` or `table_wise, 10% cached`."""
     parts = f" x {len(sharding.columns)}" if len(sharding.columns) > 1 else ""
     cached = "" if sharding.cached_share is None else f", {sharding.cached_share:.0%} cached"
@@ -123,7 +123,7 @@ def tables_of(tables: Tables, sides: Sequence[Side]) -> pd.DataFrame:
             "dim": tables.dim.numpy(),
             "pooling": tables.pooling_factor.numpy().round(4),
             "lookups": tables.lookups.numpy(),
-            "way": [way(new.sharding_of[name]) for name in tables.names],
+            "type": [sharding_type(new.sharding_of[name]) for name in tables.names],
             "where": [where(new.sharding_of[name]) for name in tables.names],
             "gib": sums["gib"],
             "whole": sums["whole"],
@@ -137,7 +137,7 @@ def tables_of(tables: Tables, sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def _before(old: TableSharding, new: TableSharding) -> str:
-    return where(old) if way(old) == way(new) else f"{where(old)} ({way(old)})"
+    return where(old) if sharding_type(old) == sharding_type(new) else f"{where(old)} ({sharding_type(old)})"
 
 
 def parts_of(side: Side, moved: Collection[tuple[int, int | None]], most: int = _MOST_PARTS) -> pd.DataFrame:
@@ -170,7 +170,7 @@ def html_page(placed: Placed) -> str:
     number = {name: t for t, name in enumerate(task.tables.names)}
     moves = [(number[step.table], step) for step in placed.steps if step.source is not None]
     moved = [{(t, getattr(step, end)) for t, step in moves} for end in ("target", "source")]
-    bars = [dict(_bars(side, tables, own)) for side, own in zip(sides, moved, strict=False)]
+    bars = [dict(_bars(side, tables, changed)) for side, changed in zip(sides, moved, strict=False)]
     known_ms = placed.plan.predicted.overall_ms, placed.kept.overall_ms if placed.kept else None
     costs_ms = [side.sums["whole"].max() if ms is None else ms for side, ms in zip(sides, known_ms, strict=False)]
     devices = [*range(max(len(side.sums) for side in sides))]
@@ -189,8 +189,8 @@ def html_page(placed: Placed) -> str:
             widest=widest,
             costs_ms=costs_ms if sides[0].size == "whole" else [],
             labels=["whole step", *(phase.replace("_", " ") for phase in PHASES)],
-            devices=[(d, [each[d] for each in bars if d in each]) for d in devices],
-            room=(100 * capacity / widest["gib"]).tolist(),
+            devices=[(d, [side[d] for side in bars if d in side]) for d in devices],
+            limits=(100 * capacity / widest["gib"]).tolist(),
             capacity=[gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
             gib=gib,
             unmeasured=unmeasured_sentence(placed.plan),
@@ -210,8 +210,8 @@ def _bars(
     by_device = dict(iter(parts.groupby("device")))
     for d, sums in side.sums.iterrows():
         is_slowest = side.size == "whole" and d == side.sums["whole"].idxmax() and len(side.sums) > 1
-        own = by_device[d].to_dict("records") if d in by_device else []
-        yield d, {"parts": own, "sums": sums.tolist(), "is_slowest": is_slowest}
+        on_device = by_device[d].to_dict("records") if d in by_device else []
+        yield d, {"parts": on_device, "sums": sums.tolist(), "is_slowest": is_slowest}
 
 
 def device_rows(placed: Placed) -> list[dict[str, Any]]:

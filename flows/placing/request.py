@@ -30,7 +30,7 @@ from storage.run_records.trainings import model_name
 from storage.store import Store
 from storage.version_names import names_version
 
-_NO_PLAN = ("is not a plan", "give the plan in use as JSON")
+_NO_PLAN = ("is not a plan", "give the current plan as JSON")
 
 Note = Callable[[str], None]
 """Gets sentences for people."""
@@ -38,7 +38,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedRequest:
-    """A request whose tables, constraints and plan in use have been read.
+    """A request whose tables, constraints and current plan have been read.
 
     Attributes:
         options: as given.
@@ -58,7 +58,7 @@ class CheckedRequest:
 
     @property
     def price(self) -> MovePrice:
-        """The price of moving from the plan in use."""
+        """The price of moving from the current plan."""
         options = self.options
         return MovePrice(steps_until_next=options.steps_until_next, bytes_per_s=1e9 * options.move_gb_per_s)
 
@@ -73,8 +73,8 @@ class Placed:
         placement: that the plan holds.
         predictor: of its costs; None if nothing can predict.
         predicted_by: name of the predictor; empty without one.
-        weighed: against keeping the plan in use; None without one, or if no costs are predicted.
-        steps: from the plan in use.
+        weighed: against keeping the current plan; None without one, or if no costs are predicted.
+        steps: from the current plan.
     """
 
     request: CheckedRequest
@@ -87,7 +87,7 @@ class Placed:
 
     @property
     def kept(self) -> Point | None:
-        """The plan in use with today's tables; None if it cannot be kept, or no costs are predicted."""
+        """The current plan with today's tables; None if it cannot be kept, or no costs are predicted."""
         return None if self.weighed is None else self.weighed.kept
 
     @property
@@ -110,7 +110,7 @@ def check(
     model: ModelTables | None = None,
     plan: Plan | None = None,
 ) -> CheckedRequest:
-    """Read what the options name. Sizes are by default those of the plan in use, then of the version.
+    """Read what the options name. Sizes are by default those of the current plan, then of the version.
 
     Args:
         store: with the registry.
@@ -125,7 +125,7 @@ def check(
     """
     spec = hardware_of(options.hardware) if options.hardware else None
     name = model_name(known_as(options.tables))
-    is_known = store.lake.newest_dataset(name) or any(each.model == name for each in registry.versions(store))
+    is_known = store.lake.newest_dataset(name) or any(version.model == name for version in registry.versions(store))
     of_model = options.model or (name if is_known else "")
     usual = {} if options.hardware else _sizes_of_version(store, options.placer or "champion", of_model)
     memory_bytes = _memory_bytes(options.memory_gb or usual.get("memory_gb"), spec, note)
@@ -134,7 +134,7 @@ def check(
         plan = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.devices)
     num_devices = options.devices or (plan.num_devices if plan else usual.get("devices"))
     if num_devices is None:
-        raise ValueError("the number of devices is unknown; give it (--devices)")
+        raise ValueError("the number of devices is unknown; give --devices")
     per_host = options.devices_per_host or (plan.devices_per_host if plan else None)
     if num_devices == usual.get("devices"):
         per_host = per_host or usual.get("devices_per_host")
@@ -176,8 +176,8 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
         moves = steps(task, in_use.shards, placement)
     if oracle is not None and (cost_ms := uneven_ms(task, placement, oracle)) is not None:
         note(
-            f"rows are spread as if looked up alike; with {HOT_SHARE:.0%} of their lookups on one device a step would take "
-            f"{cost_ms:.3f} ms: ingest lookups, or give block_share (docs/own-tables.md)"
+            f"the cost assumes that lookups spread evenly over row shards; with {HOT_SHARE:.0%} on one device a step would "
+            f"take {cost_ms:.3f} ms: ingest lookups, or give block_share (docs/own-tables.md)"
         )
     plan = make_plan(
         task,
@@ -205,13 +205,13 @@ def _check_host_memory(task: PlacementTask, placement: Placement, spec: Accelera
     if not shards.in_host.any():
         return
     by_host = shards.per_device(shards.host_bytes).split(placement.devices_per_host)
-    needed, room = max(int(each.sum()) for each in by_host), spec.host_memory_bytes if spec else None
-    unchecked = "" if room else "; host_memory in a hardware file has that checked (docs/hardware.md)"
+    needed, available = max(int(held.sum()) for held in by_host), spec.host_memory_bytes if spec else None
+    unchecked = "" if available else "; to have that checked, give host_memory in a hardware file (docs/hardware.md)"
     note(f"cached tables need {gib(needed)} of memory on the fullest host{unchecked}")
-    if room is not None and needed > room:
+    if available is not None and needed > available:
         raise NoPlacementError(
-            f"cached tables need {gib(needed)} of a host's memory, but {spec and spec.name} has {gib(room)}; add hosts, or "
-            "leave --cache out"
+            f"cached tables need {gib(needed)} of a host's memory, but {spec and spec.name} has {gib(available)}; add "
+            "hosts, or leave --cache out"
         )
 
 
@@ -229,7 +229,7 @@ def _sizes_of_version(store: Store, name: str, model: str) -> dict[str, Any]:
 
 
 def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:
-    """Room for tables on each device: as given, otherwise most of the hardware's; constraints may say otherwise.
+    """Memory for tables on each device: as given, otherwise most of the hardware's; constraints may say otherwise.
 
     Raises:
         ValueError: neither is given.
@@ -237,28 +237,27 @@ def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: N
     if memory_gb is not None:
         given = round(memory_gb * 2**30)
         if spec is not None and given > spec.memory_bytes:
-            note(f"--memory-gb {memory_gb:g} is more than the {gib(spec.memory_bytes)} that {spec.name} has in all")
+            note(f"--memory-gb {memory_gb:g} is more than the {gib(spec.memory_bytes)} of {spec.name}")
         return given
     if spec is None:
-        raise ValueError(
-            "neither hardware nor memory is given, so the room for tables on each device is unknown; give one of them "
-            "(--hardware, --memory-gb)"
-        )
+        raise ValueError("the memory per device is unknown; give --hardware or --memory-gb")
     memory_bytes = round(TABLES_SHARE * spec.memory_bytes)
-    note(f"{gib(memory_bytes)} for tables on each device, {TABLES_SHARE:.1%} of what {spec.name} has (--memory-gb)")
+    note(
+        f"{gib(memory_bytes)} per device for tables, {TABLES_SHARE:.1%} of {spec.name}'s memory (--memory-gb changes it)"
+    )
     return memory_bytes
 
 
 def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int, plan: Plan | None) -> Constraints:
     """Constraints of the plan: the options, then the file or text.
 
-    Without `--sharding`, tables are whole or split by columns, or sharded as in the plan in use.
+    Without `--sharding`, tables are whole or split by columns, or sharded as in the current plan.
     """
     if options.sharding:
         types = parse_sharding(options.sharding)
     else:
-        used = {each.sharding_type for each in plan.tables.values()} if plan else set()
-        types = tuple(each for each in SHARDING_TYPES if each in {*UNCONSTRAINED.usual_types, *used})
+        used = {table.sharding_type for table in plan.tables.values()} if plan else set()
+        types = tuple(kind for kind in SHARDING_TYPES if kind in {*UNCONSTRAINED.usual_types, *used})
     constraints = Constraints(sharding_types=types)
     if options.constraints:
         text = options.constraints.strip()

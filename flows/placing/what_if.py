@@ -59,10 +59,10 @@ def what_if(
         ValueError: the options are wrong.
     """
     spec, group = cluster.spec, cluster.group
-    own = options.model_dump(exclude={"hardware", "sync_every"}) | {
+    fields = options.model_dump(exclude={"hardware", "sync_every"}) | {
         "batch_size": -(-(options.batch_size or DEFAULT_BATCH) * group // cluster.num_devices)
     }
-    asked = PlaceOptions(**own, hardware=cluster.called, devices=group, placer=PRIOR)
+    asked = PlaceOptions(**fields, hardware=cluster.called, devices=group, placer=PRIOR)
     checked = request.check(store, asked, note, model=model)
     figures = {
         "hardware": cluster.called,

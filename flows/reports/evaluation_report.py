@@ -66,7 +66,7 @@ def make_report(
 def _figures(
     name: str, rows: Sequence[EvaluationRow], heldout: Sequence[EvaluationRow], predictor: DreamShardPlacer | None
 ) -> PlacerFigures:
-    own = [row for row in rows if row.placer == name]
+    ours = [row for row in rows if row.placer == name]
     mape = None
     if predictor is not None:
         predicted = [
@@ -78,11 +78,11 @@ def _figures(
     return PlacerFigures(
         placer=name,
         overall_ms=_finite(mean_overall_ms(rows, name)),
-        predicted_ms=_finite(sum(row.predicted_ms for row in own) / len(own)),
-        place_ms=median(row.place_ms for row in own),
+        predicted_ms=_finite(sum(row.predicted_ms for row in ours) / len(ours)),
+        place_ms=median(row.place_ms for row in ours),
         predicted_mape=mape,
         is_split=any(
-            each.placement and Shards.of(each.task, each.placement).tables.first_column is not None for each in own
+            row.placement and Shards.of(row.task, row.placement).tables.first_column is not None for row in ours
         ),
     )
 

@@ -71,7 +71,7 @@ def register(store: Store, run: Run, report: EvaluationReport) -> Version:
     evaluation are logged there, all before there is a version.
     """
     training, iteration = str(report.training), int(report.iteration or 0)
-    known = (each for each in registry.versions(store) if (each.training, each.iteration) == (training, iteration))
+    known = (v for v in registry.versions(store) if (v.training, v.iteration) == (training, iteration))
     version = next(known, None)
     if version is None:
         for step, figures in enumerate(checkpoints.history(store, training)[:iteration], start=1):
@@ -136,8 +136,8 @@ def addresses(store: Store, run: Run, evaluation: str) -> dict[str, str]:
 def _facts(store: Store, made_of: Training, measured: MeasuredOn | None, report: EvaluationReport) -> dict[str, Any]:
     """Parameters of a version's run, which MLflow compares: what versions of a model differ in."""
     warm, tables = made_of.warm, store.lake.read_dataset(made_of.dataset)
-    others = (each for each in registry.versions(store) if each.training != report.training)
-    alike = (each for each in others if each.model == made_of.model and (not warm or each.uri == warm.version))
+    others = (v for v in registry.versions(store) if v.training != report.training)
+    alike = (v for v in others if v.model == made_of.model and (not warm or v.uri == warm.version))
     before = next(alike, None)
     is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
     earlier = store.lake.read_dataset(before.made_of.dataset) if before and is_known else None

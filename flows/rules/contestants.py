@@ -61,8 +61,8 @@ def placer_called(name: str, base: DreamShardPlacer | None, spec: AcceleratorSpe
     if name in PARTS:
         if base is None:
             raise ValueError(
-                f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
-                "a rule of thumb, which needs none"
+                f"{name} needs a trained cost network, but there is none; train one with `dreamshard run`, or give "
+                "a heuristic"
             )
         return part_of(name, base)
     return baselines(seed).get(name) or rival(name, spec=spec)
@@ -81,7 +81,7 @@ def of_training(
     spec: AcceleratorSpec | None,
     seed: int,
 ) -> Contestants:
-    """Rules of thumb, greedy search on the cost network, TorchRec's planner, the candidate, and the champion in use.
+    """Heuristics, greedy search on the cost network, TorchRec's planner, the candidate, and the champion in use.
 
     TorchRec's planner takes part if torchrec is installed: of whole tables, and if the candidate may split tables also of
     columns. Planning columns takes seconds, so with large tasks they are left out, and a note says so.
@@ -101,7 +101,7 @@ def of_training(
         elif may_split:
             notes.append(
                 f"{columns} was left out: a task has {most} tables, and with more than {MOST_IN_COLUMNS} TorchRec's planner "
-                "takes more than about 10 seconds to plan columns; to measure it all the same, name it in "
+                "takes more than about 10 seconds to plan columns; to measure it anyway, give it to "
                 "`dreamshard compare`"
             )
     entrants: dict[str, Entrant] = {**dict.fromkeys(names), candidate.name: candidate}
@@ -136,8 +136,8 @@ def resolve(store: Store, names: Sequence[str], *, model: str = "") -> dict[str,
             )
     if not any(resolved.values()):
         raise ValueError(
-            "no version is among the placers to compare, but the cost network of a version has to predict the costs of "
-            "the others; name at least one version, e.g. champion (`dreamshard models` lists them)"
+            "none of the placers is a version, but a version's cost network has to predict the others' costs; add one, e.g. "
+            "champion (`dreamshard models` lists them)"
         )
     if len(resolved) < 2:
         raise ValueError(
@@ -164,8 +164,8 @@ def of_entrants(
         ValueError: the files of a version cannot be read, torchrec is not installed, or a placer places by predicted costs
             of steps and no version predicts them.
     """
-    versions = {name: each for name, each in entrants.items() if isinstance(each, Version)}
-    candidate = {name: each for name, each in entrants.items() if each is not None and name not in versions}
+    versions = {name: entrant for name, entrant in entrants.items() if isinstance(entrant, Version)}
+    candidate = {name: entrant for name, entrant in entrants.items() if entrant is not None and name not in versions}
     loaded = {name: registry.load_placer(version.uri, store) for name, version in versions.items()}
     models: dict[str, Any] = candidate | loaded
     predictors = {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}

@@ -74,8 +74,8 @@ class DatasetDiff:
     @property
     def counts(self) -> dict[str, int]:
         """Number of changed tables by kind."""
-        found = Counter(change.kind for change in self.changes)
-        return {kind: found[kind] for kind in KINDS}
+        counts = Counter(change.kind for change in self.changes)
+        return {kind: counts[kind] for kind in KINDS}
 
     @property
     def label(self) -> str:
@@ -116,9 +116,8 @@ def diff_datasets(
     work = max(float((before.pooling_factor.double() * before.dim).sum()), 1e-12)
     memory = float((before.rows * before.dim).sum())
     changes = [_change(name, old.get(name), new.get(name), work, memory) for name in old | new]
-    changes = sorted(
-        (each for each in changes if each.counts(pooling, reuse)), key=lambda each: (-each.weight, each.name)
-    )
+    changes = [change for change in changes if change.counts(pooling, reuse)]
+    changes.sort(key=lambda change: (-change.weight, change.name))
     matters = _reaches(len(changes) / max(len(before), len(after)), share)
     return DatasetDiff(changes=tuple(changes), num_before=len(before), num_after=len(after), matters=matters)
 

@@ -29,9 +29,9 @@ class Gain:
     """The candidate's gain over another placer.
 
     Attributes:
-        over: the champion's version or the rule of thumb.
+        over: the champion's version or the heuristic.
         measured: on held-out tasks, or on a fixed model and variants of it.
-        attempt: number of this comparison among those with the same champion, from 1; 0 over a rule of thumb.
+        attempt: number of this comparison among those with the same champion, from 1; 0 over a heuristic.
     """
 
     over: str
@@ -53,11 +53,11 @@ class Gain:
         saved = "" if gain.mean_gain is None else " of the measured cost saved"
         parts = [f"{gain_text(gain)}{saved}, against {self.over}"]
         if gain.more_tasks is None:
-            parts.append("only other tables would show it")
+            parts.append("only other tables could make it significant")
         elif gain.more_tasks:
-            parts.append(f"about {gain.more_tasks} more tasks would show it")
+            parts.append(f"about {gain.more_tasks} more tasks would make it significant")
         elif gain.is_significant() and not self.is_shown:
-            parts.append(f"attempt {self.attempt} needs an interval of {1 - 2 * self.false_alarms:.2%}")
+            parts.append(f"attempt {self.attempt} needs a {1 - 2 * self.false_alarms:.2%} interval above zero")
         return "; ".join(parts)
 
 
@@ -84,7 +84,7 @@ class Decision:
         in_use: number of the champion when the decision was made; None if there was none.
         already_champion: whether the version was champion before the decision.
         veto: reason not to promote despite the gain; empty without one.
-        provisional: the figures, if they do not show a champion to be cheaper than the best rule of thumb; empty if they do,
+        provisional: the figures, if they do not show a champion to be cheaper than the best heuristic; empty if they do,
             or if the version beats a champion that is.
     """
 
@@ -105,7 +105,7 @@ class Decision:
     @property
     def reason(self) -> str:
         """The decision in one sentence, for people."""
-        until = ", provisional until shown to be cheaper than a rule of thumb" if self.provisional else ""
+        until = ", provisional until shown to be cheaper than a heuristic" if self.provisional else ""
         words: dict[Code, str] = {
             "beats_champion": "beats the champion",
             "replaces_provisional": f"replaces version {self.rival}, a provisional champion, without costing more",
@@ -114,7 +114,7 @@ class Decision:
             else "does not beat the champion significantly",
             "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
             "better_than_baseline": f"first champion{until}",
-            "worse_than_baseline": "first champion, provisional: more expensive than a rule of thumb",
+            "worse_than_baseline": "first champion, provisional: more expensive than a heuristic",
         }
         if self.gain is None:
             return f"{words[self.code]}; run `dreamshard evaluate` to compare them, then `register`"
@@ -125,7 +125,7 @@ class Decision:
 
 
 def decide(
-    over_rule: Gain,
+    over_heuristic: Gain,
     over_rival: Gain | None = None,
     *,
     rival: int | None = None,
@@ -134,11 +134,11 @@ def decide(
 ) -> Decision:
     """Promote a candidate that beats the champion significantly; without a champion, promote the first.
 
-    Until its gain over the best rule of thumb is significant, the champion is provisional. A candidate that beats the best
-    rule of thumb significantly replaces a provisional champion that costs as much or more on average.
+    Until its gain over the best heuristic is significant, the champion is provisional. A candidate that beats the best
+    heuristic significantly replaces a provisional champion that costs as much or more on average.
 
     Args:
-        over_rule: the candidate's gain over the best rule of thumb on these tasks.
+        over_heuristic: the candidate's gain over the best heuristic on these tasks.
         over_rival: its gain over the champion in the evaluation; None if there was none.
         rival: number of that champion.
         in_use: number of the champion now.
@@ -147,18 +147,18 @@ def decide(
     decision = Decision(alias="challenger", code="champion_not_compared", rival=rival, in_use=in_use)
     if in_use not in (None, rival):
         return decision
-    doubt = "" if over_rule.is_shown else str(over_rule)
-    of_rule = replace(decision, gain=over_rule, provisional=doubt)
+    doubt = "" if over_heuristic.is_shown else str(over_heuristic)
+    of_heuristic = replace(decision, gain=over_heuristic, provisional=doubt)
     if over_rival is not None:
         if over_rival.is_shown:
             kept = doubt if is_rival_provisional else ""
             return replace(decision, alias="champion", code="beats_champion", gain=over_rival, provisional=kept)
-        if is_rival_provisional and over_rule.is_shown and over_rival.measured.is_positive:
-            return replace(of_rule, alias="champion", code="replaces_provisional")
+        if is_rival_provisional and over_heuristic.is_shown and over_rival.measured.is_positive:
+            return replace(of_heuristic, alias="champion", code="replaces_provisional")
         return replace(decision, code="not_significant", gain=over_rival)
-    gain = over_rule.measured
+    gain = over_heuristic.measured
     code: Code = "better_than_baseline" if gain.is_positive else "worse_than_baseline"
-    return replace(of_rule, alias="champion" if gain.fits else "challenger", code=code)
+    return replace(of_heuristic, alias="champion" if gain.fits else "challenger", code=code)
 
 
 def find_veto(version: Version, in_use: Version | None, prediction_error: float | None) -> str:
@@ -174,11 +174,10 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
     """
     command = f"`dreamshard promote {version.uri}`"
     if REPLACED in version.tags:
-        return f"taken out of use by hand at {version.tags[REPLACED]}; {command} uses it again"
+        return f"replaced manually at {version.tags[REPLACED]}; {command} uses it again"
     if in_use is not None and prediction_error is not None and prediction_error > HIGHEST_ERROR:
         return (
-            f"its predictions are {prediction_error:.0%} off on held-out placements, above the {HIGHEST_ERROR:.0%} at which "
-            "placements of other tables can be trusted: measure more placements (--recipe, or more iterations), or look at "
-            f"its report; {command} promotes it anyway"
+            f"its predictions are {prediction_error:.0%} off on held-out placements, above the limit of {HIGHEST_ERROR:.0%}: "
+            f"measure more (--iterations, or another --recipe), or read its report; {command} promotes it anyway"
         )
     return ""

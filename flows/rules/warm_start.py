@@ -50,8 +50,8 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
     """
     known = registry.versions(store)
     _check_name(known, training)
-    own = [version for version in known if version.made_of.setting == training.setting]
-    alike = own or [
+    same = [version for version in known if version.made_of.setting == training.setting]
+    alike = same or [
         version
         for version in known
         if version.made_of.costs_setting == training.costs_setting and store.lake.has_table_split(version.made_of.tasks)
@@ -65,21 +65,23 @@ def find_start(store: Store, training: Training, *, full: bool = False) -> Start
     if split_of is None:
         return Start(why=f"from scratch with a new table split: that of {base} is too small")
     warm = base.made_of.warm
-    if own and base.made_of.dataset == training.dataset:
+    if same and base.made_of.dataset == training.dataset:
         return Start(warm=warm, split_of=split_of, why=f"as {base} did, which was trained on the same tables")
     trainings = (*(warm.trainings if warm else ()), base.training)
     warm = Warm(version=base.uri, training=base.training, iteration=base.iteration, trainings=trainings)
-    other = "" if own else f", of another model on the same hardware, with its {len(trainings)} trainings' cost samples"
+    other = (
+        "" if same else f", of another model on the same hardware, with cost samples of its {len(trainings)} trainings"
+    )
     return Start(warm=warm, split_of=split_of, why=f"from {base}{other}")
 
 
 def _check_name(known: Sequence[Version], training: Training) -> None:
     """Refuse a name that is of other tables already, unless both the name and the new tables are given."""
-    others = {each.made_of.source for each in known if each.model == training.model}
+    others = {version.made_of.source for version in known if version.model == training.model}
     is_given = training.recipe.model and training.source != recipe(training.recipe.name).workload.source
     if others and not is_given and training.source not in map(known_as, others):
         raise ValueError(
-            f"model {training.model} has tables of {min(others)}; give --source and --model {training.model} if "
+            f"model {training.model} already has the tables of {min(others)}; give --source and --model {training.model} if "
             f"{training.source} replaces them, otherwise another name"
         )
 
@@ -106,7 +108,7 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
     It is `dataset` itself if the champion or a newer version was trained on it: warm-starting from the champion would
     only repeat that training.
     """
-    alike = [each for each in registry.versions(store) if _is_like(each.made_of, config)]
+    alike = [version for version in registry.versions(store) if _is_like(version.made_of, config)]
     champion = max((version.number for version in alike if version.is_champion), default=0)
     if any(version.made_of.dataset == dataset and version.number >= champion for version in alike):
         return dataset
@@ -131,9 +133,9 @@ def version_in_use(store: Store, config: Recipe) -> Version | None:
 
     If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the model's default topology.
     """
-    of_model = [each for each in registry.versions(store) if each.is_champion and each.model == named_model(config)]
-    champions = [each for each in of_model if _is_on(each.made_of, config)]
-    return max(champions, key=lambda version: version.is_default, default=None)
+    of_model = [v for v in registry.versions(store) if v.is_champion and v.model == named_model(config)]
+    champions = [v for v in of_model if _is_on(v.made_of, config)]
+    return max(champions, key=lambda v: v.is_default, default=None)
 
 
 def _is_on(made_of: Training, config: Recipe) -> bool:

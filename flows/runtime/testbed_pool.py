@@ -73,7 +73,7 @@ def freeing_gpus() -> Iterator[None]:
 
 @contextmanager
 def shared_testbed(store: Store, reference: TestbedReference) -> Iterator[Testbed]:
-    """The testbed, opened if necessary in place of another: devices have room for the tables of one.
+    """The testbed, opened if necessary in place of another: devices have memory for the tables of one.
 
     One that fails is closed, so that a retry starts a new one.
     """

@@ -75,7 +75,7 @@ def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[
 def settings_of(client: SyncPrefectClient, options: RetrainingOptions) -> dict[str, dict[str, Any]]:
     """The setting of each model to deploy, from the server and the options."""
     retrainings = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=["retrain"])))
-    known = {each.name: each.parameters for each in retrainings}
+    known = {retraining.name: retraining.parameters for retraining in retrainings}
     given = options.model_dump(exclude_unset=True, exclude_none=True)
     given |= {name: known_as(given[name]) for name in ("source", "batches") if name in given}
     if not given and known:
@@ -97,33 +97,33 @@ def settings_of(client: SyncPrefectClient, options: RetrainingOptions) -> dict[s
 def automations(block: UUID | None) -> list[Automation]:
     """The automations of `automations.yaml`; without a block, the one that only marks runs."""
     declared = yaml.safe_load(DECLARED.with_name("automations.yaml").read_text(encoding="utf-8"))
-    for each in declared[1:]:
-        each["actions"][0]["block_document_id"] = block
-    return [Automation.model_validate(each) for each in declared[: None if block else 1]]
+    for automation in declared[1:]:
+        automation["actions"][0]["block_document_id"] = block
+    return [Automation.model_validate(automation) for automation in declared[: None if block else 1]]
 
 
 def leave_out_null_defaults(client: SyncPrefectClient) -> None:
     """Leave an optional parameter without a default, as the page of a run fills in null, which the server then refuses."""
-    for each in client.read_deployments():
-        schema = each.parameter_openapi_schema or {}
+    for deployment in client.read_deployments():
+        schema = deployment.parameter_openapi_schema or {}
         for field in schema.get("properties", {}).values():
             if field.get("default", ...) is None:
                 del field["default"]
-        client.update_deployment(each.id, DeploymentUpdate(parameter_openapi_schema=schema))
+        client.update_deployment(deployment.id, DeploymentUpdate(parameter_openapi_schema=schema))
 
 
 def _deploy_flows(model: str, setting: Mapping[str, Any]) -> None:
     """Deploy what `prefect.yaml` declares; `MODEL` is the model's name, and its flows get the fields of its setting."""
     declared = yaml.safe_load(DECLARED.read_text(encoding="utf-8"))
-    for each in declared["deployments"]:
-        if each["name"] != "MODEL":
+    for entry in declared["deployments"]:
+        if entry["name"] != "MODEL":
             continue
-        fields = load_flow_from_entrypoint(each["entrypoint"], use_placeholder_flow=False).parameters.properties
+        fields = load_flow_from_entrypoint(entry["entrypoint"], use_placeholder_flow=False).parameters.properties
         values = {
-            name: value for name, value in setting.items() if name in fields.keys() - {*each.get("parameters", ())}
+            name: value for name, value in setting.items() if name in fields.keys() - {*entry.get("parameters", ())}
         }
-        given = {name: setting.get(value) for name, value in each.pop("parameters", {}).items()}
-        each |= {
+        given = {name: setting.get(value) for name, value in entry.pop("parameters", {}).items()}
+        entry |= {
             "name": model,
             "parameters": values | {name: value for name, value in given.items() if value is not None},
         }

@@ -102,7 +102,7 @@ def local_servers(settings: Settings, prefect_port: int, mlflow_port: int) -> It
     for port in (prefect_port, mlflow_port):
         _check_free(port)
     prefect, mlflow = f"http://{LOOPBACK}:{prefect_port}", f"http://{LOOPBACK}:{mlflow_port}"
-    own = {
+    variables = {
         "PREFECT_HOME": str(settings.home / "prefect"),
         "PREFECT_LOCAL_STORAGE_PATH": str(settings.home / RESULTS),
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(settings.home / "prefect" / "pages"),
@@ -112,7 +112,7 @@ def local_servers(settings: Settings, prefect_port: int, mlflow_port: int) -> It
         "MLFLOW_TRACKING_URI": mlflow,
     }
     quiet_environment()
-    os.environ.update({**_SERVER, **os.environ, **own})
+    os.environ.update({**_SERVER, **os.environ, **variables})
     own_files = (
         ("--default-artifact-root", settings.artifact_root) if settings.tracking_uri.startswith("sqlite") else ()
     )

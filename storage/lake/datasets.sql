@@ -16,7 +16,7 @@ create table empty.versions (
     tables_per_task varchar,             -- a number, or all
     testbed varchar, hardware varchar, devices integer,
     devices_per_host integer,            -- null for as many as the hardware has
-    memory_gb double,                    -- room on each device
+    memory_gb double,                    -- for tables on each device
     precision varchar, optimizer varchar, batch_size bigint, recipe varchar, seed integer, iterations integer,
     warm_from integer,                   -- version whose networks it started from
     cost_ms double,                      -- mean of its held-out tasks, or of the model
@@ -54,7 +54,7 @@ create table empty.tasks (
     table_columns integer[][],           -- first and last (exclusive) column of each; null for whole tables
     num_tables integer, num_devices integer,
     devices_per_host integer,            -- null for as many as the hardware has
-    memory_bytes bigint,                 -- room on each device
+    memory_bytes bigint,                 -- for tables on each device
     precision varchar, optimizer varchar, seed bigint, created_at timestamp
 );
 
@@ -79,12 +79,12 @@ create table empty.cost_samples (
     -- of the placement
     clock varchar, batch_size bigint, precision varchar, optimizer varchar, num_devices integer,
     devices_per_host integer,            -- null for as many as the hardware has
-    capacity_bytes bigint,               -- room on each device
+    capacity_bytes bigint,               -- for tables on each device
     overall_ms double,
     repeats integer,                     -- timed passes of the round
     infeasible_device integer,           -- device whose shard did not fit; null if all did
     asked_bytes bigint,                  -- size of that shard
-    free_bytes bigint,                   -- room left on its device
+    free_bytes bigint,                   -- left on its device
     table_names varchar[],               -- null except on device 0, like the next two columns
     table_columns integer[][],           -- first and last (exclusive) column of each; null for whole tables
     placement integer[],                 -- device of each table in table_names

@@ -81,21 +81,19 @@ def known_tables(lake: Lake, source: str, key: str, fingerprints: Sequence[str],
     parts = read_parquet_files(list_files(lake.root / "ingested" / key, "*.parquet"))
     keys = [key, *_newest_key(lake, source)]
     # after the parts, which another process may just have replaced by the state
-    states = read_parquet_files(
-        [path for path in (_state(lake, each) for each in dict.fromkeys(keys)) if path.exists()]
-    )
+    states = read_parquet_files([path for path in (_state(lake, key) for key in dict.fromkeys(keys)) if path.exists()])
     if not (parts or states):
         return {}
     rows = pa.concat_tables([*states, *parts])
     files = rows.column("lookups_file").to_pylist()
     existing, wanted = lake.has_lookups(files), set(fingerprints)
-    found = {
+    position = {
         fingerprint: i
         for i, fingerprint in enumerate(rows.column("fingerprint").to_pylist())
         if fingerprint in wanted and (files[i] in existing or not lookups)
     }
-    tables = tables_from_rows(rows.take(pa.array(found.values(), pa.int64())))
-    return {fingerprint: tables.select([t]) for t, fingerprint in enumerate(found)}
+    tables = tables_from_rows(rows.take(pa.array(position.values(), pa.int64())))
+    return {fingerprint: tables.select([t]) for t, fingerprint in enumerate(position)}
 
 
 def _rows(fingerprints: Sequence[str], tables: Tables) -> pa.Table:

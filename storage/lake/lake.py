@@ -104,15 +104,15 @@ class Lake:
 
         Args:
             source: origin of the tables, for people.
-            model: whose stages run by hand take it from now on; None for none, as tables of profiles have no lookups.
+            model: whose stages run manually take it from now on; None for none, as tables of profiles have no lookups.
         """
         version = dataset_version(tables)
-        older = [] if model is None else [each for each in {"", model} if self.newest_dataset(each) != version]
+        older = [] if model is None else [name for name in {"", model} if self.newest_dataset(name) != version]
         if older or not self.has_dataset(version):
             content = rows.tables_to_rows(tables, source=source, created_at=rows.now())
             write_parquet(self._dataset_path(version), content)
-        for each in older:
-            write_json(self.root / "tables" / f"_newest.{each}.json", {"dataset": version})
+        for name in older:
+            write_json(self.root / "tables" / f"_newest.{name}.json", {"dataset": version})
         return version
 
     def newest_dataset(self, model: str = "") -> str | None:
@@ -148,8 +148,8 @@ class Lake:
 
     def lookups_files(self, version: str) -> dict[str, str]:
         """Path of each table's lookups below the root, by name; raises like `read_dataset`."""
-        found = self._read_dataset_rows(version)
-        return dict(zip(*(found.column(name).to_pylist() for name in ("name", "lookups_file")), strict=True))
+        dataset = self._read_dataset_rows(version)
+        return dict(zip(*(dataset.column(name).to_pylist() for name in ("name", "lookups_file")), strict=True))
 
     def dataset_source(self, version: str) -> str:
         """The `source` that the dataset was last written with."""
@@ -237,15 +237,15 @@ class Lake:
             ValueError: a file cannot be read, or the samples' dataset is not in the lake.
         """
         files = list_files(self.root / "cost_samples", f"*/*/{quote(run_key, safe='')}.*.parquet")
-        found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
-        found.sort(key=lambda row: (row["iteration"], row["created_at"]))
-        return rows.samples_from_rows(found, self.read_dataset(found[0]["dataset_version"])) if found else []
+        records = [row for table in read_parquet_files(files) for row in table.to_pylist()]
+        records.sort(key=lambda row: (row["iteration"], row["created_at"]))
+        return rows.samples_from_rows(records, self.read_dataset(records[0]["dataset_version"])) if records else []
 
     def round_costs(self, run_key: str) -> list[RoundCost]:
         """Costs of all rounds of a training or evaluation; infinite if a shard did not fit."""
         return [
-            RoundCost((each.task.name, each.placement, each.repeat), each.is_reference, each.overall_ms)
-            for each in self.read_rounds(run_key)
+            RoundCost((sample.task.name, sample.placement, sample.repeat), sample.is_reference, sample.overall_ms)
+            for sample in self.read_rounds(run_key)
         ]
 
     def write_exchanges(self, links: str, samples: Sequence[ExchangeSample]) -> None:
@@ -262,9 +262,9 @@ class Lake:
     def read_exchanges(self, links: str, versions: Mapping[str, str]) -> list[ExchangeSample]:
         """The all-to-alls of these links, oldest first, by their least disturbed rounds, without other library versions."""
         files = list_files(hive_folder(self.root / "exchange_samples", links=links), "*.parquet")
-        found = [row for table in read_parquet_files(files) for row in table.to_pylist()]
+        records = [row for table in read_parquet_files(files) for row in table.to_pylist()]
         rounds: dict[Hashable, list[ExchangeSample]] = defaultdict(list)
-        for sample in map(rows.exchange_from_row, sorted(found, key=lambda row: row["created_at"])):
+        for sample in map(rows.exchange_from_row, sorted(records, key=lambda row: row["created_at"])):
             if sample.versions.items() <= versions.items():
                 exchange = sample.exchange
                 rounds[exchange.devices_per_host, tuple(exchange.sent_bytes.tolist())].append(sample)
@@ -289,22 +289,22 @@ class Lake:
         """
         same = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
         content = []
-        for each in measured:
-            row = {
+        for row in measured:
+            record = {
                 **same,
-                "placer": each.placer,
-                **placers.get(each.placer, {}),
-                "task": each.task.name,
-                "num_devices": each.task.num_devices,
-                "overall_ms": each.overall_ms if each.fits else None,
-                "predicted_ms": each.predicted_ms if math.isfinite(each.predicted_ms) else None,
-                "legal": each.fits,
-                "place_ms": each.place_ms,
+                "placer": row.placer,
+                **placers.get(row.placer, {}),
+                "task": row.task.name,
+                "num_devices": row.task.num_devices,
+                "overall_ms": row.overall_ms if row.fits else None,
+                "predicted_ms": row.predicted_ms if math.isfinite(row.predicted_ms) else None,
+                "legal": row.fits,
+                "place_ms": row.place_ms,
             }
-            if each.placement:
-                shards = Shards.of(each.task, each.placement)
-                row |= {**rows.shard_columns(shards.tables), "placement": shards.device.tolist()}
-            content.append(row | {"evaluation_id": content_id(row), "created_at": rows.now()})
+            if row.placement:
+                shards = Shards.of(row.task, row.placement)
+                record |= {**rows.shard_columns(shards.tables), "placement": shards.device.tolist()}
+            content.append(record | {"evaluation_id": content_id(record), "created_at": rows.now()})
         folder = hive_folder(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
         write_rows(folder / f"{quote(run_key, safe='')}.parquet", "evaluations", content)
 

@@ -38,10 +38,10 @@ def read_parquet(source: AnyPath) -> pa.Table:
         FileNotFoundError: there is no such file.
         ValueError: it cannot be read; the message names the file.
     """
-    found = read_parquet_files([source])
-    if not found:
+    tables = read_parquet_files([source])
+    if not tables:
         raise FileNotFoundError(f"there is no {source}")
-    return found[0]
+    return tables[0]
 
 
 def read_parquet_files(sources: Sequence[AnyPath]) -> list[pa.Table]:

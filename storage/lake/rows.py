@@ -128,7 +128,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
             if misfit or isnan(phases[d][0])
             else {"device_ms": sum(phases[d]), **dict(zip(_PHASES, phases[d], strict=True))}
         )
-        own = {
+        of_device = {
             "device": d,
             "memory_bytes": held_bytes[d],
             "num_tables": len(shard),
@@ -136,7 +136,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
             "single_table": names[0] if len(names) == 1 else None,
             "shard_tables": names,
         }
-        rows.append(whole | own | times | (placed if d == 0 else {}))
+        rows.append(whole | of_device | times | (placed if d == 0 else {}))
     return rows
 
 

@@ -100,8 +100,8 @@ class PlacerModel(PythonModel):
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
-        listed = check_records({f"{where}.tables[{t}]": each.model_dump() for t, each in enumerate(request.tables)})
-        sizes, known = {(each.name, each.rows, padded_dim(each.dim)) for each in listed}, self.pool
+        listed = check_records({f"{where}.tables[{t}]": table.model_dump() for t, table in enumerate(request.tables)})
+        sizes, known = {(table.name, table.rows, padded_dim(table.dim)) for table in listed}, self.pool
         if known and not sizes <= {*zip(known.names, known.rows.tolist(), known.dim.tolist(), strict=True)}:
             known = None
         return PlacementTask(

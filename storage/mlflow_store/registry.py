@@ -40,7 +40,7 @@ MADE_OF = "made_of"
 MEASURED_ON = "measured_on"
 """Tag of a version: its `MeasuredOn` as JSON; absent if its placer does not say."""
 PROVISIONAL = "provisional"
-"""Tag of a champion whose evaluation does not show it to be cheaper than the best rule of thumb: its figures."""
+"""Tag of a champion whose evaluation does not show it to be cheaper than the best heuristic: its figures."""
 REPLACED = "replaced_at"
 """Tag of a former champion: when a person put another version in its place."""
 PINNED = "pinned"
@@ -139,7 +139,7 @@ class Version:
     def provisional(self) -> str:
         """Why it is a provisional champion, for people; empty if it is not."""
         figures = self.tags.get(PROVISIONAL) if self.is_champion else None
-        return f"provisional: not yet shown to be cheaper than a rule of thumb ({figures})" if figures else ""
+        return f"provisional: not yet shown to be cheaper than a heuristic ({figures})" if figures else ""
 
     @property
     def standing(self) -> str:
@@ -157,23 +157,23 @@ def versions(settings: Settings) -> list[Version]:
         return []
     registry, named = _client(settings), f"name LIKE '{PREFIX}%'"
     models = {model.name: model for model in registry.search_registered_models(named, max_results=1000)}
-    own = [each for each in registry.search_model_versions(named, max_results=100_000) if MADE_OF in each.tags]
+    ours = [entry for entry in registry.search_model_versions(named, max_results=100_000) if MADE_OF in entry.tags]
     of_model: dict[str, list[str]] = {}  # registered models by the model that their names hold
-    for name in sorted({each.name for each in own}, key=lambda name: models[name].tags.get(DEFAULT, "")):
+    for name in sorted({entry.name for entry in ours}, key=lambda name: models[name].tags.get(DEFAULT, "")):
         of_model.setdefault(name.split(".")[1], []).append(name)
     default = {names[-1] for names in of_model.values() if len(names) == 1 or DEFAULT in models[names[-1]].tags}
     return [
         Version(
-            uri=f"models:/{each.name}/{each.version}",
-            run=str(each.run_id),
-            model_id=str(each.source).removeprefix("models:/"),
-            created=datetime.fromtimestamp(each.creation_timestamp / 1000, UTC).replace(tzinfo=None),
-            tags=dict(each.tags),
-            aliases=tuple(alias for alias, n in models[each.name].aliases.items() if str(n) == str(each.version)),
-            is_default=each.name in default,
-            description=each.description or "",
+            uri=f"models:/{entry.name}/{entry.version}",
+            run=str(entry.run_id),
+            model_id=str(entry.source).removeprefix("models:/"),
+            created=datetime.fromtimestamp(entry.creation_timestamp / 1000, UTC).replace(tzinfo=None),
+            tags=dict(entry.tags),
+            aliases=tuple(alias for alias, n in models[entry.name].aliases.items() if str(n) == str(entry.version)),
+            is_default=entry.name in default,
+            description=entry.description or "",
         )
-        for each in sorted(own, key=lambda each: (-each.creation_timestamp, -int(each.version)))
+        for entry in sorted(ours, key=lambda entry: (-entry.creation_timestamp, -int(entry.version)))
     ]
 
 
@@ -184,9 +184,7 @@ def champion(settings: Settings, model: str = "") -> Version | None:
         model: name of either; empty for whichever model has the newest champion.
     """
     champions = [version for version in versions(settings) if version.is_champion]
-    alike = (
-        each for each in champions if each.registered_model == model or (each.is_default and model in ("", each.model))
-    )
+    alike = (v for v in champions if v.registered_model == model or (v.is_default and model in ("", v.model)))
     return next(alike, None)
 
 
@@ -200,16 +198,16 @@ def find(settings: Settings, name: str, model: str = "") -> Version:
         ValueError: there is none of that name, or several models have one; the message lists the existing ones.
     """
     (registered, wanted), known = model_and_name(name), versions(settings)
-    found = [
-        each
-        for each in known
-        if (each.registered_model == registered if registered else each.is_default and model in ("", each.model))
-        and wanted in (str(each.number), *each.aliases)
+    matches = [
+        v
+        for v in known
+        if (v.registered_model == registered if registered else v.is_default and model in ("", v.model))
+        and wanted in (str(v.number), *v.aliases)
     ]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        several = ", ".join(each.uri for each in found)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        several = ", ".join(version.uri for version in matches)
         raise ValueError(f"{in_words(name)} is of several models; give --model, or one of {several}")
     what = f"{in_words(name)} yet" if wanted in ALIASES else f"version {name!r}"
     uris = [version.uri for version in known if model in ("", version.model)]
@@ -219,12 +217,12 @@ def find(settings: Settings, name: str, model: str = "") -> Version:
 
 def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:
     """Set tags of a version; None removes one. Raises like `find`."""
-    found, registry = find(settings, version), _client(settings)
+    target, registry = find(settings, version), _client(settings)
     for name, value in tags.items():
         if value is not None:
-            registry.set_model_version_tag(found.registered_model, str(found.number), name, str(value))
-        elif name in found.tags:
-            registry.delete_model_version_tag(found.registered_model, str(found.number), name)
+            registry.set_model_version_tag(target.registered_model, str(target.number), name, str(value))
+        elif name in target.tags:
+            registry.delete_model_version_tag(target.registered_model, str(target.number), name)
 
 
 def set_alias(
@@ -295,7 +293,7 @@ def make_champion(settings: Settings, name: str, reason: str, by: str, model: st
 
 def referenced_keys(known: Iterable[Version]) -> frozenset[str]:
     """The values of the tags `REFERENCES` of versions."""
-    return frozenset(each.tags[name] for each in known for name in REFERENCES if name in each.tags)
+    return frozenset(version.tags[name] for version in known for name in REFERENCES if name in version.tags)
 
 
 def remove(settings: Settings, version: Version) -> None:
@@ -306,8 +304,8 @@ def remove(settings: Settings, version: Version) -> None:
 
 def check_identity(settings: Settings) -> None:
     """Check that the registry is the one whose versions the store holds the files of; raises a ValueError otherwise."""
-    path, own = settings.store_root / IDENTITY, _identity(settings)
-    if path.exists() and read_json(path) != own:
+    path, identity = settings.store_root / IDENTITY, _identity(settings)
+    if path.exists() and read_json(path) != identity:
         raise ValueError(
             f"the registry {settings.tracking_uri} is not that of the store {settings.store_root}; point MLFLOW_TRACKING_URI "
             "at that one, or bring its database back"
@@ -316,8 +314,8 @@ def check_identity(settings: Settings) -> None:
 
 def _identity(settings: Settings) -> int | None:
     """When the experiment was created, in milliseconds; None before."""
-    found = None if _is_absent(settings) else _client(settings).get_experiment_by_name(EXPERIMENT)
-    return None if found is None else found.creation_time
+    experiment = None if _is_absent(settings) else _client(settings).get_experiment_by_name(EXPERIMENT)
+    return None if experiment is None else experiment.creation_time
 
 
 def _client(settings: Settings) -> Any:
@@ -373,8 +371,8 @@ def version_rows(settings: Settings, known: list[Version] | None = None) -> list
     from storage.mlflow_store.runs import data_of_runs
 
     known = versions(settings) if known is None else known
-    data = data_of_runs(settings, [each.run for each in known])
-    return [_row(each, *data.get(each.run, ({}, {}))) for each in known]
+    data = data_of_runs(settings, [version.run for version in known])
+    return [_row(version, *data.get(version.run, ({}, {}))) for version in known]
 
 
 def version_in_full(settings: Settings, name: str, model: str = "") -> dict[str, Any]:
@@ -386,10 +384,10 @@ def version_in_full(settings: Settings, name: str, model: str = "") -> dict[str,
     Raises:
         ValueError: there is no such version; the message lists the existing ones.
     """
-    found = find(settings, name, model)
-    (row,) = version_rows(settings, [found])
-    tags = {name: value for name, value in sorted(found.tags.items()) if name not in (*row, MADE_OF)}
-    return row | {"tags": tags, "description": found.description}
+    version = find(settings, name, model)
+    (row,) = version_rows(settings, [version])
+    tags = {name: value for name, value in sorted(version.tags.items()) if name not in (*row, MADE_OF)}
+    return row | {"tags": tags, "description": version.description}
 
 
 def write_versions(settings: Settings) -> None:

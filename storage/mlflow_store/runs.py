@@ -167,8 +167,8 @@ def _open(settings: Settings, name: str, labels: Mapping[str, str], tags: Mappin
     if labels:
         of_labels = [f"tags.`{label}` = '{value}'" for label, value in labels.items()]
         query = " and ".join([*of_labels, "status != 'FINISHED'"])
-        found = client(settings).search_runs([experiment], query, max_results=1)
-        resumed = found[0].info.run_id if found else None
+        unfinished = client(settings).search_runs([experiment], query, max_results=1)
+        resumed = unfinished[0].info.run_id if unfinished else None
     new = None if resumed else {**labels, **tags}
     with mlflow.start_run(resumed, experiment, name, nested=True, tags=new) as run:
         try:
@@ -187,10 +187,10 @@ def end_killed(settings: Settings, key: str, why: str) -> None:
     if experiment is None:
         return
     unfinished = tracking.search_runs([experiment.experiment_id], "status != 'FINISHED'")
-    found = {run.info.run_id: run.data.tags for run in unfinished}
-    chains = {run for run, own in found.items() if own.get(FLOW_RUN) == key}
-    for run, own in found.items():
-        if run in chains or own.get(_PARENT) in chains:
+    tags_of = {run.info.run_id: run.data.tags for run in unfinished}
+    chains = {run for run, tags in tags_of.items() if tags.get(FLOW_RUN) == key}
+    for run, tags in tags_of.items():
+        if run in chains or tags.get(_PARENT) in chains:
             tracking.set_tag(run, DESCRIPTION, why)
             tracking.set_terminated(run, "KILLED")
 
@@ -201,5 +201,5 @@ def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dic
         return {}
     client(settings)
     wanted = ", ".join(f"'{run}'" for run in runs)
-    found = mlflow.search_runs([experiment_id(settings)], f"attributes.run_id IN ({wanted})", output_format="list")
-    return {run.info.run_id: ({**run.data.tags, **run.data.params}, run.data.metrics) for run in found}
+    finished = mlflow.search_runs([experiment_id(settings)], f"attributes.run_id IN ({wanted})", output_format="list")
+    return {run.info.run_id: ({**run.data.tags, **run.data.params}, run.data.metrics) for run in finished}

@@ -37,10 +37,10 @@ def save(store: Store, key: str, name: str, state: TrainingState, metrics: Metri
     """Save the state as `name`, after its metrics: every checkpoint has them."""
     write_json(folder(store, key) / f"{name}.json", metrics)
     with TemporaryDirectory() as scratch, writing(_file(store, key, name)) as file:
-        own = Path(scratch, name)
-        TRAINING_ALGORITHMS[state.config.algorithm].save(state, own)
+        files = Path(scratch, name)
+        TRAINING_ALGORITHMS[state.config.algorithm].save(state, files)
         with zipfile.ZipFile(file, "w") as archive:
-            for part in own.iterdir():
+            for part in files.iterdir():
                 archive.write(part, part.name)
 
 
@@ -66,8 +66,8 @@ def load(store: Store, key: str, name: str) -> TrainingState:
 def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> TrainedPlacer:
     """The placer at the end of the iteration, with `budget_ms` for its search."""
     state = load(store, key, iteration_name(iteration))
-    found = TRAINING_ALGORITHMS[state.config.algorithm].placer(state)
-    return replace(found, budget_ms=budget_ms)
+    trained = TRAINING_ALGORITHMS[state.config.algorithm].placer(state)
+    return replace(trained, budget_ms=budget_ms)
 
 
 def iteration_name(iteration: int) -> str:

@@ -1,7 +1,7 @@
 """The plans of a model: numbered files, one of which is in use, for a trainer to read.
 
 <store>/plans/<model>/<number>.json  a plan, written once; its page of HTML is beside it
-<store>/plans/<model>/current.json   a copy of the plan in use
+<store>/plans/<model>/current.json   a copy of the current plan
 """
 
 from datetime import datetime
@@ -52,12 +52,12 @@ def path(store: Store, model: str, name: int | str = "current") -> AnyPath:
 
 def numbers(store: Store, model: str) -> list[int]:
     """Numbers of all plans of a model, in order."""
-    names = (each.stem for each in list_files(store.plans / model, "*.json"))
+    names = (path.stem for path in list_files(store.plans / model, "*.json"))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def current(store: Store, model: str) -> ModelPlan | None:
-    """The plan in use; None before the first."""
+    """The current plan; None before the first."""
     file = path(store, model)
     return ModelPlan.model_validate_json(file.read_bytes()) if file.exists() else None
 

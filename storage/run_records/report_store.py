@@ -19,7 +19,7 @@ CANDIDATE = "dreamshard"
 """The placer of a training of the algorithm dreamshard; the champion is `champion VERSION`."""
 
 IN_USE = "current plan"
-"""The plan in use, which `--current` names."""
+"""The current plan, which `--current` names."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -244,7 +244,7 @@ def earlier_samples(store: Store, key: str) -> list[CostSample]:
     use. Samples of other versions of torch or fbgemm are left out.
     """
     now, warm = library_versions(), read(store, key).warm
-    samples = [sample for each in (warm.trainings if warm else ()) for sample in store.lake.read_cost_samples(each)]
+    samples = [sample for key in (warm.trainings if warm else ()) for sample in store.lake.read_cost_samples(key)]
     return [sample for sample in samples if sample.versions.items() <= now.items()]
 
 

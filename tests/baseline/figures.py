@@ -16,7 +16,7 @@ from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
 from dreamshard.planning import make_plan
 from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
-from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.search.baselines import HEURISTICS, baselines
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -109,9 +109,8 @@ def plan_costs(task: PlacementTask, dims: str) -> dict[str, float]:
     if task.constraints.places_freely and "tight" not in task.name:
         finished = rollout(ours.policy, Episode.of(task, ours.cost_network, ours.normaliser))
         costs["policy"] = float(ours.predict(task, Placement.whole(finished.device[0], task.num_devices)).overall_ms())
-        for rule in RULES_OF_THUMB:
-            if rule != "random":
-                costs[rule] = float(ours.predict(task, baselines()[rule].place(task)).overall_ms())
+        for heuristic in HEURISTICS:
+            costs[heuristic] = float(ours.predict(task, baselines()[heuristic].place(task)).overall_ms())
     return costs
 
 
@@ -142,12 +141,12 @@ def trained(pool: Tables, tasks: list[PlacementTask], seed: int) -> DreamShardPl
 
 
 def heldout_error(placer: DreamShardPlacer, tasks: list[PlacementTask]) -> float:
-    """Mean relative error of the predicted overall cost, on placements of the rules of thumb and drawn ones."""
+    """Mean relative error of the predicted overall cost, on placements of the heuristics and drawn ones."""
     errors = []
     for number, task in enumerate(tasks):
         drawn = np.random.default_rng(number).integers(task.num_devices, size=(8, len(task.tables)))
         placements = [Placement.whole(torch.from_numpy(device), task.num_devices) for device in drawn]
-        placements += [baselines()[rule].place(task) for rule in RULES_OF_THUMB if rule != "random"]
+        placements += [baselines()[heuristic].place(task) for heuristic in HEURISTICS]
         for placement in placements:
             exact = true_ms(task, placement)
             errors.append(abs(float(placer.predict(task, placement).overall_ms()) - exact) / exact)

@@ -24,7 +24,7 @@ class Case:
     Attributes:
         dims: of the pool that its tables come from; names the network that places them.
         hardware: of the preset that places them too; empty for none.
-        current: device of each table in the plan in use; empty for none.
+        current: device of each table in the current plan; empty for none.
     """
 
     task: PlacementTask

@@ -11,7 +11,7 @@ import numpy as np
 from dreamshard.cost_model.compiled import Floats, Ints
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.baselines import rule_placements
+from dreamshard.search.baselines import heuristic_starts
 from dreamshard.tasks import PlacementTask
 from tests.helpers.laws import Law, links
 
@@ -21,14 +21,14 @@ CHAINS, HOT, COLD = 6, 4e-2, 1e-4
 
 
 def annealed_ms(law: Law, task: PlacementTask, moves: int = 300_000) -> float:
-    """The lowest true cost of moves and swaps of whole tables from the best rule of thumb, in several chains.
+    """The lowest true cost of moves and swaps of whole tables from the best heuristic, in several chains.
 
     Raises:
-        NoPlacementError: no rule of thumb finds room.
+        NoPlacementError: no heuristic finds room.
     """
-    starts = [Placement.whole(device, task.num_devices) for device in rule_placements(task)]
+    starts = [Placement.whole(device, task.num_devices) for device in heuristic_starts(task)]
     if not starts:
-        raise NoPlacementError(f"no rule of thumb finds room for {task.name}, so annealing has nowhere to start")
+        raise NoPlacementError(f"no heuristic finds room for {task.name}, so annealing has nowhere to start")
     start = min(starts, key=lambda each: law.true_ms(task, each)).device.numpy()
     sizes, capacity = task.table_bytes.numpy(), task.capacity_bytes.numpy()
     arguments = law.loads(task.tables), links(task.num_devices), sizes, capacity, law.waits, moves

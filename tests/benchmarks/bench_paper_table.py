@@ -2,7 +2,8 @@
 
 Every placer that learns has the same number of measurements, with 1 % noise, of tasks of its size; those trained at 50x4 are
 placed at 800x128 too. Placements are judged by exact costs. A row says how much a placer saves over the best heuristic,
-chosen on these very tasks, with its 95 % interval over tasks and seeds. Names that end in `_columns` may split tables by columns; all others keep them whole.
+chosen on these very tasks, with its 95 % interval over tasks and seeds. Names that end in `_columns` may split tables by
+columns; all others keep them whole.
 
 Half of Meta's 2021 tables are for training. A quarter of them, and all 2022 tables, are the test, to be looked at once. The
 last quarter is for choices; `--quick`, which takes about two minutes, places tasks of these.
@@ -54,7 +55,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     (folder / "paper_table.md").write_text(tables(figures, "dims"), encoding="utf-8")
     for each in figures.itertuples():
         times = f"learns in {each.learning_s:.3g} s CPU, places in {each.place_ms:.3g} ms"
-        name = f"{each.size}, {each.dims}: {each.placer} saves over the best rule of thumb {each.gain}; {times}"
+        name = f"{each.size}, {each.dims}: {each.placer} saves over the best heuristic {each.gain}; {times}"
         yield {"name": name, "value": None if each.gain.mean is None else 100 * each.gain.mean, "unit": "%"}
 
 

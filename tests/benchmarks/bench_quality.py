@@ -1,9 +1,9 @@
 """Quality of placements and predictions on unseen tables: true cost over that of long annealing, by four laws.
 
 Trained at 50x4 only, from 100 placements and all-to-alls of 4, 8 and 128 devices, measured with noise; placed within the
-default budget. All tables stay whole, as in annealing. A row also has the greedy placement on the same network, the best rule
-of thumb, predicted over true cost of dreamshard's own placements, and how well the network predicts placements by rules of
-thumb and at random. Intervals are of 95 % over tasks and seeds. `--quick` uses one seed and tasks of validation tables.
+default budget. All tables stay whole, as in annealing. A row also has the greedy placement on the same network, the best
+heuristic, predicted over true cost of dreamshard's own placements, and how well the network predicts placements by
+heuristics and at random. Intervals are of 95 % over tasks and seeds. `--quick` uses one seed and tasks of validation tables.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from dreamshard.cost_model import mean_relative_error
 from dreamshard.evaluation import mean_rank_correlation
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
-from dreamshard.search.baselines import RULES_OF_THUMB, RandomPlacer, baselines
+from dreamshard.search.baselines import HEURISTICS, RandomPlacer, baselines
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.measuring import Row, relative, row, trained, true_ms
@@ -64,16 +64,16 @@ def _judged(each: Set) -> Row:
     costs = np.stack([true_ms(law, drawn, placer.place) for placer in own])
     predicted = [[float(placer.predict(task, placer.place(task)).overall_ms()) for task in drawn] for placer in own]
     greedy = [true_ms(law, drawn, GreedyCostPlacer(own.cost_network, own.normaliser).place) for own in placers]
-    rule = min(true_ms(law, drawn, baselines()[name].place).mean() for name in RULES_OF_THUMB)
-    name = f"{each}; cost_greedy {np.mean(greedy) / least.mean():.3f}, best rule {rule / least.mean():.3f}; "
+    heuristic = min(true_ms(law, drawn, baselines()[name].place).mean() for name in HEURISTICS)
+    name = f"{each}; cost_greedy {np.mean(greedy) / least.mean():.3f}, best heuristic {heuristic / least.mean():.3f}; "
     name += f"predicted / true {np.mean(predicted / costs):.3f}; of other placements: error {error:.2%}, "
     name += f"rank correlation {ranks:.3f}; cost / annealing's"
     return relative(name, costs, np.broadcast_to(least, costs.shape), BARS[each.size])
 
 
 def _predictions(each: Set, placers: Sequence[DreamShardPlacer]) -> tuple[float, float]:
-    """Mean relative error and rank correlation within a task, of placements by the rules of thumb and at random."""
-    others = [baselines()[rule] for rule in RULES_OF_THUMB] + [RandomPlacer(seed) for seed in range(RANDOM_EACH)]
+    """Mean relative error and rank correlation within a task, of placements by the heuristics and at random."""
+    others = [baselines()[heuristic] for heuristic in HEURISTICS] + [RandomPlacer(seed) for seed in range(RANDOM_EACH)]
     placed = [(task, other.place(task)) for task in _tasks(each) for other in others]
     true, names = np.array([each.law.true_ms(*at) for at in placed]), [task.name for task, _ in placed]
     predicted = [np.array([float(placer.predict(*at).overall_ms()) for at in placed]) for placer in placers]

@@ -7,9 +7,8 @@ measured with 2 % noise of each device and phase, and are placed at all sizes; `
 of whole tables on the law. Names that end in `_columns`, and `hugectr`, may split tables by columns.
 
 A quarter of the tables is for choices; `--quick` places tasks of these. The others are split five times at random: half of
-all tables to train on, a quarter for the test. Seed k trains on split k. A row says how much a placer saves over the rule of
-thumb that is best on these tasks, with the 95 % interval of a bootstrap over seeds with their splits, and over the tasks of
-each.
+all tables to train on, a quarter for the test. Seed k trains on split k. A row says how much a placer saves over the best
+heuristic on these tasks, with the 95 % interval of a bootstrap over seeds with their splits, and over the tasks of each.
 
 NeuroShard's authors measured up to 15 tables on a device and six dims; here the networks predict all of NeuroShard's tasks,
 so more tables and dims between. `outside` counts placements to which that applies.
@@ -73,7 +72,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     least = figures[figures.placer == "annealing"].set_index("size").costs
     for each in figures.itertuples():
         ratio = each.costs.mean() / least[each.size].mean()
-        text = f"{each.size}: {each.placer} saves {each.gain} over {each.best_rule}, {ratio:.3f} of annealing's cost"
+        text = f"{each.size}: {each.placer} saves {each.gain} over {each.best}, {ratio:.3f} of annealing's cost"
         text += f"; measured {each.measurements:.0f} placements, {each.exchanges:.0f} all-to-alls; of "
         text += f"{each.costs.shape[1]} tasks per seed {each.packed:.1f} packed, {each.outside:.1f} outside"
         yield {"name": text, "value": 100 * each.gain.mean, "unit": "%"}

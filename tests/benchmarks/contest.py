@@ -24,7 +24,7 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import installed_rivals, rival
 from dreamshard.search import GreedyCostPlacer
-from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.search.baselines import HEURISTICS, baselines
 from dreamshard.search.packing import packed
 from dreamshard.shards import violation
 from dreamshard.tables import Tables
@@ -77,7 +77,7 @@ class Contest(NamedTuple):
         def on_ours(place: Callable[[Any], Placer]) -> Callable[[], System]:
             return lambda: ours()._replace(placer=place(ours().placer))
 
-        found = {name: partial(System, rule) for name, rule in baselines(self.seed).items()}
+        found = {name: partial(System, heuristic) for name, heuristic in baselines(self.seed).items()}
         found["cost_greedy"] = on_ours(lambda placer: GreedyCostPlacer(placer.cost_network, placer.normaliser))
         found["dreamshard"] = on_ours(lambda placer: replace(placer, columns=False))
         found["dreamshard_columns"] = ours
@@ -139,7 +139,7 @@ def measured(file: Path, keys: Sequence[str], cells: Sequence[Any], run: Callabl
 
 
 def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False) -> pd.DataFrame:
-    """A line per setting and placer: its gain over the best rule of thumb there, and medians of its times.
+    """A line per setting and placer: its gain over the best heuristic there, and medians of its times.
 
     Args:
         found: rows of a contest.
@@ -152,9 +152,9 @@ def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False
             name: np.array([list(map(float, text.split())) for text in each.sort_values("seed").costs_ms])  # [S, T]
             for name, each in own.groupby("placer", sort=False)
         }
-        best = min(RULES_OF_THUMB, key=lambda rule: float(costs[rule].mean()))
+        best = min(HEURISTICS, key=lambda heuristic: float(costs[heuristic].mean()))
         for name, each in own.groupby("placer", sort=False):
-            line = dict(zip(keys, setting, strict=True)) | {"placer": name, "best_rule": best, "costs": costs[name]}
+            line = dict(zip(keys, setting, strict=True)) | {"placer": name, "best": best, "costs": costs[name]}
             line |= {"gain": gain_over(costs[name], costs[best], nested=nested), "place_ms": each.place_ms.median()}
             lines.append(line | each[["learning_s", "measurements", "exchanges", "packed", "outside"]].mean().to_dict())
     return pd.DataFrame(sorted(lines, key=lambda line: int(line["size"].split("x")[0])))

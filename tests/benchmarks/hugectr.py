@@ -82,7 +82,7 @@ class HugeCtrPlanner(OrderedPlacer):
     spec: AcceleratorSpec
     name: str = "hugectr"
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Packs tables if no plan fits; raises NoPlacementError if packing finds no room."""
         tables, types, num_devices = task.tables, task.constraints.usual_types, task.num_devices
         per_host = min(task.devices_per_host or self.spec.devices_per_node, num_devices)

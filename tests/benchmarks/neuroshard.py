@@ -58,7 +58,7 @@ class NeuroShardPlacer(OrderedPlacer):
     columns: bool = True
     name: str = "neuroshard"
 
-    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+    def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Raises NoPlacementError if neither the search nor packing finds room."""
         lists: list[ShardList] = [tuple((t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
         network, normaliser = self.cost_network.for_task(task), self.normaliser.of_task(task.tables)

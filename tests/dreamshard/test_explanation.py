@@ -54,7 +54,7 @@ def test_the_next_best_place_costs_the_moved_placement():
     moved_ms = float(A100.predict(of, placed(of, [0, 1, 1])).overall_ms())
     assert reason.next_place.sharding.where == (1,)
     assert reason.next_place.overall_ms == pytest.approx(moved_ms, rel=1e-3)
-    assert reason.next_way.sharding.sharding_type == "column_wise"  # the only other way that is allowed
+    assert reason.next_type.sharding.sharding_type == "column_wise"  # the only other type that is allowed
 
 
 def test_without_room_or_by_constraint_there_is_no_other_place():
@@ -62,7 +62,7 @@ def test_without_room_or_by_constraint_there_is_no_other_place():
     tight = replace(tight, memory_bytes=int(tight.table_bytes[:2].sum()))
     by_name = reasons(tight, placed(tight, [0, 0, 1]))
     assert by_name["t2"].next_place is None
-    assert by_name["t2"].bound == "nothing else has room"
+    assert by_name["t2"].bound == "nothing else fits in memory"
     assert by_name["t0"].next_place.sharding.where == (1,)
     pinned = task(constraints=Constraints(pinned={"t0": (0,)}, sharding_types=("table_wise",)))
     reason = reasons(pinned, placed(pinned, [0, 0, 1]))["t0"]
@@ -75,15 +75,15 @@ def test_tables_on_all_devices_contribute_to_all():
     assert all("t0" in device.saved_ms for device in explain(of, placement, A100).devices)
     reason = reasons(of, placement)["t0"]
     assert (reason.sharding, reason.next_place) == (TableSharding("row_wise"), None)
-    next_ms = float(A100.predict(of, with_table(placement, 0, reason.next_way.sharding)).overall_ms())
-    assert reason.next_way.overall_ms == pytest.approx(next_ms, rel=1e-3)
+    next_ms = float(A100.predict(of, with_table(placement, 0, reason.next_type.sharding)).overall_ms())
+    assert reason.next_type.overall_ms == pytest.approx(next_ms, rel=1e-3)
 
 
 def test_a_table_is_not_split_into_narrower_columns_than_allowed():
     of = task(constraints=Constraints(narrowest_columns_of={"t0": 48, "t1": 32}))
-    ways = reasons(of, placed(of, [0, 0, 1]))
-    assert ways["t0"].next_way is None
-    assert ways["t1"].next_way.sharding.sharding_type == "column_wise"
+    by_name = reasons(of, placed(of, [0, 0, 1]))
+    assert by_name["t0"].next_type is None
+    assert by_name["t1"].next_type.sharding.sharding_type == "column_wise"
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_a_plan_that_cannot_be_kept_is_left_with_the_reason(task, held, target, 
     assert why in weighed.why_not_kept
 
 
-def test_ways_to_shard_change_on_the_way_too():
+def test_sharding_types_change_on_the_way_too():
     anything = Constraints(sharding_types=SHARDING_TYPES)
     tables = tables_of([2_000_000, 2000, 2000, 2000], [64, 64, 64, 64], [40.0, 5.0, 5.0, 5.0])
     task = PlacementTask(tables, 4, 2**40, constraints=anything)

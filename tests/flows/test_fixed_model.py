@@ -93,7 +93,7 @@ def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model):
     content = json.loads(plan.read_text())
     plan.write_text(json.dumps(content | {"tables": dict(list(content["tables"].items())[1:])}))
     done = model.dreamshard("run", *OPTIONS, *model.options, "--current", str(plan), home=model.home)
-    failed_with(done, "give the plan in use")
+    failed_with(done, "give the plan of this model")
 
 
 @pytest.mark.parametrize("options", [("--current", "absent.json"), ("--mode", "pool", "--current", "plan.json")])

@@ -160,7 +160,7 @@ def test_a_new_model_continues_from_another_one_on_the_same_hardware(home: Home)
     begun = home.start(model="ads")
     assert begun.warm is not None
     assert begun.warm.version == home.versions[0].uri
-    assert "of another model on the same hardware, with its 1 trainings' cost samples" in begun.why
+    assert "of another model on the same hardware, with cost samples of its 1 trainings" in begun.why
 
 
 def test_a_name_that_is_of_other_tables_has_to_be_given(home: Home):

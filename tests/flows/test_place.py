@@ -69,6 +69,6 @@ def test_a_run_publishes_a_page_with_costs_and_moves(home):
         pages = [each.data for each in client.read_artifacts(artifact_filter=wanted)]
         assert {run.name for run in client.read_flow_runs()} >= {"tables"}
     assert again["moved_bytes"] == 0
-    (page,) = [each for each in pages if "From the plan in use" in each and again["plan"] in each]
-    for shown in (again["page"], "Costs of", "keep it: no gain is worth its moves", "pin: {t0: [0, 1]}"):
+    (page,) = [each for each in pages if "From the current plan" in each and again["plan"] in each]
+    for shown in (again["page"], "Costs of", "no gain pays for its moves", "pin: {t0: [0, 1]}"):
         assert shown in page

@@ -117,7 +117,7 @@ def test_a_champion_removed_by_hand_returns_only_by_hand(team: Team):
     for _night in range(2):
         outcome = team.promote(second)
         assert outcome["alias"] == "challenger"
-        assert outcome["reason"].startswith("taken out of use by hand at 20")
+        assert outcome["reason"].startswith("replaced manually at 20")
         assert (
             f"`dreamshard promote {second}` uses it again; its figures: beats the champion: +33.3 %"
             in outcome["reason"]
@@ -208,7 +208,7 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
 @pytest.mark.parametrize(("in_use_ms", "is_cheaper"), [(0.5, True), (3.0, False), (None, False)])
 def test_a_plan_in_use_cheaper_than_the_new_one_is_reported(team: Team, in_use_ms, is_cheaper):
     note = team.promote(team.version(), in_use_ms=in_use_ms)["note"]
-    assert ("the plan in use is cheaper than its placement (-100.0 %" in note) == is_cheaper
+    assert ("the current plan is cheaper than its placement (-100.0 %" in note) == is_cheaper
 
 
 @pytest.mark.parametrize(("iteration", "training", "has_rival"), [(2, "t", False), (3, "t", True), (2, "u", True)])

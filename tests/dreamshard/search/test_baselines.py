@@ -1,4 +1,4 @@
-"""Rules of thumb."""
+"""Heuristics."""
 
 import pytest
 
@@ -11,7 +11,7 @@ FOUR = tables_of([100, 10, 50, 30], dim=[4, 16, 4, 8], pooling=[10.0, 1.25, 1.0,
 
 
 @pytest.mark.parametrize(
-    ("rule", "device"),
+    ("heuristic", "device"),
     [
         ("size_greedy", [0, 0, 1, 1]),  # 400 | 240 + 200, then 160 to 400
         ("dim_greedy", [1, 0, 1, 1]),  # 16 | 8 + 4 + 4
@@ -19,8 +19,8 @@ FOUR = tables_of([100, 10, 50, 30], dim=[4, 16, 4, 8], pooling=[10.0, 1.25, 1.0,
         ("size_lookup_greedy", [0, 1, 1, 1]),  # 80 | 35.5 + 20 + 6.8
     ],
 )
-def test_a_rule_gives_the_largest_to_the_least_loaded(rule, device):
-    assert baselines()[rule].place(PlacementTask(FOUR, 2, 2**20)).device.tolist() == device
+def test_a_heuristic_gives_the_largest_to_the_least_loaded(heuristic, device):
+    assert baselines()[heuristic].place(PlacementTask(FOUR, 2, 2**20)).device.tolist() == device
 
 
 def test_a_rule_passes_over_a_device_without_room():

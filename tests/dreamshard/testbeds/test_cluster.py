@@ -56,7 +56,7 @@ SIX = tables_of_dims([16] * 6, rows=500)
 
 
 def each_way(**first) -> Placement:
-    """A table of each way to shard, two ranks on one host."""
+    """A table of each sharding type, two ranks on one host."""
     whole, *others = every_way(16).values()
     return Placement((replace(whole, **first), *others), 2, 2)
 
@@ -73,7 +73,7 @@ SEQUENCES = {"tables": replace(SIX, poolings=torch.zeros(6))}
 @pytest.mark.parametrize(
     "options", [{"precision": "bf16"}, {"precision": "fp16"}, {"optimizer": "adam"}, SEQUENCES, {}]
 )
-def test_ways_that_the_cpu_lacks_are_refused_by_name(cluster, options):
+def test_sharding_types_that_the_cpu_lacks_are_refused_by_name(cluster, options):
     cached = {} if options else {"cached_share": 0.5}
     with pytest.raises(ValueError):
         cluster.measure(any_sharding_task(**{"tables": SIX, **options}), each_way(**cached))

@@ -46,7 +46,7 @@ def place(place_tables, monkeypatch):
 def test_a_plan_says_that_its_champion_is_provisional(place, placer):
     done, plan, notes = place(*TWO, "--placer", placer, provisional="+4.3 %")
     assert done.returncode == 0, done.sentence
-    said = "m version 1 is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
+    said = "m version 1 is provisional: not yet shown to be cheaper than a heuristic (+4.3 %)"
     assert (said in plan["warning"], notes.count(said)) == (True, 1)
 
 
@@ -55,7 +55,7 @@ def test_a_champion_of_cpu_ranks_does_not_price_64_a100s(place):
     assert done.returncode == 0, done.sentence
     assert (plan["placer"], plan["differs_in"], plan["warning"]) == ("prior", [], "")
     assert (plan["costs_of"]["hardware"], plan["costs_of"]["num_devices"]) == ("simulated a100", 64)
-    assert "no version was trained on a100, so the prior placer places" in notes
+    assert "no version was trained on a100, so the prior placer uses" in notes
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_hardware_of_ones_own_is_a_file(place, tmp_path):
     done, plan, notes = place("--devices", "2", "--hardware", str(mine))
     assert done.returncode == 0, done.sentence
     assert plan["costs_of"]["hardware"].startswith("simulated mine-")
-    assert "87.5% of what mine-" in notes
+    assert "87.5% of mine-" in notes
     mine.write_text("base: a100\nmemory: 40\n")
     assert "memory: '40'" in place("--devices", "2", "--hardware", str(mine))[0].sentence
 
 
-def test_a_rule_of_thumb_is_priced_on_the_hardware_asked_for(place):
+def test_a_heuristic_is_priced_on_the_named_hardware(place):
     a100 = ("--devices", "2", "--hardware", "a100", "--placer")
-    rule, prior = (place(*a100, name)[1] for name in ("lookup_greedy", "prior"))
-    assert (rule["placer"], rule["costs_of"]) == ("lookup_greedy", prior["costs_of"])
-    assert prior["predicted"]["overall_ms"] <= rule["predicted"]["overall_ms"]
+    heuristic, prior = (place(*a100, name)[1] for name in ("lookup_greedy", "prior"))
+    assert (heuristic["placer"], heuristic["costs_of"]) == ("lookup_greedy", prior["costs_of"])
+    assert prior["predicted"]["overall_ms"] <= heuristic["predicted"]["overall_ms"]
     assert "--hardware h100" in place(*TWO, "--placer", "prior")[0].sentence, "it has no figures without hardware"

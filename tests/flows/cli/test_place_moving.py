@@ -11,7 +11,7 @@ FULL = {"t0": 0, "t1": 0, "t2": 0, "t3": 1}
 
 @pytest.fixture
 def place(place_tables, tmp_path):
-    """A function that places a list for two A100s, with a plan in use given as device per table."""
+    """A function that places a list for two A100s, with a current plan given as device per table."""
 
     def run(tables: str, held, *options: str):
         (tmp_path / "current.json").write_text(whole_plan(held, 2))
@@ -27,13 +27,13 @@ def test_one_table_moves_off_the_full_device(place):
     assert sorted(devices.values()) == [0, 0, 1, 1]
     (step,) = plan["moves"]
     assert (step["source"], step["target"], step["memory_bytes"]) == (0, 1, EIGHT_MB)
-    gain = ("the plan in use: predicted", "less for 0.0238 GiB; moving stops training for", "GiB moved ms gain")
-    assert all(said in notes for said in (*gain, "1 of 4 tables move, 0.0238 GiB in all"))
+    gain = ("current plan: predicted", "less, moving 0.0238 GiB; training stops for", "GiB moved ms gain")
+    assert all(said in notes for said in (*gain, "1 of 4 tables move, 0.0238 GiB in total"))
 
 
 def test_new_gone_and_resized_tables_are_counted_apart(place):
     today = HEADER + "t0,100000,64,20\nt1,100000,128,20\nfresh,100000,64,20\n"
     plan, _, notes = place(today, {"t0": 0, "t1": 1, "gone": 1})
     assert "of 1 tables move" in notes
-    assert "new: fresh; of another size: t1; gone: gone" in notes
+    assert "new: fresh; resized: t1; removed: gone" in notes
     assert {step["table"] for step in plan["moves"] if step["source"] is None} == {"fresh", "t1"}

@@ -66,7 +66,7 @@ def test_the_page_compares_with_the_plan_in_use_offline(place_tables, tmp_path):
             new, old = (sum(part.bounding_box()["width"] for part in bar) for bar in bars)
             new_ms, old_ms = (float(text.split()[0]) for text in totals[:2])
             assert new / old == pytest.approx(new_ms / old_ms, rel=0.02)
-            assert page.locator(".memory").first.get_attribute("style") == "--room:100.0%"
+            assert page.locator(".memory").first.get_attribute("style") == "--capacity:100.0%"
             rows = page.locator("table.list").last.locator("tbody tr:visible")
             for _ in range(2):
                 page.get_by_text("pooling factor", exact=True).click()

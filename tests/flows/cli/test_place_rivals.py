@@ -28,7 +28,7 @@ def with_champion(monkeypatch):
 @pytest.mark.parametrize(
     ("placer", "said"),
     [
-        *((name, f"{name} places by a trained cost network and there is none") for name in LEARNED),
+        *((name, "a trained cost network") for name in LEARNED),
         ("challenger", "there is no challenger yet"),
         ("previous", "there is no previous yet"),
     ],

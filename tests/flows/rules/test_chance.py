@@ -58,8 +58,8 @@ def test_a_month_of_nights_on_the_same_tasks_rarely_replaces_an_equal_champion(s
     for seed in range(COUNT // 4):
         pool = Pool(48, share, seed)
         champion, better = pool.version(), PairedComparison.of(0.1, 0.01, num_tasks=30)
-        over_rule = Gain(over="dim_greedy", measured=better)
+        over_heuristic = Gain(over="dim_greedy", measured=better)
         for attempt in range(1, 31):
             gain = Gain(over="version 3", measured=compared(champion - pool.version(), pool.tables), attempt=attempt)
-            replaced += decide(over_rule, gain, rival=3, in_use=3).code == "beats_champion"
+            replaced += decide(over_heuristic, gain, rival=3, in_use=3).code == "beats_champion"
     assert replaced / (COUNT // 4) <= 0.025 + 0.01

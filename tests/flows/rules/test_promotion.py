@@ -13,12 +13,12 @@ WORSE = PairedComparison.of(-0.05, 0.015, num_tasks=10)
 NEVER = PairedComparison(fits=False, num_tasks=10)
 
 
-def decided(over_rule, over_rival=None, *, attempt=1, **options):
+def decided(over_heuristic, over_rival=None, *, attempt=1, **options):
     """The decision on these gains over dim_greedy and over version 3, if that is champion."""
     rival = None if over_rival is None else 3
     over_rival = None if over_rival is None else Gain(over="version 3", measured=over_rival, attempt=attempt)
     return decide(
-        Gain(over="dim_greedy", measured=over_rule), over_rival, **{"rival": rival, "in_use": rival} | options
+        Gain(over="dim_greedy", measured=over_heuristic), over_rival, **{"rival": rival, "in_use": rival} | options
     )
 
 
@@ -30,7 +30,7 @@ def test_each_attempt_against_a_champion_needs_a_clearer_gain():
 
 
 @pytest.mark.parametrize(
-    ("over_rule", "over_rival", "options", "alias", "code"),
+    ("over_heuristic", "over_rival", "options", "alias", "code"),
     [
         (BETTER, None, {}, "champion", "better_than_baseline"),
         (UNCLEAR, None, {}, "champion", "better_than_baseline"),
@@ -50,9 +50,9 @@ def test_each_attempt_against_a_champion_needs_a_clearer_gain():
         (BETTER, LOSS, {"is_rival_provisional": True}, "challenger", "not_significant"),
     ],
 )
-def test_a_candidate_becomes_champion_if_its_gain_is_shown(over_rule, over_rival, options, alias, code):
-    decision = decided(over_rule, over_rival, **options)
+def test_a_candidate_becomes_champion_if_its_gain_is_shown(over_heuristic, over_rival, options, alias, code):
+    decision = decided(over_heuristic, over_rival, **options)
     assert (decision.alias, decision.code) == (alias, code)
-    if alias == "champion":  # provisional until it, or the champion that it beats, is shown to beat a rule of thumb
+    if alias == "champion":  # provisional until it, or the champion that it beats, is shown to beat a heuristic
         is_open = over_rival is None or options.get("is_rival_provisional", False)
-        assert bool(decision.provisional) is (over_rule in (UNCLEAR, EQUAL, LOSS, WORSE) and is_open)
+        assert bool(decision.provisional) is (over_heuristic in (UNCLEAR, EQUAL, LOSS, WORSE) and is_open)

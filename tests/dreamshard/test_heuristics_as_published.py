@@ -1,6 +1,6 @@
-"""Rules of thumb place tables as the authors' program does, on tasks of Meta's tables.
+"""Heuristics place tables as the authors' program does, on tasks of Meta's tables.
 
-`rules_as_published.json` holds the placements of its `sharders.py`: a digit per table, its device.
+`heuristics_as_published.json` holds the placements of its `sharders.py`: a digit per table, its device.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.search.baselines import RULES_OF_THUMB, baselines
+from dreamshard.search.baselines import HEURISTICS, baselines
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.pools import Dims, meta_tables
 from tests.helpers.tables import device_memory_bytes
@@ -20,7 +20,7 @@ KINDS: dict[str, tuple[Dims, int, int, int | None]] = {  # dims, tables, devices
     "many devices": ("mixed", 80, 8, 40 * 2**30),
     "tight": ("dim16", 50, 4, None),
 }
-CASES = json.loads((Path(__file__).parent / "rules_as_published.json").read_text())["placements"]
+CASES = json.loads((Path(__file__).parent / "heuristics_as_published.json").read_text())["placements"]
 
 
 def task_of_kind(name: str, seed: int) -> PlacementTask:
@@ -31,14 +31,14 @@ def task_of_kind(name: str, seed: int) -> PlacementTask:
     return PlacementTask(tables, devices, memory_bytes or tight_bytes, "fp16", "sgd", f"{name} {seed}")
 
 
-@pytest.mark.parametrize("rule", RULES_OF_THUMB)
-def test_each_rule_places_as_the_authors_program_does(rule):
+@pytest.mark.parametrize("heuristic", HEURISTICS)
+def test_each_heuristic_places_as_the_authors_program_does(heuristic):
     compared = 0
     for case in CASES:
         task = task_of_kind(case["kind"], case["seed"])
-        theirs = torch.tensor([int(digit) for digit in case[rule]])
+        theirs = torch.tensor([int(digit) for digit in case[heuristic]])
         if int(device_memory_bytes(task.table_bytes, theirs[None], task.num_devices).max()) > task.memory_bytes:
             continue
-        assert baselines()[rule].place(task).device.tolist() == theirs.tolist(), (rule, task.name)
+        assert baselines()[heuristic].place(task).device.tolist() == theirs.tolist(), (heuristic, task.name)
         compared += 1
     assert compared >= 15

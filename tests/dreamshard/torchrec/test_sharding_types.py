@@ -59,4 +59,4 @@ def test_managed_collision_collections_are_row_wise_only():
     table = ModelTable(name="t", rows=10, dim=8, features=("f",), collection=collection)
     found, notes = narrowed(ANY_SHARDING, {"t": table}, device_type="cuda")
     assert found.sharding_types_of["t"] == ("row_wise",)
-    assert "t are sharded only in ways" in notes[0]
+    assert "t take only the sharding types" in notes[0]

@@ -1,4 +1,4 @@
-"""The ways to shard a table that its sharder offers and TorchRec's and dreamshard's constraints allow."""
+"""The sharding types that a table's sharder offers and TorchRec's and dreamshard's constraints allow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.torchrec.models import Sharders, class_name
 from dreamshard.torchrec.plans import CACHED, DEFAULT_SHARE
 
-_GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single ways
+_GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single types
 _PLAIN_TORCH = ("torch.nn.", "fbgemm_gpu.")  # packages of modules that no sharder of TorchRec's own shards
 
 
@@ -28,7 +28,7 @@ def narrowed(
     given: Mapping[str, ParameterConstraints] | None = None,
     widen: bool = False,
 ) -> tuple[Constraints, list[str]]:
-    """The constraints, narrowed to ways to shard that TorchRec runs, and notes on that.
+    """The constraints, narrowed to sharding types that TorchRec runs, and notes on that.
 
     TorchRec runs columns of sequences in equally wide shards only, and feature processors with rows apart only in part, so
     these are used only if a constraint names them. So is a grid if `given` is, as by TorchRec's planner.
@@ -43,7 +43,7 @@ def narrowed(
         widen: whether the plan need not run in TorchRec: of tables with the next multiple of 4 columns, in any module.
 
     Raises:
-        ValueError: no way to shard is left for a table, or it is to be cached and cannot be.
+        ValueError: no sharding type is left for a table, or it is to be cached and cannot be.
     """
     offers = {class_name(sharder.module_type): sharder for sharder in sharders or get_default_sharders()}
     types_of: dict[str, tuple[ShardingType, ...]] = {}
@@ -55,11 +55,11 @@ def narrowed(
                 f"{table.path!r} is in no collection of TorchRec, so it cannot shard it; put it in an "
                 "EmbeddingBagCollection, or use --format json"
             )
-        own = (given or {}).get(table.name, ParameterConstraints())
-        kind = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
-        sharder = offers.get(table.collection) or offers[class_name(kind)]
+        limits = (given or {}).get(table.name, ParameterConstraints())
+        usual_class = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
+        sharder = offers.get(table.collection) or offers[class_name(usual_class)]
         allowed = constraints.sharding_types_for(name)
-        is_named = own.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
+        is_named = limits.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
         left_out = set() if is_named else _unless_named(table, is_planner=given is not None)
         is_odd = not widen and table.dim % DIM_MULTIPLE != 0
         if is_odd:  # for fbgemm's fused operator
@@ -67,13 +67,16 @@ def narrowed(
             copied.append(name)
         if table.pooling == "none" and device_type == "cpu":
             left_out |= {"data_parallel"}  # fbgemm's dense operator would pool it
-        kernels, offered = {*(own.compute_kernels or ("fused", "dense", CACHED))}, sharder.sharding_types(device_type)
-        # a sharder may offer none of the usual ways
+        kernels = {*(limits.compute_kernels or ("fused", "dense", CACHED))}
+        offered = sharder.sharding_types(device_type)
+        # a sharder may offer none of the usual types
         for usual in (allowed,) if is_named else (allowed, SHARDING_TYPES):
-            types = [each for each in usual if each in (own.sharding_types or usual) and each not in left_out]
-            usable = {way: kernels & {*sharder.compute_kernels(way, device_type)} for way in types if way in offered}
-            in_device = [way for way in usable if ("dense" if way == "data_parallel" else "fused") in usable[way]]
-            in_host = [way for way in usable if CACHED in usable[way] and way != "data_parallel"]
+            types = [kind for kind in usual if kind in (limits.sharding_types or usual) and kind not in left_out]
+            usable = {
+                kind: kernels & {*sharder.compute_kernels(kind, device_type)} for kind in types if kind in offered
+            }
+            in_device = [kind for kind in usable if ("dense" if kind == "data_parallel" else "fused") in usable[kind]]
+            in_host = [kind for kind in usable if CACHED in usable[kind] and kind != "data_parallel"]
             if in_device or in_host:
                 break
         else:
@@ -86,16 +89,16 @@ def narrowed(
             narrower.append(name)
         types_of[name] = tuple(in_device or in_host)
         if not in_device or not in_host:
-            load_factor = own.cache_params.load_factor if own.cache_params else None
+            load_factor = limits.cache_params.load_factor if limits.cache_params else None
             share = 0.0 if in_device else DEFAULT_SHARE if load_factor is None else load_factor
             if bool(share) != bool(shares.setdefault(name, share)):
                 raise ValueError(f"table {table.path!r} is to be cached and never to be cached; drop one")
             shares[name] = share
-        if own.min_partition is not None:
-            narrowest[name] = max(own.min_partition, narrowest.get(name, 0))
+        if limits.min_partition is not None:
+            narrowest[name] = max(limits.min_partition, narrowest.get(name, 0))
     notes = []
     if narrower and given is None:
-        notes.append(f"{shown(narrower)} are sharded only in ways that TorchRec's default sharders run them in")
+        notes.append(f"{shown(narrower)} take only the sharding types that TorchRec's default sharders offer them")
     if copied:
         notes.append(
             f"{shown(copied)} are copied to every rank, since fbgemm's fused operators take multiples of 4 columns only; "
@@ -119,29 +122,29 @@ def check_given(
             f"constraints are given for {unknown[:5]}, which are no tables of this model; correct the names"
         )
     for table in tables:
-        own, counts = given.get(table.name, ParameterConstraints()), (1, len(table.features))
+        limits, counts = given.get(table.name, ParameterConstraints()), (1, len(table.features))
         refused = {
-            "num_poolings": len(own.num_poolings or [1]) not in counts,
-            "pooling_factors": len(own.pooling_factors) not in counts,
-            "batch_sizes": set(own.batch_sizes or [batch]) != {batch},
-            "feature_names": set(own.feature_names or table.features) != set(table.features),
-            "device_group": own.device_group not in (None, device),
-            "key_value_params": own.key_value_params,
-            "use_virtual_table": own.use_virtual_table,
-            "cache_params": own.compute_kernels != [CACHED] and getattr(own.cache_params, "load_factor", None),
+            "num_poolings": len(limits.num_poolings or [1]) not in counts,
+            "pooling_factors": len(limits.pooling_factors) not in counts,
+            "batch_sizes": set(limits.batch_sizes or [batch]) != {batch},
+            "feature_names": set(limits.feature_names or table.features) != set(table.features),
+            "device_group": limits.device_group not in (None, device),
+            "key_value_params": limits.key_value_params,
+            "use_virtual_table": limits.use_virtual_table,
+            "cache_params": limits.compute_kernels != [CACHED] and getattr(limits.cache_params, "load_factor", None),
         }
         for field in filter(refused.get, refused):
             raise ValueError(
                 f"table {table.path!r} of features {list(table.features)}, {batch} samples on {device} and kernels "
-                f"{own.compute_kernels or 'all'} cannot have {field}={getattr(own, field)}; correct or omit it"
+                f"{limits.compute_kernels or 'all'} cannot have {field}={getattr(limits, field)}; correct or omit it"
             )
 
 
 def _unless_named(table: ModelTable, *, is_planner: bool) -> set[ShardingType]:
-    """Ways to shard that a table takes only if a constraint names them."""
-    ways: set[ShardingType] = {"grid_shard"} if is_planner else set()
+    """Sharding types that a table takes only if a constraint names them."""
+    types: set[ShardingType] = {"grid_shard"} if is_planner else set()
     if table.pooling == "none":
-        ways.add("column_wise")
+        types.add("column_wise")
     if "FeatureProcessed" in table.collection:
-        ways |= {"row_wise", "table_row_wise", "grid_shard"}
-    return ways
+        types |= {"row_wise", "table_row_wise", "grid_shard"}
+    return types
