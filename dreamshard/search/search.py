@@ -46,10 +46,9 @@ _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDTH = 1.2  # of an even device's, that a greedy start keeps to
 _WIDEST_RANGES = (math.inf, 64.0, 32.0)  # columns
-_LIMITS = (0.6, 0.4, 1.0)  # of an even device, that a range of a table on single devices may have
+_LIMIT = 0.6  # of an even device, that a range of a table on single devices may have
 _TIGHT = 0.75  # of all memory that tables take, from which annealing lets devices pass their capacity on the way,
-_OVERFULL = 0.1  # by this share,
-_LARGEST_RANGES = (2, 4, 8)  # and starts with ranges of a device's memory over these
+_OVERFULL = 0.1  # by this share
 _HALVINGS = (*range(7), 62)  # of a device's memory: each range of a table fits that share if it can
 _BYTE_PRICES = 4.0 ** np.arange(-12, 13)  # of all bytes by the options on average, over the cost of all tables
 _cost = attrgetter("cost_ms")
@@ -235,7 +234,7 @@ def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> tuple[
 
 
 def _spreads(options: ShardingOptions) -> list[Spread]:
-    """The best option of each table if devices could be perfectly even, for some limits of a range on a device.
+    """The best option of each table if devices could be perfectly even, without and with a limit of a range on a device.
 
     They are computed from tables on single devices, and from all tables spread in each way that there is.
     """
@@ -245,11 +244,9 @@ def _spreads(options: ShardingOptions) -> list[Spread]:
         return [balanced(menu)]
     able = [options.first_of(kind) for kind in sorted(spreads)]
     starts = [first, *(np.where(each >= 0, each, first) for each in able)]
-    found = [min((spread_evenly(menu, each) for each in starts), key=_cost)]
-    for share in _LIMITS:
-        even = found[-1].even
-        found.append(spread_evenly(menu, found[0].option, Target(share * even.own_ms, share * even.width)))
-    return found
+    free = min((spread_evenly(menu, each) for each in starts), key=_cost)
+    limited = spread_evenly(menu, free.option, Target(_LIMIT * free.even.own_ms, _LIMIT * free.even.width))
+    return [free, limited]
 
 
 def _from_options(options: ShardingOptions, option: Ints) -> Menu:
@@ -269,19 +266,16 @@ def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
 
 
 def _starts_within_targets(options: ShardingOptions, option: Ints) -> list[Found]:
-    """Greedy placements with ranges of columns up to some width or size, and all devices within targets.
+    """Greedy placements with ranges of columns up to some width, and all devices within targets.
 
     A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
     """
     if not options.types & set(SPLIT_BY_COLUMNS):
         return []
     menu, columns = _from_options(options, option), options.ways.end - options.ways.start
-    limits: list[tuple[float, Ints]] = [(most, columns) for most in _WIDEST_RANGES]
-    if _is_tight(options):
-        limits += [(menu.capacity.max() / parts, menu.size) for parts in _LARGEST_RANGES]
     found = list[Found | None]()
-    for most, of_range in limits:
-        own = menu._replace(first_option=np.append(options.first_within(menu, most, of_range), menu.first_option[-1]))
+    for most in _WIDEST_RANGES:
+        own = menu._replace(first_option=np.append(options.first_within(menu, most, columns), menu.first_option[-1]))
         even = balanced(own).even
         targets = [Target(even.own_ms * (1 + of_own), even.width * (1 + of_width)) for of_own, of_width in _MARGINS]
         found += [_greedy(own, target) for target in targets]
