@@ -1,11 +1,9 @@
 """Profiles of the running job -> cost samples -> placer with a preset as prior -> version and plan, as `learn` does."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path, PurePath
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
@@ -21,9 +19,10 @@ from dreamshard.traces import learning
 from dreamshard.traces.learning import Interval, Learned
 from dreamshard.traces.samples import trace_files, traced_sample
 from dreamshard.workloads import dataset_version
+from dreamshard.workloads.sources import local_folder
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
-from flows.forms.options import LearnOptions, PlaceOptions, RecipeOptions
+from flows.forms.options import LearnOptions, PlaceOptions, RetrainingOptions
 from flows.place import place_tables
 from flows.placing.models import read_model
 from flows.placing.request import read_any_plan
@@ -34,7 +33,7 @@ from flows.stages import running
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry
 from storage.mlflow_store.runs import Run
-from storage.run_records.trainings import TestbedReference, Training
+from storage.run_records.trainings import TestbedReference, Training, slug
 from storage.store import Store, open_store
 
 _ROOM = 2**50  # bytes of a device of a job that ran, so it had enough
@@ -44,28 +43,24 @@ _PROVISIONAL = "learned from profiles of the job, not compared by measurement"
 @deployed
 def learn(options: LearnOptions) -> dict[str, Any]:
     """Profiles of a job, oldest first -> version of a placer that knows its costs, and a plan for the job."""
+    store, samples = open_store(), list[CostSample]()
     with ExitStack() as copies:
-        folders = {address: copies.enter_context(_local(address)) for address in options.profiles}
-        return _learned(open_store(), options, folders)
-
-
-def _learned(store: Store, options: LearnOptions, folders: Mapping[str, Path]) -> dict[str, Any]:
-    samples: list[CostSample] = []
-    for address, folder in folders.items():
-        asked = _request(options, address, folder)
-        samples.append(read_profile(store, address, folder, asked))
-    newest = samples[-1]
-    spec = hardware_of(asked.hardware) if asked.hardware else preset_of(newest.hardware)
-    if spec is None:
-        raise ValueError(
-            f"there is no preset of {newest.hardware}; give --hardware, the most similar of {', '.join(PRESETS)}"
-        )
-    memory_gb = asked.memory_gb or TABLES_SHARE * spec.memory_bytes / 2**30
-    asked = asked.model_copy(update={"hardware": None, "memory_gb": memory_gb})
-    with running(store, "learn", config := _recipe(asked, newest), 0) as run:
-        learned, error = fit_profiles(samples, spec)
-        version = register_learned(store, run, config, samples, learned, error)
-        outcome = place_tables(store, asked.model_copy(update={"placer": version}))
+        for address in options.profiles:
+            folder = copies.enter_context(local_folder(address))
+            asked = _request(options, address.rstrip("/"), folder)
+            samples.append(read_profile(store, address, folder, asked))
+        newest = samples[-1]
+        spec = hardware_of(asked.hardware) if asked.hardware else preset_of(newest.hardware)
+        if spec is None:
+            raise ValueError(
+                f"there is no preset of {newest.hardware}; give --hardware, the most similar of {', '.join(PRESETS)}"
+            )
+        memory_gb = asked.memory_gb or TABLES_SHARE * spec.memory_bytes / 2**30
+        asked = asked.model_copy(update={"hardware": None, "memory_gb": memory_gb})
+        with running(store, "learn", config := _recipe(asked, newest), 0) as run:
+            learned, error = fit_profiles(samples, spec)
+            version = register_learned(store, run, config, samples, learned, error)
+            outcome = place_tables(store, asked.model_copy(update={"placer": version}))
     planned = read_plan(outcome["plan"]).placement(newest.task.tables)
     saving = learned.saving(newest.task, newest.placement, planned)
     advice = _advice(saving)
@@ -89,17 +84,12 @@ def _advice(saving: Interval) -> str:
     return "keep the plan in use"
 
 
-@contextmanager
-def _local(address: str) -> Iterator[Path]:
-    """Yield the folder of a profile, copied for the block if it is in a bucket."""
-    if "://" not in address:
-        yield Path(address)
-        return
-    with TemporaryDirectory() as copy:
-        with reading(address, "cannot be read", "check the address and its credentials"):
-            files, path = fsspec.core.url_to_fs(address)
-            files.get(f"{path}/", copy, recursive=True)
-        yield Path(copy)
+def profiles_in(address: str) -> dict[str, str]:
+    """The profiles in a folder or bucket, the oldest first, and when the newest trace of each was written."""
+    files, path = fsspec.core.url_to_fs(address)
+    files.invalidate_cache()  # of listings
+    traces = sorted((files.modified(each), each) for each in files.glob(f"{path}/*/rank*.json*"))
+    return {files.unstrip_protocol(each.rpartition("/")[0]): str(when) for when, each in traces}
 
 
 def _request(options: LearnOptions, address: str, folder: Path) -> PlaceOptions:
@@ -107,7 +97,8 @@ def _request(options: LearnOptions, address: str, folder: Path) -> PlaceOptions:
     if not folder.is_dir():
         raise ValueError(f"there is no profile {address}; give a folder of traces, as profiled_steps writes it")
     given = options.model_dump(exclude={"profiles", "plan"}, exclude_none=True)
-    fields: dict[str, Any] = {"tables": str(folder / "tables.json"), "batch_size": _job(folder).get("batch_size")}
+    job = _job(folder)
+    fields = {"model": slug(job["model"]), "tables": f"{address}/tables.json", "batch_size": job["batch_size"]}
     asked = PlaceOptions(**fields | given, current=options.plan or str(folder / "plan.json"))
     if asked.batch_size is None:
         raise ValueError(
@@ -136,7 +127,7 @@ def read_profile(store: Store, address: str, folder: Path, asked: PlaceOptions) 
         constraints=replace(ANY_SHARDING, caching=True),
     )
     job, paths = _job(folder), trace_files(folder)
-    sample = traced_sample(paths, task, plan.placement(task.tables), job.get("versions", {}))
+    sample = traced_sample(paths, task, plan.placement(task.tables), job["versions"])
     dataset = store.lake.write_dataset(task.tables, asked.tables, None)
     with collecting(store.lake, content_key(TRACED, dataset, sample.hardware, address), 1, dataset) as keep:
         keep(sample)
@@ -187,26 +178,27 @@ def register_learned(
 
 
 def _job(folder: Path) -> dict[str, Any]:
-    """What `profiled_steps` wrote of the job; empty if a profile has no such file."""
-    about = folder / "job.json"
-    if not about.is_file():
-        return {}
-    with reading(about, "describes no job", "let profiled_steps write it"):
-        return {"batch_size": None, "versions": {}, **json.loads(about.read_bytes())}
+    """What `profiled_steps` wrote of the job, if it wrote the profile."""
+    about, job = folder / "job.json", dict[str, Any](model="", batch_size=None, versions={})
+    if about.is_file():
+        with reading(about, "describes no job", "let profiled_steps write it"):
+            job |= json.loads(about.read_bytes())
+    return job
 
 
 def _recipe(asked: PlaceOptions, sample: CostSample) -> Recipe:
     """How a version records what it was learned from."""
-    base, task = configure(RecipeOptions(model=asked.model), source=asked.tables), sample.task
-    tasks = replace(
-        base.tasks,
+    task = sample.task
+    options = RetrainingOptions(
+        model=asked.model,
+        source=asked.tables,
+        testbed=TRACED,
         mode="fixed",
-        num_devices=task.num_devices,
+        devices=task.num_devices,
         devices_per_host=task.devices_per_host,
-        memory_bytes=round((asked.memory_gb or 0) * 2**30),
-        precision=task.precision,
-        optimizer=task.optimizer,
+        memory_gb=asked.memory_gb,
+        batch_size=sample.batch_size,
     )
-    return replace(
-        base, tasks=tasks, testbed=TRACED, workload=replace(base.workload, batch_size=sample.batch_size), derived=()
-    )
+    recipe = configure(options)
+    tasks = replace(recipe.tasks, precision=task.precision, optimizer=task.optimizer)
+    return replace(recipe, tasks=tasks, derived=())

@@ -1,6 +1,6 @@
-"""Looks at a source of tables every 15 minutes, and starts a retraining when they changed enough.
+"""Looks every 15 minutes for changed tables and new profiles of the job; starts a retraining or learns from the profiles.
 
-Prefect starts each retraining once: the same tables and options have the same idempotency key for a day.
+Prefect starts each once: the same tables and options have the same idempotency key for a day, the same profiles for good.
 """
 
 import json
@@ -11,22 +11,26 @@ from prefect.deployments import run_deployment
 from prefect.runtime import deployment
 from prefect.settings import get_current_settings
 
+from dreamshard.files import json_digest
 from dreamshard.recipes import with_batch_size
 from dreamshard.testbeds.base import Capacity
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.ingest import ingest_workload
+from flows.learn import profiles_in
 from flows.reports.pages import markdown_table, publish
 from flows.rules.dataset_diff import DatasetDiff, diff_datasets
 from flows.rules.warm_start import last_trained, version_in_use
 from flows.stages import with_sizes
 from storage.mlflow_store.registry import Version
-from storage.run_records.trainings import named_model
+from storage.run_records.trainings import named_model, source_label
 from storage.store import open_store
 
 SHOWN = 100
 """Largest number of changed tables in the artifact and the outcome."""
+PROFILES = 10
+"""Largest number of profiles to learn from, the newest ones."""
 
 _BUNDLED = (
     "The recipe's own tables never change, so nothing is started; give your own with `dreamshard up --source`, or in the "
@@ -36,7 +40,7 @@ _BUNDLED = (
 
 @deployed
 def watch(options: WatchOptions) -> dict[str, Any]:
-    """Source -> what changed since the last training -> a retraining if it matters."""
+    """Source -> what changed since the last training -> a retraining if it matters; likewise new profiles."""
     config, store = with_batch_size(configure(options)), open_store()
     ingested = ingest_workload(store, config.workload, lookups=False)
     dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
@@ -48,7 +52,9 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     if diff.matters and options.source is None:
         retraining = _BUNDLED
     elif diff.matters and options.start:
-        started, state, link = start_retraining(options, dataset, named_model(config), diff.label)
+        values = options.model_dump(exclude_none=True, include=set(RetrainingOptions.model_fields))
+        key = retraining_key(options, dataset, datetime.now(UTC).date())
+        started, state, link = start("retrain", values, key, f"{named_model(config)} {diff.label}".strip())
         retraining = f"Retraining {started} is {state}."
     elif diff.matters:
         filled = ", ".join(f"{name} {value}" for name, value in options.given().items())
@@ -60,6 +66,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "source": config.workload.source,
         "retraining": retraining,
         "started": started,
+        "learning": learn_from_new(options, named_model(config)) if options.profiles else "",
         "in_use": "No version is in use yet." if in_use is None else in_use_sentence(in_use),
         "sentence": diff.sentence,
         "matters": diff.matters,
@@ -78,13 +85,22 @@ def in_use_sentence(version: Version) -> str:
     return f"{version} is in use since {version.tags['decided_at']} ({version.made_of.topology}).{note}"
 
 
-def start_retraining(options: WatchOptions, dataset: str, model: str, changes: str) -> tuple[str, str, str]:
-    """Start the model's retraining, unless the same was started today; returns the run's name, state and page."""
-    key, name = retraining_key(options, dataset, datetime.now(UTC).date()), f"{model} {changes}".strip()
-    values = options.model_dump(exclude_none=True, include=set(RetrainingOptions.model_fields))
-    where = f"retrain/{deployment.name}"
+def start(flow: str, values: dict[str, Any], key: str, name: str) -> tuple[str, str, str]:
+    """Start the model's deployment of a flow, unless it was with the same key; returns the run's name, state and page."""
+    where = f"{flow}/{deployment.name}"
     run: Any = run_deployment(where, parameters=values, timeout=0, idempotency_key=key, flow_run_name=name)
     return run.name, str(run.state_name).lower(), f"{get_current_settings().ui_url}/runs/flow-run/{run.id}"
+
+
+def learn_from_new(options: WatchOptions, model: str) -> str:
+    """Learn from the newest profiles, unless it was done; returns a sentence."""
+    profiles = dict([*profiles_in(str(options.profiles)).items()][-PROFILES:])
+    names = ", ".join(map(source_label, profiles))
+    if not profiles or not options.start:
+        return f"Profiles in {options.profiles}: {names or 'none'}."
+    key, name = json_digest([model, profiles]), f"{model} {source_label([*profiles][-1])}"
+    run, state, _ = start("learn", {"profiles": [*profiles]}, key, name)
+    return f"Learning {run} from {names} is {state}."
 
 
 def retraining_key(options: WatchOptions, dataset: str, day: date) -> str:
@@ -100,6 +116,7 @@ def page(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> str:
         f"**{diff.sentence}**",
         f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}.",
         f"[{outcome['retraining']}]({link})" if link else outcome["retraining"],
+        outcome["learning"],
         outcome["in_use"],
         markdown_table(outcome["table"]),
         f"... and {num_hidden} more" if num_hidden > 0 else "",

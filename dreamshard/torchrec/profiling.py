@@ -45,7 +45,11 @@ def profiled_steps(
             asdict(detail) | {"name": stats.names[t]} | {name: values[t] for name, values in counted.items()}
             for t, detail in enumerate(tables.details)
         ]
-        job = {"batch_size": batch_size * ranks, "versions": dict(library_versions())}
+        job = {
+            "model": type(dmp.module).__name__,
+            "batch_size": batch_size * ranks,
+            "versions": dict(library_versions()),
+        }
         plan = current_plan(dmp.plan, stats, num_devices=ranks, devices_per_host=get_local_size(ranks)).to_json()
         for name, text in {"plan": plan, "tables": json.dumps(listed), "job": json.dumps(job)}.items():
             with _writing(str(folder), f"{name}.json") as temporary:

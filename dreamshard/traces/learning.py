@@ -35,10 +35,7 @@ _HELD_OUT = 3  # profiles or devices that are left out in turn
 _CALIBRATED = 4.5  # deviations of the refits in an interval, so that it holds 90 % of the savings on a real GPU's law
 _LEAST_ERROR = 0.005  # of a saving
 _UNEVEN, _TRIES = 0.7, 20  # deviation of the logarithm of a device's share of the tables moved; draws until one fits
-_TABLE_ERROR, _POWER_ERROR = (
-    0.3,
-    0.3,
-)  # standard deviations of the logarithms of a preset's errors, by which refits differ
+_ERROR = 0.3  # deviation of the logarithms of a preset's errors, by which refits differ: of a table, of all constants
 _MOVED = (0.1, 0.3, 1.0)  # shares of the tables that a placement of the prior puts elsewhere
 
 
@@ -109,8 +106,8 @@ def learn(
     network.measured_on = data.measured_on
     others, names = [], {name for sample in samples for name in sample.task.tables.names}
     for _ in range(refits):
-        errors = {name: float(np.exp(_TABLE_ERROR * generator.normal())) for name in sorted(names)}
-        power = float(np.exp(_POWER_ERROR * generator.normal()))
+        errors = {name: float(np.exp(_ERROR * generator.normal())) for name in sorted(names)}
+        power = float(np.exp(_ERROR * generator.normal()))
         costs = [each.costs.phases_ms for each in prior_samples(prior, samples, spec, errors, power)]
         drawn, refit = torch.from_numpy(generator.exponential(size=data.weight.shape)).float(), deepcopy(network)
         phases_ms = torch.cat([torch.stack(costs), data.phases_ms[len(prior) :]])

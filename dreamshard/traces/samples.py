@@ -14,10 +14,12 @@ import gzip
 import json
 import re
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,20 +33,28 @@ from dreamshard.placement import Placement
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
 
+_EXCHANGED = "(?i:all2all|alltoall|reduce_?scatter)"
 _PATTERNS = {
+    "step": "^ProfilerStep",
+    "started": "^c10d::",
+    "ran": "^gloo:",
     "forward_compute": r"(split|dense|ssd)\w*embedding\w*_(lookup|forward)|\b(lxu|lru|lfu)_cache",
-    "forward_comm": r"(?i:all2all|alltoall|reduce_?scatter)\w*_fwd",
-    "backward_comm": r"(?i:all2all|alltoall|reduce_?scatter)\w*_bwd",
+    "forward_comm": rf"{_EXCHANGED}\w*_fwd|## (variable_batch_)?(all2all_(pooled|sequence)|reduce_scatter)(?!\w*_bw)",
+    "backward_comm": rf"{_EXCHANGED}\w*(_bw|Backward)",
     "backward_compute": r"LookupFunction\w*_Op|embedding_backward_codegen",
 }
-_NAMED = re.compile("|".join(f"(?P<{phase}>{_PATTERNS[phase]})" for phase in PHASES))
+_KINDS = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _PATTERNS.items()))
 _COMPUTE = "forward_compute", "backward_compute"
-_STEP, _STARTED, _RAN, _COLLECTIVE = "ProfilerStep", "c10d::", "gloo:", re.compile("nccl", re.IGNORECASE)
-_ON_GPU = {"kernel", "memcpy", "memset", "gpu_memcpy", "gpu_memset"}
-_LAUNCHES = {"cuda_runtime", "cuda_driver", "runtime"}
-_ON_CPU = {"cpu_op", "operator", "user_annotation"}
+_CATEGORIES = {
+    **dict.fromkeys(("kernel", "memcpy", "memset", "gpu_memcpy", "gpu_memset"), "gpu"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "runtime"), "launch"),
+    **dict.fromkeys(("cpu_op", "operator", "user_annotation"), "cpu"),
+}
 _RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
-_SUFFIXES = (".json", ".json.gz")
+_INVALID = re.compile(r'(\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))|\\|(?<=[:,[])\s*-?(?:nan|inf|N/A)\b')
+"""What old profilers write: lone backslashes in names, and these numbers without quotes; or a valid escape."""
+_OF_TRACE = {"traceEvents", "world_size", "totalGlobalMem"}  # keys of the trace, of its job, of a GPU
+_SUFFIXES, _SAME = (".json", ".json.gz"), "give traces of the same steps of one job"
 
 
 class Event(NamedTuple):
@@ -56,14 +66,7 @@ class Event(NamedTuple):
     start: float
     end: float
     correlation: Any
-
-
-class Collective(NamedTuple):
-    """A collective of pooled vectors or their gradients on this rank, from its own arrival; times in microseconds."""
-
-    phase: int
-    start: float
-    end: float
+    device: Any
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,12 @@ class ProfiledStep:
     Attributes:
         compute_ms: by phase, 0 for communication: kernels (on CPUs operators) of fused lookups; of their gradients, sort and
             optimizer.
-        collectives: in the order of their starts.
+        collectives: of pooled vectors or their gradients, by phase, from this rank's arrival, in the order in which they were
+            started.
     """
 
     compute_ms: list[float]
-    collectives: list[Collective]
+    collectives: list[Event]
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,14 @@ class RankTrace:
         rank: None if the trace does not say.
         num_ranks: of the job, likewise.
         hardware: name of the GPU; empty on CPUs.
+        steps: by the profiler's name of the step.
     """
 
     source: str
     rank: int | None
     num_ranks: int | None
     hardware: str
-    steps: list[ProfiledStep]
+    steps: dict[str, ProfiledStep]
 
 
 def read_trace(path: Path) -> RankTrace:
@@ -108,76 +113,85 @@ def read_trace(path: Path) -> RankTrace:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
-        trace = json.loads(content, object_hook=_kept)
+        trace = _parsed(content.decode(errors="replace"))
         events = [event for event in trace["traceEvents"] if isinstance(event, Event)]
-        properties, job = trace.get("deviceProperties") or [{}], trace.get("distributedInfo") or {}
-    steps = sorted((event.start, event.end) for event in events if event.kind == "step")
+        names = [str(gpu.get("name")) for gpu in trace.get("deviceProperties") or () if gpu]
+    job, is_on_gpu = trace.get("distributedInfo") or {}, any(event.kind == "gpu" for event in events)
+    steps = sorted((event for event in events if event.kind == "step"), key=lambda event: event.start)
     if not steps:
         raise InputError(f"{path} has no ProfilerStep; call the profiler's `step()` after each training step")
-    found = _profiled(events, steps)
+    if job.get("backend") == "nccl" and not is_on_gpu:
+        raise InputError(f"{path} has no kernels of its GPU; profile with ProfilerActivity.CUDA too")
+    found, devices = _profiled(events, steps)
+    if len(devices) > 1:
+        raise InputError(f"{path} has lookups of GPUs {shown(sorted(devices))}; profile a job of one process per GPU")
     forward, backward = (any(step.compute_ms[PHASES.index(phase)] for step in found) for phase in _COMPUTE)
     if forward != backward or not (forward or any(step.collectives for step in found)):
         has = (
             "lookups but no backward pass" if forward else "no fused lookups of FBGEMM and no exchange of their vectors"
         )
         raise InputError(f"{path} has {has}; profile training steps of a model that TorchRec sharded")
-    return RankTrace(str(path), job.get("rank"), job.get("world_size"), properties[0].get("name", ""), found)
+    hardware = names[0] if is_on_gpu and names else ""
+    named = {event.name: step for event, step in zip(steps, found, strict=True)}
+    return RankTrace(str(path), job.get("rank"), job.get("world_size"), hardware, named)
+
+
+def _parsed(text: str) -> Any:
+    """The content of a trace, mended if it is no JSON."""
+    load = partial(json.loads, object_hook=_kept, strict=False)
+    try:
+        return load(text)
+    except json.JSONDecodeError:
+        return load(_INVALID.sub(lambda found: found[1] or ("0" if found[0] != "\\" else "\\\\"), text))
 
 
 def _kept(fields: dict[str, Any]) -> Any:
     """What is needed of a JSON object; most events are dropped as soon as they are read, which keeps memory small."""
     if "ph" not in fields:  # arguments of an event, or the trace's own
-        is_kept = "traceEvents" in fields or "world_size" in fields or "totalGlobalMem" in fields
-        return fields if is_kept else fields.get("correlation")
-    category, name = str(fields.get("cat")).lower(), str(fields.get("name"))
-    if fields["ph"] != "X":
-        return None
-    if category in _ON_GPU:
-        kind = "gpu"
-    elif category in _LAUNCHES:
-        kind = "launch"
-    elif category not in _ON_CPU:
-        return None
-    elif name.startswith(_STEP):
-        kind = "step"
-    elif name.startswith((_STARTED, _RAN)):
-        kind = "started" if name.startswith(_STARTED) else "ran"
-    elif (match := _NAMED.search(name)) is not None:
-        kind = str(match.lastgroup)
-    else:
+        return (
+            fields
+            if _OF_TRACE & fields.keys()
+            else "correlation" in fields and (fields["correlation"], fields.get("device"))
+        )
+    name, kind = str(fields.get("name")), _CATEGORIES.get(str(fields.get("cat")).lower())
+    if kind == "cpu":
+        match = _KINDS.search(name)
+        kind = match and match.lastgroup
+    if kind is None or fields["ph"] != "X":
         return None
     start = float(fields["ts"])
-    return Event(kind, name, fields.get("tid"), start, start + float(fields.get("dur", 0)), fields.get("args"))
+    correlation, device = fields.get("args") or (None, None)
+    return Event(kind, name, fields.get("tid"), start, start + float(fields.get("dur", 0)), correlation, device)
 
 
-def _profiled(events: Iterable[Event], steps: list[tuple[float, float]]) -> list[ProfiledStep]:
-    """The events of each step, by when they were launched."""
+def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[ProfiledStep], set[Any]]:
+    """The events of each step, by when they were launched, and the GPUs that looked up."""
     by_kind = defaultdict[str, list[Event]](list)
+    regions = defaultdict[Any, list[Event]](list)  # operators and annotations, the outermost ones of each thread
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         by_kind[event.kind].append(event)
-    regions = defaultdict[Any, list[Event]](list)  # operators and annotations, the outermost ones of each thread
-    named = [event for phase in PHASES for event in by_kind[phase]]
-    for event in sorted(named, key=lambda event: (event.start, -event.end)):
-        if not regions[event.thread] or event.start >= regions[event.thread][-1].end:
-            regions[event.thread].append(event)
-    found = [ProfiledStep([0.0] * len(PHASES), []) for _ in steps]
-    launched = {event.correlation: event for event in by_kind["launch"]}
+        outer = regions[event.thread]
+        if event.kind in PHASES and (not outer or event.start >= outer[-1].end):
+            outer.append(event)
+    found, devices = [ProfiledStep([0.0] * len(PHASES), []) for _ in steps], set()
+    launched = {event.correlation: event for event in by_kind["launch"] if event.correlation is not None}
     pairs = [(event, launched.get(event.correlation)) for event in by_kind["gpu"]]
     if not pairs:
         pairs = _paired(by_kind["started"], by_kind["ran"])
         pairs += [(event, event) for own in regions.values() for event in own if event.kind in _COMPUTE]
-    for event, launch in pairs:
-        match, began = _NAMED.search(event.name), (launch or event).start
-        name = _phase_at(regions[launch.thread], began) if launch else match and match.lastgroup
-        number = bisect_right(steps, (began, float("inf"))) - 1
-        if name is None or number < 0 or began > steps[number][1]:
+    for event, launch in sorted(pairs, key=lambda pair: (pair[1] or pair[0]).start):
+        began = (launch or event).start
+        match = _KINDS.search(event.name)
+        name = (launch and _phase_at(regions[launch.thread], began)) or (match and match.lastgroup)
+        number = bisect_right(steps, began, key=lambda step: step.start) - 1
+        if name is None or number < 0 or began > steps[number].end:
             continue
-        phase = PHASES.index(name)
         if name in _COMPUTE:
-            found[number].compute_ms[phase] += (event.end - event.start) / 1e3
-        elif event.kind == "ran" or _COLLECTIVE.search(event.name):
-            found[number].collectives.append(Collective(phase, event.start, event.end))
-    return found
+            found[number].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3
+            devices.add(event.device)
+        elif event.kind == "ran" or "nccl" in event.name.lower():
+            found[number].collectives.append(event._replace(kind=name))
+    return found, devices
 
 
 def _phase_at(regions: list[Event], time: float) -> str | None:
@@ -227,24 +241,28 @@ def traced_sample(
     ranks = _by_rank([read_trace(path) for path in paths], task.num_devices)
     count = Shards.of(task, placement).device.bincount(minlength=task.num_devices).tolist()
     for rank, trace in ranks.items():
-        has_lookups = any(sum(step.compute_ms) for step in trace.steps)
+        has_lookups = any(sum(step.compute_ms) for step in trace.steps.values())
         if has_lookups != bool(count[rank]):
             looks = "looks up tables" if has_lookups else "looks up none"
             raise ValueError(
                 f"{trace.source} {looks}, but the plan puts {count[rank]} shards on rank {rank}; give the plan that ran"
             )
-    steps = min(len(trace.steps) for trace in ranks.values())
+    first, *others = (trace.steps for trace in ranks.values())
+    names = [name for name in first if all(name in steps for steps in others)]
+    if not names:
+        raise ValueError(f"ranks have no profiled step in common; {_SAME}")
+    profiled = [[steps[name] for name in names] for steps in (first, *others)]
     phases_ms = torch.full((task.num_devices, len(PHASES)), torch.nan)
-    compute_ms = np.array([[step.compute_ms for step in trace.steps[:steps]] for trace in ranks.values()])  # [R, N, 4]
-    comm_ms = _communication_ms(list(ranks.values()), steps, is_whole=len(ranks) == task.num_devices)
+    compute_ms = np.array([[step.compute_ms for step in steps] for steps in profiled])  # [R, N, 4]
+    comm_ms = _communication_ms(profiled, is_whole=len(ranks) == task.num_devices)
     phases_ms[list(ranks)] = torch.from_numpy(np.median(compute_ms + comm_ms, axis=1)).float()
-    hardware = Counter(trace.hardware or "CPU" for trace in ranks.values()).most_common(1)[0][0]
+    hardware = mode(trace.hardware or "CPU" for trace in ranks.values())
     return CostSample(
         task=task,
         placement=placement,
         costs=DeviceCosts(phases_ms),
         batch_size=task.batch_size or 1,
-        repeats=steps,
+        repeats=len(names),
         clock="profiler",
         testbed=TRACED,
         hardware=f"{hardware} x{task.num_devices}",
@@ -258,8 +276,8 @@ def _by_rank(traces: Sequence[RankTrace], num_devices: int) -> dict[int, RankTra
     for trace in traces:
         named = _RANK.search(Path(trace.source).name)
         rank = trace.rank if trace.rank is not None else int(named[1]) if named else None
-        others = (num_devices if trace.num_ranks is None else trace.num_ranks) != num_devices
-        if rank is None or rank in ranks or not 0 <= rank < num_devices or others:
+        is_other = trace.num_ranks not in (None, num_devices)
+        if rank is None or rank in ranks or not 0 <= rank < num_devices or is_other:
             raise ValueError(
                 f"{trace.source} is of rank {rank} of {trace.num_ranks or 'some'}, the plan of {num_devices}; give one trace "
                 "per rank of the plan's job"
@@ -268,24 +286,21 @@ def _by_rank(traces: Sequence[RankTrace], num_devices: int) -> dict[int, RankTra
     return dict(sorted(ranks.items()))
 
 
-def _communication_ms(traces: Sequence[RankTrace], steps: int, *, is_whole: bool) -> NDArray[np.float64]:
+def _communication_ms(profiled: Sequence[Sequence[ProfiledStep]], *, is_whole: bool) -> NDArray[np.float64]:
     """`[R, N, 4]` of each rank and step, 0 for compute."""
-    run = [[(n, each) for n in range(steps) for each in trace.steps[n].collectives] for trace in traces]
-    kinds = [[(n, each.phase) for n, each in own] for own in run]  # [R][C] step and phase
+    run = [[(n, each) for n, step in enumerate(steps) for each in step.collectives] for steps in profiled]
+    kinds = [[(n, each.kind) for n, each in own] for own in run]  # [R][C] step and phase
     if any(own != kinds[0] for own in kinds):
-        raise ValueError(
-            f"ranks took part in {shown(sorted(set(map(len, run))))} exchanges of vectors; give traces of the same steps of "
-            "one job"
-        )
+        raise ValueError(f"ranks took part in {shown(sorted(set(map(len, run))))} exchanges of vectors; {_SAME}")
     times = np.array([[(each.start, each.end) for _, each in own] for own in run])
-    start, end = times.reshape(len(traces), -1, 2).transpose(2, 0, 1)  # [R, C] microseconds
+    start, end = times.reshape(len(run), -1, 2).transpose(2, 0, 1)  # [R, C] microseconds
     if is_whole:
         # of a rank's clock
         late = np.median(end - np.median(end, axis=0), axis=1, keepdims=True) if kinds[0] else 0.0
         took = (end - late) - (start - late).max(axis=0, keepdims=True)
     else:
         took = np.broadcast_to((end - start).min(axis=0, keepdims=True), start.shape)
-    found = np.zeros((len(traces), steps, len(PHASES)))
+    found = np.zeros((len(run), len(profiled[0]), len(PHASES)))
     for c, (step, phase) in enumerate(kinds[0]):
-        found[:, step, phase] += took[:, c].clip(min=0) / 1e3
+        found[:, step, PHASES.index(phase)] += took[:, c].clip(min=0) / 1e3
     return found

@@ -89,13 +89,14 @@ def open_workload(config: WorkloadConfig) -> Workload:
         return open_meta(config)
     folder, name, tokens = files = _find(config.source)
     if not (known := _data_file(name)):
-        with _local(folder, name) as (path,):
-            return _with_lookups_beside(config, files, list_tables(path))
+        with local_folder(folder, name) as local:
+            return _with_lookups_beside(config, files, list_tables(local / name))
     reader, usual = known
-    with _local(folder, name, *(tokens.keys() - {name})) as (path, *beside):
-        file = reader(path, config.batch_size)
+    beside = tokens.keys() - {name}
+    with local_folder(folder, name, *beside) as local:
+        file = reader(local / name, config.batch_size)
         if beside or usual:
-            listed = list_tables(beside[0] if beside else bundled_lists()[str(usual)])
+            listed = list_tables(local / min(beside) if beside else bundled_lists()[str(usual)])
         else:
             listed = [ModelTable(f"t{t:04}", rows, UNKNOWN_DIM) for t, rows in enumerate(file.least_rows())]
     if len(listed) != file.num_tables:
@@ -196,8 +197,11 @@ def _with_lookups_beside(config: WorkloadConfig, files: _Found, listed: list[Mod
     num_samples = 0
     if recorded:
         first = file_of[next(iter(recorded))]
-        with _local(files.folder, first) as (path,), reading(path, "cannot be read as Parquet", "write it again"):
-            num_samples = int(pq.read_metadata(path).num_rows)
+        with (
+            local_folder(files.folder, first) as local,
+            reading(local / first, "cannot be read as Parquet", "write it again"),
+        ):
+            num_samples = int(pq.read_metadata(local / first).num_rows)
     elif others := [name for name in files.tokens if name.endswith(".parquet") and name != files.name]:
         raise ValueError(
             f"{files.folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, "
@@ -205,8 +209,8 @@ def _with_lookups_beside(config: WorkloadConfig, files: _Found, listed: list[Mod
         )
 
     def lookups(table: ModelTable, samples: int) -> Lookups:
-        with _local(files.folder, file_of[table.name]) as (path,):
-            read = read_lookups(path)
+        with local_folder(files.folder, file_of[table.name]) as local:
+            read = read_lookups(local / file_of[table.name])
         if read.batch_size < samples:
             raise ValueError(
                 f"{file_of[table.name]} holds {read.batch_size} samples, fewer than the {samples} of the other tables; "
@@ -218,19 +222,19 @@ def _with_lookups_beside(config: WorkloadConfig, files: _Found, listed: list[Mod
 
 
 @contextmanager
-def _local(folder: str, *names: str) -> Iterator[list[Path]]:
-    """Yield files of a folder as local paths, copied for the block if they are remote; errors name the folder."""
+def local_folder(folder: str, *names: str) -> Iterator[Path]:
+    """Yield a folder; of a remote one a copy of these files, or of all, for the block. Errors name the folder."""
     with _reaching(folder):
         system, path = fsspec.core.url_to_fs(folder)
     if isinstance(system, LocalFileSystem):
-        yield [Path(folder if "://" not in folder else path, name) for name in names]
+        yield Path(folder if "://" not in folder else path)
         return
     with TemporaryDirectory() as copies:
-        for name in names:
-            with _reaching(folder):
+        with _reaching(folder):
+            for name in names or [each.rpartition("/")[2] for each in system.ls(path, detail=False)]:
                 system.get_file(f"{path}/{name}", f"{copies}/{name}")
         try:
-            yield [Path(copies, name) for name in names]
+            yield Path(copies)
         except ValueError as error:
             raise ValueError(str(error).replace(copies, folder)) from error
 

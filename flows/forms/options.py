@@ -145,6 +145,8 @@ class RetrainingOptions(TaskFields, RunOptions, SourceFields):
     plan is auto, and later ones need approval."""
     constraints: Constraints = None
     sharding: Sharding = None
+    profiles: str | None = None
+    """Folder or address (s3://...) in which the job's profiles are folders: `watch` learns from new ones."""
 
     def given(self) -> dict[str, Any]:
         """The fields of a retraining that differ from their defaults, without a subclass's fields."""

@@ -77,7 +77,7 @@ def settings_of(client: SyncPrefectClient, options: RetrainingOptions) -> dict[s
     retrainings = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=["retrain"])))
     known = {retraining.name: retraining.parameters for retraining in retrainings}
     given = options.model_dump(exclude_unset=True, exclude_none=True)
-    given |= {name: known_as(given[name]) for name in ("source", "batches") if name in given}
+    given |= {name: known_as(given[name]) for name in ("source", "batches", "profiles") if name in given}
     if not given and known:
         return known
     source = given.get("source")

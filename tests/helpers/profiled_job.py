@@ -19,11 +19,15 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.planning import make_plan
+from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import load_plan, profiled_steps, record, tables_of
+from dreamshard.workloads import ModelTables
 
 TABLES, RANKS, BATCH, STEPS = 30, 4, 64, 3
 NAMES = [f"t{t:02}" for t in range(TABLES)]
 CPU = torch.device("cpu")
+FUSED = {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.1}
+SHARDERS = [EmbeddingBagCollectionSharder(fused_params=FUSED)]
 
 
 class Model(torch.nn.Module):
@@ -60,6 +64,16 @@ def placement() -> Placement:
     return Placement(tuple(ways), RANKS, RANKS)
 
 
+def tables() -> ModelTables:
+    """Of the job, with the lookups of four batches."""
+    return record(tables_of(Model(), sharders=SHARDERS), [batch(100 + k) for k in range(4)])
+
+
+def task() -> PlacementTask:
+    """Of its tables, on ranks with room for all."""
+    return tables().task(RANKS, 2**40, batch_size=BATCH * RANKS, constraints=ANY_SHARDING)
+
+
 def profile(folder: Path, *plan: Path) -> None:
     """Run the job by its own placement or by a plan; raises with what its ranks printed."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
@@ -75,14 +89,10 @@ def main(folder: Path, plan: Path | None = None) -> None:
     model = Model()
     if plan is None:
         plan = folder.with_name(f"{folder.name}-{dist.get_rank()}.json")
-        task = tables_of(model).task(RANKS, 2**40, constraints=ANY_SHARDING)
-        plan.write_text(make_plan(task, placement(), "test").to_json())
-    fused = {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.1}
-    sharders = [EmbeddingBagCollectionSharder(fused_params=fused)]
-    sharded = DistributedModelParallel(model, device=CPU, plan=load_plan(plan, model), sharders=sharders)
+        plan.write_text(make_plan(task(), placement(), "test").to_json())
+    sharded = DistributedModelParallel(model, device=CPU, plan=load_plan(plan, model), sharders=SHARDERS)
     optimizer = torch.optim.SGD(dict(in_backward_optimizer_filter(sharded.named_parameters())).values(), 0.1)
-    tables = record(tables_of(Model(), sharders=sharders), [batch(100 + k) for k in range(4)])
-    with profiled_steps(folder, sharded, tables, batch_size=BATCH, steps=STEPS) as profiler:
+    with profiled_steps(folder, sharded, tables(), batch_size=BATCH, steps=STEPS) as profiler:
         for step in range(STEPS + 3):
             optimizer.zero_grad()
             sharded(batch(RANKS * step + dist.get_rank())).sum().backward()

@@ -1,0 +1,52 @@
+"""What PyTorch's profiler shows of a TorchRec job, against what this project's ranks measure for the same plan and lookups.
+
+The job of `tests/helpers/profiled_job.py`: 30 tables on four gloo ranks. Each row is a phase on a rank; medians of runs in
+turns, since the machine must be quiet. Traces have the wall time of operators with warm caches, ranks the CPU time of
+their thread with cold ones.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from scipy.stats import spearmanr
+
+from dreamshard.costs import PHASES
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.traces.samples import trace_files, traced_sample
+from dreamshard.workloads import Lookups
+from tests.benchmarks.measuring import Row
+from tests.helpers.profiled_job import BATCH, RANKS, batch, placement, profile, task
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """A row per phase and rank; then how alike the order of ranks is."""
+    traced, measured, placed = [], [], placement()
+    setup = TestbedSetup(num_devices=RANKS, batch_size=BATCH * RANKS, lookups=lookups, warmups=3, repeats=15)
+    for _ in range(1 if quick else 5):
+        testbed = ClusterTestbed(setup, "cpu")
+        measured.append(testbed.measure(task(), placed).costs.phases_ms)
+        testbed.close()
+        with TemporaryDirectory() as folder:
+            profile(Path(folder, "profile"))
+            traced.append(traced_sample(trace_files(Path(folder, "profile")), task(), placed, {}).costs.phases_ms)
+    shown, own = (torch.stack(each).median(dim=0).values for each in (traced, measured))  # [D, 4]
+    for p, phase in enumerate(PHASES):
+        for rank in range(RANKS):
+            value, reference = float(shown[rank, p]), float(own[rank, p])
+            yield _row(f"{phase}, rank {rank}", value, reference)
+    yield from (_row(f"all, rank {rank}", float(shown[rank].sum()), float(own[rank].sum())) for rank in range(RANKS))
+    yield {"name": "order of ranks", "value": float(spearmanr(shown.sum(1), own.sum(1)).statistic), "unit": "Spearman"}
+
+
+def _row(name: str, value: float, reference: float) -> Row:
+    return {"name": name, "value": value, "unit": "ms", "reference": reference, "ratio": value / reference}
+
+
+def lookups(name: str) -> Lookups:
+    """Of a step of the job on all ranks."""
+    parts = [batch(rank)[name] for rank in range(RANKS)]
+    lengths, values = torch.cat([part.lengths() for part in parts]), torch.cat([part.values() for part in parts])
+    return Lookups(values.int(), torch.nn.functional.pad(lengths.long().cumsum(0), (1, 0)))
