@@ -3,9 +3,14 @@
 import gzip
 import json
 
+import fsspec
 import pytest
 
 from dreamshard.plan import read_plan
+from dreamshard.workloads.sources import local_folder
+from flows.forms.options import WatchOptions
+from flows.learn import profiles_in
+from flows.watch import learn_from_new
 from storage.mlflow_store import registry
 from storage.settings import Settings
 from tests.flows.commands import failed_with
@@ -51,6 +56,15 @@ def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tm
     again = json.loads(done.stdout)
     assert (again["profiles"], again["ranks_traced"]) == (2, RANKS)
     assert again["version"] != outcome["version"]
+
+
+def test_profiles_in_a_bucket_are_found_and_copied(profiled):
+    fsspec.filesystem("memory").put(f"{profiled}/", "/bucket/monday/", recursive=True)
+    (address,) = profiles_in("memory://bucket")
+    with local_folder(address) as folder:
+        assert {path.name for path in folder.iterdir()} == {path.name for path in profiled.iterdir()}
+    said = learn_from_new(WatchOptions(profiles="memory://bucket", start=False), "ads")
+    assert said == "Profiles in memory://bucket: monday."
 
 
 def test_what_is_missing_is_said_in_a_sentence(profiled, dreamshard, tmp_path):
