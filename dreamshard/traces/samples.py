@@ -184,7 +184,7 @@ def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[Pro
         match = _KINDS.search(event.name)
         name = (launch and _phase_at(regions[launch.thread], began)) or (match and match.lastgroup)
         number = bisect_right(steps, began, key=lambda step: step.start) - 1
-        if name is None or number < 0 or began > steps[number].end:
+        if name not in PHASES or number < 0 or began > steps[number].end:
             continue
         if name in _COMPUTE:
             found[number].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3

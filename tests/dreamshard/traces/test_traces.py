@@ -106,6 +106,14 @@ def test_a_kernel_launched_outside_all_operators_counts_by_its_name(tmp_path):
     assert [step.compute_ms[0] for step in found.steps.values()] == [0.07, 0.07]
 
 
+def test_all_reduces_of_gloo_do_not_count(tmp_path):
+    operators = [("ProfilerStep#0", 0, 9e3), (NEW["lookup"], 100, 70), (NEW["gradients"], 4000, 900)]
+    operators += [("c10d::allreduce_", 6000, 10), ("gloo:all_reduce", 6005, 400)]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": [event("cpu_op", *each) for each in operators]}))
+    (step,) = read_trace(tmp_path / "rank0.json").steps.values()
+    assert (step.compute_ms, step.collectives) == ([0.07, 0, 0, 0.9], [])
+
+
 def test_json_as_old_profilers_wrote_it_is_read(tmp_path):
     about = {"ph": "X", "cat": "cpu_op", "name": "NAME", "ts": 1.0, "dur": 0, "args": {"FLOPS": "NUMBER"}}
     content = json.dumps(trace() | {"traceEvents": [*trace()["traceEvents"], about]})
