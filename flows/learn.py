@@ -47,8 +47,8 @@ def learn(options: LearnOptions) -> dict[str, Any]:
     with ExitStack() as copies:
         for address in options.profiles:
             folder = copies.enter_context(local_folder(address))
-            asked = _request(options, address.rstrip("/"), folder)
-            samples.append(read_profile(store, address, folder, asked))
+            asked, source = _request(options, address, folder), options.tables or f"{address.rstrip('/')}/tables.json"
+            samples.append(read_profile(store, address, folder, asked, source))
         newest = samples[-1]
         spec = hardware_of(asked.hardware) if asked.hardware else preset_of(newest.hardware)
         if spec is None:
@@ -57,7 +57,7 @@ def learn(options: LearnOptions) -> dict[str, Any]:
             )
         memory_gb = asked.memory_gb or TABLES_SHARE * spec.memory_bytes / 2**30
         asked = asked.model_copy(update={"hardware": None, "memory_gb": memory_gb})
-        with running(store, "learn", config := _recipe(asked, newest), 0) as run:
+        with running(store, "learn", config := _recipe(asked, source, newest), 0) as run:
             learned, error = fit_profiles(samples, spec)
             version = register_learned(store, run, config, samples, learned, error)
             outcome = place_tables(store, asked.model_copy(update={"placer": version}))
@@ -89,7 +89,8 @@ def profiles_in(address: str) -> dict[str, str]:
     files, path = fsspec.core.url_to_fs(address)
     files.invalidate_cache()  # of listings
     traces = sorted((files.modified(each), each) for each in files.glob(f"{path}/*/rank*.json*"))
-    return {files.unstrip_protocol(each.rpartition("/")[0]): str(when) for when, each in traces}
+    named = files.unstrip_protocol if "://" in address else str
+    return {named(each.rpartition("/")[0]): str(when) for when, each in traces}
 
 
 def _request(options: LearnOptions, address: str, folder: Path) -> PlaceOptions:
@@ -98,7 +99,7 @@ def _request(options: LearnOptions, address: str, folder: Path) -> PlaceOptions:
         raise ValueError(f"there is no profile {address}; give a folder of traces, as profiled_steps writes it")
     given = options.model_dump(exclude={"profiles", "plan"}, exclude_none=True)
     job = _job(folder)
-    fields = {"model": slug(job["model"]), "tables": f"{address}/tables.json", "batch_size": job["batch_size"]}
+    fields = {"model": slug(job["model"]), "tables": str(folder / "tables.json"), "batch_size": job["batch_size"]}
     asked = PlaceOptions(**fields | given, current=options.plan or str(folder / "plan.json"))
     if asked.batch_size is None:
         raise ValueError(
@@ -108,8 +109,11 @@ def _request(options: LearnOptions, address: str, folder: Path) -> PlaceOptions:
 
 
 @retried_task("read profile")
-def read_profile(store: Store, address: str, folder: Path, asked: PlaceOptions) -> CostSample:
+def read_profile(store: Store, address: str, folder: Path, asked: PlaceOptions, source: str) -> CostSample:
     """Traces, plan and tables -> cost sample, also in the lake; `folder` holds what is at the address.
+
+    Args:
+        source: of the tables, as the lake names it.
 
     Raises:
         ValueError: a trace is damaged, or not of this plan.
@@ -128,7 +132,7 @@ def read_profile(store: Store, address: str, folder: Path, asked: PlaceOptions) 
     )
     job, paths = _job(folder), trace_files(folder)
     sample = traced_sample(paths, task, plan.placement(task.tables), job["versions"])
-    dataset = store.lake.write_dataset(task.tables, asked.tables, None)
+    dataset = store.lake.write_dataset(task.tables, source, None)
     with collecting(store.lake, content_key(TRACED, dataset, sample.hardware, address), 1, dataset) as keep:
         keep(sample)
     report_progress("profile", len(paths), task.num_devices, f"ranks traced, {sample.overall_ms:.3f} ms a step")
@@ -186,12 +190,12 @@ def _job(folder: Path) -> dict[str, Any]:
     return job
 
 
-def _recipe(asked: PlaceOptions, sample: CostSample) -> Recipe:
+def _recipe(asked: PlaceOptions, source: str, sample: CostSample) -> Recipe:
     """How a version records what it was learned from."""
     task = sample.task
     options = RetrainingOptions(
         model=asked.model,
-        source=asked.tables,
+        source=source,
         testbed=TRACED,
         mode="fixed",
         devices=task.num_devices,

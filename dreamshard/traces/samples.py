@@ -188,7 +188,7 @@ def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[Pro
             continue
         if name in _COMPUTE:
             found[number].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3
-            devices.add(event.device)
+            devices |= {event.device} - {None}
         elif event.kind == "ran" or "nccl" in event.name.lower():
             found[number].collectives.append(event._replace(kind=name))
     return found, devices

@@ -231,7 +231,8 @@ def local_folder(folder: str, *names: str) -> Iterator[Path]:
         return
     with TemporaryDirectory() as copies:
         with _reaching(folder):
-            for name in names or [each.rpartition("/")[2] for each in system.ls(path, detail=False)]:
+            listed = [] if names else [each["name"] for each in system.ls(path, detail=True) if each["type"] == "file"]
+            for name in names or filter(None, (each.rpartition("/")[2] for each in listed)):
                 system.get_file(f"{path}/{name}", f"{copies}/{name}")
         try:
             yield Path(copies)

@@ -7,7 +7,6 @@ import fsspec
 import pytest
 
 from dreamshard.plan import read_plan
-from dreamshard.workloads.sources import local_folder
 from flows.forms.options import WatchOptions
 from flows.learn import profiles_in
 from flows.watch import learn_from_new
@@ -24,8 +23,10 @@ def profiled(tmp_path_factory):
     return folder
 
 
-def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tmp_path):
+def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tmp_path, s3_environment, monkeypatch):
     home = tmp_path / "home"
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
     assert all(gzip.decompress(path.read_bytes()) for path in profiled.glob("rank*.json.gz"))
     done = dreamshard(
         "learn", profiled, "--hardware", "a100", "--memory-gb", "4", "--out", tmp_path / "new.json", "--json", home=home
@@ -51,20 +52,19 @@ def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tm
     )
     assert placed.returncode == 0, placed.stderr
     profile(tmp_path / "next", tmp_path / "new.json")  # the job trains by the new plan
-    done = dreamshard("learn", profiled, tmp_path / "next", "--hardware", "a100", "--json", home=home)
+    fsspec.filesystem("s3").put(f"{tmp_path}/next/", "team/profiles/tuesday/", recursive=True)
+    (next_profile,) = profiles_in("s3://team/profiles")
+    done = dreamshard("learn", profiled, next_profile, "--hardware", "a100", "--json", home=home)
     assert done.returncode == 0, done.stderr
     again = json.loads(done.stdout)
     assert (again["profiles"], again["ranks_traced"]) == (2, RANKS)
     assert again["version"] != outcome["version"]
 
 
-def test_profiles_in_a_bucket_are_found_and_copied(profiled):
-    fsspec.filesystem("memory").put(f"{profiled}/", "/bucket/monday/", recursive=True)
-    (address,) = profiles_in("memory://bucket")
-    with local_folder(address) as folder:
-        assert {path.name for path in folder.iterdir()} == {path.name for path in profiled.iterdir()}
-    said = learn_from_new(WatchOptions(profiles="memory://bucket", start=False), "ads")
-    assert said == "Profiles in memory://bucket: monday."
+def test_new_profiles_of_a_folder_are_found(profiled):
+    assert [*profiles_in(str(profiled.parent))] == [str(profiled)]
+    said = learn_from_new(WatchOptions(profiles=str(profiled.parent), start=False), "ads")
+    assert said == f"Profiles in {profiled.parent}: {profiled.name}."
 
 
 def test_what_is_missing_is_said_in_a_sentence(profiled, dreamshard, tmp_path):
