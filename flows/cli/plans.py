@@ -186,7 +186,7 @@ def _alternative(other: Alternative, now_ms: float) -> str:
 
 @command
 def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False) -> None:
-    """Compare clusters for TABLES by published figures alone: predicted cost of a step, memory, balance."""
+    """Compare clusters for TABLES by published figures: cost of a step, memory, balance."""
     store, clusters, said = open_home(reads_only=True), parse_clusters(options.hardware), set[str]()
 
     def note_once(sentence: str) -> None:

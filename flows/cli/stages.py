@@ -39,7 +39,7 @@ _LINE_EVERY_S = 60.0
 
 @command
 def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_json: Json = False) -> None:
-    """Train on your tables in this process: ingest, measure, fit, evaluate, promote, plan. Needs no server."""
+    """Train on your tables in this process: ingest, measure, fit, evaluate, promote, plan."""
     store, started = open_home(), time.monotonic()
     outcome = run_flow(flows.retrain.retrain, options, quiet=as_json)
     if as_json:
@@ -99,7 +99,7 @@ def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False
 
 @command
 def register(options: Annotated[StageOptions, Fields] = StageOptions(), *, as_json: Json = False) -> None:
-    """Register the trained placer, as champion if it beats the one in use."""
+    """Register the trained placer, as champion if it beats the current one."""
     outcome = run_flow(flows.promote.register, options, quiet=as_json)
     terminal.print_json(outcome) if as_json else _show_promotion(outcome)
 
