@@ -115,8 +115,8 @@ def sql(
 def prune(*, options: Annotated[PruneOptions, Fields] = PruneOptions(), as_json: Json = False) -> None:
     """List old files that no version needs, and remove them with --delete.
 
-    These are old versions, lookups, samples, checkpoints, reports and leftovers of killed runs. Everything that a kept version
-    or a current run needs stays, and so do the tables ingested last. `dreamshard ingest` restores removed lookups.
+    These are old versions, lookups, samples, checkpoints, reports and leftovers of killed runs. Whatever a kept version or a
+    current run needs stays, and so do the tables ingested last. `dreamshard ingest` restores removed lookups.
     """
     days = options.older_than_days
     table = retention.prune(open_home(existing=True), **options.model_dump())

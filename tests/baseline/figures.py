@@ -61,7 +61,7 @@ def training() -> dict[str, float]:
     for dims in DIMS:
         unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
         placers = [trained(pool(f"{dims}-train"), training_tasks(dims), seed) for seed in SEEDS]
-        found[f"{dims} error"] = round(float(np.mean([heldout_error(each, unseen) for each in placers])), 5)
+        found[f"{dims} error"] = round(float(np.mean([heldout_error(placer, unseen) for placer in placers])), 5)
         plans = [true_ms(task, placer.place(task)) for placer in placers for task in unseen]
         found[f"{dims} cost"] = round(float(np.mean(plans)), 5)
     return found
@@ -136,7 +136,7 @@ def true_ms(task: PlacementTask, placement: Placement) -> float:
 
 def trained(pool: Tables, tasks: list[PlacementTask], seed: int) -> DreamShardPlacer:
     """A placer from ten rounds of ten placements measured on the simulated testbed, and exchanges measured alone."""
-    exchanges = [simulated().measure_exchange(each) for each in designed_exchanges((4, 8, 128), None, 2**27)]
+    exchanges = [simulated().measure_exchange(exchange) for exchange in designed_exchanges((4, 8, 128), None, 2**27)]
     return make_placer(learn(pool, tasks, TrainingConfig(), seed, simulated(), exchanges=exchanges).state)
 
 

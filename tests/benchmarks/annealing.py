@@ -29,7 +29,7 @@ def annealed_ms(law: Law, task: PlacementTask, moves: int = 300_000) -> float:
     starts = [Placement.whole(device, task.num_devices) for device in heuristic_starts(task)]
     if not starts:
         raise NoPlacementError(f"no heuristic finds room for {task.name}, so annealing has nowhere to start")
-    start = min(starts, key=lambda each: law.true_ms(task, each)).device.numpy()
+    start = min(starts, key=lambda placement: law.true_ms(task, placement)).device.numpy()
     sizes, capacity = task.table_bytes.numpy(), task.capacity_bytes.numpy()
     arguments = law.loads(task.tables), links(task.num_devices), sizes, capacity, law.waits, moves
     return min(_anneal(law.compute_ms, law.comm_ms, start.copy(), *arguments, seed) for seed in range(CHAINS))

@@ -94,7 +94,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
                 drawn = tasks(repeated(pool_of(dims, "validation"), size.tables), size, 2 if quick else count, seed=300)
                 for name, kind in part.placers.items():
                     placers = [_place(kind, part.method.placer(state)) for state in states]
-                    costs = np.array([true_ms(law, drawn, each) for each in placers])
+                    costs = np.array([true_ms(law, drawn, placer) for placer in placers])
                     found.setdefault(name, {})[f"{dims} {size}"] = costs
         with_all = found.pop(ALL)
         for (name, without), sizes in product(found.items(), JUDGED):
@@ -104,9 +104,9 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 def _judge(name: str, sets: Sequence[str], without: dict[str, Costs], with_all: dict[str, Costs]) -> Row:
     """Each set's costs count relative to its mean with all parts."""
-    each = (np.concatenate([costs[of] / with_all[of].mean() for of in sets], axis=1) for costs in (without, with_all))
+    ratios = (np.concatenate([costs[of] / with_all[of].mean() for of in sets], axis=1) for costs in (without, with_all))
     shown = ", ".join(f"{of} {float(without[of].mean() / with_all[of].mean()):.3f}" for of in sets)
-    return relative(f"{name}; {shown}", *each)
+    return relative(f"{name}; {shown}", *ratios)
 
 
 def _place(kind: str, placer: DreamShardPlacer) -> Place:

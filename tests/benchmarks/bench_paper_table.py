@@ -53,10 +53,10 @@ def rows(quick: bool = False) -> Iterator[Row]:
     found = measured(folder / "paper_table.csv", ("dims", "trained", "seed"), cells(quick), run)
     figures = summarised(found, ("dims", "size"))
     (folder / "paper_table.md").write_text(tables(figures, "dims"), encoding="utf-8")
-    for each in figures.itertuples():
-        times = f"learns in {each.learning_s:.3g} s CPU, places in {each.place_ms:.3g} ms"
-        name = f"{each.size}, {each.dims}: {each.placer} saves over the best heuristic {each.gain}; {times}"
-        yield {"name": name, "value": None if each.gain.mean is None else 100 * each.gain.mean, "unit": "%"}
+    for line in figures.itertuples():
+        times = f"learns in {line.learning_s:.3g} s CPU, places in {line.place_ms:.3g} ms"
+        name = f"{line.size}, {line.dims}: {line.placer} saves over the best heuristic {line.gain}; {times}"
+        yield {"name": name, "value": None if line.gain.mean is None else 100 * line.gain.mean, "unit": "%"}
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -75,7 +75,7 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     pool, testbed = pool_of(cell.dims, "train"), LawTestbed(SIMULATED, cell.seed)
     tasks = draw_tasks(pool, f"{cell.dims}-train", cell.trained, 50, _TRAINING_SEED)
     designed = exchanges_for(tasks, BATCH, [size.devices for size in cell.placed])
-    exchanges = [testbed.measure_exchange(each) for each in designed]
+    exchanges = [testbed.measure_exchange(exchange) for exchange in designed]
     makers = Contest(pool, tasks, testbed, exchanges, cell.seed, cell.measurements).makers()
     found, about = [], {"dims": cell.dims, "trained": str(cell.trained), "seed": cell.seed}
     for size in cell.placed:

@@ -57,7 +57,7 @@ def meta_plan() -> tuple[PlacementTask, Placement]:
     """The pooled tables, and Meta's plan of them."""
     listed = pd.read_csv(bundled_lists()["meta-production-2026"])
     listed = listed[listed.output == "pooled"]
-    tables = fill_missing_columns(check_records({each["name"]: each for each in listed[COLUMNS].to_dict("records")}))
+    tables = fill_missing_columns(check_records({line["name"]: line for line in listed[COLUMNS].to_dict("records")}))
     how = "fp16", "rowwise_adagrad", "production", PER_HOST, DEVICES * SAMPLES
     task = PlacementTask(tables, DEVICES, MEMORY_BYTES, *how)
     shardings = []

@@ -74,8 +74,10 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
     best_ms = 1.0 if cell.law in _LAWS else annealed_ms(law, task, _MOVES)
     current = rival(RIVALS[0], spec=PRESETS["v100"]).place(task)
     facts = {"law": cell.law, "prior": cell.prior, "seed": cell.seed, "size": size, "placer": f"{size}-{number}"}
-    rules: Sequence[GreedyPlacer] = [each for each in baselines().values() if isinstance(each, GreedyPlacer)]
-    least_ms = min(law.true_ms(task, each.place(task)) for each in rules)
+    rules: Sequence[GreedyPlacer] = [
+        baseline for baseline in baselines().values() if isinstance(baseline, GreedyPlacer)
+    ]
+    least_ms = min(law.true_ms(task, rule.place(task)) for rule in rules)
     for what, cost_ms in ((0, law.true_ms(task, current)), ("heuristic", least_ms)):
         yield facts | {"profiles": what, "ratio": cost_ms / best_ms, "is_held": np.nan}
     samples, is_large = [], cell.law in _LAWS
@@ -90,7 +92,7 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
         held = np.nan
         if refits:
             saving = learned.saving(task, current, planned)
-            after_ms, before_ms = (law.phases_ms(task, each).sum(dim=1).max() for each in (planned, current))
+            after_ms, before_ms = (law.phases_ms(task, placement).sum(dim=1).max() for placement in (planned, current))
             held = float(saving.low <= 1 - after_ms / before_ms <= saving.high)  # as a profile shows it: without waits
         yield facts | {"profiles": count, "ratio": law.true_ms(task, planned) / best_ms, "is_held": held}
         current = planned

@@ -32,7 +32,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
         with TemporaryDirectory() as folder:
             profile(Path(folder, "profile"))
             traced.append(traced_sample(trace_files(Path(folder, "profile")), task(), placed, {}).costs.phases_ms)
-    shown, own = (torch.stack(each).median(dim=0).values for each in (traced, measured))  # [D, 4]
+    shown, own = (torch.stack(samples).median(dim=0).values for samples in (traced, measured))  # [D, 4]
     for p, phase in enumerate(PHASES):
         for rank in range(RANKS):
             value, reference = float(shown[rank, p]), float(own[rank, p])

@@ -149,14 +149,14 @@ def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False
     lines = []
     for setting, own in found.fillna(0).groupby(list(keys), sort=False):
         costs = {
-            name: np.array([list(map(float, text.split())) for text in each.sort_values("seed").costs_ms])  # [S, T]
-            for name, each in own.groupby("placer", sort=False)
+            name: np.array([list(map(float, text.split())) for text in rows.sort_values("seed").costs_ms])  # [S, T]
+            for name, rows in own.groupby("placer", sort=False)
         }
         best = min(HEURISTICS, key=lambda heuristic: float(costs[heuristic].mean()))
-        for name, each in own.groupby("placer", sort=False):
+        for name, rows in own.groupby("placer", sort=False):
             line = dict(zip(keys, setting, strict=True)) | {"placer": name, "best": best, "costs": costs[name]}
-            line |= {"gain": gain_over(costs[name], costs[best], nested=nested), "place_ms": each.place_ms.median()}
-            lines.append(line | each[["learning_s", "measurements", "exchanges", "packed", "outside"]].mean().to_dict())
+            line |= {"gain": gain_over(costs[name], costs[best], nested=nested), "place_ms": rows.place_ms.median()}
+            lines.append(line | rows[["learning_s", "measurements", "exchanges", "packed", "outside"]].mean().to_dict())
     return pd.DataFrame(sorted(lines, key=lambda line: int(line["size"].split("x")[0])))
 
 

@@ -55,7 +55,7 @@ def test_what_violates_a_constraint_is_named(changed, text):
 def test_columns_and_rows_are_covered_once():
     for parts in (1, 2, 3):
         assert [end - start for start, end in even_columns(24, parts)] == [24 // parts] * parts
-    blocks = {rows: [each[1] for each in TableSharding("row_wise").blocks(rows, 4, 4, 4)] for rows in (10, 2)}
+    blocks = {rows: [block[1] for block in TableSharding("row_wise").blocks(rows, 4, 4, 4)] for rows in (10, 2)}
     assert blocks == {10: [(0, 3), (3, 6), (6, 9), (9, 10)], 2: [(0, 1), (1, 2), (2, 2), (2, 2)]}
 
 

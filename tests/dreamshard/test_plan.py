@@ -33,7 +33,7 @@ def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
     assert plan.placement(task.tables) == FOUR_DEVICES_ON_TWO_HOSTS
     assert plan.not_measured == ["a", "b", "c", "e"]
     assert plan.devices_per_host == 2
-    listed = [[int(each) for each in line.split(",")[1:6]] for line in plan.to_csv().splitlines()[1:]]
+    listed = [[int(cell) for cell in line.split(",")[1:6]] for line in plan.to_csv().splitlines()[1:]]
     shards = Shards.of(task, FOUR_DEVICES_ON_TWO_HOSTS)
     assert listed == torch.cat([shards.device[:, None], shards.columns, shards.rows], 1).tolist()
 
@@ -69,7 +69,7 @@ def test_the_plan_in_use_places_a_model_whole_and_split():
     assert current.place(whole).tables[0] == first
     split = split_by_columns(whole, torch.tensor([1, 2]))  # b[0:8] and b[8:16], which is on both devices
     placement = current.place(split)
-    assert [each.where for each in placement.tables] == [(0,), (0,), (0, 1)]
+    assert [table.where for table in placement.tables] == [(0,), (0,), (0, 1)]
     assert not violation(split, placement)
     assert Shards.of(split, placement).tables.labels == ["a", "b[0:8]", "b[8:12]", "b[12:16]"]
 
@@ -81,7 +81,7 @@ def test_a_table_larger_than_a_device_may_be_spread_in_a_plan():
     for way in (TableSharding("row_wise"), TableSharding("table_row_wise", where=(0,)), grid):
         spread = replace(split, constraints=Constraints(sharding_types=SHARDING_TYPES))
         placement = in_use(task, way, held).place(spread)
-        assert {each.sharding_type for each in placement.tables[:2]} == {way.sharding_type}
+        assert {table.sharding_type for table in placement.tables[:2]} == {way.sharding_type}
         assert not violation(spread, placement)
 
 

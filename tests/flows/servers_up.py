@@ -80,4 +80,4 @@ def deployment(servers: Up, name: str) -> dict:
     """The deployment called `FLOW/NAME`, or the only one of a flow, from Prefect's API."""
     flow, _, own = name.partition("/")
     found = api(servers, "deployments/filter", flows={"name": {"any_": [flow]}})
-    return next(each for each in found if own in ("", each["name"]))
+    return next(deployment for deployment in found if own in ("", deployment["name"]))

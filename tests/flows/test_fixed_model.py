@@ -105,7 +105,7 @@ def test_a_wrong_plan_in_use_fails_before_anything_is_measured(model: Model, opt
 
 
 def test_a_plan_in_use_of_any_way_to_shard_is_measured(model: Model):
-    ways = {each["sharding_type"] for each in json.loads(Path(model.other_ways).read_text())["tables"].values()}
+    ways = {profile["sharding_type"] for profile in json.loads(Path(model.other_ways).read_text())["tables"].values()}
     assert ways <= {"row_wise", "data_parallel"}
     (held,) = (line for line in model.second["report"]["placers"] if line["placer"] == "current plan")
     assert held["is_split"]

@@ -64,7 +64,7 @@ def test_changed_tables_get_a_plan_of_their_model_alone(models):
     assert taken["roll_back"] == "dreamshard promote --model ads --plan 1"
     assert (ads.current.number, ads.current.replaces, set(ads.current.tables)) == (2, 1, {*tables.names[1:14]})
     assert "new tables" in ads.current.in_use_because
-    moved = [each["table"] for each in ads.current.moves if each["source"] is None]
+    moved = [move["table"] for move in ads.current.moves if move["source"] is None]
     assert set(moved) == {*tables.names[12:14]}, "which are loaded"
     assert (ads.store.plans / "ads" / "2.html").stat().st_size > 10_000
     take_into_use(ads.store, PromoteOptions(model="ads", plan="previous"))

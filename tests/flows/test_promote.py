@@ -171,7 +171,7 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     outcome = fresh.promote(third)
     assert outcome["reason"].startswith("beats the champion: +33.3 % (")
     assert "against champion version 1" in outcome["reason"], "the champion of its own hardware"
-    assert {each.uri for each in registry.versions(fresh.store) if each.is_champion} == {first, third}
+    assert {version.uri for version in registry.versions(fresh.store) if version.is_champion} == {first, third}
     promote.take_into_use(fresh.store, PromoteOptions(version=third, reason="we plan for it"))
     assert fresh.champion == third
 

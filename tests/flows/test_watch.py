@@ -43,7 +43,7 @@ def version(number: int, dataset: str, **made_of):
 
 
 def as_champion(monkeypatch, versions, champion: int | None) -> None:
-    known = [replace(each, aliases=("champion",)) if each.number == champion else each for each in versions]
+    known = [replace(version, aliases=("champion",)) if version.number == champion else version for version in versions]
     monkeypatch.setattr(registry, "versions", lambda _: known)
 
 
@@ -94,7 +94,9 @@ def test_a_testbed_has_a_name_as_far_as_machines_agree(name, kind, hardware, can
 
 def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
     champions = [version(3, "d", hardware="simulated v100", num_devices=8), version(2, "d", num_devices=8)]
-    monkeypatch.setattr(registry, "versions", lambda _: [replace(each, aliases=("champion",)) for each in champions])
+    monkeypatch.setattr(
+        registry, "versions", lambda _: [replace(champion, aliases=("champion",)) for champion in champions]
+    )
     eight, four = (configure(RetrainingOptions(**SMOKE, devices=devices)) for devices in (8, 4))
     in_use = "m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti"
     assert watch.in_use_sentence(version_in_use(None, eight)).startswith(in_use)

@@ -94,8 +94,10 @@ def lines(case: Case, bed: EmulatedTestbed, gpu: str, random: np.random.Generato
     where = f"cache over UVM, MANAGED_CACHING, cfr={case.cached_share}" if case.cached_share else "HBM"
     for d in sorted(set(case.device)):
         own = task.tables.select([t for t, device in enumerate(case.device) if device == d])
-        columns = [each.tolist() for each in (own.rows, own.dim, own.pooling_factor)]
-        sizes = [",".join(f"{value:g}" for value in (each if len(set(each)) > 1 else each[:1])) for each in columns]
+        columns = [column.tolist() for column in (own.rows, own.dim, own.pooling_factor)]
+        sizes = [
+            ",".join(f"{value:g}" for value in (column if len(set(column)) > 1 else column[:1])) for column in columns
+        ]
         notes = (
             f"{case.stage}; {where}; optimizer {case.optimizer}; cold caches, launches hidden; device {d} of {count}"
         )

@@ -98,7 +98,7 @@ def neuroshard_law(folder: Path, *, wider: bool = False) -> NeuroShardLaw:
     backward_ms, forward_ms = _compiled(_layers(backward, "hidden")), _compiled(_layers(forward, "hidden"))
 
     def loads(tables: Tables) -> Floats:
-        dim, pooling, rows = (each.double().numpy() for each in (tables.dim, tables.pooling_factor, tables.rows))
+        dim, pooling, rows = (column.double().numpy() for column in (tables.dim, tables.pooling_factor, tables.rows))
         latent = np.column_stack([tables.bins.double().numpy()[:, _BIN_ORDER], dim, pooling, rows])
         for weight, bias in table:
             latent = np.maximum(latent @ weight.T + bias, 0)
@@ -131,7 +131,7 @@ def _layers(saved: dict[str, Any], name: str, *, normalises: bool = True) -> Lay
 
 def _compiled(layers: Layers) -> Callable[[Floats], Floats]:
     """Linear layers with ReLU between them, as a compiled function of one vector."""
-    weights, biases = (np.concatenate([each.ravel() for each in side]) for side in zip(*layers, strict=True))
+    weights, biases = (np.concatenate([layer.ravel() for layer in side]) for side in zip(*layers, strict=True))
     sizes = np.array([layers[0][0].shape[1], *(len(bias) for _, bias in layers)])
 
     @numba.njit

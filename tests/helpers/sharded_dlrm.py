@@ -140,7 +140,7 @@ def memory(folder: Path) -> None:
     for optimizer in (EmbOptimType.EXACT_ROWWISE_ADAGRAD, EmbOptimType.EXACT_ADAGRAD):
         sharders = [EmbeddingBagCollectionSharder(fused_params={"optimizer": optimizer})]
         plan = DreamShardPlanner(topology, BATCH, costs="a100", constraints=constraints).plan(make_model(), sharders)
-        texts = [text for each in kept.buffer if (text := each.getMessage()).startswith(f"rank {rank}: ")]
+        texts = [text for record in kept.buffer if (text := record.getMessage()).startswith(f"rank {rank}: ")]
         logged = [2**30 * float(size) for size in re.findall(r"(\S+) GiB of", texts[-1])]
         sharded = DistributedModelParallel(make_model(), device=CPU, plan=plan, sharders=sharders)
         states = sharded.fused_optimizer.state_dict()["state"].values()
@@ -241,7 +241,7 @@ def train_a_step(reference: torch.nn.Module, sharded: DistributedModelParallel, 
     ours, theirs = sharded(*inputs(rank)), reference(*inputs(rank))
     compare(ours, theirs, **options)
     loss(ours).backward()
-    torch.stack([loss(reference(*inputs(each))) for each in range(ranks)]).mean().backward()
+    torch.stack([loss(reference(*inputs(rank_))) for rank_ in range(ranks)]).mean().backward()
     for optimizer in optimizers:
         optimizer.step()
     for _, part, _ in table_parts(sharded.state_dict()) if replicas else ():

@@ -40,7 +40,7 @@ def tables_of(
     factors, dims = factors.expand(count).clone(), dims.expand(count).clone()
     counted = (factors * batch_size).long() if lookups is None else torch.tensor(lookups)
     halved = torch.minimum(counted // 2, hash_size).clamp(min=1)
-    shares = [[*each, *[0.0] * (NUM_BINS - len(each))] for each in bins or [[0.0, 1.0]] * count]
+    shares = [[*row, *[0.0] * (NUM_BINS - len(row))] for row in bins or [[0.0, 1.0]] * count]
     columns = hash_size, dims, factors, torch.tensor(shares, dtype=torch.float64), counted
     unique = halved if unique_rows is None else torch.tensor(unique_rows)
     return Tables(tuple(names or (f"{prefix}{t}" for t in range(count))), *columns, unique)

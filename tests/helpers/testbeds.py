@@ -62,8 +62,10 @@ def table_loads(
 def device_costs(bed: SimulatedTestbed, tables: Tables, device: Int[Tensor, "B T"], num_devices: int) -> DeviceCosts:
     """`[B, D]` costs of placements of the same whole tables, without noise."""
     task = PlacementTask(tables, num_devices, 2**62)
-    placed = [Shards.of(task, Placement.whole(each, num_devices)) for each in device]
-    return DeviceCosts(torch.stack([sharding_costs(each, bed.setup.batch_size, bed.spec).phases_ms for each in placed]))
+    placed = [Shards.of(task, Placement.whole(devices, num_devices)) for devices in device]
+    return DeviceCosts(
+        torch.stack([sharding_costs(shards, bed.setup.batch_size, bed.spec).phases_ms for shards in placed])
+    )
 
 
 class ByCount(Testbed):

@@ -77,8 +77,8 @@ def test_a_block_of_rows_shares_lookups_and_writes_whole_batches():
     task = task_of_one()
     whole, blocks = table_loads(task.tables, BATCH)[0], loads_of(task, "row_wise")
     assert blocks.shape[0] == 4
-    for each in (at.ROWS, at.LOOKUPS, at.READ_BYTES):
-        torch.testing.assert_close(blocks[:, each].sum(), whole[each])
+    for column in (at.ROWS, at.LOOKUPS, at.READ_BYTES):
+        torch.testing.assert_close(blocks[:, column].sum(), whole[column])
     assert (blocks[:, at.STREAM_BYTES] > BATCH * (8 + 16 * 4)).all()
     assert (blocks[:, at.DIM] == 0).all()
     assert (blocks[:, at.GRAD_BYTES] == BATCH / 2 * 64).all()  # 2 lookups a sample, a quarter of them here
@@ -87,8 +87,8 @@ def test_a_block_of_rows_shares_lookups_and_writes_whole_batches():
 def test_a_copy_looks_up_its_samples_and_rewrites_all_rows():
     task = task_of_one(optimizer="rowwise_adagrad")
     whole, copies = table_loads(task.tables, BATCH, "fp32", "rowwise_adagrad")[0], loads_of(task, "data_parallel")
-    for each in (at.LOOKUPS, at.STREAM_BYTES):
-        torch.testing.assert_close(copies[:, each].sum(), whole[each])
+    for column in (at.LOOKUPS, at.STREAM_BYTES):
+        torch.testing.assert_close(copies[:, column].sum(), whole[column])
     assert (copies[:, at.DENSE_BYTES] == 1000 * 16 * 4 * 2 + 2 * (1000 * 16 * 4 + 1000 * 4)).all()
     assert (copies[:, at.DIM] == 0).all()
 

@@ -59,7 +59,7 @@ def dearer(placer: SearchingPlacer, task: PlacementTask, tolerance: float) -> It
                 task, constraints=Constraints(sharding_types=tuple(sorted(narrow)))
             )
     others = {name: (baselines()[name], task) for name in ("size_greedy", "lookup_greedy")}
-    others |= {name: (placer, each) for name, each in less.items()}
+    others |= {name: (placer, narrower) for name, narrower in less.items()}
     if not isinstance(placer, RooflinePlacer):
         others["cost_greedy"] = GreedyCostPlacer(learnt().cost_network, learnt().normaliser), task
     wide_ms = float(placer.predict(task, placer.place(task)).overall_ms())

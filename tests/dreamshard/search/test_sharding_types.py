@@ -63,7 +63,7 @@ def test_a_table_is_split_by_columns_no_finer_than_allowed():
     tables = tables_of([10**6, 100, 100], dim=64, pooling=[50.0, 1.0, 1.0])
     constraints = Constraints(sharding_types_of={"t1": ("column_wise",)}, narrowest_columns_of={"t0": 32, "t1": 16})
     placement = legal(PlacementTask(tables, 8, 2**40, constraints=constraints))
-    widths = [[end - start for start, end in each.ranges(64)] for each in placement.tables]
+    widths = [[end - start for start, end in table.ranges(64)] for table in placement.tables]
     assert min(widths[0]) >= 32
     assert len(widths[1]) > 1
 

@@ -95,8 +95,8 @@ def exchange(*sent_bytes: int) -> Exchange:
 def test_the_same_seed_and_content_cost_the_same_in_any_order():
     task, first, second = roomy_task(tables_of_dims(DIMS)), placement(0, 0, 0, 1, 1, 1), placement(0, 1, 0, 1, 0, 1)
     one, other = make_testbed(), make_testbed()
-    forwards = [one.measure(task, each).overall_ms for each in (first, second)]
-    assert forwards[::-1] == [other.measure(task, each).overall_ms for each in (second, first)]
+    forwards = [one.measure(task, placed).overall_ms for placed in (first, second)]
+    assert forwards[::-1] == [other.measure(task, placed).overall_ms for placed in (second, first)]
     other.measure_exchange(exchange(9, 9))
     again = [bed.measure_exchange(exchange(5, 7)).forward_ms for bed in (one, other, make_testbed(noise=0.0))]
     assert torch.equal(again[0], again[1])

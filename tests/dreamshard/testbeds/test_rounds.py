@@ -41,8 +41,8 @@ def test_each_round_has_its_own_order_of_all_placements():
     _, order = measured(*[range(10, 1, -1)] * 6)
     rounds = [[k for number, k in order if number == r] for r in range(5)]
     assert [number for number, _ in order] == sorted(number for number, _ in order)
-    assert all(sorted(each) == list(range(6)) for each in rounds)
-    assert len({tuple(each) for each in rounds}) > 1
+    assert all(sorted(one_round) == list(range(6)) for one_round in rounds)
+    assert len({tuple(one_round) for one_round in rounds}) > 1
     assert order == measured(*[range(10, 1, -1)] * 6)[1] != measured(*[range(10, 1, -1)] * 6, seed=1)[1]
 
 
@@ -64,17 +64,17 @@ def test_rounds_end_when_the_two_lowest_of_all_that_are_compared_agree(series, a
     measures = [lambda number, own=own: cost(own[number]) for own in series]
     nothing = [[] for _ in series]
     rounds = measure_in_rounds(measures, nothing, LIMITS, torch.Generator(), are_compared=are_compared)
-    assert [len(each) for each in rounds] == counts
+    assert [len(one_round) for one_round in rounds] == counts
     least_ms = [min(own[:count]) for own, count in zip(series, counts, strict=True)]
-    assert [least(each).overall_ms for each in rounds] == least_ms
+    assert [least(one_round).overall_ms for one_round in rounds] == least_ms
 
 
 def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
     one = measure_in_rounds([lambda _: sample(1.0, hardware="simulated a100")], [[]], LIMITS, torch.Generator())
     assert len(one[0]) == 1
     rounds, order = measured((0, 10.0), (10.0, 10.0), known=[sample(10.1)])
-    assert order == [(0, 1), *[each for each in order[1:] if each[0] == 1]]
-    assert [len(each) for each in rounds] == [2, 2]
+    assert order == [(0, 1), *[step for step in order[1:] if step[0] == 1]]
+    assert [len(one_round) for one_round in rounds] == [2, 2]
 
 
 def test_recorded_bursts_hardly_move_the_cost_that_counts():

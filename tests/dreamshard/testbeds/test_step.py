@@ -82,8 +82,8 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, optio
     task, shards = placed(ways, **options)
     gradients = [values(BATCH, dim, seed=7) for dim in DIMS[: len(ways)]]
     expected, after = without_sharding(task, gradients)
-    found = [torch.zeros_like(each) for each in expected]
-    held = [torch.full_like(each, torch.nan) for each in after]
+    found = [torch.zeros_like(tensor) for tensor in expected]
+    held = [torch.full_like(tensor, torch.nan) for tensor in after]
     device = device_of(kind)
     denses = []
     for d in range(RANKS):
@@ -133,7 +133,7 @@ def weights_of(operator: RankOperator, own: Shards) -> list[torch.Tensor]:
         return operator.module.split_embedding_weights()
     rows, dim = own.tables.rows[operator.shards], own.tables.dim[operator.shards]
     parts = operator.module.weights.detach().split((rows * dim).tolist())
-    return [part.reshape(-1, int(each)) for part, each in zip(parts, dim, strict=True)]
+    return [part.reshape(-1, int(width)) for part, width in zip(parts, dim, strict=True)]
 
 
 def hold(held: list[torch.Tensor], places: list[tuple[int, slice, slice]], weights: list[torch.Tensor]) -> None:
@@ -163,6 +163,6 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
         assert (sum(sent), sum(received)) == (own, others)
         assert sent == [count * dims[a] for count in counts]
         assert [there[b][0][a] for b in range(RANKS)] == received
-    assert [(received, sent) for sent, received, *_ in sizes[2::4]] == [each[:2] for each in there]
+    assert [(received, sent) for sent, received, *_ in sizes[2::4]] == [size[:2] for size in there]
     across = [sizes[4 * rank + 1] for rank in range(RANKS)]
     assert all(across[a][0][b // 2] == across[b][1][a // 2] for a, b in ((0, 2), (1, 3), (2, 0), (3, 1)))

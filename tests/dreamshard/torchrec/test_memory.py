@@ -33,7 +33,7 @@ ROWS, COPIES = TableSharding("row_wise"), TableSharding("data_parallel")
 ON_HOSTS = [TableSharding("table_row_wise", where=(h,)) for h in range(4)]
 COLUMNS = [TableSharding("column_wise", even_columns(128, 4), tuple((d + k) % 16 for k in range(4))) for d in range(16)]
 GRIDS = [TableSharding("grid_shard", even_columns(128, 2), (h, (h + 1) % 4)) for h in range(4)]
-CACHED = [replace(each, cached_share=0.2) for each in (*WHOLE, ROWS)]
+CACHED = [replace(sharding, cached_share=0.2) for sharding in (*WHOLE, ROWS)]
 PLANS = {  # twenty tables on 16 ranks in 4 hosts
     "12 of 20 on one rank": [WHOLE[0]] * 12 + WHOLE[1:9],
     "whole": [*WHOLE, *WHOLE[:4]],
@@ -63,7 +63,7 @@ def counted(plan, rows=2_000_000, lookups=1.0, ranks=16, optimizer=None, pipelin
 
     TorchRec counts no gradients of copies, so copied tables are small here, as they are in plans.
     """
-    sizes = [rows // 100 if each == COPIES else rows for each in plan]
+    sizes = [rows // 100 if sharding == COPIES else rows for sharding in plan]
     model = torch.nn.ModuleDict({"ebc": bags(*(bag(f"t{t}", size, 128) for t, size in enumerate(sizes)))})
     if optimizer is not None:
         apply_optimizer_in_backward(optimizer, model.parameters(), {"lr": 0.1})
@@ -79,7 +79,12 @@ def counted(plan, rows=2_000_000, lookups=1.0, ranks=16, optimizer=None, pipelin
     placement = Placement(tuple(plan), ranks, topology.intra_group_size)
     options = sharding_options(placement, found.details, model, constraints, 4096)
     estimator = EmbeddingStorageEstimator(topology, constraints, PIPELINES[pipeline], run_embedding_at_peak_memory=True)
-    estimator.estimate(options, build_sharder_data_map({sharder_name(each.module_type): each for each in sharders}))
+    estimator.estimate(
+        options,
+        build_sharder_data_map(
+            {sharder_name(module_sharder.module_type): module_sharder for module_sharder in sharders}
+        ),
+    )
     theirs = torch.zeros(ranks, dtype=torch.int64)
     for shard in (shard for option in options for shard in option.shards):
         theirs[shard.rank] += shard.storage.hbm

@@ -174,7 +174,7 @@ class EverythingOnOne:
 
 def test_any_placer_may_place_but_not_against_constraints():
     plan = planner(costs=EverythingOnOne()).plan(make_model(), SHARDERS)
-    assert {each.ranks[0] for each in plan.plan["ebc"].values()} == {3}
+    assert {sharding.ranks[0] for sharding in plan.plan["ebc"].values()} == {3}
     elsewhere = Constraints(pinned={"a": (1,)})
     with pytest.raises(PlannerError):
         planner(costs=EverythingOnOne(), placement_constraints=elsewhere).plan(make_model(), SHARDERS)
@@ -197,7 +197,7 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
 def test_costs_of_something_else_are_a_warning_or_refused(caplog, monkeypatch):
     found, model = planner(costs=learnt_placer()), make_model()
     plan = found.plan(model, SHARDERS)
-    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert any("another number of devices" in text and "batch size" in text for text in warned)
     assert any("how often a, b, c, d, s are looked up is not known" in text for text in warned)
     with pytest.raises(ValueError):

@@ -64,8 +64,8 @@ def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
     assert ours.plan.keys() == theirs.plan.keys()
     for path, parameters in theirs.plan.items():
         assert type(ours.plan[path]) is type(parameters)
-        assert {name: vars(each) for name, each in ours.plan[path].items()} == {
-            name: vars(each) for name, each in parameters.items()
+        assert {name: vars(sharding) for name, sharding in ours.plan[path].items()} == {
+            name: vars(sharding) for name, sharding in parameters.items()
         }
 
 
@@ -120,7 +120,7 @@ def saved(path, *shardings: TableSharding, ranks: int = 4, per_host: int = 2) ->
     return placement
 
 
-@pytest.mark.parametrize("sharding", EVERY_WAY, ids=lambda each: each.sharding_type)
+@pytest.mark.parametrize("sharding", EVERY_WAY, ids=lambda option: option.sharding_type)
 def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     placement = saved(tmp_path / "plan.json", sharding, TableSharding("row_wise"))
@@ -195,7 +195,7 @@ def test_a_plan_for_other_ranks_or_hosts_is_refused(tmp_path):
 def test_two_modules_may_have_tables_of_one_name():
     pair = torch.nn.ModuleDict({path: bags(bag("t", 5, 8)) for path in ("a", "b")})
     made = made_of(Placement.whole([0, 1], 2), pair)
-    assert {name: each.where for name, each in current_plan(made).tables.items()} == {"a.t": (0,), "b.t": (1,)}
+    assert {name: sharding.where for name, sharding in current_plan(made).tables.items()} == {"a.t": (0,), "b.t": (1,)}
 
 
 def test_what_a_plan_cannot_hold_is_refused():

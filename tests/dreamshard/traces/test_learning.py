@@ -44,7 +44,7 @@ def test_a_second_profile_makes_the_saving_surer():
     samples.append(profile(learned[0].placer.place(TASK)))
     learned.append(learn(samples, PRESETS["v100"]))
     planned = learned[1].placer.place(TASK)
-    first, second = (each.saving(TASK, IN_USE, planned) for each in learned)
+    first, second = (learner.saving(TASK, IN_USE, planned) for learner in learned)
     assert second.high - second.low < first.high - first.low
 
 
@@ -53,7 +53,8 @@ def test_with_very_many_samples_the_prior_does_not_matter():
     unseen = [RandomPlacer(seed).place(TASK) for seed in range(100, 110)]
     networks = [learn(samples, PRESETS[name], refits=0).placer for name in ("v100", "h100")]
     own, other = (
-        torch.cat([each.predict(TASK, placement).device_ms() for placement in unseen]).tolist() for each in networks
+        torch.cat([network.predict(TASK, placement).device_ms() for placement in unseen]).tolist()
+        for network in networks
     )
     assert own == pytest.approx(other, rel=0.02)
     assert max(own) > 1.01 * min(own)

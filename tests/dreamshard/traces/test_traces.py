@@ -73,7 +73,7 @@ def trace(rank=0, late=0.0, clock=0.0, names=NEW, steps=(0, 1), without=(), devi
 
 
 def without_kernels(trace):
-    events = [each for each in trace["traceEvents"] if each.get("cat") != "kernel"]
+    events = [event for event in trace["traceEvents"] if event.get("cat") != "kernel"]
     return trace | {"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 2, "backend": "nccl"}}
 
 
@@ -109,7 +109,9 @@ def test_a_kernel_launched_outside_all_operators_counts_by_its_name(tmp_path):
 def test_all_reduces_of_gloo_do_not_count(tmp_path):
     operators = [("ProfilerStep#0", 0, 9e3), (NEW["lookup"], 100, 70), (NEW["gradients"], 4000, 900)]
     operators += [("c10d::allreduce_", 6000, 10), ("gloo:all_reduce", 6005, 400)]
-    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": [event("cpu_op", *each) for each in operators]}))
+    (tmp_path / "rank0.json").write_text(
+        json.dumps({"traceEvents": [event("cpu_op", *operator) for operator in operators]})
+    )
     (step,) = read_trace(tmp_path / "rank0.json").steps.values()
     assert (step.compute_ms, step.collectives) == ([0.07, 0, 0, 0.9], [])
 

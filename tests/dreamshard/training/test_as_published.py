@@ -146,7 +146,7 @@ def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
     for s in placements.tolist():
         overall_ms = published.overall_ms(held(samples[s].placement))
         expected += (overall_ms - float(phases[s].sum(-1).max())) ** 2 / 3
-    for s, device in (divmod(each, DEVICES) for each in devices.tolist()):
+    for s, device in (divmod(pair, DEVICES) for pair in devices.tolist()):
         heads = published.heads_ms(held(samples[s].placement)[device])
         expected += float((heads - phases[s, device, [0, 2, 3]]).square().sum()) / 3
     loss = published.network.loss(data, 3, torch.Generator().manual_seed(0))

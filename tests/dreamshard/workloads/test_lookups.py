@@ -77,7 +77,7 @@ def test_a_dataset_version_is_of_every_column_but_not_of_order():
     assert version == dataset_version(concatenate([second, first]))
     others = [table([1], [0, 1], **other) for other in ({}, {"name": "other"}, {"dim": 8}, {"rows": 101})]
     others += [table([1, 1], [0, 2]), table([1], [0, 1, 1])]
-    assert len({dataset_version(statistics(each)) for each in others}) == 6
+    assert len({dataset_version(statistics(lookups)) for lookups in others}) == 6
 
 
 def test_a_table_without_lookups_is_the_same_among_others():

@@ -59,7 +59,9 @@ def test_the_plan_of_a_list_loads_in_its_model_only(place, tmp_path, monkeypatch
     assert done.returncode == 0, done.stderr
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     plan = load_plan(out, model(), device_type="cuda")
-    devices = {str(shard.placement) for each in plan.plan["ebc"].values() for shard in each.sharding_spec.shards}
+    devices = {
+        str(shard.placement) for sharding in plan.plan["ebc"].values() for shard in sharding.sharding_spec.shards
+    }
     assert devices <= {"rank:0/cuda:0", "rank:1/cuda:1", "rank:2/cuda:0", "rank:3/cuda:1"}
     with pytest.raises(ValueError):
         load_plan(out, model(200))

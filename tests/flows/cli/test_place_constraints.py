@@ -38,7 +38,7 @@ def test_unequal_memory_and_a_reserve_bound_each_device(place):
     done, plan, _ = place(f"memory_gb: {[(size + 1) * ONE for size in room]}", "--reserve-gb", str(ONE))
     assert done.returncode == 0, done.sentence
     used = [device["memory_bytes"] for device in plan["predicted"]["devices"]]
-    assert all(each <= size * ONE * 2**30 for each, size in zip(used, room, strict=True))
+    assert all(held <= size * ONE * 2**30 for held, size in zip(used, room, strict=True))
 
 
 PRIOR = ("--placer", "prior", "--sharding", "auto")

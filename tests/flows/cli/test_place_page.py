@@ -56,7 +56,7 @@ def test_the_page_compares_with_the_plan_in_use_offline(place_tables, tmp_path):
             assert page.get_by_text("<b>t5</b>").count() >= 2  # as text, in both lists
             totals = page.locator(".cost .sum0").all_inner_texts()
             phases = [
-                sum(ms for key, ms in each.items() if key.endswith("_ms")) for each in plan["predicted"]["devices"]
+                sum(ms for key, ms in figure.items() if key.endswith("_ms")) for figure in plan["predicted"]["devices"]
             ]
             assert [float(text.split()[0]) for text in totals[::2]] == pytest.approx(phases, rel=6e-3)
             assert sum("slowest" in text for text in totals) == 2  # of the new plan and of the one in use
@@ -75,7 +75,7 @@ def test_the_page_compares_with_the_plan_in_use_offline(place_tables, tmp_path):
             expect(rows).to_have_count(1)
             page.get_by_text("backward compute", exact=True).click()
             shown = [float(text) for text in page.locator(".cost .sum4:visible").all_inner_texts()]
-            ms = [each["backward_compute_ms"] for each in plan["predicted"]["devices"]]
+            ms = [device["backward_compute_ms"] for device in plan["predicted"]["devices"]]
             assert (shown[::2], page.locator(".cost .sum0:visible").count()) == (pytest.approx(ms, rel=6e-3), 0)
             assert errors == []
         browser.close()

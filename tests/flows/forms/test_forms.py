@@ -16,7 +16,7 @@ from flows.retrain import retrain
 from flows.servers.deployment import DECLARED, settings_of
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
-FLOWS = [each["entrypoint"] for each in yaml.safe_load(DECLARED.read_text())["deployments"]]
+FLOWS = [deployment["entrypoint"] for deployment in yaml.safe_load(DECLARED.read_text())["deployments"]]
 SMOKE = RECIPES["smoke"]
 
 

@@ -26,8 +26,8 @@ def compared(gains: np.ndarray, tables: list[frozenset[str]] | None = None) -> P
 def test_intervals_hold_the_true_gain_in_95_of_100(law, num_tasks):
     drawn = 0.02 + SPREAD * LAWS[law](np.random.default_rng(0), (COUNT, num_tasks))
     found, true = [compared(gains) for gains in drawn], 1 - np.exp(-0.02)
-    assert 0.93 <= np.mean([each.low <= true <= each.high for each in found]) <= 0.97
-    assert np.mean([each.low > true for each in found]) <= 0.035
+    assert 0.93 <= np.mean([gain.low <= true <= gain.high for gain in found]) <= 0.97
+    assert np.mean([gain.low > true for gain in found]) <= 0.035
 
 
 class Pool:

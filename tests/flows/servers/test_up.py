@@ -38,14 +38,18 @@ def servers(tmp_path_factory):
 def test_everything_is_deployed_with_the_fields_of_its_form(servers):
     found = {flow: deployment(servers, flow) for flow in (*FLOWS, "compare", "prune")}
     assert {found[flow]["name"] for flow in FLOWS} == {"meta-dlrm-2021"}
-    assert all(not each["pull_steps"] for each in found.values()), "the folder of whoever deploys is none of a worker's"
+    assert all(not deployed["pull_steps"] for deployed in found.values()), (
+        "the folder of whoever deploys is none of a worker's"
+    )
     fields = found["retrain"]["parameter_openapi_schema"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0
     assert "default" not in fields["iterations"], "the page would fill it in, and the server refuse null"
     assert found["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
     assert found["profile"]["global_concurrency_limit"]["limit"] == 1
-    assert [each["name"] for each in api(servers, "automations/filter")] == ["dreamshard: a run's process is gone"]
+    assert [automation["name"] for automation in api(servers, "automations/filter")] == [
+        "dreamshard: a run's process is gone"
+    ]
 
 
 def list_of_tables(servers, model: str, rows: int = 1000) -> str:
@@ -141,7 +145,7 @@ def test_each_model_is_trained_and_planned_by_its_own_setting(servers, tmp_path)
     for model, devices in {"ads": 4, "feed": 2}.items():
         plan = plan_in_use(servers, model)
         assert (plan["number"], plan["num_devices"], plan["model"]) == (1, devices, model)
-    artifacts = {each["key"]: each for each in api(servers, "artifacts/filter")}
+    artifacts = {artifact["key"]: artifact for artifact in api(servers, "artifacts/filter")}
     assert artifacts["dreamshard-progress"]["data"] == 100.0
     assert {"report-ads", "report-feed", "plan-ads", "plan-feed"} <= artifacts.keys()
     assert servers.mlflow in artifacts["report-feed"]["data"]
@@ -171,7 +175,7 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
 
     def both_are_told() -> bool:
         events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.in-use"]}})["events"]
-        return {each["payload"]["plan"] for each in events if each["payload"]["model"] == "ads"} == {1, 2}
+        return {event["payload"]["plan"] for event in events if event["payload"]["model"] == "ads"} == {1, 2}
 
     until(both_are_told, 120)  # the server stores events in batches
     back = completed(servers, "promote/ads", plan="previous")
@@ -186,7 +190,7 @@ def test_a_cancelled_retraining_is_not_started_again(servers):
     until(lambda: state_of(servers, run["id"])["type"] == "RUNNING", 300)
     api(servers, f"flow_runs/{run['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
     until(lambda: state_of(servers, run["id"])["type"] == "CANCELLED", 180)
-    assert {each.info.status for each in mlflow_runs(servers, run["id"])} <= {"KILLED"}
+    assert {recorded.info.status for recorded in mlflow_runs(servers, run["id"])} <= {"KILLED"}
     assert completed(servers, "watch/feed")["retraining"] == f"Retraining {found['started']} is cancelled."
     assert len(runs_called(servers, found["started"])) == 1, "it would fail every quarter of an hour"
 
@@ -219,7 +223,9 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
         subprocess.run([sys.executable, "-c", code, hook], env=environment_of(servers), check=True)
         deployed(servers, tmp_path, "--model", "ads", "--memory-gb", "2", "--notify", "custom-webhook/team")
         found = deployment(servers, "retrain/ads")
-        assert [(each["active"], each["parameters"]) for each in found["schedules"]] == [(False, {"full": True})]
+        assert [(schedule["active"], schedule["parameters"]) for schedule in found["schedules"]] == [
+            (False, {"full": True})
+        ]
         setting = found["parameters"]
         assert (setting["recipe"], setting["memory_gb"]) == ("smoke", 2.0), "fields that are not given stay"
         run = started(servers, "retrain/ads", source="/absent/tables.csv")
@@ -228,7 +234,7 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
     assert message["subject"].startswith("dreamshard: retrain failed")
     assert "/absent/tables.csv" in message["body"]
     assert message["body"].endswith(f"/flow-run/{run}")
-    assert {each.info.status for each in mlflow_runs(servers, run)} == {"FAILED"}
+    assert {recorded.info.status for recorded in mlflow_runs(servers, run)} == {"FAILED"}
 
 
 def test_up_ends_everything_when_interrupted(servers):

@@ -99,8 +99,8 @@ def test_every_round_is_kept_and_the_least_disturbed_counts(lake, settings, samp
     rounds = [replace(slow, round=0), replace(sample, round=1), replace(slow, round=2)]
     again = [replace(slow, repeat=1), replace(slow, repeat=9, is_reference=True)]
     append_samples(lake, [*rounds, *again], "run", 1, version)
-    assert [each.round for each in lake.read_cost_samples("run")] == [1, 0]
-    kept = [(each.round, each.repeat, each.is_reference) for each in lake.read_rounds("run")]
+    assert [stored.round for stored in lake.read_cost_samples("run")] == [1, 0]
+    kept = [(round_.round, round_.repeat, round_.is_reference) for round_ in lake.read_rounds("run")]
     assert kept == [(0, 0, False), (1, 0, False), (2, 0, False), (0, 1, False), (0, 9, True)]
     joined = "select count(*), max(device_ms), min(round) from device_costs join cost_samples using (sample_id)"
     for sql, expected in (
@@ -168,12 +168,14 @@ def test_exchanges_come_back_as_they_were_measured(lake, settings):
         Exchange(sent_bytes=torch.tensor([8, 8, 8, 4]), devices_per_host=2),
         Exchange(sent_bytes=torch.tensor([64, 64])),
     )
-    samples = [replace(simulated().measure_exchange(each), versions={"torch": "2.13.0"}) for each in sent]
+    samples = [replace(simulated().measure_exchange(exchange), versions={"torch": "2.13.0"}) for exchange in sent]
     samples[1] = replace(samples[1], host_devices=None)
     for _ in range(2):
         lake.write_exchanges("NVIDIA H200/x", samples)
     versions = {"torch": "2.13.0", "fbgemm": "1"}
-    assert [described(each) for each in lake.read_exchanges("NVIDIA H200/x", versions)] == list(map(described, samples))
+    assert [described(read_exchange) for read_exchange in lake.read_exchanges("NVIDIA H200/x", versions)] == list(
+        map(described, samples)
+    )
     assert lake.read_exchanges("NVIDIA H100", versions) == []
     assert lake.read_exchanges("NVIDIA H200/x", {"torch": "2.14.0"}) == []
     select = "select num_devices, devices_per_host, largest_bytes, links from exchange_samples order by 1 desc"
