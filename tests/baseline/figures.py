@@ -34,13 +34,13 @@ SEEDS = range(6)
 
 def compute(names: str = "") -> dict[str, Any]:
     """All figures; of the tasks with `names` in their names only, without training, if it is given."""
-    found: dict[str, Any] = {"costs": {}}
+    figures: dict[str, Any] = {"costs": {}}
     for case in cases():
         if names in case.task.name:
-            found["costs"] |= {f"{case.task.name} {name}": round(cost, 6) for name, cost in _costs(case)}
+            figures["costs"] |= {f"{case.task.name} {name}": round(cost, 6) for name, cost in _costs(case)}
     if not names:
-        found |= {"training": training()}
-    return found
+        figures |= {"training": training()}
+    return figures
 
 
 def _costs(case: Case) -> Iterator[tuple[str, float]]:
@@ -57,14 +57,14 @@ def _costs(case: Case) -> Iterator[tuple[str, float]]:
 
 def training() -> dict[str, float]:
     """Held-out error, and true cost of plans on unseen tasks, of placers trained now: means over the seeds."""
-    found = {}
+    figures = {}
     for dims in DIMS:
         unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
         placers = [trained(pool(f"{dims}-train"), training_tasks(dims), seed) for seed in SEEDS]
-        found[f"{dims} error"] = round(float(np.mean([heldout_error(placer, unseen) for placer in placers])), 5)
+        figures[f"{dims} error"] = round(float(np.mean([heldout_error(placer, unseen) for placer in placers])), 5)
         plans = [true_ms(task, placer.place(task)) for placer in placers for task in unseen]
-        found[f"{dims} cost"] = round(float(np.mean(plans)), 5)
-    return found
+        figures[f"{dims} cost"] = round(float(np.mean(plans)), 5)
+    return figures
 
 
 def losses(frozen: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -97,13 +97,13 @@ def agreement(name: str, predicted: Sequence[float], measured: Sequence[float]) 
 
 def kernel_times() -> dict[tuple[str, str], list[tuple[float, float]]]:
     """Predicted and measured microseconds of every time that is modelled, by GPU and kind."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for path in sorted(TIMES.parent.glob("tbe*.csv")):  # and those of `tests.gpu.check`
         for given in csv.DictReader(path.read_text().splitlines()):
             if kind := kind_of(given):
                 predicted_us = 1e6 * predicted_s(given, PRESETS[TAKEN_FOR.get(given["gpu"], given["gpu"])])
-                found.setdefault((given["gpu"], kind), []).append((predicted_us, float(given["time_us"])))
-    return found
+                times.setdefault((given["gpu"], kind), []).append((predicted_us, float(given["time_us"])))
+    return times
 
 
 def trace_rows(path: Path) -> Iterator[Row]:
@@ -217,11 +217,14 @@ def tables_of(given: Mapping[str, str]) -> Tables:
     pooling = [float(bag[1])] * count if bag else pooling
     lookups = [factor * int(given["B"].split(",")[0]) for factor in pooling]
     power = POWER if "avg distinct rows" in notes else 0.0
-    found = np.stack([_expected_rows(int(size), total, power) for size, total in zip(rows_of, lookups, strict=True)])
-    unique = found.sum(axis=1)
+    expected = np.stack([_expected_rows(int(size), total, power) for size, total in zip(rows_of, lookups, strict=True)])
+    unique = expected.sum(axis=1)
     sizes, factors = torch.tensor([rows_of, dims]).long(), torch.tensor(pooling, dtype=torch.float64)
     counts = (values.round().long() for values in (torch.tensor(lookups), torch.from_numpy(unique)))
-    names, bins = tuple(f"table-{index}" for index in range(count)), torch.from_numpy(found / unique[:, None]).float()
+    names, bins = (
+        tuple(f"table-{index}" for index in range(count)),
+        torch.from_numpy(expected / unique[:, None]).float(),
+    )
     return Tables(names, *sizes, factors, bins, *counts)
 
 
@@ -246,5 +249,5 @@ def left_out_errors(sizes: np.ndarray, times_us: np.ndarray) -> Sequence[float]:
     """Relative error of each size, by the curve through the others."""
     keep = [sizes != size for size in sizes]
     curves = [fit_link_curve(np.array([2]), sizes[others], times_us[None, others], 2) for others in keep]
-    found = [float(curve_s(curve, torch.tensor(size).double())) for curve, size in zip(curves, sizes, strict=True)]
-    return np.abs(1e6 * np.array(found) / times_us - 1).tolist()
+    predicted = [float(curve_s(curve, torch.tensor(size).double())) for curve, size in zip(curves, sizes, strict=True)]
+    return np.abs(1e6 * np.array(predicted) / times_us - 1).tolist()

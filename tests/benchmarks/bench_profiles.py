@@ -55,10 +55,10 @@ def rows(quick: bool = False) -> Iterator[Row]:
     folder, seeds = (QUICK, 1) if quick else (DATA, _SEEDS)
     cells = [Cell("neuroshard", prior, seed, quick) for seed in range(seeds) for prior in PRIORS]
     cells += [] if quick else [Cell(law, prior, 0, quick) for law in _LAWS for prior in ("v100", "none")]
-    found = measured(folder / "profiles.csv", ("law", "prior", "seed"), cells, run)
-    for (law, size, prior, profiles), own in found.groupby(["law", "size", "prior", "profiles"], sort=False):
-        ratios, held = own["ratio"].mean(), own["is_held"].mean()
-        text = f"{law} {size}: {profiles} profiles, prior {prior}; {held:.0%} of {len(own)} intervals hold"
+    figures = measured(folder / "profiles.csv", ("law", "prior", "seed"), cells, run)
+    for (law, size, prior, profiles), group in figures.groupby(["law", "size", "prior", "profiles"], sort=False):
+        ratios, held = group["ratio"].mean(), group["is_held"].mean()
+        text = f"{law} {size}: {profiles} profiles, prior {prior}; {held:.0%} of {len(group)} intervals hold"
         yield {"name": text, "value": ratios, "unit": "x annealing" if law == "neuroshard" else "ms"}
 
 

@@ -60,10 +60,10 @@ def rows(quick: bool = False) -> Iterator[Row]:
 def _judged(case: Set) -> Row:
     placers, drawn, law = [make_placer(trained(case.dims, s, law=case.law)) for s in case.seeds], _tasks(case), case.law
     least, (error, ranks) = np.array([annealed_ms(law, task) for task in drawn]), _predictions(case, placers)
-    own = [replace(placer, columns=False) for placer in placers]
-    costs = np.stack([true_ms(law, drawn, placer.place) for placer in own])
-    predicted = [[float(placer.predict(task, placer.place(task)).overall_ms()) for task in drawn] for placer in own]
-    greedy = [true_ms(law, drawn, GreedyCostPlacer(own.cost_network, own.normaliser).place) for own in placers]
+    whole = [replace(placer, columns=False) for placer in placers]
+    costs = np.stack([true_ms(law, drawn, placer.place) for placer in whole])
+    predicted = [[float(placer.predict(task, placer.place(task)).overall_ms()) for task in drawn] for placer in whole]
+    greedy = [true_ms(law, drawn, GreedyCostPlacer(whole.cost_network, whole.normaliser).place) for whole in placers]
     heuristic = min(true_ms(law, drawn, baselines()[name].place).mean() for name in HEURISTICS)
     name = f"{case}; cost_greedy {np.mean(greedy) / least.mean():.3f}, best heuristic {heuristic / least.mean():.3f}; "
     name += f"predicted / true {np.mean(predicted / costs):.3f}; of other placements: error {error:.2%}, "
@@ -77,8 +77,8 @@ def _predictions(case: Set, placers: Sequence[DreamShardPlacer]) -> tuple[float,
     placed = [(task, other.place(task)) for task in _tasks(case) for other in others]
     true, names = np.array([case.law.true_ms(*at) for at in placed]), [task.name for task, _ in placed]
     predicted = [np.array([float(placer.predict(*at).overall_ms()) for at in placed]) for placer in placers]
-    errors = [mean_relative_error(own, true) for own in predicted]
-    return float(np.mean(errors)), float(np.mean([mean_rank_correlation(own, true, names) for own in predicted]))
+    errors = [mean_relative_error(costs, true) for costs in predicted]
+    return float(np.mean(errors)), float(np.mean([mean_rank_correlation(costs, true, names) for costs in predicted]))
 
 
 @cache

@@ -130,10 +130,14 @@ def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
     rows = [row("new", str(i), ms) for i, ms in enumerate(new)] + [row("old", str(i), ms) for i, ms in enumerate(old)]
     ratios = [math.log(b / a) for a, b in zip(new, old, strict=True)]
     interval = stats.ttest_1samp(ratios, 0.0).confidence_interval(0.95)
-    found, reverse = paired_comparison(rows, "new", "old"), paired_comparison(rows, "old", "new")
-    assert [found.low, found.high] == pytest.approx([1 - math.exp(-interval.low), 1 - math.exp(-interval.high)])
-    assert (1 - found.mean_gain) * (1 - reverse.mean_gain) == pytest.approx(1), "the same however the two are named"
-    assert paired_comparison([*rows, row("new", "alone", 1.0)], "new", "old") == found, "tasks that both have"
+    comparison, reverse = paired_comparison(rows, "new", "old"), paired_comparison(rows, "old", "new")
+    assert [comparison.low, comparison.high] == pytest.approx(
+        [1 - math.exp(-interval.low), 1 - math.exp(-interval.high)]
+    )
+    assert (1 - comparison.mean_gain) * (1 - reverse.mean_gain) == pytest.approx(1), (
+        "the same however the two are named"
+    )
+    assert paired_comparison([*rows, row("new", "alone", 1.0)], "new", "old") == comparison, "tasks that both have"
     with pytest.raises(ValueError):
         paired_comparison(rows, "new", "other")
 
@@ -159,8 +163,8 @@ def test_tasks_that_share_tables_have_a_larger_error():
 def test_more_tasks_show_a_gain_with_a_power_of_80_percent():
     def shown(count, mean, error=0.03):  # of independent tasks with this error of ten
         drawn = mean + error * (10 / count) ** 0.5 * np.random.default_rng(0).standard_normal(4000)
-        found = [PairedComparison.of(gains, error * (10 / count) ** 0.5, num_tasks=count) for gains in drawn]
-        return np.mean([comparison.is_significant() for comparison in found])
+        comparisons = [PairedComparison.of(gains, error * (10 / count) ** 0.5, num_tasks=count) for gains in drawn]
+        return np.mean([comparison.is_significant() for comparison in comparisons])
 
     gain = PairedComparison.of(0.04, 0.03, num_tasks=10)
     assert shown(10 + gain.more_tasks, 0.04) == pytest.approx(0.8, abs=0.03)
@@ -171,9 +175,9 @@ def test_more_tasks_show_a_gain_with_a_power_of_80_percent():
 
 def test_tasks_of_the_same_tables_count_as_one():
     same = [row(placer, task, ms, tables=("t", "u")) for placer, ms in (("new", 9.0), ("old", 10.0)) for task in "abc"]
-    found = paired_comparison(same, "new", "old")
-    assert (found.num_tasks, found.mean_gain, found.low, found.high) == (1, pytest.approx(0.1), None, None)
-    assert not found.is_significant()
+    gain = paired_comparison(same, "new", "old")
+    assert (gain.num_tasks, gain.mean_gain, gain.low, gain.high) == (1, pytest.approx(0.1), None, None)
+    assert not gain.is_significant()
     other = paired_comparison([*same, row("new", "d", 8.0), row("old", "d", 10.0)], "new", "old")
     assert (other.num_tasks, other.mean_gain) == (2, pytest.approx(1 - 0.72**0.5)), "three equal tasks weigh as one"
     assert other.low is not None
@@ -181,7 +185,7 @@ def test_tasks_of_the_same_tables_count_as_one():
 
 def test_the_best_baseline_is_the_cheapest_rule_of_thumb():
     costs = {"random": (20.0, 30.0, 0.1), "dim_greedy": (10.0, 20.0), "size_greedy": (12.0, 21.0), "dreamshard": (9.0,)}
-    rows = [row(placer, task, ms) for placer, own in costs.items() for task, ms in zip("abc", own, strict=False)]
+    rows = [row(placer, task, ms) for placer, all_ms in costs.items() for task, ms in zip("abc", all_ms, strict=False)]
     assert best_baseline(rows) == "dim_greedy"
     assert mean_overall_ms(rows, "dim_greedy") == 15.0
 

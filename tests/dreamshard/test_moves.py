@@ -24,8 +24,8 @@ def placed(task, devices, per_host=None):
 
 
 def between(task, before, after):
-    found = steps(task, Shards.of(task, before), after)
-    return [step for step in found if step.source is not None]
+    moves = steps(task, Shards.of(task, before), after)
+    return [step for step in moves if step.source is not None]
 
 
 def test_moves_name_what_changed_largest_first():

@@ -52,9 +52,9 @@ BY_COLUMNS = {"sharding_type": "column_wise", "columns": [[0, 8]]}
 def test_a_missing_or_contradictory_plan_is_refused(table, tmp_path):
     with pytest.raises(ValueError):
         read_plan(tmp_path / "none.json")
-    own = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0], **table}
+    entry = {"rows": 5, "dim": 4, "sharding_type": "table_wise", "where": [0], **table}
     with pytest.raises(ValueError):
-        parse_plan(json.dumps({"num_devices": 2, "tables": {"a": own}})).placement(tables_of([5], 4, names=("a",)))
+        parse_plan(json.dumps({"num_devices": 2, "tables": {"a": entry}})).placement(tables_of([5], 4, names=("a",)))
 
 
 def in_use(task: PlacementTask, *shardings: TableSharding) -> CurrentPlan:

@@ -148,8 +148,8 @@ def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromi
 
 
 def test_a_run_from_the_form_completes_and_shows_its_report(servers, chromium, first_run, tmp_path):
-    found = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
-    asked = found["parameters"]
+    flow_run = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
+    asked = flow_run["parameters"]
     assert (asked["recipe"], asked["tables_per_task"]) == (RECIPE, int(FIELDS["tables_per_task"]))
     assert asked.get("memory_gb") is None, "it was left empty"
     report = next(

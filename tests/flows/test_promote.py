@@ -77,8 +77,8 @@ class Team:
 
     @property
     def champion(self) -> str | None:
-        found = registry.champion(self.store)
-        return found and found.uri
+        version = registry.champion(self.store)
+        return version and version.uri
 
 
 def with_source(made_of: Training, source: str) -> Training:

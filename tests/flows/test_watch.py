@@ -109,7 +109,12 @@ def test_watch_looks_once_and_starts_nothing(dreamshard: Dreamshard, tmp_path: P
     options = ("--recipe", "smoke", "--testbed", "simulated", "--source", str(tables), "--json")
     done = dreamshard("watch", *options, home=tmp_path / "home")
     assert done.returncode == 0, done.sentence
-    found = json.loads(done.stdout)
-    assert (found["matters"], found["started"], found["trained"], found["tables_after"]) == (True, None, None, 20)
-    assert found["sentence"] == "20 tables, on which no training with these options has ended yet"
-    assert found["retraining"] == f"Retraining is due: source {tables}, recipe smoke, testbed simulated."
+    outcome = json.loads(done.stdout)
+    assert (outcome["matters"], outcome["started"], outcome["trained"], outcome["tables_after"]) == (
+        True,
+        None,
+        None,
+        20,
+    )
+    assert outcome["sentence"] == "20 tables, on which no training with these options has ended yet"
+    assert outcome["retraining"] == f"Retraining is due: source {tables}, recipe smoke, testbed simulated."

@@ -110,10 +110,10 @@ def neuroshard_law(folder: Path, *, wider: bool = False) -> NeuroShardLaw:
         return FORWARD_SHARE * total, (1 - FORWARD_SHARE) * total
 
     @numba.njit
-    def comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
-        found[:, 1] = np.maximum(backward_ms(dims), 0.0)
-        start = own_ms + found[:, 1] if own_ms.any() else own_ms
-        found[:, 0] = np.maximum(forward_ms(np.concatenate((dims, start - start.min()))), 0.0)
+    def comm_ms(curves: Floats, dims: Floats, own_ms: Floats, out: Floats) -> None:
+        out[:, 1] = np.maximum(backward_ms(dims), 0.0)
+        start = own_ms + out[:, 1] if own_ms.any() else own_ms
+        out[:, 0] = np.maximum(forward_ms(np.concatenate((dims, start - start.min()))), 0.0)
 
     return NeuroShardLaw(name="neuroshard", loads=loads, compute_ms=compute_ms, comm_ms=comm_ms, head=head)
 

@@ -78,8 +78,8 @@ class Model(torch.nn.Module):
         """The vectors of each feature."""
         plain = KeyedJaggedTensor(batch.keys(), batch.values(), lengths=batch.lengths())
         pooled, weighted, sequences = self.bags(plain), self.inner["weighted"](batch), self.sequences(plain)
-        found = {key: vectors for outputs in (pooled, weighted) for key, vectors in outputs.to_dict().items()}
-        return found | {key: sequence.values() for key, sequence in sequences.items()}
+        vectors_of = {key: vectors for outputs in (pooled, weighted) for key, vectors in outputs.to_dict().items()}
+        return vectors_of | {key: sequence.values() for key, sequence in sequences.items()}
 
 
 def features() -> list[str]:

@@ -88,9 +88,9 @@ def test_bursts_in_an_eighth_of_the_measurements_hardly_move_the_predictions(net
 
 
 def test_the_spread_is_what_devices_do_not_share_on_placements_that_were_not_fitted_to(network, unseen):
-    own, network = network.spread_of(unseen), deepcopy(network)
+    unseen_spread, network = network.spread_of(unseen), deepcopy(network)
     slower = replace(unseen, phases_ms=unseen.phases_ms * 1.2)  # all devices alike
-    assert network.spread_of(slower) == pytest.approx(float(own), rel=0.25)
+    assert network.spread_of(slower) == pytest.approx(float(unseen_spread), rel=0.25)
     noisy = replace(unseen, phases_ms=unseen.phases_ms * (1 + 0.2 * torch.randn(len(unseen.phases_ms), 4, 1)))
     assert 0.1 < network.spread_of(noisy) < 0.3
     before = network.spread.clone()

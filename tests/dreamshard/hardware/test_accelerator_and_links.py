@@ -123,9 +123,9 @@ def test_measured_links_take_what_was_measured_at_most_bytes():
 @pytest.mark.parametrize("num_devices", [2, 3, 8, 12, 72, 1024])
 def test_more_bytes_of_the_largest_sender_never_take_less(spec, num_devices):
     sizes = torch.logspace(0, 10, 200, dtype=torch.float64)  # [B]
-    found = collective_s(sizes, num_devices, spec, spec.devices_per_node)
-    assert (found.diff() >= 0).all()
-    assert found[-1] > 10 * found[0]
+    seconds_taken = collective_s(sizes, num_devices, spec, spec.devices_per_node)
+    assert (seconds_taken.diff() >= 0).all()
+    assert seconds_taken[-1] > 10 * seconds_taken[0]
 
 
 def test_a_link_by_its_bandwidth_and_one_twice_as_fast():
@@ -144,8 +144,8 @@ def test_a_link_without_measurements_never_reaches_its_datasheet(spec, measured)
 def test_bytes_through_host_memory_wait_for_those_of_all_devices():
     spec = replace(PLAIN, shared_bytes_per_s=1e9)
     most, mean = (torch.tensor(size, dtype=torch.float64) for size in (1e9, 4e8))
-    found = float(collective_s(most, 4, spec, 8, mean_bytes=mean))
-    assert found == pytest.approx(seconds(1e9, 4, PLAIN) + 4 * 4e8 * 3 / 4 / 1e9)
+    seconds_taken = float(collective_s(most, 4, spec, 8, mean_bytes=mean))
+    assert seconds_taken == pytest.approx(seconds(1e9, 4, PLAIN) + 4 * 4e8 * 3 / 4 / 1e9)
 
 
 def test_devices_of_two_nodes_exchange_over_the_slower_network():

@@ -144,19 +144,19 @@ def test_fusing_two_tables_costs_less_than_both_alone():
 
 
 def test_a_shard_with_hardly_any_work_costs_its_launches():
-    found = costs(of_dims([4], pooling=0.0, rows=2))
+    cost = costs(of_dims([4], pooling=0.0, rows=2))
     host_ms = (roofline.HOST_FORWARD_LAUNCHES + roofline.HOST_BACKWARD_LAUNCHES) * A100.launch_s * 1e3
     kernels_ms = (roofline.FORWARD_KERNELS + roofline.BACKWARD_KERNELS + 1) * A100.launch_s * 1e3
-    assert host_ms < float(found.overall_ms()) < host_ms + 0.1 * kernels_ms
+    assert host_ms < float(cost.overall_ms()) < host_ms + 0.1 * kernels_ms
 
 
 def test_a_huge_table_without_reuse_is_read_at_memory_bandwidth():
     count = SMALL * SMALL
     tables = of_dims([128], rows=2**40, pooling=float(SMALL))
     tables = replace(tables, unique_rows=torch.tensor([count]), bins=torch.eye(17)[:1])
-    found = costs(tables, spec=replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
+    cost = costs(tables, spec=replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
     expected_ms = count * 128 * 4 / (roofline.BANDWIDTH_SHARE * A100.memory_bytes_per_s) * 1e3
-    assert float(found.phases_ms[..., 0]) == pytest.approx(expected_ms, rel=0.02)
+    assert float(cost.phases_ms[..., 0]) == pytest.approx(expected_ms, rel=0.02)
 
 
 def test_a_wide_table_idles_lanes_of_the_narrow_ones_beside_it():

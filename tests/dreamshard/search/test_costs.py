@@ -47,21 +47,23 @@ def close(expected):
 
 def test_a_table_sharded_otherwise_costs_its_whole_placement(case):
     placer, task, placement, model = case
-    changes = [(t, way) for t in range(len(placement.tables)) for way in placement.tables]
+    changes = [(t, sharding) for t in range(len(placement.tables)) for sharding in placement.tables]
     device_ms, fits = changed_ms(model, placement, changes)
-    for found, (t, way) in zip(device_ms.tolist(), changes, strict=True):
-        assert found == close(placer.predict(task, with_table(placement, t, way)).device_ms().tolist())
+    for changed, (t, sharding) in zip(device_ms.tolist(), changes, strict=True):
+        assert changed == close(placer.predict(task, with_table(placement, t, sharding)).device_ms().tolist())
     assert fits.all()
 
 
 def test_without_a_table_costs_are_those_of_the_other_tables(case):
     placer, task, placement, model = case
     device_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(placement.tables))])
-    for t, found in enumerate(device_ms.tolist()) if placer.name != "paper" else ():  # whose features go by the task
+    for t, without_it in (
+        enumerate(device_ms.tolist()) if placer.name != "paper" else ()
+    ):  # whose features go by the task
         rest = [other for other in range(len(placement.tables)) if other != t]
         others = replace(task, tables=task.tables.select(rest))
         without = Placement(tuple(placement.tables[other] for other in rest), 4, 2)
-        assert found == close(placer.predict(others, without).device_ms().tolist())
+        assert without_it == close(placer.predict(others, without).device_ms().tolist())
 
 
 def test_a_change_that_has_no_room_does_not_fit():

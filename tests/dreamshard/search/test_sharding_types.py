@@ -115,9 +115,9 @@ def test_a_hot_table_is_spread_with_copies_of_small_ones():
     pool, prior = bundled("nvidia-synthetic-small"), RooflinePlacer(PRESETS["h200"])
     drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
     task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
-    found, plain = prior.place(task), prior.place(replace(task, constraints=UNCONSTRAINED))
-    assert {"row_wise", "data_parallel"} <= found.sharding_types
-    assert cost_ms(task, found, prior) < 0.9 * cost_ms(task, plain, prior)
+    placement, plain = prior.place(task), prior.place(replace(task, constraints=UNCONSTRAINED))
+    assert {"row_wise", "data_parallel"} <= placement.sharding_types
+    assert cost_ms(task, placement, prior) < 0.9 * cost_ms(task, plain, prior)
 
 
 @pytest.mark.parametrize(("tables", "devices"), [(26, 8), (50, 16)])
@@ -224,8 +224,8 @@ def drawn_task(rng):
     given = {name: value for name, value in constraints.items() if value is not None}
     if excluded := given.pop("excluded", None):
         name, device = excluded
-        own = given.setdefault("pinned", {}).get(name, range(num_devices))
-        given["pinned"][name] = tuple(d for d in own if d != device)
+        allowed = given.setdefault("pinned", {}).get(name, range(num_devices))
+        given["pinned"][name] = tuple(d for d in allowed if d != device)
     return task_of(Constraints(**given), num_devices, per_host, rows, dims)
 
 
@@ -254,6 +254,6 @@ def test_what_random_placements_can_meet_the_search_meets_too(seed):
             assert violation(task, PRIOR.place(task, BUDGET_MS)) == "", task.constraints
             placed += 1
         except NoPlacementError:
-            found = (placement for placement in (drawn_placement(rng, task) for _ in range(400)))
-            assert all(violation(task, placement) for placement in found), task.constraints
+            candidates = (placement for placement in (drawn_placement(rng, task) for _ in range(400)))
+            assert all(violation(task, placement) for placement in candidates), task.constraints
     assert placed > 5

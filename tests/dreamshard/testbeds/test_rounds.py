@@ -61,11 +61,11 @@ def test_rounds_end_when_the_two_lowest_of_all_that_are_compared_agree(series, a
     def cost(ms):
         return sample(ms) if np.isfinite(ms) else sample(1.0, infeasible=MISFIT)
 
-    measures = [lambda number, own=own: cost(own[number]) for own in series]
+    measures = [lambda number, costs=costs: cost(costs[number]) for costs in series]
     nothing = [[] for _ in series]
     rounds = measure_in_rounds(measures, nothing, LIMITS, torch.Generator(), are_compared=are_compared)
     assert [len(one_round) for one_round in rounds] == counts
-    least_ms = [min(own[:count]) for own, count in zip(series, counts, strict=True)]
+    least_ms = [min(costs[:count]) for costs, count in zip(series, counts, strict=True)]
     assert [least(one_round).overall_ms for one_round in rounds] == least_ms
 
 
@@ -95,8 +95,8 @@ def test_recorded_bursts_hardly_move_the_cost_that_counts():
 def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_was():
     reference = [RoundCost(repeat, True, ms) for repeat, ms in enumerate([10.0, 11.0, 12.0])]
     rounds = [*reference, *(RoundCost("one", False, ms) for ms in (20.0, 30.0, 21.0)), RoundCost("two", False, np.inf)]
-    found = Steadiness.of(rounds)
-    assert (found.rounds, found.disturbed, found.level_ms) == (6, pytest.approx(1 / 6), 11.0)
-    assert found.spread == pytest.approx(np.std([10, 11, 12]) / 11)
-    assert not found.is_steady
+    steadiness = Steadiness.of(rounds)
+    assert (steadiness.rounds, steadiness.disturbed, steadiness.level_ms) == (6, pytest.approx(1 / 6), 11.0)
+    assert steadiness.spread == pytest.approx(np.std([10, 11, 12]) / 11)
+    assert not steadiness.is_steady
     assert Steadiness.of(rounds[3:]).is_steady

@@ -87,18 +87,21 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, optio
     device = device_of(kind)
     denses = []
     for d in range(RANKS):
-        operators, own = RankOperators(shards, device, d), shards.on(d)
+        operators, on_device = RankOperators(shards, device, d), shards.on(d)
         if operators.dense is not None:
             operators.dense.weights.grad = None
         for operator in operators.operators:
-            is_copy = bool(own.is_any("data_parallel")[operator.shards[0]])
+            is_copy = bool(on_device.is_any("data_parallel")[operator.shards[0]])
             samples = slice([0, 3, 5, 7][d], [3, 5, 7, 9][d]) if is_copy else slice(None)
-            places = [(int(own.table[s]), slice(*own.rows[s]), slice(*own.columns[s])) for s in operator.shards]
-            weights = weights_of(operator, own)
+            places = [
+                (int(on_device.table[s]), slice(*on_device.rows[s]), slice(*on_device.columns[s]))
+                for s in operator.shards
+            ]
+            weights = weights_of(operator, on_device)
             for (table, rows, columns), weight in zip(places, weights, strict=True):
                 weight.copy_(values(ROWS, DIMS[table], seed=table)[rows, columns])
             pooled, given = operator.run(), []
-            sent = own.tables.sent_dim[operator.shards].tolist()
+            sent = on_device.tables.sent_dim[operator.shards].tolist()
             for (table, _, columns), part in zip(places, pooled.detach().cpu().split(sent, dim=1), strict=True):
                 vectors = part.unflatten(1, (options.get("poolings", 1), -1))  # all of one table get the same gradient
                 found[table][samples, columns] += vectors.sum(dim=1)
@@ -122,16 +125,16 @@ def test_a_sequence_has_a_vector_of_every_lookup():
     _, shards = placed(("table_wise", "table_wise", "column_wise"), poolings=0)
     for d in range(RANKS):
         for operator in RankOperators(shards, device_of(), d).operators:
-            own = shards.on(d).tables
-            lookups = sum(len(lookups_of(own.names[s].partition("[")[0]).indices) for s in operator.shards)
-            assert {(lookups, int(dim)) for dim in own.dim[operator.shards]} == {tuple(operator.run().shape)}
+            on_device = shards.on(d).tables
+            lookups = sum(len(lookups_of(on_device.names[s].partition("[")[0]).indices) for s in operator.shards)
+            assert {(lookups, int(dim)) for dim in on_device.dim[operator.shards]} == {tuple(operator.run().shape)}
 
 
-def weights_of(operator: RankOperator, own: Shards) -> list[torch.Tensor]:
+def weights_of(operator: RankOperator, on_device: Shards) -> list[torch.Tensor]:
     """`[rows, dim]` of each of its shards."""
-    if not own.is_any("data_parallel")[operator.shards[0]]:
+    if not on_device.is_any("data_parallel")[operator.shards[0]]:
         return operator.module.split_embedding_weights()
-    rows, dim = own.tables.rows[operator.shards], own.tables.dim[operator.shards]
+    rows, dim = on_device.tables.rows[operator.shards], on_device.tables.dim[operator.shards]
     parts = operator.module.weights.detach().split((rows * dim).tolist())
     return [part.reshape(-1, int(width)) for part, width in zip(parts, dim, strict=True)]
 
@@ -145,8 +148,8 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
     (_, once), (_, shards) = placed(SHARDING_TYPES), placed(SHARDING_TYPES, poolings=4)
     sizes: list = []
 
-    def exchange(others, own, received, sent, group):
-        sizes.append((sent, received, len(own), len(others)))
+    def exchange(others, sent_by_us, received, sent, group):
+        sizes.append((sent, received, len(sent_by_us), len(others)))
 
     monkeypatch.setattr(step.dist, "all_to_all_single", exchange)
     for name in ("reduce_scatter_single", "all_gather_single"):

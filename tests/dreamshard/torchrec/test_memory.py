@@ -74,10 +74,10 @@ def counted(plan, rows=2_000_000, lookups=1.0, ranks=16, optimizer=None, pipelin
     planner = DreamShardPlanner(
         topology, 4096, costs="a100", storage_reservation=nothing, constraints=constraints, pipeline=pipeline
     )
-    found = planner.model(model, sharders)
-    task = planner.task(found, model, sharders)
+    model_read = planner.model(model, sharders)
+    task = planner.task(model_read, model, sharders)
     placement = Placement(tuple(plan), ranks, topology.intra_group_size)
-    options = sharding_options(placement, found.details, model, constraints, 4096)
+    options = sharding_options(placement, model_read.details, model, constraints, 4096)
     estimator = EmbeddingStorageEstimator(topology, constraints, PIPELINES[pipeline], run_embedding_at_peak_memory=True)
     estimator.estimate(
         options,
@@ -140,7 +140,7 @@ def test_a_plan_that_only_fits_without_its_vectors_is_not_made():
     assert violation(replace(exact, memory_bytes=exact.memory_bytes - 1), placement) != ""
     whole = replace(exact, constraints=Constraints(sharding_types=("table_wise",)))
     least = 2 * int(task.table_bytes[0]) + task.received_bytes
-    found = RooflinePlacer(hardware("a100")).place(replace(whole, memory_bytes=least))
-    assert int(found.device.bincount().max()) == 2
+    placed = RooflinePlacer(hardware("a100")).place(replace(whole, memory_bytes=least))
+    assert int(placed.device.bincount().max()) == 2
     with pytest.raises(NoPlacementError):
         RooflinePlacer(hardware("a100")).place(replace(whole, memory_bytes=least - 1))

@@ -36,7 +36,7 @@ def model(**options) -> torch.nn.Module:
 
 def plan_of(topology: Topology, module: torch.nn.Module, sharder, **tables) -> ShardingPlan:
     """TorchRec's own plan; `tables` are fields of their constraints."""
-    constraints = {name: ParameterConstraints(**own) for name, own in tables.items()}
+    constraints = {name: ParameterConstraints(**options) for name, options in tables.items()}
     planner = EmbeddingShardingPlanner(topology=topology, constraints=constraints, stats=[], debug=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -46,8 +46,8 @@ def plan_of(topology: Topology, module: torch.nn.Module, sharder, **tables) -> S
 def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options) -> ShardingPlan:
     """TorchRec's own plan of one table that may only be sharded in one way, on two hosts of two ranks."""
     topology = Topology(world_size=4, local_world_size=2, compute_device=device_type)
-    own = {"sharding_types": [sharding_type], "compute_kernels": [kernel], **options}
-    return plan_of(topology, user(), EmbeddingBagCollectionSharder(), user=own)
+    constraint = {"sharding_types": [sharding_type], "compute_kernels": [kernel], **options}
+    return plan_of(topology, user(), EmbeddingBagCollectionSharder(), user=constraint)
 
 
 def made_of(placement: Placement, module: torch.nn.Module, device_type: str = "cpu", constraints=None) -> ShardingPlan:
@@ -140,13 +140,13 @@ def test_a_plan_has_real_columns_where_fbgemm_rounds_them_up():
 
 
 def test_a_bare_torchrec_plan_is_read_with_the_models_tables():
-    own = {
+    bare = {
         "user": {"sharding_type": "column_wise", "compute_kernel": "fused", "ranks": [3, 1]},
         "clicks": {"sharding_type": "row_wise", "compute_kernel": "fused", "ranks": [0, 1, 2, 3]},
     }
-    text = json.dumps({"ebc": own})
-    found = current_plan(text, model_tables()).placement(model_tables())
-    assert found.tables == (TableSharding("column_wise", HALVES, (3, 1)), TableSharding("row_wise"))
+    text = json.dumps({"ebc": bare})
+    read = current_plan(text, model_tables()).placement(model_tables())
+    assert read.tables == (TableSharding("column_wise", HALVES, (3, 1)), TableSharding("row_wise"))
     with pytest.raises(ValueError):
         current_plan(text)
 
@@ -225,8 +225,8 @@ def test_only_what_torchrec_reshards_is_in_a_delta():
 
 def test_sequence_tables_have_the_same_shards():
     topology = Topology(world_size=2, compute_device="cpu")
-    own = {"sharding_types": ["row_wise"]}
-    expected = plan_of(topology, model()["sequence"], EmbeddingCollectionSharder(), clicks=own)
+    constraint = {"sharding_types": ["row_wise"]}
+    expected = plan_of(topology, model()["sequence"], EmbeddingCollectionSharder(), clicks=constraint)
     assert_same(made_of(Placement((TableSharding("row_wise"),), 2, 2), model()["sequence"]), expected)
     uneven = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
     with pytest.raises(ValueError):

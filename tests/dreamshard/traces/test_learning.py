@@ -52,12 +52,12 @@ def test_with_very_many_samples_the_prior_does_not_matter():
     samples = [profile(RandomPlacer(seed).place(TASK)) for seed in range(60)]
     unseen = [RandomPlacer(seed).place(TASK) for seed in range(100, 110)]
     networks = [learn(samples, PRESETS[name], refits=0).placer for name in ("v100", "h100")]
-    own, other = (
+    one, other = (
         torch.cat([network.predict(TASK, placement).device_ms() for placement in unseen]).tolist()
         for network in networks
     )
-    assert own == pytest.approx(other, rel=0.02)
-    assert max(own) > 1.01 * min(own)
+    assert one == pytest.approx(other, rel=0.02)
+    assert max(one) > 1.01 * min(one)
 
 
 def test_a_plan_is_as_good_as_that_of_the_hardware_itself_after_two_profiles():

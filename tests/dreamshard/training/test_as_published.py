@@ -117,11 +117,11 @@ def test_probabilities_are_as_published(seed):
     episode = Episode.of(TIGHT, published.network, Normaliser.per_task())
     taken = rollout(published.policy, episode, 1, torch.Generator().manual_seed(seed))
     assert not taken.legal.all()
-    found, _ = log_probs(published.policy, episode, taken, masks=False)  # [1, T]
+    ours, _ = log_probs(published.policy, episode, taken, masks=False)  # [1, T]
     on: list[list[int]] = [[] for _ in range(DEVICES)]
     for step, (table, device) in enumerate(zip(episode.order.tolist(), taken.actions[0].tolist(), strict=True)):
         logits = torch.tensor([published.logit(features[tables]) for tables in on])
-        assert float(found[0, step]) == pytest.approx(float(logits.log_softmax(0)[device]), rel=1e-3, abs=1e-3)
+        assert float(ours[0, step]) == pytest.approx(float(logits.log_softmax(0)[device]), rel=1e-3, abs=1e-3)
         on[device].append(table)
 
 

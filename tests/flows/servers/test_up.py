@@ -36,17 +36,17 @@ def servers(tmp_path_factory):
 
 
 def test_everything_is_deployed_with_the_fields_of_its_form(servers):
-    found = {flow: deployment(servers, flow) for flow in (*FLOWS, "compare", "prune")}
-    assert {found[flow]["name"] for flow in FLOWS} == {"meta-dlrm-2021"}
-    assert all(not deployed["pull_steps"] for deployed in found.values()), (
+    deployments = {flow: deployment(servers, flow) for flow in (*FLOWS, "compare", "prune")}
+    assert {deployments[flow]["name"] for flow in FLOWS} == {"meta-dlrm-2021"}
+    assert all(not deployed["pull_steps"] for deployed in deployments.values()), (
         "the folder of whoever deploys is none of a worker's"
     )
-    fields = found["retrain"]["parameter_openapi_schema"]["properties"]
+    fields = deployments["retrain"]["parameter_openapi_schema"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0
     assert "default" not in fields["iterations"], "the page would fill it in, and the server refuse null"
-    assert found["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
-    assert found["profile"]["global_concurrency_limit"]["limit"] == 1
+    assert deployments["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
+    assert deployments["profile"]["global_concurrency_limit"]["limit"] == 1
     assert [automation["name"] for automation in api(servers, "automations/filter")] == [
         "dreamshard: a run's process is gone"
     ]
@@ -157,8 +157,8 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     source = list_of_tables(servers, "ads", rows=2000)
     with pytest.raises(ValueError, match="t0"):
         load_plan(str(servers.home / "plans" / "ads" / "current.json"), model_of(source))
-    found = completed(servers, "watch/ads", devices=4)
-    assert (found["resized"], found["started"]) == (1, "ads ~1"), found
+    watched = completed(servers, "watch/ads", devices=4)
+    assert (watched["resized"], watched["started"]) == (1, "ads ~1"), watched
     (run,) = runs_called(servers, "ads ~1")
     assert run["parent_task_run_id"], "its page and the watch's name each other"
     plan = ended(servers, run["id"])["plan"]
@@ -185,14 +185,14 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
 
 def test_a_cancelled_retraining_is_not_started_again(servers):
     list_of_tables(servers, "feed", rows=2000)
-    found = completed(servers, "watch/feed")
-    (run,) = runs_called(servers, found["started"])
+    watched = completed(servers, "watch/feed")
+    (run,) = runs_called(servers, watched["started"])
     until(lambda: state_of(servers, run["id"])["type"] == "RUNNING", 300)
     api(servers, f"flow_runs/{run['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
     until(lambda: state_of(servers, run["id"])["type"] == "CANCELLED", 180)
     assert {recorded.info.status for recorded in mlflow_runs(servers, run["id"])} <= {"KILLED"}
-    assert completed(servers, "watch/feed")["retraining"] == f"Retraining {found['started']} is cancelled."
-    assert len(runs_called(servers, found["started"])) == 1, "it would fail every quarter of an hour"
+    assert completed(servers, "watch/feed")["retraining"] == f"Retraining {watched['started']} is cancelled."
+    assert len(runs_called(servers, watched["started"])) == 1, "it would fail every quarter of an hour"
 
 
 def deployed(servers, home: Path, *options: str) -> None:
@@ -222,11 +222,11 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
         hook = f"http://127.0.0.1:{port}/hook"
         subprocess.run([sys.executable, "-c", code, hook], env=environment_of(servers), check=True)
         deployed(servers, tmp_path, "--model", "ads", "--memory-gb", "2", "--notify", "custom-webhook/team")
-        found = deployment(servers, "retrain/ads")
-        assert [(schedule["active"], schedule["parameters"]) for schedule in found["schedules"]] == [
+        paused = deployment(servers, "retrain/ads")
+        assert [(schedule["active"], schedule["parameters"]) for schedule in paused["schedules"]] == [
             (False, {"full": True})
         ]
-        setting = found["parameters"]
+        setting = paused["parameters"]
         assert (setting["recipe"], setting["memory_gb"]) == ("smoke", 2.0), "fields that are not given stay"
         run = started(servers, "retrain/ads", source="/absent/tables.csv")
         until(lambda: messages, 300)

@@ -83,15 +83,15 @@ def test_samples_come_back_bit_for_bit_in_order(lake, sample, version):
     later = make_sample(replace(sample.task, devices_per_host=1), [0, 0, 1], testbed="cluster", ms=0.7)
     append_samples(lake, [later], "run", 2, version)
     append_samples(lake, [sample], "run", 1, version)
-    for back, own in zip(lake.read_cost_samples("run"), (sample, later), strict=True):
-        assert back.placement.device.tolist() == own.placement.device.tolist()
-        assert torch.equal(back.costs.phases_ms, own.costs.phases_ms)
+    for back, written in zip(lake.read_cost_samples("run"), (sample, later), strict=True):
+        assert back.placement.device.tolist() == written.placement.device.tolist()
+        assert torch.equal(back.costs.phases_ms, written.costs.phases_ms)
         assert back.task.tables.names == ("d", "a", "e")
-        assert back.task.tables.pooling_factor.tolist() == own.task.tables.pooling_factor.tolist()
+        assert back.task.tables.pooling_factor.tolist() == written.task.tables.pooling_factor.tolist()
         for name in ("overall_ms", "repeats", "clock", "testbed", "hardware", "batch_size", "versions"):
-            assert getattr(back, name) == getattr(own, name), name
+            assert getattr(back, name) == getattr(written, name), name
         for name in ("name", "num_devices", "devices_per_host", "memory_bytes", "precision", "optimizer"):
-            assert getattr(back.task, name) == getattr(own.task, name), name
+            assert getattr(back.task, name) == getattr(written.task, name), name
 
 
 def test_every_round_is_kept_and_the_least_disturbed_counts(lake, settings, sample, version):
@@ -147,10 +147,10 @@ def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(lake, settings, 
     nothing, why = DeviceCosts(torch.zeros(2, 4)), Infeasible(device=1, asked_bytes=3000, free_bytes=2000)
     misfit = replace(sample, costs=nothing, repeats=0, infeasible=why)
     append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
-    found = lake.read_cost_samples("run")
-    assert [sample.infeasible for sample in found] == [misfit.infeasible, None]
-    assert found[0].overall_ms == math.inf
-    assert found[0].costs.phases_ms.abs().sum() == 0
+    stored = lake.read_cost_samples("run")
+    assert [sample.infeasible for sample in stored] == [misfit.infeasible, None]
+    assert stored[0].overall_ms == math.inf
+    assert stored[0].costs.phases_ms.abs().sum() == 0
     append_samples(lake, [misfit], "run", 1, version)
     rows = query(settings, "select avg(overall_ms) as mean, sum(asked_bytes) as asked from cost_samples")
     assert rows == [{"mean": 2.0, "asked": 3000}]

@@ -95,8 +95,8 @@ def test_measured_costs_take_champion_over_from_modelled_ones(registered: Settin
     set_alias(registered, FIRST, "champion", "the first")
     assert register(MEASURED) == RANKS
     set_alias(registered, RANKS, "champion", "the first of its kind")
-    found = [registry.champion(registered, training.registered_model).uri for training in (MODELLED, MEASURED)]
-    assert found == [FIRST, RANKS]
+    champions = [registry.champion(registered, training.registered_model).uri for training in (MODELLED, MEASURED)]
+    assert champions == [FIRST, RANKS]
     assert registry.champion(registered).uri == RANKS
     set_alias(registered, FIRST, "champion", "again")
     assert registry.find(registered, "1").uri == RANKS, "modelled costs do not take over from measured ones"
