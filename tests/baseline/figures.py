@@ -115,7 +115,7 @@ def plan_costs(task: PlacementTask, dims: str) -> dict[str, float]:
 
 
 def preset_cost(task: PlacementTask, hardware: str, *, columns: bool) -> float:
-    """Milliseconds of the plan that the search by a preset finds, by every way to shard that the task allows."""
+    """Milliseconds of the plan that the search by a preset finds, by every sharding type that the task allows."""
     placer = RooflinePlacer(PRESETS[hardware], columns=columns)
     return float(placer.predict(task, placer.place(task)).overall_ms())
 

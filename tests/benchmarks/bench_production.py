@@ -41,7 +41,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     task, meta = meta_plan()
     ours, by_columns = RooflinePlacer(B200), replace(task, constraints=UNCONSTRAINED)
     plans = {"Meta's plan": meta, "dreamshard, whole tables and columns": ours.place(by_columns)}
-    plans |= {"dreamshard, every way": ours.place(task), "HugeCTR's planner": HugeCtrPlanner(B200).place(task)}
+    plans |= {"dreamshard, every type": ours.place(task), "HugeCTR's planner": HugeCtrPlanner(B200).place(task)}
     if not quick:
         plans["TorchRec's planner"] = TorchRecPlanner(B200, timeout_s=200).place(task)
     meta_ms = float(ours.predict(task, meta).overall_ms())

@@ -183,7 +183,7 @@ def test_tasks_of_the_same_tables_count_as_one():
     assert other.low is not None
 
 
-def test_the_best_baseline_is_the_cheapest_rule_of_thumb():
+def test_the_best_baseline_is_the_cheapest_heuristic():
     costs = {"random": (20.0, 30.0, 0.1), "dim_greedy": (10.0, 20.0), "size_greedy": (12.0, 21.0), "dreamshard": (9.0,)}
     rows = [row(placer, task, ms) for placer, all_ms in costs.items() for task, ms in zip("abc", all_ms, strict=False)]
     assert best_baseline(rows) == "dim_greedy"

@@ -27,7 +27,7 @@ def test_a_plan_restores_its_placement_in_any_table_order():
     assert plan.to_csv().splitlines() == [HEADER, *rows]
 
 
-def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
+def test_a_plan_of_every_sharding_type_is_read_as_it_was_written():
     task = sharded_task()
     plan = parse_plan(make_plan(task, FOUR_DEVICES_ON_TWO_HOSTS, "test").to_json())
     assert plan.placement(task.tables) == FOUR_DEVICES_ON_TWO_HOSTS
@@ -39,9 +39,9 @@ def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
 
 
 def test_rows_and_copies_on_many_devices_take_little_of_a_file():
-    ways = (TableSharding("row_wise"), TableSharding("data_parallel"), TableSharding("table_row_wise", where=(3,)))
+    shardings = (TableSharding("row_wise"), TableSharding("data_parallel"), TableSharding("table_row_wise", where=(3,)))
     task = PlacementTask(tables_of([1000] * 1933, 8), 96, 2**40)
-    plan = make_plan(task, Placement(tuple(ways[t % 3] for t in range(1933)), 96, 8), "test")
+    plan = make_plan(task, Placement(tuple(shardings[t % 3] for t in range(1933)), 96, 8), "test")
     assert len(plan.to_json()) < 2**20
 
 
@@ -62,7 +62,7 @@ def in_use(task: PlacementTask, *shardings: TableSharding) -> CurrentPlan:
     return CurrentPlan(make_plan(task, placement, "by hand"))
 
 
-def test_the_plan_in_use_places_a_model_whole_and_split():
+def test_the_current_plan_places_a_model_whole_and_split():
     whole = PlacementTask(tables_of([10, 10], [8, 16], names=("a", "b")), 2, 2**20)
     first = TableSharding("table_wise", where=(0,))
     current = in_use(whole, first, TableSharding("column_wise", ((0, 12), (12, 16)), (0, 1)))
@@ -78,10 +78,10 @@ def test_a_table_larger_than_a_device_may_be_spread_in_a_plan():
     task = PlacementTask(tables_of([4000, 10], 16, names=("big", "b")), 2, 2**17 + 2**16, devices_per_host=2)
     held, grid = TableSharding("table_wise", where=(0,)), TableSharding("grid_shard", ((0, 12), (12, 16)), (0, 0))
     split = split_by_columns(task, torch.tensor([2, 1]))  # big[0:8] and big[8:16], of half its bytes each
-    for way in (TableSharding("row_wise"), TableSharding("table_row_wise", where=(0,)), grid):
+    for sharding in (TableSharding("row_wise"), TableSharding("table_row_wise", where=(0,)), grid):
         spread = replace(split, constraints=Constraints(sharding_types=SHARDING_TYPES))
-        placement = in_use(task, way, held).place(spread)
-        assert {table.sharding_type for table in placement.tables[:2]} == {way.sharding_type}
+        placement = in_use(task, sharding, held).place(spread)
+        assert {table.sharding_type for table in placement.tables[:2]} == {sharding.sharding_type}
         assert not violation(spread, placement)
 
 

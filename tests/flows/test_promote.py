@@ -206,7 +206,7 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
 
 
 @pytest.mark.parametrize(("in_use_ms", "is_cheaper"), [(0.5, True), (3.0, False), (None, False)])
-def test_a_plan_in_use_cheaper_than_the_new_one_is_reported(team: Team, in_use_ms, is_cheaper):
+def test_a_current_plan_cheaper_than_the_new_one_is_reported(team: Team, in_use_ms, is_cheaper):
     note = team.promote(team.version(), in_use_ms=in_use_ms)["note"]
     assert ("the current plan is cheaper than its placement (-100.0 %" in note) == is_cheaper
 

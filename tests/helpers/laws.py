@@ -100,9 +100,9 @@ class LawTestbed(Testbed):
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         dims = exchange.sent_bytes.double().numpy() / (4 * BATCH)
-        ways = self._noisy(torch.from_numpy(self.law.exchange_ms(dims)), int(dims.sum()))
+        both_ms = self._noisy(torch.from_numpy(self.law.exchange_ms(dims)), int(dims.sum()))
         how = {"repeats": 1, "clock": "model", "testbed": self.name, "hardware": self.hardware}
-        return ExchangeSample(exchange=exchange, forward_ms=ways[:, 0], backward_ms=ways[:, 1], **how)
+        return ExchangeSample(exchange=exchange, forward_ms=both_ms[:, 0], backward_ms=both_ms[:, 1], **how)
 
     def _noisy(self, exact_ms: torch.Tensor, number: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self.seed + number)

@@ -26,7 +26,7 @@ BATCH, ROWS, DIM = 5, 37, 16
 
 
 def shardings(ranks: int, per_host: int) -> dict[str, TableSharding]:
-    """How each table of `Model` is sharded, by its path; together these are all ways."""
+    """How each table of `Model` is sharded, by its path; together these are all types."""
     last, hosts = ranks - 1, ranks // per_host
 
     return {
@@ -60,7 +60,7 @@ def _config(kind: type, path: str):
 
 
 class Model(torch.nn.Module):
-    """Tables for every way to shard, in three collections."""
+    """Tables for every sharding type, in three collections."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ def true_ms(task, placement, batch_size=65_536):
     return SimulatedTestbed(setup, PRESETS["a100"], noise=0.0).measure(task, placement)
 
 
-@pytest.mark.parametrize("constraints", [UNCONSTRAINED, ANY_SHARDING], ids=["whole", "every way"])
+@pytest.mark.parametrize("constraints", [UNCONSTRAINED, ANY_SHARDING], ids=["whole", "every sharding type"])
 @pytest.mark.parametrize("batch_size", [65_536, 1024])
 def test_a_preset_predicts_what_the_simulated_testbed_measures(constraints, batch_size):
     task = PlacementTask(

@@ -29,18 +29,18 @@ def lookups_of(name: str) -> Lookups:
     return Lookups(indices, torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]))
 
 
-def sharding(way: ShardingType, dim: int, first: int) -> TableSharding:
-    places = RANKS // PER_HOST if way in ("table_row_wise", "grid_shard") else RANKS
-    parts = 2 if way in ("column_wise", "grid_shard") else 1
-    where = () if way in ("row_wise", "data_parallel") else tuple((first + part) % places for part in range(parts))
-    return TableSharding(way, even_columns(dim, parts) if parts > 1 else (), where)
+def sharding(kind: ShardingType, dim: int, first: int) -> TableSharding:
+    places = RANKS // PER_HOST if kind in ("table_row_wise", "grid_shard") else RANKS
+    parts = 2 if kind in ("column_wise", "grid_shard") else 1
+    where = () if kind in ("row_wise", "data_parallel") else tuple((first + part) % places for part in range(parts))
+    return TableSharding(kind, even_columns(dim, parts) if parts > 1 else (), where)
 
 
-def placed(ways: tuple[ShardingType, ...], poolings: float = 1, **options) -> tuple[PlacementTask, Shards]:
-    tables = tables_of_dims(DIMS[: len(ways)], rows=ROWS)
-    tables = replace(tables, poolings=torch.full((len(ways),), poolings, dtype=torch.float64))
+def placed(types: tuple[ShardingType, ...], poolings: float = 1, **options) -> tuple[PlacementTask, Shards]:
+    tables = tables_of_dims(DIMS[: len(types)], rows=ROWS)
+    tables = replace(tables, poolings=torch.full((len(types),), poolings, dtype=torch.float64))
     task = replace(roomy_task(tables, RANKS), constraints=ANY_SHARDING, **options)
-    tables = tuple(sharding(way, DIMS[t], t) for t, way in enumerate(ways))
+    tables = tuple(sharding(sharding_type, DIMS[t], t) for t, sharding_type in enumerate(types))
     return task, Shards.of(task, Placement(tables, RANKS, PER_HOST))
 
 
@@ -70,17 +70,17 @@ def without_sharding(task: PlacementTask, gradients: list[torch.Tensor]) -> tupl
 
 
 @pytest.mark.parametrize(
-    ("ways", "options"),
+    ("types", "options"),
     [
-        *(((way,) * 3, {}) for way in SHARDING_TYPES),
+        *(((sharding_type,) * 3, {}) for sharding_type in SHARDING_TYPES),
         *((SHARDING_TYPES, options) for options in ({}, HALVES, {"optimizer": "adagrad"}, {"poolings": 3})),
         (("row_wise", "table_row_wise", "data_parallel"), {"optimizer": "rowwise_adagrad"}),
     ],
 )
 @pytest.mark.parametrize("kind", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NEEDS_GPU])])
-def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, options):
-    task, shards = placed(ways, **options)
-    gradients = [values(BATCH, dim, seed=7) for dim in DIMS[: len(ways)]]
+def test_pooled_vectors_and_weights_are_those_without_sharding(kind, types, options):
+    task, shards = placed(types, **options)
+    gradients = [values(BATCH, dim, seed=7) for dim in DIMS[: len(types)]]
     expected, after = without_sharding(task, gradients)
     found = [torch.zeros_like(tensor) for tensor in expected]
     held = [torch.full_like(tensor, torch.nan) for tensor in after]

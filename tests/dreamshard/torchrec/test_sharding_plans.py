@@ -44,7 +44,7 @@ def plan_of(topology: Topology, module: torch.nn.Module, sharder, **tables) -> S
 
 
 def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options) -> ShardingPlan:
-    """TorchRec's own plan of one table that may only be sharded in one way, on two hosts of two ranks."""
+    """TorchRec's own plan of one table that may have only one sharding type, on two hosts of two ranks."""
     topology = Topology(world_size=4, local_world_size=2, compute_device=device_type)
     constraint = {"sharding_types": [sharding_type], "compute_kernels": [kernel], **options}
     return plan_of(topology, user(), EmbeddingBagCollectionSharder(), user=constraint)
@@ -70,7 +70,7 @@ def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "kernel", "columns", "ranks_per_place", "device_type"),
+    ("sharding_type", "kernel", "columns", "ranks_per_place", "device_type"),
     [
         ("table_wise", "fused", (), 1, "cuda"),
         ("column_wise", "fused", HALVES, 1, "cuda"),
@@ -80,13 +80,15 @@ def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
         ("data_parallel", "dense", (), 0, "cpu"),
     ],
 )
-def test_every_way_to_shard_is_as_torchrecs_planner_makes_it(way, kernel, columns, ranks_per_place, device_type):
-    expected = theirs(way, kernel, device_type, **({"min_partition": DIM // 2} if columns == HALVES else {}))
+def test_every_sharding_type_is_as_torchrecs_planner_makes_it(
+    sharding_type, kernel, columns, ranks_per_place, device_type
+):
+    expected = theirs(sharding_type, kernel, device_type, **({"min_partition": DIM // 2} if columns == HALVES else {}))
     where = ()
     if ranks_per_place:
         where = tuple(rank // ranks_per_place for rank in expected.plan[""]["user"].ranks[::ranks_per_place])
         where = where[: max(len(columns), 1)]
-    assert_same(ours(TableSharding(way, columns=columns, where=where), device_type), expected)
+    assert_same(ours(TableSharding(sharding_type, columns=columns, where=where), device_type), expected)
 
 
 def test_cached_tables_and_further_fields_equal_torchrecs_own():
@@ -101,7 +103,7 @@ def model_tables() -> Tables:
     return of_sizes([ROWS, 10], [DIM, 8], names=("user", "clicks"))
 
 
-EVERY_WAY = [
+EVERY_TYPE = [
     TableSharding("table_wise", where=(3,)),
     TableSharding("column_wise", columns=HALVES, where=(3, 0)),
     TableSharding("row_wise"),
@@ -120,7 +122,7 @@ def saved(path, *shardings: TableSharding, ranks: int = 4, per_host: int = 2) ->
     return placement
 
 
-@pytest.mark.parametrize("sharding", EVERY_WAY, ids=lambda option: option.sharding_type)
+@pytest.mark.parametrize("sharding", EVERY_TYPE, ids=lambda option: option.sharding_type)
 def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     placement = saved(tmp_path / "plan.json", sharding, TableSharding("row_wise"))
@@ -152,8 +154,8 @@ def test_a_bare_torchrec_plan_is_read_with_the_models_tables():
 
 
 def test_a_torchrec_plan_is_read_with_its_hosts_and_ranks():
-    for way in ("table_row_wise", "row_wise"):
-        assert current_plan(theirs(way, "fused")).devices_per_host == 2
+    for sharding_type in ("table_row_wise", "row_wise"):
+        assert current_plan(theirs(sharding_type, "fused")).devices_per_host == 2
     whole = ours(TableSharding("table_wise", where=(1,)))
     assert (current_plan(whole).num_devices, current_plan(whole, num_devices=4).num_devices) == (2, 4)
 

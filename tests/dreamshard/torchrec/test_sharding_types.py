@@ -27,7 +27,7 @@ def test_sequences_and_odd_columns_get_what_torchrec_runs():
     assert types_of(device="cpu")["pooled"] == {"table_wise", "column_wise", "data_parallel"}
 
 
-def test_usual_ways_are_widened_for_a_table_that_has_none_of_them():
+def test_usual_types_are_widened_for_a_table_that_has_none_of_them():
     constraints, notes = narrowed(Constraints(), TABLES, device_type="cuda")
     assert constraints.sharding_types_of["odd"] == ("data_parallel",)
     assert constraints.sharding_types_of["pooled"] == ("table_wise", "column_wise")

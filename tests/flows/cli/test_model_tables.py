@@ -67,7 +67,7 @@ def test_the_plan_of_a_list_loads_in_its_model_only(place, tmp_path, monkeypatch
         load_plan(out, model(200))
 
 
-def test_a_models_plan_has_only_ways_that_its_sharders_run(place, tmp_path):
+def test_a_models_plan_has_only_types_that_its_sharders_run(place, tmp_path):
     source, out = "placed_model.py:make_odd", tmp_path / "plan.json"
     options = ("--devices", "4", "--hardware", "h100", "--memory-gb", "4", "--devices-per-host", "2")
     done = place(source, *options, "--format", "torchrec", "--out", out, "--budget-ms", "100", "--sharding", "auto")

@@ -25,7 +25,7 @@ def test_without_costs_the_page_shows_memory_alone(place_tables, tmp_path):
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (as root: apt-get install chromium), to open the page")
-def test_the_page_compares_with_the_plan_in_use_offline(place_tables, tmp_path):
+def test_the_page_compares_with_the_current_plan_offline(place_tables, tmp_path):
     from playwright.sync_api import expect, sync_playwright
 
     path, in_use = tmp_path / "plan.html", tmp_path / "current.json"

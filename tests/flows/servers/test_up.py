@@ -124,7 +124,7 @@ def mlflow_runs(servers, flow_run: str) -> list[Run]:
     return tracking.search_runs([experiment], f"tags.`prefect.flow_run_id` = '{flow_run}'")
 
 
-def plan_in_use(servers, model: str) -> dict:
+def current_plan_of(servers, model: str) -> dict:
     return json.loads((servers.home / "plans" / model / "current.json").read_text())
 
 
@@ -143,7 +143,7 @@ def test_each_model_is_trained_and_planned_by_its_own_setting(servers, tmp_path)
     assert outcome["version"] == "models:/dreamshard.feed.simulated-rtx2080ti-x2/1"
     assert "of another model on the same hardware" not in outcome["effort"], "the other model has four devices"
     for model, devices in {"ads": 4, "feed": 2}.items():
-        plan = plan_in_use(servers, model)
+        plan = current_plan_of(servers, model)
         assert (plan["number"], plan["num_devices"], plan["model"]) == (1, devices, model)
     artifacts = {artifact["key"]: artifact for artifact in api(servers, "artifacts/filter")}
     assert artifacts["dreamshard-progress"]["data"] == 100.0
@@ -153,7 +153,7 @@ def test_each_model_is_trained_and_planned_by_its_own_setting(servers, tmp_path)
 
 def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     """After the runs above, which trained on the lists as they were."""
-    before = {model: plan_in_use(servers, model) for model in ("ads", "feed")}
+    before = {model: current_plan_of(servers, model) for model in ("ads", "feed")}
     source = list_of_tables(servers, "ads", rows=2000)
     with pytest.raises(ValueError, match="t0"):
         load_plan(str(servers.home / "plans" / "ads" / "current.json"), model_of(source))
@@ -162,16 +162,16 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     (run,) = runs_called(servers, "ads ~1")
     assert run["parent_task_run_id"], "its page and the watch's name each other"
     plan = ended(servers, run["id"])["plan"]
-    assert (plan["number"], plan["in_use"], plan_in_use(servers, "ads")) == (2, False, before["ads"])
+    assert (plan["number"], plan["in_use"], current_plan_of(servers, "ads")) == (2, False, before["ads"])
     (asking,) = runs_called(servers, "plan 2 of ads")
     until(lambda: state_of(servers, asking["id"])["type"] == "PAUSED", 300)
     api(servers, f"flow_runs/{asking['id']}/resume", run_input={"approve": True, "reason": "new tables"})
     ended(servers, asking["id"])
-    plan = plan_in_use(servers, "ads")
+    plan = current_plan_of(servers, "ads")
     assert (plan["number"], plan["replaces"], "new tables" in plan["in_use_because"]) == (2, 1, True)
     address = f"file://{servers.home}/plans/ads/current.json"
     assert load_plan(address, model_of(source), device_type="cpu").plan[""].keys() == plan["tables"].keys()
-    assert plan_in_use(servers, "feed") == before["feed"]
+    assert current_plan_of(servers, "feed") == before["feed"]
 
     def both_are_told() -> bool:
         events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.in-use"]}})["events"]
@@ -179,8 +179,8 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
 
     until(both_are_told, 120)  # the server stores events in batches
     back = completed(servers, "promote/ads", plan="previous")
-    assert (back["plan"], plan_in_use(servers, "ads")["number"]) == (1, 1)
-    assert plan_in_use(servers, "ads")["tables"] == before["ads"]["tables"]
+    assert (back["plan"], current_plan_of(servers, "ads")["number"]) == (1, 1)
+    assert current_plan_of(servers, "ads")["tables"] == before["ads"]["tables"]
 
 
 def test_a_cancelled_retraining_is_not_started_again(servers):
