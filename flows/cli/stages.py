@@ -62,7 +62,7 @@ def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *
     terminal.say(f"{outcome['source']}: {outcome['sentence']}")
     if outcome["table"]:
         terminal.print_table(outcome["table"])
-    terminal.say(f"{outcome['in_use']} {outcome['learning']}".strip())
+    terminal.say(f"{outcome['champion']} {outcome['learning']}".strip())
     terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` starts it.")
 
 

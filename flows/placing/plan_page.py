@@ -89,13 +89,13 @@ class Side:
 
 def sides_of(placed: Placed) -> list[Side]:
     """The plan, then the current plan: with today's tables if it can be kept, otherwise as it is."""
-    task, in_use, predictor = placed.request.task, placed.request.in_use, placed.predictor
-    if in_use is None:
+    task, current, predictor = placed.request.task, placed.request.current, placed.predictor
+    if current is None:
         return [Side.of("plan", task, placed.placement, predictor)]
     new, kept = Side.of("new plan", task, placed.placement, predictor), placed.kept
     if kept is not None:
         return [new, Side.of("current plan", task, kept.placement, predictor)]
-    return [new, Side.of("current plan", in_use.task, in_use.placement, predictor, [*in_use.sharding_of])]
+    return [new, Side.of("current plan", current.task, current.placement, predictor, [*current.sharding_of])]
 
 
 def where(sharding: TableSharding) -> str:

@@ -128,7 +128,7 @@ def _is_like(made_of: Training, config: Recipe) -> bool:
     )
 
 
-def version_in_use(store: Store, config: Recipe) -> Version | None:
+def champion_of(store: Store, config: Recipe) -> Version | None:
     """The champion of the model, testbed and devices of a configuration; None before the first.
 
     If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the model's default topology.

@@ -24,8 +24,8 @@ class ModelPlan(Plan):
         dataset: version of the tables.
         evidence: its measured or predicted gain, with an interval if one is known.
         replaces: number of the plan that was in use before; None for the first.
-        in_use_since: when it came into use; None before.
-        in_use_because: why it came into use, and who decided.
+        current_since: when it became current; None before.
+        current_because: why it became current, and who decided.
     """
 
     model: Name
@@ -35,8 +35,8 @@ class ModelPlan(Plan):
     dataset: Name
     evidence: str
     replaces: int | None = None
-    in_use_since: datetime | None = None
-    in_use_because: str = ""
+    current_since: datetime | None = None
+    current_because: str = ""
 
     @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
@@ -68,15 +68,15 @@ def read(store: Store, model: str, name: str) -> ModelPlan:
     Raises:
         ValueError: there is no such plan; the message lists the existing ones.
     """
-    in_use, known = current(store, model), numbers(store, model)
-    wanted = str(in_use.replaces) if in_use and name == PREVIOUS else name
+    now, known = current(store, model), numbers(store, model)
+    wanted = str(now.replaces) if now and name == PREVIOUS else name
     if wanted not in map(str, known):
         raise ValueError(f"there is no plan {name!r} of model {model!r} in {store.plans}; it has {known or 'none'}")
     return ModelPlan.model_validate_json(path(store, model, wanted).read_bytes())
 
 
 def write(store: Store, plan: ModelPlan, name: int | str) -> AnyPath:
-    """Write a plan under its number, or as the one in use (`current`); a reader sees all of it or the one before."""
+    """Write a plan under its number, or as the current one; a reader sees all of it or the one before."""
     file = path(store, plan.model, name)
     write_text(file, plan.to_json())
     return file

@@ -57,7 +57,7 @@ def test_a_missing_or_contradictory_plan_is_refused(table, tmp_path):
         parse_plan(json.dumps({"num_devices": 2, "tables": {"a": entry}})).placement(tables_of([5], 4, names=("a",)))
 
 
-def in_use(task: PlacementTask, *shardings: TableSharding) -> CurrentPlan:
+def current_plan(task: PlacementTask, *shardings: TableSharding) -> CurrentPlan:
     placement = Placement(shardings, task.num_devices, task.num_devices)
     return CurrentPlan(make_plan(task, placement, "by hand"))
 
@@ -65,7 +65,7 @@ def in_use(task: PlacementTask, *shardings: TableSharding) -> CurrentPlan:
 def test_the_current_plan_places_a_model_whole_and_split():
     whole = PlacementTask(tables_of([10, 10], [8, 16], names=("a", "b")), 2, 2**20)
     first = TableSharding("table_wise", where=(0,))
-    current = in_use(whole, first, TableSharding("column_wise", ((0, 12), (12, 16)), (0, 1)))
+    current = current_plan(whole, first, TableSharding("column_wise", ((0, 12), (12, 16)), (0, 1)))
     assert current.place(whole).tables[0] == first
     split = split_by_columns(whole, torch.tensor([1, 2]))  # b[0:8] and b[8:16], which is on both devices
     placement = current.place(split)
@@ -80,7 +80,7 @@ def test_a_table_larger_than_a_device_may_be_spread_in_a_plan():
     split = split_by_columns(task, torch.tensor([2, 1]))  # big[0:8] and big[8:16], of half its bytes each
     for sharding in (TableSharding("row_wise"), TableSharding("table_row_wise", where=(0,)), grid):
         spread = replace(split, constraints=Constraints(sharding_types=SHARDING_TYPES))
-        placement = in_use(task, sharding, held).place(spread)
+        placement = current_plan(task, sharding, held).place(spread)
         assert {table.sharding_type for table in placement.tables[:2]} == {sharding.sharding_type}
         assert not violation(spread, placement)
 
@@ -88,9 +88,9 @@ def test_a_table_larger_than_a_device_may_be_spread_in_a_plan():
 def test_a_plan_of_another_model_or_cluster_is_not_legal():
     task = PlacementTask(tables_of([10, 10], 8, names=("a", "b")), 2, 2**20)
     one = replace(task, tables=task.tables.select([0]))
-    current = in_use(one, TableSharding("table_wise", where=(0,)))
+    current = current_plan(one, TableSharding("table_wise", where=(0,)))
     with pytest.raises(ValueError):
         current.place(task)
     other = replace(one, num_devices=3)
     assert "1 tables on 2 devices, not of 1 on 3" in violation(other, current.place(other))
-    assert "sharded row_wise" in violation(task, in_use(task, *[TableSharding("row_wise")] * 2).place(task))
+    assert "sharded row_wise" in violation(task, current_plan(task, *[TableSharding("row_wise")] * 2).place(task))

@@ -11,7 +11,7 @@ from dreamshard.testbeds import is_testbed
 from flows import watch
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainingOptions, WatchOptions
-from flows.rules.warm_start import last_trained, version_in_use
+from flows.rules.warm_start import champion_of, last_trained
 from storage.mlflow_store import registry
 from tests.flows.commands import Dreamshard
 from tests.helpers.versions import training_of, version_of
@@ -92,15 +92,15 @@ def test_a_testbed_has_a_name_as_far_as_machines_agree(name, kind, hardware, can
     assert is_testbed(name, kind, hardware) is can
 
 
-def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
+def test_the_champion_of_what_is_watched_is_named(monkeypatch):
     champions = [version(3, "d", hardware="simulated v100", num_devices=8), version(2, "d", num_devices=8)]
     monkeypatch.setattr(
         registry, "versions", lambda _: [replace(champion, aliases=("champion",)) for champion in champions]
     )
     eight, four = (configure(RetrainingOptions(**SMOKE, devices=devices)) for devices in (8, 4))
-    in_use = "m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti"
-    assert watch.in_use_sentence(version_in_use(None, eight)).startswith(in_use)
-    assert version_in_use(None, four) is None
+    sentence = "m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti"
+    assert watch.champion_sentence(champion_of(None, eight)).startswith(sentence)
+    assert champion_of(None, four) is None
 
 
 def test_watch_looks_once_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):

@@ -28,14 +28,14 @@ def test_without_costs_the_page_shows_memory_alone(place_tables, tmp_path):
 def test_the_page_compares_with_the_current_plan_offline(place_tables, tmp_path):
     from playwright.sync_api import expect, sync_playwright
 
-    path, in_use = tmp_path / "plan.html", tmp_path / "current.json"
+    path, current = tmp_path / "plan.html", tmp_path / "current.json"
     sizes = {
         f"<b>t{t}</b>": PlannedTable("table_wise", where=(int(t == 0),), rows=50_000 * (t + 1), dim=64)
         for t in range(6)
     }
-    in_use.write_text(Plan(num_devices=2, placer="old", tables=sizes).to_json())
+    current.write_text(Plan(num_devices=2, placer="old", tables=sizes).to_json())
     options = ("--devices", "2", "--hardware", "a100", "--memory-gb", "0.5", "--steps-until-next", "1e9")
-    done, plan = place_tables(LISTED, *options, "--current", in_use, "--html", path)
+    done, plan = place_tables(LISTED, *options, "--current", current, "--html", path)
     assert done.returncode == 0, done.sentence
     assert path.stat().st_size < 1e5
     with sync_playwright() as playwright:

@@ -63,5 +63,5 @@ def test_a_month_of_nights_on_the_same_tasks_rarely_replaces_an_equal_champion(s
         over_heuristic = Gain(over="dim_greedy", measured=better)
         for attempt in range(1, 31):
             gain = Gain(over="version 3", measured=compared(champion - pool.version(), pool.tables), attempt=attempt)
-            replaced += decide(over_heuristic, gain, rival=3, in_use=3).code == "beats_champion"
+            replaced += decide(over_heuristic, gain, rival=3, champion=3).code == "beats_champion"
     assert replaced / (COUNT // 4) <= 0.025 + 0.01

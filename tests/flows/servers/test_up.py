@@ -162,19 +162,19 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     (run,) = runs_called(servers, "ads ~1")
     assert run["parent_task_run_id"], "its page and the watch's name each other"
     plan = ended(servers, run["id"])["plan"]
-    assert (plan["number"], plan["in_use"], current_plan_of(servers, "ads")) == (2, False, before["ads"])
+    assert (plan["number"], plan["is_current"], current_plan_of(servers, "ads")) == (2, False, before["ads"])
     (asking,) = runs_called(servers, "plan 2 of ads")
     until(lambda: state_of(servers, asking["id"])["type"] == "PAUSED", 300)
     api(servers, f"flow_runs/{asking['id']}/resume", run_input={"approve": True, "reason": "new tables"})
     ended(servers, asking["id"])
     plan = current_plan_of(servers, "ads")
-    assert (plan["number"], plan["replaces"], "new tables" in plan["in_use_because"]) == (2, 1, True)
+    assert (plan["number"], plan["replaces"], "new tables" in plan["current_because"]) == (2, 1, True)
     address = f"file://{servers.home}/plans/ads/current.json"
     assert load_plan(address, model_of(source), device_type="cpu").plan[""].keys() == plan["tables"].keys()
     assert current_plan_of(servers, "feed") == before["feed"]
 
     def both_are_told() -> bool:
-        events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.in-use"]}})["events"]
+        events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.current"]}})["events"]
         return {event["payload"]["plan"] for event in events if event["payload"]["model"] == "ads"} == {1, 2}
 
     until(both_are_told, 120)  # the server stores events in batches
