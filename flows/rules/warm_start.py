@@ -1,4 +1,4 @@
-"""Versions of one's own setting: the start of the next training, the newest, and the one in use.
+"""Versions of one's own setting: the start of the next training, the newest, and the champion.
 
 In the same setting (model, testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
 champion: from its networks and from the costs measured for it. On the same tables it repeats the champion's training. The

@@ -1,4 +1,4 @@
-"""The plans of a model: numbered files, one of which is in use, for a trainer to read.
+"""The plans of a model: numbered files, one of which is current, for a trainer to read.
 
 <store>/plans/<model>/<number>.json  a plan, written once; its page of HTML is beside it
 <store>/plans/<model>/current.json   a copy of the current plan
@@ -13,7 +13,7 @@ from storage.filesystem import AnyPath, list_files, write_text
 from storage.store import Store
 
 PREVIOUS = "previous"
-"""Names the plan that the one in use has replaced."""
+"""Names the plan that the current one has replaced."""
 
 
 class ModelPlan(Plan):
@@ -23,7 +23,7 @@ class ModelPlan(Plan):
         version: URI of the version that placed the tables.
         dataset: version of the tables.
         evidence: its measured or predicted gain, with an interval if one is known.
-        replaces: number of the plan that was in use before; None for the first.
+        replaces: number of the plan that was current before; None for the first.
         current_since: when it became current; None before.
         current_because: why it became current, and who decided.
     """
@@ -46,7 +46,7 @@ class ModelPlan(Plan):
 
 
 def path(store: Store, model: str, name: int | str = "current") -> AnyPath:
-    """File of a plan by its number, or of the one in use."""
+    """File of a plan by its number, or of the current one."""
     return store.plans / model / f"{name}.json"
 
 

@@ -121,7 +121,7 @@ def preset_cost(task: PlacementTask, hardware: str, *, columns: bool) -> float:
 
 
 def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> float:
-    """Milliseconds of a step of the plan chosen with `device` in use, with its share of the price of moving."""
+    """Milliseconds of a step of the plan chosen with `device` as the current one, with its share of the price of moving."""
     placer = RooflinePlacer(PRESETS[hardware])
     held = CurrentPlacement.of(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
     price = MovePrice(steps_until_next=STEPS, bytes_per_s=BYTES_PER_S)
