@@ -59,7 +59,7 @@ def place(
             raise ValueError(f"{path} is a folder, or its folder does not exist; give another file")
     at_terminal = out is None and form == "json" and terminal.OUT.is_terminal
     if html is not None or at_terminal:
-        from flows.placing.plan_page import device_rows, html_page  # pandas takes a second to import
+        from flows.placing.plan_page import device_rows, html_page, slowest_sentence  # pandas takes a second to import
     store = open_home(reads_only=True)
     checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
     placed = request.place(store, checked, terminal.note)
@@ -68,7 +68,7 @@ def place(
         terminal.note(line)
     text = plan.to_csv() if form == "csv" else plan.to_json()
     if at_terminal:
-        terminal.print_table(device_rows(placed), title=f"{plan.num_devices} devices, the most expensive first")
+        terminal.print_table(device_rows(placed), title=slowest_sentence(placed))
         terminal.note(
             "the plan itself goes to --out FILE or a pipe; `dreamshard explain` shows what each table would cost elsewhere"
         )
