@@ -223,7 +223,9 @@ def device_rows(placed: Placed) -> list[dict[str, Any]]:
     for d, of_device in sums.head(_SCREEN).iterrows():
         row = {"device": d, "": "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))}
         row |= {unit: of_device[size], "GiB": of_device["gib"]}
-        rows.append(row | {f"heaviest tables, {unit}": [f"{names[t]} {figure:.3g}" for t, figure in _heaviest(side, d)]})
+        rows.append(
+            row | {f"heaviest tables, {unit}": [f"{names[t]} {figure:.3g}" for t, figure in _heaviest(side, d)]}
+        )
     return rows
 
 

@@ -282,7 +282,9 @@ def setting_of(path: Path) -> dict[str, Any]:
     """Options of the setting that a plan's costs are of, with the hardware if that is a preset; empty if it says none."""
     try:
         measured = read_plan(path).costs_of
-    except ValueError:  # it is TorchRec's, or `check` says what it is
+    except ValueError as error:  # it is TorchRec's, or `check` says what it is
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
         measured = None
     if measured is None:
         return {}

@@ -214,8 +214,9 @@ def test_half_precision_moves_fewer_bytes_and_state_more(rows, pooling):
 def test_public_kernel_times_are_predicted_within_a_tenth():
     for (gpu, kind), times in kernel_times().items():
         logs = np.log([predicted / measured for predicted, measured in times])
-        assert 0.9 <= np.exp(np.median(logs)) <= 1.1 or len(logs) < 4, (gpu, kind)
-        assert np.exp(logs.std()) <= 1.25 or kind == "small calls", (gpu, kind)
+        if len(logs) >= 4:
+            assert 0.9 <= np.exp(np.median(logs)) <= 1.1, (gpu, kind)
+        assert np.exp(logs.std()) <= (1.5 if kind == "small calls" else 1.25), (gpu, kind)
 
 
 def test_rows_read_more_than_32_times_take_blocks_of_at_most_1024_reads():

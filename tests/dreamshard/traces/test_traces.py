@@ -165,7 +165,7 @@ def test_other_traces_are_refused_in_a_sentence(tmp_path, traces, placement, wor
 )
 def test_a_damaged_trace_is_refused_in_a_sentence(tmp_path, content):
     (tmp_path / "rank0.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"rank0.json is no complete trace of PyTorch's profiler"):
+    with pytest.raises(ValueError, match=r"rank0.json is not a complete trace of PyTorch's profiler"):
         read_trace(tmp_path / "rank0.json")
 
 

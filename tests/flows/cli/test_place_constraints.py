@@ -44,7 +44,6 @@ def test_unequal_memory_and_a_reserve_bound_each_device(place):
 PRIOR = ("--placer", "prior", "--sharding", "auto")
 REFUSED = {
     "room": (f"memory_gb: {[2.1 * ONE, 2.1 * ONE, 3.1 * ONE, ONE]}", ("--reserve-gb", str(ONE)), "devices have up to"),
-    "way": ("", ("--sharding", "diagonal"), "'diagonal' is no sharding type"),
     "rival": ("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", ("--placer", "torchrec_planner"), "which it may not use"),
     "wrong": ("pin: {t0: 2}", PRIOR, "prior found violates a constraint: table 't0' has a shard on device 0"),
 }
