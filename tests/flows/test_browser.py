@@ -161,7 +161,7 @@ def test_a_run_from_the_form_completes_and_shows_its_report(servers, chromium, f
         photograph(page, "run")
         page.get_by_role("link", name="report-meta-dlrm-2021").click()
         page.get_by_role("link", name=report["id"][:8]).click()
-        expect(page.get_by_role("heading", name="Held-out tasks")).to_be_visible()
+        expect(page.get_by_role("heading", name="Cost of each placer")).to_be_visible()
         expect(page.get_by_text(report["description"]).filter(visible=True).first).to_be_visible()
         for placer in ("dreamshard", "random", "size_greedy", "lookup_greedy"):
             measured = re.search(rf"^\| {placer} \| ([\d.]+) ", report["data"], re.MULTILINE).group(1)
