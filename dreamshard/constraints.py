@@ -139,7 +139,7 @@ def parse_sharding(text: str) -> tuple[ShardingType, ...]:
     }
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or set(names) - {*short, *SHARDING_TYPES}:
-        raise ValueError(f"{brief(text)} is no sharding type; list some of {', '.join((*short, *SHARDING_TYPES))}")
+        raise ValueError(f"{brief(text)} is not a sharding type; list some of {', '.join((*short, *SHARDING_TYPES))}")
     chosen = {kind for name in names for kind in short.get(name, (name,))}
     return tuple(kind for kind in SHARDING_TYPES if kind in chosen)
 

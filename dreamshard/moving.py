@@ -33,7 +33,7 @@ _PRICES = (*(2.0**k for k in range(6, -7, -1)), 0.0, 1.0)  # of a byte moved, re
 
 
 @dataclass(frozen=True, kw_only=True)
-class InUse:
+class CurrentPlacement:
     """The current plan as a placement of today's tables, as far as it has them.
 
     Attributes:
@@ -55,7 +55,7 @@ class InUse:
     removed: tuple[str, ...]
 
     @classmethod
-    def of(cls, plan: Plan, task: PlacementTask) -> "InUse":
+    def of(cls, plan: Plan, task: PlacementTask) -> "CurrentPlacement":
         """The tables of a task as `plan` holds them.
 
         Raises:
@@ -133,7 +133,7 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
 
     Args:
         task: of today's tables.
-        before: shards in use, `InUse.shards`.
+        before: shards of the current plan, `CurrentPlacement.shards`.
         placement: new.
     """
     after, names = Shards.of(task, placement), task.tables.names
@@ -169,7 +169,7 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
     Args:
         task: whose constraints may name devices.
         placement: of the task's tables, legal.
-        before: shards in use.
+        before: shards of the current plan.
     """
     num_devices, spread = placement.num_devices, placement.sharding_types & set(ON_ONE_HOST)
     per_host, after = placement.devices_per_host if spread else num_devices, Shards.of(task, placement)
@@ -259,7 +259,9 @@ class Weighed:
     curve: tuple[Point, ...]
 
 
-def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Predictor, price: MovePrice) -> Weighed:
+def weigh(
+    task: PlacementTask, current: CurrentPlacement, target: Placement, predictor: Predictor, price: MovePrice
+) -> Weighed:
     """Weigh the milliseconds that `target` saves against the bytes that it moves.
 
     Every table is sharded as in the current plan or as in `target`, on any devices. The result is never worse than keeping
@@ -267,7 +269,7 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
 
     Args:
         task: whose tables are placed.
-        current: in use.
+        current: the current plan.
         target: a legal placement.
         predictor: of costs.
         price: of a byte moved.
@@ -307,7 +309,7 @@ def weigh(task: PlacementTask, current: InUse, target: Placement, predictor: Pre
     )
 
 
-def _for_others(current: InUse, target: Placement) -> str:
+def _for_others(current: CurrentPlacement, target: Placement) -> str:
     """How the devices of the current plan differ from the new placement's; empty if they do not."""
     held = current.placement
     if held.num_devices != target.num_devices:

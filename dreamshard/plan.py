@@ -66,7 +66,7 @@ class Plan(BaseModel):
         differs_in: respects in which the plan differs from them; the hardware too, if it is unknown.
         warning: a sentence on these, with advice; also that the placer is provisional; empty without any of these.
         tables: by name.
-        moves: steps from the plan that was in use to this one.
+        moves: steps from the former plan to this one.
 
     >>> _ = Path("plan.json").write_text(plan.to_json())
     >>> ds.read_plan("plan.json") == plan

@@ -86,7 +86,7 @@ def load_placer(name: str | Path) -> Placer:
     except (ValueError, ImportError) as error:
         missing = "; `pip install 'dreamshard[pipeline]'` for versions" if isinstance(error, ImportError) else ""
         raise ValueError(
-            f"{text!r} is no preset{did_you_mean(text, PRESETS)}, hardware file or folder; {error}{missing}"
+            f"{text!r} is not a preset{did_you_mean(text, PRESETS)}, hardware file or folder; {error}{missing}"
         ) from error
 
 

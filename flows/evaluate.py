@@ -31,7 +31,7 @@ from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records import checkpoints, report_store, trainings
-from storage.run_records.report_store import CANDIDATE, IN_USE
+from storage.run_records.report_store import CANDIDATE, CURRENT_PLAN
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store, open_store
 
@@ -68,7 +68,7 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
 
     Args:
         training: key of the training whose placer is the candidate.
-        current: path of the PLAN.json in use for a fixed model; None if it is not to be measured.
+        current: path of the current PLAN.json for a fixed model; None if it is not to be measured.
 
     Raises:
         ValueError: there is no such plan, or it is not one of this model; or the champion cannot be read, which proves
@@ -157,7 +157,7 @@ def measure_and_report(
     ]
     notes, model = [caveat], drawn[0].name if is_fixed_model(drawn) else None
     if current is not None:
-        placers = {IN_USE: CurrentPlan(current), **placers}
+        placers = {CURRENT_PLAN: CurrentPlan(current), **placers}
     if model is None and len(drawn) < FEW_TASKS:
         notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
     versions = {name: version.uri for name, version in contestants.versions.items()}

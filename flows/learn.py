@@ -81,7 +81,7 @@ def _advice(saving: Interval) -> str:
         return "take the new plan"
     if saving.mean > 0:
         return "profile some steps of the new plan, and learn from them too, before it is taken for good"
-    return "keep the plan in use"
+    return "keep the current plan"
 
 
 def profiles_in(address: str) -> dict[str, str]:
@@ -174,8 +174,8 @@ def register_learned(
             tags=tags,
             pool=newest.task.tables,
         )
-        in_use = registry.champion(store, made_of.registered_model)
-        alias: registry.Alias = "champion" if in_use is None or in_use.provisional else "challenger"
+        champion = registry.champion(store, made_of.registered_model)
+        alias: registry.Alias = "champion" if champion is None or champion.provisional else "challenger"
         registry.set_alias(store, uri, alias, _PROVISIONAL, provisional=_PROVISIONAL)
         registry.write_versions(store)
     return uri

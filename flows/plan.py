@@ -33,7 +33,7 @@ _SURE = 1.96 * 2**0.5 / 0.8
 
 @retried_task("plan model")
 def plan_model(store: Store, training: str, options: RetrainOptions) -> dict[str, Any]:
-    """Champion and the model's tables -> numbered plan, in use if its gain pays for its moves and the policy agrees.
+    """Champion and the model's tables -> numbered plan, current if its gain pays for its moves and the policy agrees.
 
     Raises:
         ValueError: the constraints contradict each other or the tables.
@@ -49,9 +49,9 @@ def plan_model(store: Store, training: str, options: RetrainOptions) -> dict[str
         before, notes = plans.current(store, model), list[str]()
         placed = _placed(store, made_of, champion, options, before, notes.append)
         if before and (placed.plan.tables, placed.plan.num_devices) == (before.tables, before.num_devices):
-            sentence = f"plan {before.number} of {model} stays in use: no gain is worth its moves"
+            sentence = f"plan {before.number} of {model} stays current: no gain is worth its moves"
             announce(sentence)
-            return {"number": before.number, "in_use": True, "sentence": sentence}
+            return {"number": before.number, "is_current": True, "sentence": sentence}
         plan = ModelPlan(
             **dict(placed.plan),
             model=model,
@@ -71,17 +71,19 @@ def plan_model(store: Store, training: str, options: RetrainOptions) -> dict[str
         asked, name = {"model": model, "plan": str(plan.number), "ask": True}, f"plan {plan.number} of {model}"
         run_deployment(f"promote/{deployment.name}", parameters=asked, timeout=0, as_subflow=False, flow_run_name=name)
     what = (
-        "in use" if is_used else f"proposed; `dreamshard promote --model {model} --plan {plan.number}` makes it current"
+        "current"
+        if is_used
+        else f"proposed; `dreamshard promote --model {model} --plan {plan.number}` makes it current"
     )
     sentence = f"plan {plan.number} of {model} ({plan.evidence}) is {what}"
     announce(sentence)
-    return {"number": plan.number, "in_use": is_used, "sentence": sentence, "path": str(plans.path(store, model))}
+    return {"number": plan.number, "is_current": is_used, "sentence": sentence, "path": str(plans.path(store, model))}
 
 
 def use_plan(store: Store, plan: ModelPlan, why: str) -> None:
-    """Make a plan the one that trainers read, and emit the event `dreamshard.plan.in-use`."""
-    used = plan.model_copy(update={"in_use_since": datetime.now(UTC), "in_use_because": why})
-    _emit("in-use", used, str(plans.write(store, used, "current")))
+    """Make a plan the one that trainers read, and emit the event `dreamshard.plan.current`."""
+    used = plan.model_copy(update={"current_since": datetime.now(UTC), "current_because": why})
+    _emit("current", used, str(plans.write(store, used, "current")))
 
 
 def replace_plan(store: Store, model: str, name: str, reason: str) -> dict[str, Any]:
@@ -95,7 +97,7 @@ def replace_plan(store: Store, model: str, name: str, reason: str) -> dict[str, 
         plan = plan.model_copy(update={"replaces": former.number if former else None})
         why = f"{os.environ.get('USER') or 'a person'}: {reason}"
         use_plan(store, plan, why)
-    sentence = f"plan {plan.number} of {model} is in use, by {why}"
+    sentence = f"plan {plan.number} of {model} is current, by {why}"
     publish(f"**{sentence}**\n\n{plan.evidence}", f"plan-{model}", sentence)
     return {"model": model, "plan": plan.number, "sentence": sentence, "roll_back": plan.roll_back}
 

@@ -22,7 +22,7 @@ from storage.mlflow_store import registry
 from storage.mlflow_store.registry import PROVISIONAL, Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import report_store, trainings
-from storage.run_records.report_store import IN_USE, EvaluationReport
+from storage.run_records.report_store import CURRENT_PLAN, EvaluationReport
 from storage.store import Store, open_store
 from storage.version_names import in_words
 
@@ -36,7 +36,7 @@ class Approval(RunInput):
 
 @deployed
 def promote(options: PromoteOptions) -> dict[str, Any]:
-    """A version -> champion, or a plan -> in use, at once or when a person approves; also to roll back."""
+    """A version -> champion, or a plan -> current, at once or when a person approves; also to roll back."""
     if options.ask:
         answer = suspend_flow_run(wait_for_input=Approval)
         options = options.model_copy(update={"reason": answer.reason or "approved in Prefect"})
@@ -77,7 +77,7 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
         registry.write_versions(store)
     reason, standing = decision.reason, f"{decision.standing} of {version.model} on {version.made_of.topology}"
     report_progress("promote", 1, 1, f"{version} is {standing}")
-    gain, cheaper = report.gain(report.candidate, IN_USE), ""
+    gain, cheaper = report.gain(report.candidate, CURRENT_PLAN), ""
     if gain is not None and not gain.is_positive:
         cheaper = (
             f"the current plan is cheaper than its placement ({gain_text(gain)}), so keep that plan; "
@@ -119,14 +119,14 @@ def settle(store: Store, version: Version, decision: Decision) -> str:
         registry.set_alias(store, version.uri, decision.alias, decision.reason, provisional=provisional)
     elif provisional != version.tags.get(PROVISIONAL, ""):
         registry.tag(store, version.uri, {PROVISIONAL: provisional or None})
-    in_use = registry.champion(store, version.model)
-    if in_use is None or in_use.registered_model == version.registered_model:
+    champion = registry.champion(store, version.model)
+    if champion is None or champion.registered_model == version.registered_model:
         return ""
-    return f"`champion` of {version.model} means {in_use}; `dreamshard promote {version.uri}` makes it mean this one"
+    return f"`champion` of {version.model} means {champion}; `dreamshard promote {version.uri}` makes it mean this one"
 
 
 def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:
-    """Make a version champion, or a plan the one in use, regardless of figures; returns the old and the new one.
+    """Make a version champion, or a plan current, regardless of figures; returns the old and the new one.
 
     Raises:
         ValueError: there is no such version or plan, neither or both are named, or the version cannot place.
@@ -146,11 +146,11 @@ def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:
 
 
 def _decide(store: Store, report: EvaluationReport, version: Version) -> Decision:
-    in_use = registry.champion(store, version.registered_model)
+    champion = registry.champion(store, version.registered_model)
     rival = None if report.rival is None else registry.find(store, report.rival)
     candidate, heuristic = report.candidate, report.reference
-    is_in_use = in_use is not None and in_use.uri == version.uri
-    before = rival if is_in_use else in_use
+    is_champion = champion is not None and champion.uri == version.uri
+    before = rival if is_champion else champion
 
     def gain(other: str, named: str, attempt: int = 0) -> Gain:
         return Gain(over=named, measured=report.gains[candidate][other], attempt=attempt)
@@ -162,14 +162,14 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
         if rival
         else None,
         rival=rival.number if rival else None,
-        in_use=before.number if before else None,
+        champion=before.number if before else None,
         is_rival_provisional=rival is not None and PROVISIONAL in rival.tags,
     )
-    if is_in_use:
+    if is_champion:
         return replace(decision, alias="champion", already_champion=True)
     error = report.placer(candidate).predicted_mape
-    if in_use is None and error is not None and error > HIGHEST_ERROR:
+    if champion is None and error is not None and error > HIGHEST_ERROR:
         doubts = [decision.provisional or str(decision.gain), f"its predictions are {error:.0%} off"]
         decision = replace(decision, provisional="; ".join(doubts))
-    veto = find_veto(version, in_use, error) if decision.alias == "champion" else ""
+    veto = find_veto(version, champion, error) if decision.alias == "champion" else ""
     return replace(decision, alias="challenger", veto=veto) if veto else decision

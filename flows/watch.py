@@ -21,7 +21,7 @@ from flows.ingest import ingest_workload
 from flows.learn import profiles_in
 from flows.reports.pages import markdown_table, publish
 from flows.rules.dataset_diff import DatasetDiff, diff_datasets
-from flows.rules.warm_start import last_trained, version_in_use
+from flows.rules.warm_start import champion_of, last_trained
 from flows.stages import with_sizes
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import named_model, source_label
@@ -59,7 +59,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     elif diff.matters:
         filled = ", ".join(f"{name} {value}" for name, value in options.given().items())
         retraining = f"Retraining is due: {filled}."
-    in_use = version_in_use(store, config)
+    champion = champion_of(store, config)
     outcome = {
         "dataset": dataset,
         "trained": trained,
@@ -67,7 +67,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "retraining": retraining,
         "started": started,
         "learning": learn_from_new(options, named_model(config)) if options.profiles else "",
-        "in_use": "No version is in use yet." if in_use is None else in_use_sentence(in_use),
+        "champion": "No version is in use yet." if champion is None else champion_sentence(champion),
         "sentence": diff.sentence,
         "matters": diff.matters,
         "tables_before": diff.num_before,
@@ -79,7 +79,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     return outcome
 
 
-def in_use_sentence(version: Version) -> str:
+def champion_sentence(version: Version) -> str:
     """The version in use, for people."""
     note = f" It is {version.provisional}." if version.provisional else ""
     return f"{version} is in use since {version.tags['decided_at']} ({version.made_of.topology}).{note}"
@@ -117,7 +117,7 @@ def page(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> str:
         f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}.",
         f"[{outcome['retraining']}]({link})" if link else outcome["retraining"],
         outcome["learning"],
-        outcome["in_use"],
+        outcome["champion"],
         markdown_table(outcome["table"]),
         f"... and {num_hidden} more" if num_hidden > 0 else "",
     ]

@@ -69,8 +69,8 @@ def prune(store: Store, *, older_than_days: int, keep_versions: int, delete: boo
 
 def old_versions(store: Store, before: datetime, keep: int) -> list[Version]:
     """Versions beyond the newest `keep` of their registered model that nobody uses, and that `before` decided on last."""
-    in_use = [plans.current(store, path.parent.name) for path in list_files(store.plans, "*/current.json")]
-    needed = {plan.version for plan in in_use if plan}
+    current = [plans.current(store, path.parent.name) for path in list_files(store.plans, "*/current.json")]
+    needed = {plan.version for plan in current if plan}
     newer, old = Counter[str](), []
     for version in registry.versions(store):
         newer[version.registered_model] += 1
@@ -165,13 +165,15 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
         keys: keys of runs and datasets that stay.
     """
     lake = store.lake
-    in_use = [file.info.path for file in stored if file.run in keys and file.kind in ("evaluations", "cost samples")]
-    in_use += [
+    needed_paths = [
+        file.info.path for file in stored if file.run in keys and file.kind in ("evaluations", "cost samples")
+    ]
+    needed_paths += [
         info.path
         for folder in ("tables", "tasks")
         for info in list_file_infos(lake.root / folder, "**/*.parquet")
         if info.modified >= before
     ]
-    datasets = {*keys, *lake.newest_datasets(), *(hive_values(path)["dataset_version"] for path in in_use)}
+    datasets = {*keys, *lake.newest_datasets(), *(hive_values(path)["dataset_version"] for path in needed_paths)}
     known = filter(lake.has_dataset, datasets)
     return {Path(file).name for dataset in known for file in lake.lookups_files(dataset).values()}

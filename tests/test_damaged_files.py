@@ -111,4 +111,4 @@ def test_a_damaged_file_is_read_or_refused_in_one_sentence(name: str, tmp_path: 
         except ValueError as error:
             assert type(error) in (ValueError, InputError), repr(error)  # noqa: PT017 - a file may also be read
             assert "\n" not in str(error), error  # noqa: PT017
-            assert any(each in str(error) for each in named), error  # noqa: PT017
+            assert any(word in str(error) for word in named), error  # noqa: PT017

@@ -22,7 +22,7 @@ SETTINGS = dict(re.findall(r"^([A-Z_]+)=(.*)$", (DEPLOY / ".env.example").read_t
 def services(text: str = COMPOSE, **other: str) -> dict:
     """The services, each setting replaced by its value in `other` or the example."""
     given = SETTINGS | other
-    return yaml.safe_load(re.sub(SETTING, lambda found: given[found[1]] or "ada:Pass-word_1", text))["services"]
+    return yaml.safe_load(re.sub(SETTING, lambda setting: given[setting[1]] or "ada:Pass-word_1", text))["services"]
 
 
 def test_the_dockerfile_passes_its_linter():
@@ -54,19 +54,19 @@ def test_every_setting_of_the_compose_files_is_in_the_example():
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="needs docker-compose (Debian's package)")
 @pytest.mark.parametrize("own_bucket", [False, True])
 def test_compose_itself_accepts_the_files(tmp_path, own_bucket):
-    own = {"STORE_ENDPOINT": "https://s3.eu-west-1.amazonaws.com", "STORE_USER": "ada", "STORE_REGION": "eu-west-1"}
-    chosen = own | {"COMPOSE_FILE": "compose.yaml", "COMPOSE_PROFILES": "cpu"} if own_bucket else {}
+    store = {"STORE_ENDPOINT": "https://s3.eu-west-1.amazonaws.com", "STORE_USER": "ada", "STORE_REGION": "eu-west-1"}
+    chosen = store | {"COMPOSE_FILE": "compose.yaml", "COMPOSE_PROFILES": "cpu"} if own_bucket else {}
     shutil.copytree(DEPLOY, tmp_path, dirs_exist_ok=True)
     given = {name: value or "secret" for name, value in SETTINGS.items()} | chosen
     (tmp_path / ".env").write_text("".join(f"{name}={value}\n" for name, value in given.items()))
     only_path = {"PATH": os.environ["PATH"]}
     done = subprocess.run(["docker-compose", "config"], capture_output=True, cwd=tmp_path, env=only_path, check=True)
-    found = yaml.safe_load(done.stdout)["services"]
-    assert set(services()) - {"worker-cpu", "worker-gpu"} <= set(found)
-    assert ("store" in found) == (not own_bucket)
+    services_read = yaml.safe_load(done.stdout)["services"]
+    assert set(services()) - {"worker-cpu", "worker-gpu"} <= set(services_read)
+    assert ("store" in services_read) == (not own_bucket)
     if own_bucket:
-        credentials = {"AWS_ENDPOINT_URL": own["STORE_ENDPOINT"], "AWS_ACCESS_KEY_ID": "ada"}
-        assert found["worker-cpu"]["environment"].items() >= credentials.items()
+        credentials = {"AWS_ENDPOINT_URL": store["STORE_ENDPOINT"], "AWS_ACCESS_KEY_ID": "ada"}
+        assert services_read["worker-cpu"]["environment"].items() >= credentials.items()
 
 
 def test_the_bucket_is_made_once_and_then_used_as_it_is(s3_environment):
@@ -86,7 +86,7 @@ def test_passwords_are_in_no_command_and_ports_are_on_loopback():
 
 def test_a_gpu_is_reserved_for_the_gpu_worker_alone():
     reserved = {name: service.get("deploy", {}).get("resources") for name, service in services().items()}
-    assert [name for name, found in reserved.items() if found] == ["worker-gpu"]
+    assert [name for name, devices in reserved.items() if devices] == ["worker-gpu"]
 
 
 def many_hosts() -> dict[str, str]:

@@ -37,19 +37,19 @@ def known(tmp_path_factory):
     plan = ds.place(task, "a100")
     (folder / "plan.json").write_text(plan.to_json())
     (folder / "tables.json").write_text(json.dumps(LISTED))
-    own = {"task": task, "setup": setup, "testbed": testbed, "plan": plan, "folder": folder}
+    values = {"task": task, "setup": setup, "testbed": testbed, "plan": plan, "folder": folder}
     modules = {"ds": ds, "torch": torch, "Path": Path, "replace": replace, "Topology": Topology}
     torchrec = {"get_default_sharders": get_default_sharders, "KeyedJaggedTensor": KeyedJaggedTensor}
     model = bags(bag("user", 1_000_000, 64), bag("item", 200_000, 64))
     placer = ds.train(task.tables, [task], testbed, small)
-    return own | modules | torchrec | {"model": model, "placer": placer}
+    return values | modules | torchrec | {"model": model, "placer": placer}
 
 
 @pytest.mark.parametrize("name", [name for name in ds.__all__ if name != "profiled_steps"])  # which needs a job
 def test_the_example_of_every_name_runs(name, known, monkeypatch):
     monkeypatch.chdir(known["folder"])
-    own = getattr(ds, name)
-    text = doctest.DocTestParser().get_doctest(own.__doc__, dict(known), name, None, None)
+    value = getattr(ds, name)
+    text = doctest.DocTestParser().get_doctest(value.__doc__, dict(known), name, None, None)
     assert text.examples, f"{name} has no example"
     runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL | doctest.ELLIPSIS)
     assert runner.run(text).failed == 0

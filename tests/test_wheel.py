@@ -48,9 +48,11 @@ def wheel(tmp_path_factory):
 
 
 def run(python: Path | str, *words: object, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    own |= {"DREAMSHARD_HOME": str(folder / "home"), **environment}
-    return subprocess.run([python, *map(str, words)], cwd=folder, env=own, capture_output=True, text=True, check=False)
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables |= {"DREAMSHARD_HOME": str(folder / "home"), **environment}
+    return subprocess.run(
+        [python, *map(str, words)], cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
 
 
 def test_an_installed_wheel_places_without_the_pipeline(wheel, tmp_path):

@@ -152,7 +152,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
     Raises:
         ValueError: the file is missing, or a key, unit or figure in it is wrong.
     """
-    with reading(path, "is no hardware file", "see docs/hardware.md"):
+    with reading(path, "is not a hardware file", "see docs/hardware.md"):
         spec = _parsed(path)
         if "link_latency" in yaml.safe_load(path.read_bytes()) and spec.link_curve in PRESETS:
             raise InputError(

@@ -1,13 +1,13 @@
 """Search for the best placement by predicted cost.
 
 placers    the search by a trained network or a preset, greedy on a network, and a policy alone
-search     from starting placements to the best one found, level by level of how tables may be sharded
+search     from starting placements to the best one, for each combination of sharding types
 annealing  the compiled search among the options of every table
 starting   greedy placements, and how tables are sharded if devices could be even
-options    the ways in which each table may be sharded, as arrays
+options    how each table may be sharded, as arrays
 costs      the cost model: a trained network, or a preset's roofline
 packing    where tables may be, and whether they fit at all
-baselines  rules of thumb
+baselines  heuristics
 """
 
 from dreamshard.search.placers import (

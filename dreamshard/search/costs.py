@@ -155,7 +155,7 @@ def known_costs(predictor: Predictor, task: PlacementTask, placement: Placement)
 def changed_ms(
     model: CostModel, placement: Placement, changes: Sequence[tuple[int, TableSharding | None]]
 ) -> tuple[Float[Tensor, "N D"], Bool[Tensor, " N"]]:
-    """Each device's cost once one table is sharded otherwise, or is gone, and whether every device has room then."""
+    """Each device's cost if one table were sharded otherwise, or gone, and whether all tables would then fit."""
     task, now = model.task, Shards.of(model.task, placement)
     new = [(n, t, sharding) for n, (t, sharding) in enumerate(changes) if sharding is not None]
     after, of_range = Shards.of_tables(task, [(t, sharding) for _, t, sharding in new], placement.devices_per_host)
@@ -169,13 +169,13 @@ def changed_ms(
         come = np.flatnonzero((of_change >= begin) & (of_change < begin + len(tables)))
         changed = np.repeat(sums[None], len(tables), axis=0)
         used = np.repeat(now.memory_bytes().numpy()[None], len(tables), axis=0)
-        for sign, number, shards, own, own_loads in (
+        for sign, number, shards, rows, shard_loads in (
             (-1, of_gone, now, gone, loads),
             (1, of_change[come] - begin, after, come, new_loads),
         ):
-            where = number, shards.device.numpy()[own]
-            np.add.at(changed, where, sign * own_loads[own])
-            np.add.at(used, where, sign * shards.device_bytes.numpy()[own])
+            where = number, shards.device.numpy()[rows]
+            np.add.at(changed, where, sign * shard_loads[rows])
+            np.add.at(used, where, sign * shards.device_bytes.numpy()[rows])
         costs_ms.append(model.phases_ms(changed).sum(-1).double())
         fits.append(torch.from_numpy((used <= task.capacity_bytes.numpy()).all(axis=1)))
     return torch.cat(costs_ms), torch.cat(fits)
@@ -224,8 +224,8 @@ class NetworkCosts(CostModel):
                 "published figures (`--hardware h100 --placer prior`), which do, or keep all tables in device memory"
             )
         tables = shards.tables
-        own = replace(tables, pooling_factor=tables.pooling_factor * shards.batch_share.to(tables.pooling_factor.dtype))
-        features = self.normaliser.of_task(self.task.tables)(own)
+        factor = tables.pooling_factor * shards.batch_share.to(tables.pooling_factor.dtype)
+        features = self.normaliser.of_task(self.task.tables)(replace(tables, pooling_factor=factor))
         latents = self.network.encode(features, self.network.ratios(self.task, shards))
         if isinstance(self.network, StructuredCostNetwork):
             latents = latents.clone()
@@ -248,29 +248,33 @@ class NetworkCosts(CostModel):
     @torch.no_grad()
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """See `CostModel`."""
-        own, most = torch.from_numpy(sums).float()[..., : -len(TRAFFIC)], torch.from_numpy(sums.max(1))
-        phases_ms = self.network.phases_ms(own).clamp(min=0)
+        latents, most = torch.from_numpy(sums).float()[..., : -len(TRAFFIC)], torch.from_numpy(sums.max(1))
+        phases_ms = self.network.phases_ms(latents).clamp(min=0)
         phases_ms[..., 1:3] += self.collectives_ms(most[:, -NUM_CURVES:])[:, None].float()
         return phases_ms
 
     @torch.no_grad()
     def collectives_ms(self, most: Float[Tensor, "N 4"]) -> Float[Tensor, "N 2"]:
         """See `CostModel`; without the all-to-all, whose cost depends on more than the widest device."""
-        num_devices, per_host, found = self.task.num_devices, self.devices_per_host, torch.zeros(len(most), 2).double()
+        num_devices, per_host, total_ms = (
+            self.task.num_devices,
+            self.devices_per_host,
+            torch.zeros(len(most), 2).double(),
+        )
         if not isinstance(self.network, StructuredCostNetwork):
-            return found
+            return total_ms
         exchanges = self.network.exchanges
         shape = exchanges.topology(self.task)
         batch_size = self.task.batch_size or int(exchanges.batch_size) or DEFAULT_BATCH
-        for kind, on, units, ways in (
+        for kind, on, units, times in (
             (ROWS, shape, 1, [1, 1]),
             (COPIES, shape, VECTOR_BYTES * batch_size, [0, 2]),
             (HOSTS, ExchangeShape(per_host, per_host), 1, [1, 1]),
             (HOSTS, ExchangeShape(-(-num_devices // per_host), 1), per_host, [1, 1]),
         ):
             if most[:, kind].any():
-                found += exchanges.even_ms(on, most[:, kind] / units) * torch.tensor(ways)
-        return found
+                total_ms += exchanges.even_ms(on, most[:, kind] / units) * torch.tensor(times)
+        return total_ms
 
 
 @dataclass(frozen=True)

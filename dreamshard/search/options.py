@@ -1,4 +1,4 @@
-"""The ways in which each table of a task may be sharded, as the arrays that the search works on, and back."""
+"""The options of sharding each table of a task, as the arrays that the search works on, and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,13 +46,13 @@ _IS_ON_DEVICE, _IS_EVERYWHERE, _IS_ON_HOST = (
 
 
 @dataclass(frozen=True)
-class _Ways:
-    """Ways to shard items, `O` of them.
+class _Fields:
+    """Fields of `O` options.
 
     Attributes:
         of_item: `[O]`.
-        number: `[O]` among all ways.
-        spare: `[O]` whether it never pays, and is only for tables without another.
+        number: `[O]` among all options.
+        spare: `[O]` whether it never pays, and is only for items without another.
         kind: `[O]` positions in `SHARDING_TYPES`.
         share: `[O]` of rows in device memory; NaN for a table that is not cached.
         parts: `[O]` ranges of columns.
@@ -68,12 +68,12 @@ class _Ways:
     start: Ints
     end: Ints
 
-    def select(self, kept: Mask) -> "_Ways":
+    def select(self, kept: Mask) -> "_Fields":
         """Some of them."""
         of_range, share, parts = np.repeat(kept, self.parts), self.share[kept], self.parts[kept]
         start, end = self.start[of_range], self.end[of_range]
         number, spare = self.number[kept], self.spare[kept]
-        return _Ways(self.of_item[kept], number, spare, self.kind[kept], share, parts, start, end)
+        return _Fields(self.of_item[kept], number, spare, self.kind[kept], share, parts, start, end)
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class ShardingOptions:
     Attributes:
         task: whose tables these are.
         item: `[T]` the item of each table.
-        ways: the options, in the order of the menu.
-        menu: the same for the search.
+        fields: of the options, in the order of the menu.
+        menu: the same options for the search.
     """
 
     task: PlacementTask
     item: Ints
-    ways: _Ways
+    fields: _Fields
     menu: Menu
 
     @classmethod
@@ -109,78 +109,87 @@ class ShardingOptions:
         """
         limits = PlacementLimits.of(task)
         is_spread = bool(task.constraints.all_sharding_types - set(ON_ONE_DEVICE))
-        ways = _sensible_ways(task, limits, model, caching)
-        options = cls._made(task, model, model.law(spread=is_spread), limits, ways, drop=True)
+        fields = _sensible_options(task, limits, model, caching)
+        options = cls._made(task, model, model.law(spread=is_spread), limits, fields, drop=True)
         if columns or is_spread:
             return options
-        kind, first = options.ways.kind, options.menu.first_option[:-1]
+        kind, first = options.fields.kind, options.menu.first_option[:-1]
         return options._select((kind == _TABLE_WISE) | np.isin(np.arange(len(kind)), first[kind[first] != _TABLE_WISE]))
 
     @classmethod
     def given(
         cls, task: PlacementTask, model: CostModel, placements: Sequence[Placement]
     ) -> tuple["ShardingOptions", list[tuple[Ints, Ints]]]:
-        """The ways to shard in some placements, whether a device has room or not, and each one's options and places."""
+        """The options of some placements, whether they fit in memory or not, and the options and places of each."""
         limits, whole = PlacementLimits.of(task), TableSharding("table_wise", where=(0,))
         first, grouped = limits.first.tolist(), np.bincount(limits.item) > 1
-        chosen = [[each.tables[t] for each in placements] for t in first]
+        placed = [[placement.tables[t] for placement in placements] for t in first]
         anywhere = [
-            [whole if grouped[i] else replace(way, where=(0,) * len(way.where)) for way in ways]
-            for i, ways in enumerate(chosen)
+            [whole if grouped[i] else replace(sharding, where=(0,) * len(sharding.where)) for sharding in shardings]
+            for i, shardings in enumerate(placed)
         ]
-        flat = [(i, way) for i, ways in enumerate(anywhere) for way in dict.fromkeys(ways)]
-        number = {each: o for o, each in enumerate(flat)}
+        flat = [(i, sharding) for i, shardings in enumerate(anywhere) for sharding in dict.fromkeys(shardings)]
+        number = {key: o for o, key in enumerate(flat)}
         dims = task.tables.dim[torch.from_numpy(limits.first)].tolist()
-        ranges = [way.ranges(dims[i]) for i, way in flat]
+        ranges = [sharding.ranges(dims[i]) for i, sharding in flat]
         parts, (start, end) = np.array([*map(len, ranges)]), np.array([*chain(*ranges)]).T.copy()
-        kinds = np.array([SHARDING_TYPES.index(way.sharding_type) for _, way in flat])
-        shares = np.array([way.cached_share or np.nan for _, way in flat])
-        ways = _Ways(np.array([i for i, _ in flat]), np.arange(len(flat)), kinds < 0, kinds, shares, parts, start, end)
-        options, found = cls._made(task, model, model.law(), limits, ways, drop=False), []
+        kinds = np.array([SHARDING_TYPES.index(sharding.sharding_type) for _, sharding in flat])
+        shares = np.array([sharding.cached_share or np.nan for _, sharding in flat])
+        fields = _Fields(
+            np.array([i for i, _ in flat]), np.arange(len(flat)), kinds < 0, kinds, shares, parts, start, end
+        )
+        options, states = cls._made(task, model, model.law(), limits, fields, drop=False), []
         for n in range(len(placements)):
-            option = np.array([number[i, own[n]] for i, own in enumerate(anywhere)])
+            option = np.array([number[i, shardings[n]] for i, shardings in enumerate(anywhere)])
             place = np.full((len(option), int(parts.max())), -1)
-            for i, own in enumerate(chosen):
-                where = (own[n].where or (0,))[: parts[option[i]]]
+            for i, shardings in enumerate(placed):
+                where = (shardings[n].where or (0,))[: parts[option[i]]]
                 place[i, : len(where)] = where
-            found.append((option, place))
-        return options, found
+            states.append((option, place))
+        return options, states
 
     @classmethod
     def _made(
-        cls, task: PlacementTask, model: CostModel, law: DeviceLaw, limits: PlacementLimits, ways: _Ways, *, drop: bool
+        cls,
+        task: PlacementTask,
+        model: CostModel,
+        law: DeviceLaw,
+        limits: PlacementLimits,
+        fields: _Fields,
+        *,
+        drop: bool,
     ) -> "ShardingOptions":
-        """Options with their menu; `drop` those that no device has room for, if an item has others."""
+        """Options with their menu; `drop` those that exceed every device's memory, if an item has others."""
         per_host, item, table = model.devices_per_host, limits.item, limits.first
         rows = task.tables.rows.numpy()
-        of_range = np.repeat(np.arange(len(ways.parts)), ways.parts)  # [R] option of each range
-        own, kind = table[ways.of_item[of_range]], ways.kind[of_range]
+        of_range = np.repeat(np.arange(len(fields.parts)), fields.parts)  # [R] option of each range
+        table_of, kind = table[fields.of_item[of_range]], fields.kind[of_range]
         over = np.where(kind == _ROW_WISE, task.num_devices, np.where(_IS_ON_HOST[kind], per_host, 1))
-        block = -(-rows[own] // over)
-        blocks = np.where(kind == _COPIES, task.num_devices, -(-rows[own] // block))
-        width, share = ways.end - ways.start, ways.share[of_range]
-        load, step, size, loads = _shard_loads(task, model, own, kind, block, blocks, width, share)
+        block = -(-rows[table_of] // over)
+        blocks = np.where(kind == _COPIES, task.num_devices, -(-rows[table_of] // block))
+        width, share = fields.end - fields.start, fields.share[of_range]
+        load, step, size, loads = _shard_loads(task, model, table_of, kind, block, blocks, width, share)
         grouped = np.bincount(item) > 1
         if grouped.any():  # an item of several tables is their sum
             whole = model.loads(Shards.of(task, Placement.whole([0] * len(item), task.num_devices)))
             of_items = np.zeros((len(table), whole.shape[1]))
             np.add.at(of_items, item, whole)
-            is_group = grouped[ways.of_item[of_range]]
-            load[is_group] = len(loads) + ways.of_item[of_range][is_group]
-            size[is_group] = limits.item_bytes[ways.of_item[of_range]][is_group]
+            is_group = grouped[fields.of_item[of_range]]
+            load[is_group] = len(loads) + fields.of_item[of_range][is_group]
+            size[is_group] = limits.item_bytes[fields.of_item[of_range]][is_group]
             loads = np.concatenate([loads, of_items])
         if drop:
             fits = np.bincount(of_range, size > int(task.capacity_bytes.max())) == 0  # [O]
-            fits |= np.append(np.diff(ways.of_item) > 0, True) & ~np.isin(ways.of_item, ways.of_item[fits])
-            ways, kept = ways.select(fits), fits[of_range]
+            fits |= np.append(np.diff(fields.of_item) > 0, True) & ~np.isin(fields.of_item, fields.of_item[fits])
+            fields, kept = fields.select(fits), fits[of_range]
             load, step, size, blocks = load[kept], step[kept], size[kept], blocks[kept]
-        first_option = np.searchsorted(ways.of_item, np.arange(len(table) + 1))
-        spread = np.where(_IS_EVERYWHERE[ways.kind], ON_ALL, np.where(_IS_ON_HOST[ways.kind], ON_HOST, ON_DEVICES))
+        first_option = np.searchsorted(fields.of_item, np.arange(len(table) + 1))
+        spread = np.where(_IS_EVERYWHERE[fields.kind], ON_ALL, np.where(_IS_ON_HOST[fields.kind], ON_HOST, ON_DEVICES))
         menu = Menu(
             first_option=first_option,
             last_option=first_option[1:].copy(),
             spread=spread,
-            first_range=np.concatenate([[0], np.cumsum(ways.parts)]),
+            first_range=np.concatenate([[0], np.cumsum(fields.parts)]),
             load=load,
             step=step,
             blocks=blocks,
@@ -196,59 +205,59 @@ class ShardingOptions:
             per_host=per_host,
             price_ms=np.zeros((0, 0)),
         )
-        return cls(task, item, ways, menu)
+        return cls(task, item, fields, menu)
 
     @property
     def types(self) -> frozenset[ShardingType]:
-        """Ways to shard that any item may take."""
-        return frozenset(SHARDING_TYPES[kind] for kind in np.unique(self.ways.kind))
+        """Sharding types that any item may have."""
+        return frozenset(SHARDING_TYPES[kind] for kind in np.unique(self.fields.kind))
 
     def only(self, types: frozenset[ShardingType]) -> "ShardingOptions | None":
-        """The options of these ways to shard; None if an item has none."""
-        able = np.isin(SHARDING_TYPES, list(types))[self.ways.kind]
+        """The options of these sharding types; None if an item has none."""
+        able = np.isin(SHARDING_TYPES, list(types))[self.fields.kind]
         pays = np.zeros(len(self.menu.allowed), np.bool_)
-        pays[self.ways.of_item[able & ~self.ways.spare]] = True
-        kept = able & (~self.ways.spare | ~pays[self.ways.of_item])
-        return self._select(kept) if len(np.unique(self.ways.of_item[kept])) == len(pays) else None
+        pays[self.fields.of_item[able & ~self.fields.spare]] = True
+        kept = able & (~self.fields.spare | ~pays[self.fields.of_item])
+        return self._select(kept) if len(np.unique(self.fields.of_item[kept])) == len(pays) else None
 
     def _select(self, kept: Mask) -> "ShardingOptions":
         """Some of the options, at least one of each item."""
         if kept.all():
             return self
-        menu, ways, of_range = self.menu, self.ways.select(kept), np.repeat(kept, self.ways.parts)
-        first = np.searchsorted(ways.of_item, np.arange(len(menu.first_option)))
+        menu, fields, of_range = self.menu, self.fields.select(kept), np.repeat(kept, self.fields.parts)
+        first = np.searchsorted(fields.of_item, np.arange(len(menu.first_option)))
         menu = menu._replace(
             first_option=first,
             last_option=first[1:].copy(),
             spread=menu.spread[kept],
-            first_range=np.concatenate([[0], np.cumsum(ways.parts)]),
+            first_range=np.concatenate([[0], np.cumsum(fields.parts)]),
             load=menu.load[of_range],
             step=menu.step[of_range],
             blocks=menu.blocks[of_range],
             size=menu.size[of_range],
         )
-        return replace(self, ways=ways, menu=menu)
+        return replace(self, fields=fields, menu=menu)
 
     def translated(self, other: "ShardingOptions", found: Found) -> list[Found]:
         """A placement by other options of the same task; none if these lack one of its options."""
-        wanted = other.ways.number[found.option]
-        option = np.minimum(np.searchsorted(self.ways.number, wanted), len(self.ways.number) - 1)
-        place = np.full((len(option), int(self.ways.parts.max())), -1)
+        wanted = other.fields.number[found.option]
+        option = np.minimum(np.searchsorted(self.fields.number, wanted), len(self.fields.number) - 1)
+        place = np.full((len(option), int(self.fields.parts.max())), -1)
         place[:, : found.place.shape[1]] = found.place[:, : place.shape[1]]
-        return [Found(option, place, found.cost_ms)] if (self.ways.number[option] == wanted).all() else []
+        return [Found(option, place, found.cost_ms)] if (self.fields.number[option] == wanted).all() else []
 
     def whole(self, device: Ints) -> tuple[Ints, Ints]:
         """Options and places of whole tables, on `device` `[T]`."""
-        place = np.full((len(self.menu.allowed), int(self.ways.parts.max())), -1)
+        place = np.full((len(self.menu.allowed), int(self.fields.parts.max())), -1)
         place[self.item[::-1], 0] = device[::-1]  # of an item's first table
         return self.menu.first_option[:-1].copy(), place
 
     def first_of(self, kind: ShardingType) -> Ints:
         """`[I]` the first option of each item that is of this kind and in device memory; -1 if there is none."""
-        found = np.full(len(self.menu.allowed), -1)
-        own = np.flatnonzero((self.ways.kind == SHARDING_TYPES.index(kind)) & np.isnan(self.ways.share))[::-1]
-        found[self.ways.of_item[own]] = own
-        return found
+        first = np.full(len(self.menu.allowed), -1)
+        options = np.flatnonzero((self.fields.kind == SHARDING_TYPES.index(kind)) & np.isnan(self.fields.share))[::-1]
+        first[self.fields.of_item[options]] = options
+        return first
 
     def first_within(self, menu: Menu, most: float, of_range: Ints) -> Ints:
         """`[I]` the first of each item's options, from a menu's first one on, whose ranges have at most so much `[R]`.
@@ -264,14 +273,14 @@ class ShardingOptions:
     @property
     def are_whole(self) -> bool:
         """Whether every table may be whole."""
-        return bool((self.ways.kind[self.menu.first_option[:-1]] == _TABLE_WISE).all())
+        return bool((self.fields.kind[self.menu.first_option[:-1]] == _TABLE_WISE).all())
 
     def placement(self, found: Found, *, joined: bool) -> Placement:
         """The placement; `joined` makes ranges of a table that are on one device, or host, one wider range."""
-        ways, option, place = self.ways, found.option[self.item].tolist(), found.place[self.item].tolist()
+        fields, option, place = self.fields, found.option[self.item].tolist(), found.place[self.item].tolist()
         first, shardings = self.menu.first_range.tolist(), []
-        dims, ends, parts = self.task.tables.dim.tolist(), ways.end.tolist(), ways.parts.tolist()
-        kinds, shares = ways.kind.tolist(), [None if np.isnan(each) else each for each in ways.share.tolist()]
+        dims, ends, parts = self.task.tables.dim.tolist(), fields.end.tolist(), fields.parts.tolist()
+        kinds, shares = fields.kind.tolist(), [None if np.isnan(share) else share for share in fields.share.tolist()]
         for t, o in enumerate(option):
             kind = kinds[o]
             columns: Columns = tuple(pairwise([0, *ends[first[o] : first[o + 1] - 1], dims[t]]))
@@ -286,7 +295,7 @@ class ShardingOptions:
         self, table: int, kind: int, columns: Columns, where: tuple[int, ...]
     ) -> tuple[int, Columns, tuple[int, ...]]:
         """One wide range of all those that share a place."""
-        together = [(place, len(list(own))) for place, own in groupby(sorted(where))]
+        together = [(place, len(list(ranges))) for place, ranges in groupby(sorted(where))]
         if len(together) == 1:
             whole = _TABLE_WISE if kind == _COLUMN_WISE else _TABLE_ROW_WISE
             types = self.task.constraints.sharding_types_for(self.task.tables.names[table])
@@ -299,19 +308,19 @@ class ShardingOptions:
 
     def shards(self) -> tuple[Shards, Ints]:
         """Shards of all options, each range at the first place, so that `device` numbers its blocks; `[S]` their ranges."""
-        ways, first = self.ways, self.menu.first_range[self.menu.first_option]  # [I + 1] ranges of each item
+        fields, first = self.fields, self.menu.first_range[self.menu.first_option]  # [I + 1] ranges of each item
         number = np.concatenate([np.arange(first[i], first[i + 1]) for i in self.item])  # [N] ranges of each table
         table = np.repeat(np.arange(len(self.item)), np.diff(first)[self.item])
-        option = np.repeat(np.arange(len(ways.parts)), ways.parts)[number]
-        kind, dim = ways.kind[option], self.task.tables.dim.numpy()[table]
-        end = np.where(ways.parts[option] > 1, ways.end[number], dim)
-        ranges = np.stack([table, kind, ways.start[number], end, 0 * table, ways.share[option]])
+        option = np.repeat(np.arange(len(fields.parts)), fields.parts)[number]
+        kind, dim = fields.kind[option], self.task.tables.dim.numpy()[table]
+        end = np.where(fields.parts[option] > 1, fields.end[number], dim)
+        ranges = np.stack([table, kind, fields.start[number], end, 0 * table, fields.share[option]])
         shards, of_range = Shards.of_ranges(self.task, torch.from_numpy(ranges), self.menu.per_host)
         return shards, number[of_range.numpy()]
 
 
 class _Offer(NamedTuple):
-    """One way to shard, of every item.
+    """An option of every item.
 
     Attributes:
         share: column of the cached share; 0 for none.
@@ -327,19 +336,19 @@ class _Offer(NamedTuple):
     sensible: Mask
 
 
-def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostModel, caching: bool) -> _Ways:
-    """All ways, item by item: whole, by columns, then over several devices.
+def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostModel, caching: bool) -> _Fields:
+    """All options, item by item: whole, by columns, then over several devices.
 
-    Of ways of one type that never pay, only the first is one; it is spare.
+    If no option of a type ever pays, only the first one is kept, as a spare.
 
     Raises:
-        NoPlacementError: the constraints leave a table no way.
+        NoPlacementError: the constraints leave a table no option.
     """
     constraints, num_devices, table, allowed = task.constraints, task.num_devices, limits.first, limits.allowed
     per_host, count, named = model.devices_per_host, len(table), constraints.tables_named()
     least = max(model.narrowest, _NARROWEST_FOR_SPEED if count > _FEW_TABLES * num_devices else DIM_MULTIPLE)
     dim, rows = task.tables.dim.numpy()[table], task.tables.rows.numpy()[table]
-    held, room, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
+    held, most_memory, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
     may_be = np.tile(np.isin(SHARDING_TYPES, constraints.usual_types), (count, 1))  # [I, 6]
     narrowest, apart = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     cached = _CACHED_SHARES if caching else (np.nan,)
@@ -362,7 +371,7 @@ def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostMode
     widest_split = most_ranges(dim, narrowest)
     for_speed = most_ranges(dim, np.maximum(narrowest, least))
     splits = np.where(
-        allowed.sum(axis=1) == 1, 1, np.minimum(num_devices, np.where(held > room, widest_split, for_speed))
+        allowed.sum(axis=1) == 1, 1, np.minimum(num_devices, np.where(held > most_memory, widest_split, for_speed))
     )
     in_grid = np.minimum(hosts, most_ranges(dim, np.maximum(narrowest, _NARROWEST_RANGE)))
     has_host: Mask = np.zeros(count, np.bool_)
@@ -390,23 +399,23 @@ def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostMode
                     fewer = k < in_grid
                     offers.append(_Offer(kind, s, k * every, possible & fewer, sensible & fewer))
             offers.append(_Offer(kind, s, in_grid if kind == _GRID else every, possible, sensible))
-    offers.sort(key=lambda each: min(each.kind, _ROW_WISE))
-    in_parts = np.stack([each.parts for each in offers], axis=1)  # [I, C]
+    offers.sort(key=lambda offer: min(offer.kind, _ROW_WISE))
+    in_parts = np.stack([offer.parts for offer in offers], axis=1)  # [I, C]
     runs = DIM_MULTIPLE * -(-dim[:, None] // DIM_MULTIPLE // in_parts) <= WIDEST_SHARD
-    possible, sensible = np.stack([(each.possible, each.sensible) for each in offers], axis=2) & runs  # [I, C]
-    alike, spare = np.array([(o.kind, o.share) for o in offers]), np.zeros_like(sensible)
-    for own in (alike[:, None] == np.unique(alike, axis=0)).all(axis=2).T:  # [C]
-        first = possible[:, own] & (possible[:, own].cumsum(axis=1) == 1)
-        spare[:, own] = first & ~sensible[:, own].any(axis=1, keepdims=True)
+    possible, sensible = np.stack([(offer.possible, offer.sensible) for offer in offers], axis=2) & runs  # [I, C]
+    alike, spare = np.array([(offer.kind, offer.share) for offer in offers]), np.zeros_like(sensible)
+    for same in (alike[:, None] == np.unique(alike, axis=0)).all(axis=2).T:  # [C]
+        first = possible[:, same] & (possible[:, same].cumsum(axis=1) == 1)
+        spare[:, same] = first & ~sensible[:, same].any(axis=1, keepdims=True)
     chosen = sensible | spare
     if model.narrowest <= DIM_MULTIPLE:  # it knows what narrow ranges cost
         spare[:, alike[:, 0] == _COLUMN_WISE] = False
-    if not (has_way := chosen.any(axis=1)).all():
-        name = task.tables.names[table[has_way.argmin()]]
+    if not (has_option := chosen.any(axis=1)).all():
+        name = task.tables.names[table[has_option.argmin()]]
         raise NoPlacementError(
             f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, against its pins, "
             f"columns or cache, {num_devices} devices in hosts of {per_host}, or the {WIDEST_SHARD} columns that fbgemm's "
-            "kernels take; allow another way"
+            "kernels take; allow another sharding type"
         )
     of_item, offer = np.nonzero(chosen)
     kinds, of_share = alike[offer].T
@@ -414,7 +423,7 @@ def _sensible_ways(task: PlacementTask, limits: PlacementLimits, model: CostMode
     number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     units, of_range = np.repeat(dim[of_item] // DIM_MULTIPLE, parts), np.repeat(parts, parts)
     start, end = (DIM_MULTIPLE * (units * (number + more) // of_range) for more in (0, 1))
-    return _Ways(
+    return _Fields(
         of_item, np.arange(len(offer)), spare[of_item, offer], kinds, shares[of_item, of_share], parts, start, end
     )
 

@@ -1,6 +1,6 @@
 """Where tables may be by a task's constraints, and whether tables fit the devices' memory at all.
 
-*Items* are placed: tables, or groups of tables that share a device. If no rule of thumb finds room, packing is an integer
+*Items* are placed: tables, or groups of tables that share a device. If greedy packing fails, packing is an integer
 program, which HiGHS solves (`scipy.optimize.milp`). It is limited in nodes, not in time, so a task ends alike on any machine.
 """
 
@@ -61,7 +61,7 @@ class PlacementLimits:
         """Limits of a task's tables.
 
         Raises:
-            NoPlacementError: no device has room for tables that are to be together, or they are to be apart, too.
+            NoPlacementError: tables that are to be together fit no device, or are to be apart, too.
         """
         constraints, item, capacity = task.constraints, np.arange(len(task.tables)), task.capacity_bytes.numpy()
         if constraints.places_freely:
@@ -83,12 +83,12 @@ class PlacementLimits:
             is_in[item[np.isin(names, list(group))], g] = True
         for i in np.flatnonzero(np.bincount(item) > 1).tolist():
             is_torn = any(len(group & set(names[item == i].tolist())) > 1 for group in constraints.apart)
-            room = 0 if is_torn else int(capacity[allowed[i]].max(initial=0))
-            if item_bytes[i] > room:
+            most = 0 if is_torn else int(capacity[allowed[i]].max(initial=0))
+            if item_bytes[i] > most:
                 label = " and ".join(sorted(set(names[item == i].tolist())))
                 raise NoPlacementError(
                     f"tables {label} of {task.name} are to share a device and need {gib(int(item_bytes[i]))}, but the "
-                    f"devices that may hold them have at most {gib(room)}",
+                    f"devices that may hold them have at most {gib(most)}",
                     is_proved=True,
                 )
         parent = np.unique(names, return_inverse=True)[1][first]
@@ -97,7 +97,7 @@ class PlacementLimits:
         return cls(item, first, item_bytes, capacity, allowed, parent, first_group, groups)
 
     def filled(self, order: Ints, load: Floats, rank: Floats | None = None) -> Int[Tensor, " T"] | None:
-        """Put each item on the device with the least load that may hold it and has room, or the most room among equal ones.
+        """Put each item on the device with the least load that may and can hold it; of equal ones, the emptiest.
 
         Args:
             order: `[T]` tables; items come in the order of their first ones.
@@ -105,18 +105,18 @@ class PlacementLimits:
             rank: `[T, D]` instead of the load.
 
         Returns:
-            The device of each table; None if a table finds no room.
+            The device of each table; None if a table fits nowhere.
         """
         items, load_of = self.item[order], np.bincount(self.item, load).astype(np.float64)
         items = items[np.sort(np.unique(items, return_index=True)[1])]
         ranks = np.zeros((0, len(self.capacity_bytes))) if rank is None else rank[self.first]
         device = np.full(len(self.first), -1)
         owner = np.full((int(self.groups.max(initial=-1)) + 1, len(self.capacity_bytes)), -1)
-        found = _fill(
+        is_complete = _fill(
             items, load_of, ranks, self.item_bytes, self.capacity_bytes.copy(),
             self.allowed, self.parent, self.first_group, self.groups, owner, device,
         )  # fmt: skip
-        return torch.from_numpy(device[self.item]) if found else None
+        return torch.from_numpy(device[self.item]) if is_complete else None
 
 
 @jit
@@ -156,11 +156,11 @@ def _fill(
 
 
 def packed_by_size(task: PlacementTask) -> Int[Tensor, " T"] | None:
-    """Largest table first, each on the emptiest device that has room, or else on the fullest; None if neither has."""
+    """Largest table first, each on the emptiest device, or else on the fullest that can hold it; None if both fail."""
     size, limits = task.table_bytes.numpy(), PlacementLimits.of(task)
     order, load = np.argsort(-size, kind="stable"), size.astype(np.float64)
-    found = limits.filled(order, load)
-    return limits.filled(order, -load) if found is None else found
+    device = limits.filled(order, load)
+    return limits.filled(order, -load) if device is None else device
 
 
 def packed(task: PlacementTask) -> Int[Tensor, " T"]:
@@ -172,23 +172,23 @@ def packed(task: PlacementTask) -> Int[Tensor, " T"]:
     device = packed_by_size(task)
     if device is None:
         limits = PlacementLimits.of(task)
-        found, is_impossible = pack(limits)
-        if found is None:
-            raise no_room(task, is_proved=is_impossible)
-        device = torch.from_numpy(found[limits.item])
+        device_of_item, is_impossible = pack(limits)
+        if device_of_item is None:
+            raise no_placement(task, is_proved=is_impossible)
+        device = torch.from_numpy(device_of_item[limits.item])
     return device
 
 
-def no_room(task: PlacementTask, *, is_proved: bool = False, what: str = "whole tables") -> NoPlacementError:
+def no_placement(task: PlacementTask, *, is_proved: bool = False, what: str = "whole tables") -> NoPlacementError:
     """The error that no placement was found; `is_proved` if none exists."""
-    size, room = task.table_bytes, task.capacity_bytes
-    largest, in_all, most = int(size.argmax()), int(size.sum()), int(room.max())
+    size, capacity = task.table_bytes, task.capacity_bytes
+    largest, in_all, most = int(size.argmax()), int(size.sum()), int(capacity.max())
     single = f"{task.tables.labels[largest]!r} needs {gib(int(size[largest]))}"
     needs = single if size[largest] > most else f"they need {gib(in_all)}"
     return NoPlacementError(
         f"found no placement of {what} of {task.name}: {needs}, {task.num_devices} devices have up to {gib(most)}; allow "
-        "more memory, or more ways to shard (--sharding auto, --cache)",
-        is_proved=is_proved or in_all > int(room.sum()),
+        "more memory or more sharding types (--sharding auto, --cache)",
+        is_proved=is_proved or in_all > int(capacity.sum()),
     )
 
 
@@ -214,34 +214,34 @@ def _solution(limits: PlacementLimits, capacity_bytes: Ints) -> tuple[Ints | Non
     divisor = max(math.gcd(*limits.item_bytes.tolist()), 1)
     scale = min(1.0, _SCALE / max(float(capacity_bytes.max() // divisor), 1.0)) / divisor
     kron, eye = scipy.sparse.kron, scipy.sparse.eye_array
-    each, room = eye(num_devices), capacity_bytes // divisor * divisor * scale
+    per_device, capacity = eye(num_devices), capacity_bytes // divisor * divisor * scale
     limit = scipy.optimize.LinearConstraint
     constraints = [
         limit(kron(eye(num_items), np.ones((1, num_devices))), 1, 1),
-        limit(kron(scale * limits.item_bytes[None], each), 0, room),
+        limit(kron(scale * limits.item_bytes[None], per_device), 0, capacity),
     ]
-    groups = [set(own) for own in np.split(limits.groups, limits.first_group[1:-1])]
+    groups = [set(numbers) for numbers in np.split(limits.groups, limits.first_group[1:-1])]
     pairs = [
         (a, b)
         for a, b in combinations(range(num_items), 2)
         if groups[a] & groups[b] and limits.parent[a] != limits.parent[b]
     ]
     if pairs:
-        constraints.append(limit(kron(np.eye(num_items)[np.array(pairs)].sum(axis=1), each), 0, 1))
+        constraints.append(limit(kron(np.eye(num_items)[np.array(pairs)].sum(axis=1), per_device), 0, 1))
     allowed = limits.allowed.copy()
     if len(set(capacity_bytes.tolist())) == 1 and allowed.all():  # of equal devices, the largest items take the first
         for device, item in enumerate(np.argsort(-limits.item_bytes, kind="stable")[:num_devices]):
             allowed[item, device + 1 :] = False
-    found: Any = scipy.optimize.milp(
+    solution: Any = scipy.optimize.milp(
         c=np.zeros(allowed.size),
         integrality=np.ones(allowed.size),
         bounds=scipy.optimize.Bounds(0, allowed.ravel().astype(np.float64)),
         constraints=constraints,
         options={"node_limit": _NODES, "presolve": True},
     )
-    if found.x is None:
-        return None, found.status == 2  # infeasible
-    return found.x.reshape(num_items, num_devices).argmax(axis=1), False
+    if solution.x is None:
+        return None, solution.status == 2  # infeasible
+    return solution.x.reshape(num_items, num_devices).argmax(axis=1), False
 
 
 def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> PlacementTask:
@@ -250,8 +250,8 @@ def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> Placement
     Raises:
         ValueError: a table has too few columns for that many parts.
     """
-    ways = tuple(TableSharding("column_wise", each, (0,) * len(each)) for each in _columns(task, parts))
-    return Shards.of(task, Placement(ways, task.num_devices, task.num_devices)).as_task()
+    tables = tuple(TableSharding("column_wise", ranges, (0,) * len(ranges)) for ranges in _columns(task, parts))
+    return Shards.of(task, Placement(tables, task.num_devices, task.num_devices)).as_task()
 
 
 def _columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> list[Columns]:
@@ -262,7 +262,7 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     """Numbers of column shards of each table, the coarsest first: none larger than a device, half of one, and so on."""
     constraints, together = task.constraints, frozenset().union(*task.constraints.together)
     units = task.tables.dim // DIM_MULTIPLE  # [T] of four columns
-    least, most, found = -(-task.tables.dim // WIDEST_SHARD), torch.ones_like(units), []
+    least, most, splits = -(-task.tables.dim // WIDEST_SHARD), torch.ones_like(units), []
     for t, name in enumerate(task.tables.names):
         types, dim = constraints.sharding_types_for(name), int(task.tables.dim[t])
         may_be_whole = "table_wise" in types
@@ -273,10 +273,10 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     every_shard = task.tables.rows * task.row_bytes  # [T] bytes, however few columns it has
     unit_bytes = (task.table_bytes - every_shard) // units
     for k in range(7):
-        room = max(int(task.capacity_bytes.max()) // 2**k, 1) - every_shard
-        fitting = torch.div(room, unit_bytes, rounding_mode="floor").clamp(min=1)
-        found.append(torch.minimum(torch.maximum((units + fitting - 1) // fitting, least), most))
-    return found
+        left = max(int(task.capacity_bytes.max()) // 2**k, 1) - every_shard
+        fitting = torch.div(left, unit_bytes, rounding_mode="floor").clamp(min=1)
+        splits.append(torch.minimum(torch.maximum((units + fitting - 1) // fitting, least), most))
+    return splits
 
 
 def packed_columns(task: PlacementTask) -> Placement:
@@ -294,7 +294,7 @@ def packed_columns(task: PlacementTask) -> Placement:
         try:
             device = packed(split_by_columns(task, parts))
         except NoPlacementError as error:
-            raise no_room(task, what="tables or columns") from error
-    ways = zip(_columns(task, parts), device.split(parts.tolist()), strict=True)
-    tables = tuple(TableSharding.by_columns(columns, where.tolist()) for columns, where in ways)
+            raise no_placement(task, what="tables or columns") from error
+    placed = zip(_columns(task, parts), device.split(parts.tolist()), strict=True)
+    tables = tuple(TableSharding.by_columns(columns, where.tolist()) for columns, where in placed)
     return Placement(tables, task.num_devices, task.devices_per_host or task.num_devices)

@@ -1,6 +1,6 @@
 """Placers by a cost model: the search by a trained network or by a preset's roofline, and the parts of a trained placer.
 
-A preset's costs are those of the simulated testbed on the same hardware: public figures, not measurements of one's own
+A preset's costs are those of the simulated testbed on the same hardware: public figures, not measurements of the user's
 devices.
 """
 
@@ -85,8 +85,8 @@ class SearchingPlacer(OrderedPlacer):
         self, task: PlacementTask, hardware: str | None, called: str | None = None
     ) -> tuple[list[Difference], str]:
         """How these measurements differ from a task and its hardware, as `compare_costs` says."""
-        own = self.measured_on(task)
-        return compare_costs(own, task, hardware, called, knows_topology=self.knows_topology(task))
+        measured_on = self.measured_on(task)
+        return compare_costs(measured_on, task, hardware, called, knows_topology=self.knows_topology(task))
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries for each combination of sharding types; `budget_ms` overrides the placer's own."""
@@ -95,7 +95,7 @@ class SearchingPlacer(OrderedPlacer):
         return default_moves(task) + more if budget_ms is None else round(MOVES_PER_MS * budget_ms)
 
     def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """The best placement found by every way to shard that the task allows; errors as for `Placer.place`.
+        """Search by all sharding types that the task allows; errors as for `Placer.place`.
 
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
@@ -167,7 +167,7 @@ class RooflinePlacer(SearchingPlacer):
     """Places by the roofline of `spec`.
 
     Attributes:
-        spec: a preset, or hardware of one's own.
+        spec: a preset, or the user's own figures.
     """
 
     spec: AcceleratorSpec
@@ -203,13 +203,13 @@ class GreedyCostPlacer(OrderedPlacer):
     name: str = "cost_greedy"
 
     def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """Packs tables if greedy finds no room; raises NoPlacementError if packing finds none either."""
+        """Packs tables if greedy fails; raises NoPlacementError if packing fails, too."""
         costs = NetworkCosts.of(task, self.cost_network, self.normaliser)
         options = ShardingOptions.of(task, costs, columns=False)
-        found = greedy(options.menu, np.argsort(-options.menu.alone_ms, kind="stable"))
-        if found is None:
+        start = greedy(options.menu, np.argsort(-options.menu.alone_ms, kind="stable"))
+        if start is None:
             return Placement.whole(packed(task), task.num_devices)
-        return options.placement(found, joined=True)
+        return options.placement(start, joined=True)
 
 
 def part_of(name: str, placer: DreamShardPlacer) -> Placer:

@@ -28,7 +28,7 @@ from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, Menu, anneal,
 from dreamshard.search.baselines import heuristic_starts
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
-from dreamshard.search.packing import no_room, packed, packed_columns
+from dreamshard.search.packing import no_placement, packed, packed_columns
 from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greedy, spread_evenly
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
@@ -91,7 +91,7 @@ def search(
             plan = Placement.whole(packed(task), task.num_devices)
         if not violation(task, plan):
             return plan
-        raise no_room(task)
+        raise no_placement(task)
     found.sort(key=lambda each: len(each.options.types))
     best = found[0]
     for each in found[1:]:
@@ -146,7 +146,7 @@ class _Exploration:
             wanted += [each - set(SPLIT_BY_COLUMNS) for each in wanted]
         wanted += [frozenset([each]) for each in ON_ONE_DEVICE]
         restricted = [options for types in wanted if (options := every.only(types)) is not None]
-        able = [*{each.ways.number.tobytes(): each for each in restricted}.values()]
+        able = [*{each.fields.number.tobytes(): each for each in restricted}.values()]
         spreads = [_spreads(options) for options in able]
         bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, each)) for each in spreads]
         for n in sorted(range(len(able)), key=lambda n: (len(able[n].types) > 1, bounds_ms[n])):
@@ -217,7 +217,7 @@ def _simpler(types: Types) -> list[Types]:
 
 def _uses_all(options: ShardingOptions, option: Ints) -> bool:
     """Whether some options use a type of every family."""
-    used = frozenset(SHARDING_TYPES[kind] for kind in np.unique(options.ways.kind[option]))
+    used = frozenset(SHARDING_TYPES[kind] for kind in np.unique(options.fields.kind[option]))
     return all(own & used for own in _FAMILIES if own & options.types)
 
 
@@ -272,7 +272,7 @@ def _starts_within_targets(options: ShardingOptions, option: Ints) -> list[Found
     """
     if not options.types & set(SPLIT_BY_COLUMNS):
         return []
-    menu, columns = _from_options(options, option), options.ways.end - options.ways.start
+    menu, columns = _from_options(options, option), options.fields.end - options.fields.start
     found = list[Found | None]()
     for most in _WIDEST_RANGES:
         own = menu._replace(first_option=np.append(options.first_within(menu, most, columns), menu.first_option[-1]))

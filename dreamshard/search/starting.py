@@ -39,8 +39,8 @@ from dreamshard.search.annealing import (
 _TRIED = 8  # devices on which greedy tries a table
 _APART = 1e6  # load of a second range of a table on a device
 _SLOWEST_COUNTS = 10  # times as much as the device that a table is put on
-SWEEPS = 6  # over all tables, in which each may change how it is spread
-_FULL = 0.97  # of all memory, above which spreading tables more costs
+SWEEPS = 6  # over all tables, in which each may change its sharding type
+_FULL = 0.97  # of all memory, above which options count as more expensive
 
 
 class Target(NamedTuple):
@@ -81,10 +81,10 @@ def _fit_on_devices(
         for d in range(len(before)):
             if before[d] >= bar:
                 continue
-            room = menu.capacity[d] - state.used[d] - size
+            free = menu.capacity[d] - state.used[d] - size
             for j in range(k):
-                room -= menu.size[first + j] * (places[j] == d)
-            if room < 0:
+                free -= menu.size[first + j] * (places[j] == d)
+            if free < 0:
                 continue
             at, count = min(count, _TRIED - 1), min(count + 1, _TRIED)
             while at > 0 and near_load[at - 1] > before[d]:
@@ -99,9 +99,9 @@ def _fit_on_devices(
                 break  # a table makes no device faster
             for column in range(len(after)):
                 after[column] = state.sums[d, column] + menu.loads[row, column]
-            own = device_ms(menu.law, after)
-            load = _load(target, own, after[width], scale)
-            cost = load + apart + weight * (max(slowest, own) + scale * max(widest, after[width]))
+            own_ms = device_ms(menu.law, after)
+            load = _load(target, own_ms, after[width], scale)
+            cost = load + apart + weight * (max(slowest, own_ms) + scale * max(widest, after[width]))
             if cost < least:
                 best, least, best_load = d, cost, load
         worst = max(worst, best_load)
@@ -118,9 +118,9 @@ def _fit_on_devices(
 
 @jit
 def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, scale: float, target: Target) -> float:
-    """Choose a host for each range of an option that is on all devices of a host, or of all: the least busy with room.
+    """Choose a host for each range of an option that is on all devices of a host, or of all: the least busy that can hold it.
 
-    Return the largest load that a device of these hosts gets; infinite if there is no room.
+    Return the largest load that a device of these hosts gets; infinite if the option does not fit.
     """
     num_devices, on_all, worst, width = len(state.own_ms), menu.spread[option] == ON_ALL, 0.0, menu.law.width
     size, first = num_devices if on_all else menu.per_host, menu.first_range[option]
@@ -180,7 +180,7 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
 def greedy(menu: Menu, order: Ints, target: Target = ANYTHING) -> Found | None:
     """A legal start: tables in an order, each in its first option within a target, or else in the one of the least load.
 
-    A table is spread over devices only if it has no room otherwise, or its first option is. None if one finds no room.
+    A table is spread over devices only if it fits nowhere otherwise, or its first option is. None if one fits nowhere.
     """
     state = empty_state(menu)
     return found(state) if _greedy(menu, state, order, ms_per_width(menu), target) else None
@@ -218,11 +218,11 @@ def _even_ms(menu: Menu, total: Floats, share: Floats) -> tuple[float, float, fl
     law, num_devices = menu.law, len(menu.capacity)
     copy_into(share, total / num_devices)
     share[law.tables] = max(share[law.tables], 1.0)
-    own, width = device_ms(law, share), share[law.width]
-    cost = own + law.fixed_ms + law.total_ms * width * num_devices + curve_ms(law.curves, ALL_TO_ALL, width)
+    own_ms, width = device_ms(law, share), share[law.width]
+    cost = own_ms + law.fixed_ms + law.total_ms * width * num_devices + curve_ms(law.curves, ALL_TO_ALL, width)
     for kind in TRAFFIC:
         cost += curve_ms(law.curves, kind, share[len(share) + kind - NUM_CURVES])
-    return own, width, cost
+    return own_ms, width, cost
 
 
 @jit

@@ -45,7 +45,7 @@ def tables_of(
     2
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"an object of type {type(model).__name__} is no torch.nn.Module; give the model")
+        raise ValueError(f"an object of type {type(model).__name__} is not a torch.nn.Module; give the model")
     details, notes = discover(model, sharders)
     return model_tables(details, pooling_factors=pooling_factors, defaults=defaults, notes=notes)
 

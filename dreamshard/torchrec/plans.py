@@ -257,7 +257,7 @@ def current_plan(
     >>> ds.current_plan(sharding_plan).tables == plan.tables
     True
     """
-    with reading(name, "is no TorchRec plan", "give the current plan"):
+    with reading(name, "is not a TorchRec plan", "give the current plan"):
         modules = source.plan if isinstance(source, ShardingPlan) else json.loads(source)
         modules = modules.get("plan", modules)
         parameters = [

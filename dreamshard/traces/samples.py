@@ -109,7 +109,7 @@ def read_trace(path: Path) -> RankTrace:
     Raises:
         ValueError: the file is damaged, or has no profiled step, no fused lookup, or no backward pass.
     """
-    with reading(path, "is no complete trace of PyTorch's profiler", "profile again, and let the profiler end"):
+    with reading(path, "is not a complete trace of PyTorch's profiler", "profile again, and let the profiler end"):
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)

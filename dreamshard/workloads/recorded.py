@@ -122,7 +122,7 @@ def open_criteo(path: Path, batch_size: int) -> RecordedFile:
     kinds = {**dict.fromkeys(_NUMERIC, pa.int64()), **dict.fromkeys(_CATEGORICAL, pa.string())}
     parts, done = [], 0
     with (
-        reading(path, "is no complete Criteo log", "download it again"),
+        reading(path, "is not a complete Criteo log", "download it again"),
         pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream,
         pyarrow.csv.open_csv(
             stream,

@@ -55,8 +55,8 @@ def list_tables(path: str | Path) -> list[ModelTable]:
     if not file.is_file():
         raise ValueError(f"there is no file {file}; check the path")
     if file.suffix not in (".csv", ".parquet", ".json"):
-        raise ValueError(f"{file} is no list of tables; give the path of a .csv, .parquet or .json file")
-    with reading(file, "is no readable list of tables", "write it again"):
+        raise ValueError(f"{file} is not a list of tables; give the path of a .csv, .parquet or .json file")
+    with reading(file, "is not a readable list of tables", "check its format"):
         if file.suffix == ".json":
             records = json.loads(file.read_bytes())
             records = records.get("tables") if isinstance(records, dict) else records

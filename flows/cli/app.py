@@ -3,6 +3,7 @@
 So `--help` need not wait for torch, and Prefect and MLflow, which read their settings on import, find the home's.
 """
 
+import ast
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -15,36 +16,22 @@ from flows.cli import terminal
 from flows.runtime.environment import prepare
 
 COMMANDS = {
-    "Learn and place": {
-        "stages:run": "Train on your tables in this process: ingest, measure, fit, evaluate, promote, plan.",
-        "plans:learn": "Learn a job's real costs from PROFILES of its steps, and write a better plan.",
-        "plans:place": "Place TABLES: write the plan to a file or stdout, and a summary to stderr.",
-        "plans:explain": "Explain PLAN for TABLES: why devices are slow, and what each table would cost elsewhere.",
-        "plans:what_if": "Compare clusters for TABLES by published figures: cost of a step, memory, balance.",
-        "stages:watch": "Report whether tables changed since the last training, and which retraining is due.",
-    },
-    "Inspect and promote": {
-        "records:models": "Show versions side by side, with the champion of each hardware, or VERSION in full.",
-        "stages:promote": "Make VERSION champion, or a plan current, at once; previous rolls back.",
-        "stages:compare": "Compare VERSIONS and other placers on tasks held out for all of them.",
-        "records:sql": "Query everything that was measured and registered with DuckDB.",
-        "doctor:doctor": "Check devices, the fbgemm build, servers, home and store.",
-    },
-    "Single stages of `run`": {
-        "stages:ingest": "Read tables and their lookups into the home, so that `train` can measure and learn.",
-        "stages:profile": "Measure the placements of the next training iteration.",
-        "stages:train": "Train the cost network and the policy for all remaining iterations.",
-        "stages:evaluate": "Compare the trained placer with the heuristics and the champion.",
-        "stages:register": "Register the trained placer, as champion if it beats the one in use.",
-    },
-    "Servers and workers": {
-        "servers:up": "Start Prefect, MLflow, a worker and all deployments on this machine; Ctrl-C stops them.",
-        "servers:deploy": "Create the work pool and all deployments on the server at PREFECT_API_URL.",
-        "servers:worker": "Run flows on this machine for a team's servers.",
-    },
-    "The home": {"records:prune": "List old files that no version needs, and remove them with --delete."},
+    "Learn and place": "stages:run plans:learn plans:place plans:explain plans:what_if stages:watch",
+    "Inspect and promote": "records:models stages:promote stages:compare records:sql doctor:doctor",
+    "Single stages of `run`": "stages:ingest stages:profile stages:train stages:evaluate stages:register",
+    "Servers and workers": "servers:up servers:deploy servers:worker",
+    "The home": "records:prune",
 }
-"""Every command by the part of `--help` that lists it: its module of this package, its function, and its help."""
+"""Every command by the part of `--help` that lists it: its module of this package and its function."""
+
+
+def docstring(path: str) -> str | None:
+    """The help of a command: its function's docstring, read without importing the module."""
+    module, name = path.split(":")
+    functions = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")).body
+    return next(
+        ast.get_docstring(node) for node in functions if isinstance(node, ast.FunctionDef) and node.name == name
+    )
 
 
 def sentence_of(error: CycloptsError) -> Text:
@@ -68,8 +55,8 @@ app = App(
 )
 for part, commands in COMMANDS.items():
     panel = Group.create_ordered(part)
-    for path, about in commands.items():
-        app.command(f"flows.cli.{path}", help=about, group=panel)
+    for path in commands.split():
+        app.command(f"flows.cli.{path}", help=docstring(path), group=panel)
 
 main = App(help_flags=(), version_flags=())
 

@@ -35,9 +35,9 @@ _ROWS, _BATCH = 100_000, 2048
 
 @command
 def doctor(*, as_json: Json = False) -> None:
-    """Check devices, the fbgemm build, servers, home and store, and list what is missing; `pip check` compares versions.
+    """Check devices, the fbgemm build, servers, home and store, and list what is missing.
 
-    Measures one placement for ten seconds to see how steady the machine is.
+    Also measures one placement for ten seconds to see how steady the machine is. `pip check` compares versions.
     """
     settings = Settings.from_environment({**os.environ, "DREAMSHARD_STORE": ""})
     home = open_store(settings, reads_only=True).home

@@ -56,10 +56,10 @@ def place(
     """
     for path in filter(None, (out, html)):
         if path.is_dir() or not path.parent.is_dir():
-            raise ValueError(f"{path} is a folder, or its folder does not exist; give another file")
+            raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'is in no folder'}; give another file")
     at_terminal = out is None and form == "json" and terminal.OUT.is_terminal
     if html is not None or at_terminal:
-        from flows.placing.plan_page import device_rows, html_page  # pandas takes a second to import
+        from flows.placing.plan_page import device_rows, html_page, slowest_sentence  # pandas takes a second to import
     store = open_home(reads_only=True)
     checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
     placed = request.place(store, checked, terminal.note)
@@ -68,7 +68,7 @@ def place(
         terminal.note(line)
     text = plan.to_csv() if form == "csv" else plan.to_json()
     if at_terminal:
-        terminal.print_table(device_rows(placed), title=f"{plan.num_devices} devices, the most expensive first")
+        terminal.print_table(device_rows(placed), title=slowest_sentence(placed))
         terminal.note(
             "the plan itself goes to --out FILE or a pipe; `dreamshard explain` shows what each table would cost elsewhere"
         )
@@ -186,7 +186,7 @@ def _alternative(other: Alternative, now_ms: float) -> str:
 
 @command
 def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False) -> None:
-    """Compare clusters for TABLES by published figures alone: predicted cost of a step, memory, balance."""
+    """Compare clusters for TABLES by published figures: cost of a step, memory, balance."""
     store, clusters, said = open_home(reads_only=True), parse_clusters(options.hardware), set[str]()
 
     def note_once(sentence: str) -> None:
@@ -221,8 +221,8 @@ def parse_clusters(text: str) -> list[Cluster]:
         count, group = (int(match[i] or match[2]) for i in (2, 3)) if match else (0, 0)
         if not match or not 1 <= count <= _MOST_DEVICES or not group or count % group:
             raise ValueError(
-                f"{entry!r} names no cluster; give hardware and 1 to {_MOST_DEVICES} devices, perhaps in equal groups, for "
-                "example a100:8, my_cluster.yaml:64 or a100:64/16"
+                f"{entry!r} is not a cluster; give hardware, 1 to {_MOST_DEVICES} devices and, if you like, equal groups: "
+                "a100:8, my_cluster.yaml:64 or a100:64/16"
             )
         clusters.append(Cluster(called=match[1], spec=hardware_of(match[1]), num_devices=count, group=group))
     return clusters

@@ -113,10 +113,10 @@ def sql(
 
 @command
 def prune(*, options: Annotated[PruneOptions, Fields] = PruneOptions(), as_json: Json = False) -> None:
-    """List old versions, lookups, samples, checkpoints, reports and leftovers of killed runs, and remove them with --delete.
+    """List old files that no version needs, and remove them with --delete.
 
-    Keeps everything that a kept version refers to (its training, evaluation and tables), everything in use, and the tables
-    ingested last. `dreamshard ingest` restores removed lookups.
+    These are old versions, lookups, samples, checkpoints, reports and leftovers of killed runs. Whatever a kept version or a
+    current run needs stays, and so do the tables ingested last. `dreamshard ingest` restores removed lookups.
     """
     days = options.older_than_days
     table = retention.prune(open_home(existing=True), **options.model_dump())

@@ -30,7 +30,7 @@ def up(
     run_here: Annotated[bool, Parameter(name="--worker")] = True,
     notify: str | None = None,
 ) -> None:
-    """Start Prefect's server, MLflow's server, a worker and all deployments on this machine; Ctrl-C stops them.
+    """Start Prefect, MLflow, a worker and all deployments on this machine; Ctrl-C stops them.
 
     The options become the model's setting: the parameters of its deployments, such as `retrain/ads`.
 
@@ -65,7 +65,7 @@ def up(
 
 @command
 def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, notify: str | None = None) -> None:
-    """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` also does this.
+    """Create the work pool and all deployments on the server at PREFECT_API_URL, as `up` also does.
 
     The options become the model's setting: the parameters of its deployments, such as `retrain/ads`.
 
@@ -86,7 +86,7 @@ def show_models(settings: Mapping[str, Mapping[str, Any]]) -> None:
 
 @command
 def worker(*, pool: str = POOL, queue: str | None = None, limit: Positive = 2) -> None:
-    """Run flows on this machine for the servers at PREFECT_API_URL and MLFLOW_TRACKING_URI.
+    """Run flows on this machine for the team's servers at PREFECT_API_URL and MLFLOW_TRACKING_URI.
 
     Args:
         pool: Work pool to take runs from.

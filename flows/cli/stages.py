@@ -39,7 +39,7 @@ _LINE_EVERY_S = 60.0
 
 @command
 def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_json: Json = False) -> None:
-    """Train on your tables in this process: ingest, measure, fit, evaluate, promote, plan. Needs no server."""
+    """Train on your tables in this process: ingest, measure, fit, evaluate, promote, plan."""
     store, started = open_home(), time.monotonic()
     outcome = run_flow(flows.retrain.retrain, options, quiet=as_json)
     if as_json:
@@ -62,7 +62,7 @@ def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *
     terminal.say(f"{outcome['source']}: {outcome['sentence']}")
     if outcome["table"]:
         terminal.print_table(outcome["table"])
-    terminal.say(f"{outcome['in_use']} {outcome['learning']}".strip())
+    terminal.say(f"{outcome['champion']} {outcome['learning']}".strip())
     terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` starts it.")
 
 
@@ -99,7 +99,7 @@ def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False
 
 @command
 def register(options: Annotated[StageOptions, Fields] = StageOptions(), *, as_json: Json = False) -> None:
-    """Register the trained placer, as champion if it beats the one in use."""
+    """Register the trained placer, as champion if it beats the current one."""
     outcome = run_flow(flows.promote.register, options, quiet=as_json)
     terminal.print_json(outcome) if as_json else _show_promotion(outcome)
 
@@ -136,7 +136,9 @@ def run_flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) 
     open_home()  # fail before the server starts
     for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
         logging.getLogger(name).setLevel(logging.ERROR)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of the server too: it must outlive a Ctrl-C
+    # The server inherits the mask, as a terminal sends Ctrl-C to it, too. If it ended first, Prefect would retry tasks
+    # without it: a smoke run then still ran after three minutes. With the mask it ends with one sentence.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with terminal.ERR.status("waiting for Prefect's server"):
         get_client(sync_client=True)  # starts the temporary server, if no other is configured
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -96,7 +96,7 @@ def choose(
         return _for_hardware(store, task, spec, called, model)
     name = name or "champion"
     if not names_version(name):
-        others = sorted([*NAMES, PRIOR])
+        others = ", ".join(sorted([*NAMES, PRIOR]))
         raise ValueError(f"there is no placer {name!r}; give a version ({WRITTEN}), or one of {others}")
     if name == "champion" and not (model and registry.champion(store, model)):
         version = registry.champion(store)

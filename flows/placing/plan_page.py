@@ -89,13 +89,13 @@ class Side:
 
 def sides_of(placed: Placed) -> list[Side]:
     """The plan, then the current plan: with today's tables if it can be kept, otherwise as it is."""
-    task, in_use, predictor = placed.request.task, placed.request.in_use, placed.predictor
-    if in_use is None:
+    task, current, predictor = placed.request.task, placed.request.current, placed.predictor
+    if current is None:
         return [Side.of("plan", task, placed.placement, predictor)]
     new, kept = Side.of("new plan", task, placed.placement, predictor), placed.kept
     if kept is not None:
         return [new, Side.of("current plan", task, kept.placement, predictor)]
-    return [new, Side.of("current plan", in_use.task, in_use.placement, predictor, [*in_use.sharding_of])]
+    return [new, Side.of("current plan", current.task, current.placement, predictor, [*current.sharding_of])]
 
 
 def where(sharding: TableSharding) -> str:
@@ -193,6 +193,7 @@ def html_page(placed: Placed) -> str:
             limits=(100 * capacity / widest["gib"]).tolist(),
             capacity=[gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
             gib=gib,
+            slowest=slowest_sentence(placed),
             unmeasured=unmeasured_sentence(placed.plan),
             tables=tables.to_dict("records"),
         )
@@ -220,9 +221,26 @@ def device_rows(placed: Placed) -> list[dict[str, Any]]:
     size, unit = side.size, "ms" if side.size == "whole" else "GiB"
     sums, rows = side.sums.sort_values(size, ascending=False, kind="stable"), []
     for d, of_device in sums.head(_SCREEN).iterrows():
-        heaviest = side.pairs[(side.pairs["device"] == d) & (side.pairs["table"] != WAITING)].nlargest(_TOP, size)
         row = {"device": d, "": "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))}
         row |= {unit: of_device[size], "GiB": of_device["gib"]}
-        listed = zip(heaviest["table"], heaviest[size], strict=True)
-        rows.append(row | {"heaviest tables": [f"{names[t]} {figure:.3g}" for t, figure in listed]})
+        rows.append(
+            row | {f"heaviest tables, {unit}": [f"{names[t]} {figure:.3g}" for t, figure in _heaviest(side, d)]}
+        )
     return rows
+
+
+def slowest_sentence(placed: Placed) -> str:
+    """The slowest device, and the table that takes most of its time; without costs, how many devices there are."""
+    side, names = sides_of(placed)[0], placed.request.task.tables.names
+    total_ms, count = side.sums["whole"], len(side.sums)
+    if side.size != "whole":
+        return f"{count} devices, the fullest first"
+    (table, ms), *_ = _heaviest(side, total_ms.idxmax())
+    share = f"{names[table]} takes {ms:.3g} of its {total_ms.max():.3g} ms"
+    return f"device {total_ms.idxmax()} is the slowest of {count}: {share}"
+
+
+def _heaviest(side: Side, device: int) -> Iterator[tuple[int, float]]:
+    """The largest tables of a device, and their sizes."""
+    pairs = side.pairs[(side.pairs["device"] == device) & (side.pairs["table"] != WAITING)].nlargest(_TOP, side.size)
+    return zip(pairs["table"], pairs[side.size], strict=True)

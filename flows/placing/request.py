@@ -11,7 +11,17 @@ from dreamshard.explanation import HOT_SHARE, uneven_ms
 from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of
-from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
+from dreamshard.moving import (
+    CurrentPlacement,
+    MovePrice,
+    Point,
+    Step,
+    Weighed,
+    moved_bytes,
+    rename_devices,
+    steps,
+    weigh,
+)
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.plan import Plan, parse_plan, read_plan
@@ -44,8 +54,8 @@ class CheckedRequest:
         options: as given.
         spec: the hardware; None if it is not said.
         task: to be placed.
-        plan: in use; None without one.
-        in_use: its placement of the task's tables.
+        plan: the current one; None without it.
+        current: its placement of the task's tables.
         model: whose versions may place by name alone; empty if there are none of it.
     """
 
@@ -53,7 +63,7 @@ class CheckedRequest:
     spec: AcceleratorSpec | None
     task: PlacementTask
     plan: Plan | None
-    in_use: InUse | None
+    current: CurrentPlacement | None
     model: str
 
     @property
@@ -118,7 +128,7 @@ def check(
         note: gets sentences for people.
         ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None if the plan is not for TorchRec, or not yet.
         model: the tables, if they have been read.
-        plan: in use, if the options name none.
+        plan: the current one, if the options name none.
 
     Raises:
         ValueError: something does not exist or is not known, or no placement can be legal.
@@ -149,18 +159,18 @@ def check(
         batch_size=options.batch_size,
         constraints=constraints,
     )
-    in_use = None if plan is None else InUse.of(plan, task)
-    return CheckedRequest(options=options, spec=spec, task=task, plan=plan, in_use=in_use, model=of_model)
+    current = None if plan is None else CurrentPlacement.of(plan, task)
+    return CheckedRequest(options=options, spec=spec, task=task, plan=plan, current=current, model=of_model)
 
 
 def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
-    """Choose the placer, place, and weigh the plan against the one in use.
+    """Choose the placer, place, and weigh the plan against the current one.
 
     Raises:
         ValueError: there is no such placer.
         NoPlacementError: none was found that respects the constraints.
     """
-    options, task, spec, in_use = request.options, request.task, request.spec, request.in_use
+    options, task, spec, current = request.options, request.task, request.spec, request.current
     chosen = choose(store, options.placer, task, spec, options.hardware or "", model=request.model, note=note)
     if chosen.why:
         note(chosen.why)
@@ -169,11 +179,11 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     _check_host_memory(task, placement, spec, note)
     oracle, weighed = chosen.predictor, None
     moves: tuple[Step, ...] = ()
-    if in_use is not None:
+    if current is not None:
         if oracle is not None:
-            weighed = weigh(task, in_use, placement, oracle, request.price)
-        placement = weighed.chosen.placement if weighed else rename_devices(task, placement, in_use.shards)
-        moves = steps(task, in_use.shards, placement)
+            weighed = weigh(task, current, placement, oracle, request.price)
+        placement = weighed.chosen.placement if weighed else rename_devices(task, placement, current.shards)
+        moves = steps(task, current.shards, placement)
     if oracle is not None and (cost_ms := uneven_ms(task, placement, oracle)) is not None:
         note(
             f"the cost assumes that lookups spread evenly over row shards; with {HOT_SHARE:.0%} on one device a step would "
@@ -272,7 +282,9 @@ def setting_of(path: Path) -> dict[str, Any]:
     """Options of the setting that a plan's costs are of, with the hardware if that is a preset; empty if it says none."""
     try:
         measured = read_plan(path).costs_of
-    except ValueError:  # it is TorchRec's, or `check` says what it is
+    except ValueError as error:  # it is TorchRec's, or `check` says what it is
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
         measured = None
     if measured is None:
         return {}

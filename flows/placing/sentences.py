@@ -29,8 +29,8 @@ def unmeasured_sentence(plan: Plan) -> str:
 
 def moving_lines(placed: Placed) -> Iterator[str]:
     """Cost of the current plan, gain and moves of the chosen one; nothing without a current plan."""
-    price, weighed, in_use, kept = placed.request.price, placed.weighed, placed.request.in_use, placed.kept
-    if in_use is None:
+    price, weighed, current, kept = placed.request.price, placed.weighed, placed.request.current, placed.kept
+    if current is None:
         return
     if weighed is not None:
         rate = f"{price.bytes_per_s / 1e9:g} GB/s"
@@ -48,8 +48,10 @@ def moving_lines(placed: Placed) -> Iterator[str]:
         yield "  GiB moved        ms      gain"
         for point in weighed.curve:
             yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
-    parts = [f"{len(placed.moved_tables)} of {len(in_use.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"]
-    named = {"new": in_use.new, "resized": in_use.changed, "removed": in_use.removed}
+    parts = [
+        f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
+    ]
+    named = {"new": current.new, "resized": current.changed, "removed": current.removed}
     parts += [f"{how}: {shown(names)}" for how, names in named.items() if names]
     yield "; ".join(parts)
 

@@ -158,10 +158,13 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> st
 
     A comparison of versions also has the gain of every pair.
     """
+    first = {"placer": f"**{report.candidate}**"}
+    rows = [row | first if row["placer"] == report.candidate else row for row in placers_table(report)]
     parts = [
         f"**{outcome}**",
-        f"## {title(report)}",
-        markdown_table(placers_table(report)),
+        "## Cost of each placer, the cheapest last",
+        f"{title(report)}.",
+        markdown_table(rows),
         report.caveat and f"Note: {report.caveat}.",
         prediction_sentence(report),
     ]
@@ -172,7 +175,7 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> st
             for name in names
         ]
         parts += ["## Every pair: measured cost saved (95 % interval, paired by task)", markdown_table(pairs)]
-    parts += ["## Where", *(_link(name, address) for name, address in links.items())] if links else []
+    parts += ["## Links", *(_link(name, address) for name, address in links.items())] if links else []
     return "\n\n".join(filter(None, parts))
 
 
@@ -198,7 +201,7 @@ def prediction_sentence(report: EvaluationReport) -> str:
     if error is None:
         return f"No prediction error: {report.candidate} predicts no cost of a step, or no placement here was held out."
     machine = steadiness_words(report.steadiness, report.level)
-    also = f"; {machine}" if machine else ""
+    also = f"; {machine}" if machine and machine not in report.caveat else ""
     return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on{also}."
 
 

@@ -81,7 +81,7 @@ class Decision:
         code: rule that decided.
         gain: that it decided by; None if by neither.
         rival: number of the champion in the evaluation; None if there was none.
-        in_use: number of the champion when the decision was made; None if there was none.
+        champion: number of the champion when the decision was made; None if there was none.
         already_champion: whether the version was champion before the decision.
         veto: reason not to promote despite the gain; empty without one.
         provisional: the figures, if they do not show a champion to be cheaper than the best heuristic; empty if they do,
@@ -92,7 +92,7 @@ class Decision:
     code: Code
     gain: Gain | None = None
     rival: int | None = None
-    in_use: int | None = None
+    champion: int | None = None
     already_champion: bool = False
     veto: str = ""
     provisional: str = ""
@@ -112,7 +112,7 @@ class Decision:
             "not_significant": "costs more than the champion"
             if self.gain and self.gain.measured.is_worse
             else "does not beat the champion significantly",
-            "champion_not_compared": f"not compared with version {self.in_use}, the champion in use",
+            "champion_not_compared": f"not compared with version {self.champion}, the current champion",
             "better_than_baseline": f"first champion{until}",
             "worse_than_baseline": "first champion, provisional: more expensive than a heuristic",
         }
@@ -129,7 +129,7 @@ def decide(
     over_rival: Gain | None = None,
     *,
     rival: int | None = None,
-    in_use: int | None = None,
+    champion: int | None = None,
     is_rival_provisional: bool = False,
 ) -> Decision:
     """Promote a candidate that beats the champion significantly; without a champion, promote the first.
@@ -141,11 +141,11 @@ def decide(
         over_heuristic: the candidate's gain over the best heuristic on these tasks.
         over_rival: its gain over the champion in the evaluation; None if there was none.
         rival: number of that champion.
-        in_use: number of the champion now.
+        champion: number of the champion now.
         is_rival_provisional: whether the champion in the evaluation is a provisional one.
     """
-    decision = Decision(alias="challenger", code="champion_not_compared", rival=rival, in_use=in_use)
-    if in_use not in (None, rival):
+    decision = Decision(alias="challenger", code="champion_not_compared", rival=rival, champion=champion)
+    if champion not in (None, rival):
         return decision
     doubt = "" if over_heuristic.is_shown else str(over_heuristic)
     of_heuristic = replace(decision, gain=over_heuristic, provisional=doubt)
@@ -161,7 +161,7 @@ def decide(
     return replace(of_heuristic, alias="champion" if gain.fits else "challenger", code=code)
 
 
-def find_veto(version: Version, in_use: Version | None, prediction_error: float | None) -> str:
+def find_veto(version: Version, champion: Version | None, prediction_error: float | None) -> str:
     """Why an evaluation must not make a version champion, with the command that does; empty if there is no reason.
 
     A champion that a person replaced stays out of use: the same tables give the same version and the same figures, so
@@ -169,13 +169,13 @@ def find_veto(version: Version, in_use: Version | None, prediction_error: float 
     by luck.
 
     Args:
-        in_use: the champion; None if there is none.
+        champion: now; None if there is none.
         prediction_error: mean relative error on held-out placements; None if it is not known.
     """
     command = f"`dreamshard promote {version.uri}`"
     if REPLACED in version.tags:
         return f"replaced manually at {version.tags[REPLACED]}; {command} uses it again"
-    if in_use is not None and prediction_error is not None and prediction_error > HIGHEST_ERROR:
+    if champion is not None and prediction_error is not None and prediction_error > HIGHEST_ERROR:
         return (
             f"its predictions are {prediction_error:.0%} off on held-out placements, above the limit of {HIGHEST_ERROR:.0%}: "
             f"measure more (--iterations, or another --recipe), or read its report; {command} promotes it anyway"

@@ -1,4 +1,4 @@
-"""Versions of one's own setting: the start of the next training, the newest, and the one in use.
+"""Versions of one's own setting: the start of the next training, the newest, and the champion.
 
 In the same setting (model, testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
 champion: from its networks and from the costs measured for it. On the same tables it repeats the champion's training. The
@@ -128,7 +128,7 @@ def _is_like(made_of: Training, config: Recipe) -> bool:
     )
 
 
-def version_in_use(store: Store, config: Recipe) -> Version | None:
+def champion_of(store: Store, config: Recipe) -> Version | None:
     """The champion of the model, testbed and devices of a configuration; None before the first.
 
     If several kinds of hardware may be meant, as by the testbed `auto`, it is that of the model's default topology.

@@ -1,4 +1,4 @@
-"""The plans of a model: numbered files, one of which is in use, for a trainer to read.
+"""The plans of a model: numbered files, one of which is current, for a trainer to read.
 
 <store>/plans/<model>/<number>.json  a plan, written once; its page of HTML is beside it
 <store>/plans/<model>/current.json   a copy of the current plan
@@ -13,7 +13,7 @@ from storage.filesystem import AnyPath, list_files, write_text
 from storage.store import Store
 
 PREVIOUS = "previous"
-"""Names the plan that the one in use has replaced."""
+"""Names the plan that the current one has replaced."""
 
 
 class ModelPlan(Plan):
@@ -23,9 +23,9 @@ class ModelPlan(Plan):
         version: URI of the version that placed the tables.
         dataset: version of the tables.
         evidence: its measured or predicted gain, with an interval if one is known.
-        replaces: number of the plan that was in use before; None for the first.
-        in_use_since: when it came into use; None before.
-        in_use_because: why it came into use, and who decided.
+        replaces: number of the plan that was current before; None for the first.
+        current_since: when it became current; None before.
+        current_because: why it became current, and who decided.
     """
 
     model: Name
@@ -35,8 +35,8 @@ class ModelPlan(Plan):
     dataset: Name
     evidence: str
     replaces: int | None = None
-    in_use_since: datetime | None = None
-    in_use_because: str = ""
+    current_since: datetime | None = None
+    current_because: str = ""
 
     @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
@@ -46,7 +46,7 @@ class ModelPlan(Plan):
 
 
 def path(store: Store, model: str, name: int | str = "current") -> AnyPath:
-    """File of a plan by its number, or of the one in use."""
+    """File of a plan by its number, or of the current one."""
     return store.plans / model / f"{name}.json"
 
 
@@ -68,15 +68,15 @@ def read(store: Store, model: str, name: str) -> ModelPlan:
     Raises:
         ValueError: there is no such plan; the message lists the existing ones.
     """
-    in_use, known = current(store, model), numbers(store, model)
-    wanted = str(in_use.replaces) if in_use and name == PREVIOUS else name
+    now, known = current(store, model), numbers(store, model)
+    wanted = str(now.replaces) if now and name == PREVIOUS else name
     if wanted not in map(str, known):
         raise ValueError(f"there is no plan {name!r} of model {model!r} in {store.plans}; it has {known or 'none'}")
     return ModelPlan.model_validate_json(path(store, model, wanted).read_bytes())
 
 
 def write(store: Store, plan: ModelPlan, name: int | str) -> AnyPath:
-    """Write a plan under its number, or as the one in use (`current`); a reader sees all of it or the one before."""
+    """Write a plan under its number, or as the current one; a reader sees all of it or the one before."""
     file = path(store, plan.model, name)
     write_text(file, plan.to_json())
     return file

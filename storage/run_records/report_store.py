@@ -18,7 +18,7 @@ from storage.store import Store
 CANDIDATE = "dreamshard"
 """The placer of a training of the algorithm dreamshard; the champion is `champion VERSION`."""
 
-IN_USE = "current plan"
+CURRENT_PLAN = "current plan"
 """The current plan, which `--current` names."""
 
 

@@ -25,14 +25,14 @@ def main() -> int:
         FROZEN.write_text(json.dumps(now, indent=1) + "\n")
         return 0
     frozen = json.loads(FROZEN.read_text())
-    found = list(losses(frozen, now))
+    worse = list(losses(frozen, now))
     changes: dict[str, list[float]] = {}
     for name, cost in now["costs"].items():
         changes.setdefault(name.split(" ", 3)[3], []).append(cost / frozen["costs"][name] - 1)
     for placer, values in sorted(changes.items()):
         print(f"{placer:28} {len(values):3} tasks, mean {np.mean(values):+.3%}, worst {max(values):+.3%}")
-    print("\n".join(found) or f"baseline: nothing got worse ({len(now['costs'])} costs)")
-    return bool(found)
+    print("\n".join(worse) or f"baseline: nothing got worse ({len(now['costs'])} costs)")
+    return bool(worse)
 
 
 if __name__ == "__main__":

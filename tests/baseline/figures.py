@@ -11,7 +11,7 @@ import torch
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.roofline import sharding_costs
-from dreamshard.moving import InUse, MovePrice, weigh
+from dreamshard.moving import CurrentPlacement, MovePrice, weigh
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
 from dreamshard.planning import make_plan
 from dreamshard.policy.mdp import Episode, rollout
@@ -34,13 +34,13 @@ SEEDS = range(6)
 
 def compute(names: str = "") -> dict[str, Any]:
     """All figures; of the tasks with `names` in their names only, without training, if it is given."""
-    found: dict[str, Any] = {"costs": {}}
+    figures: dict[str, Any] = {"costs": {}}
     for case in cases():
         if names in case.task.name:
-            found["costs"] |= {f"{case.task.name} {name}": round(cost, 6) for name, cost in _costs(case)}
+            figures["costs"] |= {f"{case.task.name} {name}": round(cost, 6) for name, cost in _costs(case)}
     if not names:
-        found |= {"training": training()}
-    return found
+        figures |= {"training": training()}
+    return figures
 
 
 def _costs(case: Case) -> Iterator[tuple[str, float]]:
@@ -57,14 +57,14 @@ def _costs(case: Case) -> Iterator[tuple[str, float]]:
 
 def training() -> dict[str, float]:
     """Held-out error, and true cost of plans on unseen tasks, of placers trained now: means over the seeds."""
-    found = {}
+    figures = {}
     for dims in DIMS:
         unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
         placers = [trained(pool(f"{dims}-train"), training_tasks(dims), seed) for seed in SEEDS]
-        found[f"{dims} error"] = round(float(np.mean([heldout_error(each, unseen) for each in placers])), 5)
+        figures[f"{dims} error"] = round(float(np.mean([heldout_error(placer, unseen) for placer in placers])), 5)
         plans = [true_ms(task, placer.place(task)) for placer in placers for task in unseen]
-        found[f"{dims} cost"] = round(float(np.mean(plans)), 5)
-    return found
+        figures[f"{dims} cost"] = round(float(np.mean(plans)), 5)
+    return figures
 
 
 def losses(frozen: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -115,15 +115,15 @@ def plan_costs(task: PlacementTask, dims: str) -> dict[str, float]:
 
 
 def preset_cost(task: PlacementTask, hardware: str, *, columns: bool) -> float:
-    """Milliseconds of the plan that the search by a preset finds, by every way to shard that the task allows."""
+    """Milliseconds of the plan that the search by a preset finds, by every sharding type that the task allows."""
     placer = RooflinePlacer(PRESETS[hardware], columns=columns)
     return float(placer.predict(task, placer.place(task)).overall_ms())
 
 
 def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> float:
-    """Milliseconds of a step of the plan chosen with `device` in use, with its share of the price of moving."""
+    """Milliseconds of a step of the plan chosen with `device` as the current one, with its share of the price of moving."""
     placer = RooflinePlacer(PRESETS[hardware])
-    held = InUse.of(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
+    held = CurrentPlacement.of(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
     price = MovePrice(steps_until_next=STEPS, bytes_per_s=BYTES_PER_S)
     chosen = weigh(task, held, placer.place(task), placer, price).chosen
     return price.total_ms(chosen.overall_ms, chosen.moved_bytes) / STEPS
@@ -136,7 +136,7 @@ def true_ms(task: PlacementTask, placement: Placement) -> float:
 
 def trained(pool: Tables, tasks: list[PlacementTask], seed: int) -> DreamShardPlacer:
     """A placer from ten rounds of ten placements measured on the simulated testbed, and exchanges measured alone."""
-    exchanges = [simulated().measure_exchange(each) for each in designed_exchanges((4, 8, 128), None, 2**27)]
+    exchanges = [simulated().measure_exchange(exchange) for exchange in designed_exchanges((4, 8, 128), None, 2**27)]
     return make_placer(learn(pool, tasks, TrainingConfig(), seed, simulated(), exchanges=exchanges).state)
 
 

@@ -37,8 +37,8 @@ class Case:
 def pool(name: str) -> Tables:
     """The tables of one pool: `dim16-train`, `dim16-test`, `mixed-train`, `mixed-test` or `mlperf`."""
     columns = pq.read_table(HERE / "tables.parquet", filters=[("pool", "=", name)]).to_pydict()
-    sizes = [torch.tensor(columns[each]) for each in ("rows", "dim", "pooling_factor")]
-    counts = [torch.tensor(columns[each]) for each in ("lookups", "unique_rows")]
+    sizes = [torch.tensor(columns[column]) for column in ("rows", "dim", "pooling_factor")]
+    counts = [torch.tensor(columns[column]) for column in ("lookups", "unique_rows")]
     return Tables(tuple(columns["name"]), *sizes, torch.from_numpy(np.asarray(columns["bins"], np.float64)), *counts)
 
 

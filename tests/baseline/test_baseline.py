@@ -17,7 +17,7 @@ def test_costs_of_small_tasks_are_no_higher_than_the_frozen_ones():
 
 
 def test_a_network_splits_tables_only_into_widths_it_measured():
-    tasks = [each.task for each in cases() if each.task.name.startswith("50x4 dim16") and not each.hardware]
+    tasks = [case.task for case in cases() if case.task.name.startswith("50x4 dim16") and not case.hardware]
     for task in tasks:
         placement = network_placer("dim16").place(task)
         assert {sharding.sharding_type for sharding in placement.tables} == {"table_wise"}
@@ -30,5 +30,7 @@ def test_trained_at_50x4_it_beats_greedy_and_every_rule(dims):
     placer = trained(pool(f"{dims}-train"), training_tasks(dims), seed=0)
     unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
     rivals = [GreedyCostPlacer(placer.cost_network, placer.normaliser), *baselines().values()]
-    own, *others = (np.mean([true_ms(task, each.place(task)) for task in unseen]) for each in (placer, *rivals))
-    assert own < min(others)
+    cost, *others = (
+        np.mean([true_ms(task, contestant.place(task)) for task in unseen]) for contestant in (placer, *rivals)
+    )
+    assert cost < min(others)

@@ -29,7 +29,7 @@ def annealed_ms(law: Law, task: PlacementTask, moves: int = 300_000) -> float:
     starts = [Placement.whole(device, task.num_devices) for device in heuristic_starts(task)]
     if not starts:
         raise NoPlacementError(f"no heuristic finds room for {task.name}, so annealing has nowhere to start")
-    start = min(starts, key=lambda each: law.true_ms(task, each)).device.numpy()
+    start = min(starts, key=lambda placement: law.true_ms(task, placement)).device.numpy()
     sizes, capacity = task.table_bytes.numpy(), task.capacity_bytes.numpy()
     arguments = law.loads(task.tables), links(task.num_devices), sizes, capacity, law.waits, moves
     return min(_anneal(law.compute_ms, law.comm_ms, start.copy(), *arguments, seed) for seed in range(CHAINS))
@@ -44,10 +44,10 @@ def _own_ms(compute_ms: Compute, load: Floats) -> float:
 
 
 @numba.njit
-def _slowest_ms(own_ms: Floats, ways: Floats) -> float:
+def _slowest_ms(own_ms: Floats, comm_both_ms: Floats) -> float:
     slowest = 0.0
     for d in range(len(own_ms)):
-        slowest = max(slowest, own_ms[d] + ways[d, 0] + ways[d, 1])
+        slowest = max(slowest, own_ms[d] + comm_both_ms[d, 0] + comm_both_ms[d, 1])
     return slowest
 
 
@@ -72,9 +72,9 @@ def _anneal(
         used[device[t]] += sizes[t]
     for d in range(num_devices):
         own_ms[d] = _own_ms(compute_ms, sums[d])
-    dims, ways = sums[:, 1].copy(), np.empty((num_devices, 2))
-    comm_ms(curves, dims, own_ms, ways)
-    current = best = _slowest_ms(own_ms, ways)
+    dims, comm_both_ms = sums[:, 1].copy(), np.empty((num_devices, 2))
+    comm_ms(curves, dims, own_ms, comm_both_ms)
+    current = best = _slowest_ms(own_ms, comm_both_ms)
     hot, kept = HOT * current, np.empty((2, loads.shape[1]))
     for i in range(moves):
         out, back = np.random.randint(num_tables), -1
@@ -100,8 +100,8 @@ def _anneal(
         moved = waits or sums[source, 1] != dims[source]
         if moved:
             dims[source], dims[target] = sums[source, 1], sums[target, 1]
-            comm_ms(curves, dims, own_ms, ways)
-        new = _slowest_ms(own_ms, ways)
+            comm_ms(curves, dims, own_ms, comm_both_ms)
+        new = _slowest_ms(own_ms, comm_both_ms)
         if new < current or np.random.random() < np.exp((current - new) / (hot * (COLD / HOT) ** (i / moves))):
             current, best = new, min(best, new)
             device[out] = target
@@ -113,5 +113,5 @@ def _anneal(
             sums[source], sums[target], own_ms[source], own_ms[target] = kept[0], kept[1], before, after
             if moved:
                 dims[source], dims[target] = sums[source, 1], sums[target, 1]
-                comm_ms(curves, dims, own_ms, ways)
+                comm_ms(curves, dims, own_ms, comm_both_ms)
     return best

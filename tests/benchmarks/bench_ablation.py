@@ -77,7 +77,7 @@ PARTS = (
     Part({"policy: random placements": "searching"}, NoPolicy()),
     Part({"policy: lopsided placements": "searching"}, NoPolicy(), TrainingConfig(exploration=1.0)),
     Part({"exploration": "searching"}, TrainingAlgorithm(), TrainingConfig(exploration=0.0)),
-    Part({"steps": "searching"}, TrainingAlgorithm(networks=lambda own: (NoSteps(own), PolicyNetwork()))),
+    Part({"steps": "searching"}, TrainingAlgorithm(networks=lambda model: (NoSteps(model), PolicyNetwork()))),
     Part({"exchanges": "searching"}, TrainingAlgorithm(), exchanges=False),
 )
 
@@ -86,7 +86,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     """Law by law, part by part."""
     seeds = (0,) if quick else (0, 1, 2)
     for law, noise in ((UNSEEN, NOISY),) if quick else (*((law, NOISE) for law in LAWS), (UNSEEN, NOISY)):
-        found: dict[str, dict[str, Costs]] = {}  # by part and set
+        costs_of: dict[str, dict[str, Costs]] = {}  # by part and set
         for part, dims in product(PARTS if noise == NOISE else PARTS[2:] + PARTS[:1], ALL_DIMS):
             method = {"method": part.method, "exchanges": part.exchanges, "noise": noise}
             states = [law_state(dims, seed, law, part.config, **method) for seed in seeds]
@@ -94,19 +94,19 @@ def rows(quick: bool = False) -> Iterator[Row]:
                 drawn = tasks(repeated(pool_of(dims, "validation"), size.tables), size, 2 if quick else count, seed=300)
                 for name, kind in part.placers.items():
                     placers = [_place(kind, part.method.placer(state)) for state in states]
-                    costs = np.array([true_ms(law, drawn, each) for each in placers])
-                    found.setdefault(name, {})[f"{dims} {size}"] = costs
-        with_all = found.pop(ALL)
-        for (name, without), sizes in product(found.items(), JUDGED):
+                    costs = np.array([true_ms(law, drawn, placer) for placer in placers])
+                    costs_of.setdefault(name, {})[f"{dims} {size}"] = costs
+        with_all = costs_of.pop(ALL)
+        for (name, without), sizes in product(costs_of.items(), JUDGED):
             sets = [f"{dims} {size}" for dims in ALL_DIMS for size in sizes]
             yield _judge(f"{law.name}, noise {noise:.0%}, without {name}", sets, without, with_all)
 
 
 def _judge(name: str, sets: Sequence[str], without: dict[str, Costs], with_all: dict[str, Costs]) -> Row:
     """Each set's costs count relative to its mean with all parts."""
-    each = (np.concatenate([costs[of] / with_all[of].mean() for of in sets], axis=1) for costs in (without, with_all))
+    ratios = (np.concatenate([costs[of] / with_all[of].mean() for of in sets], axis=1) for costs in (without, with_all))
     shown = ", ".join(f"{of} {float(without[of].mean() / with_all[of].mean()):.3f}" for of in sets)
-    return relative(f"{name}; {shown}", *each)
+    return relative(f"{name}; {shown}", *ratios)
 
 
 def _place(kind: str, placer: DreamShardPlacer) -> Place:

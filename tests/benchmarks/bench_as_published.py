@@ -31,16 +31,18 @@ def rows(quick: bool = False) -> Iterator[Row]:
     for algorithm in ("paper", "autoshard"):
         theirs = recorded[recorded.algorithm == algorithm].drop(columns="algorithm").groupby("round").mean()
         ours = pd.concat([curve(algorithm, seed) for seed in ((0,) if quick else (0, 1, 2))]).groupby("round").mean()
-        for number, own in ours.iterrows():
+        for number, ours_of in ours.iterrows():
             for what in ("measured", "loss", "reward", "test_ms"):
-                yield row(f"{algorithm}, round {number}: {what}", own[what], "", reference=float(theirs[what][number]))
+                yield row(
+                    f"{algorithm}, round {number}: {what}", ours_of[what], "", reference=float(theirs[what][number])
+                )
 
 
 def curve(algorithm: Any, seed: int) -> pd.DataFrame:
     """The rounds of a training."""
     config, method = with_algorithm(TrainingConfig(), algorithm), TRAINING_ALGORITHMS[algorithm]
     law, (pool, unseen) = neuroshard_law(neuroshard_folder(), wider=True), pools()
-    tasks, held_out, samples, found = drawn_tasks(pool, 50, 0), drawn_tasks(unseen, 20, 1), [], []
+    tasks, held_out, samples, lines = drawn_tasks(pool, 50, 0), drawn_tasks(unseen, 20, 1), [], []
     state: Any = method.start(pool, config, seed)
     for number in range(config.iterations):
         for task, placement in method.propose(state, tasks):
@@ -51,8 +53,8 @@ def curve(algorithm: Any, seed: int) -> pd.DataFrame:
             counted, unit_ms = COMPUTE, float(state.cost_network.unit_ms)
         costs = [law.phases_ms(task, placer.place(task), waits=True)[:, counted].sum(dim=1).amax() for task in held_out]
         about = {"round": number + 1, "measured": len(samples), "loss": loss * unit_ms**2, "reward": reward}
-        found.append(about | {"test_ms": float(torch.stack(costs).mean())})
-    return pd.DataFrame(found)
+        lines.append(about | {"test_ms": float(torch.stack(costs).mean())})
+    return pd.DataFrame(lines)
 
 
 def pools() -> tuple[Tables, Tables]:
@@ -63,5 +65,5 @@ def pools() -> tuple[Tables, Tables]:
 
 def drawn_tasks(pool: Tables, count: int, seed: int) -> list[PlacementTask]:
     """Seeded tasks of distinct tables."""
-    found = enumerate(drawn(pool, Size(20, 4), count, seed))
-    return [PlacementTask(own, 4, 4 * 2**30, name=f"task-{i:03}") for i, own in found]
+    drawn_tables = enumerate(drawn(pool, Size(20, 4), count, seed))
+    return [PlacementTask(tables, 4, 4 * 2**30, name=f"task-{i:03}") for i, tables in drawn_tables]

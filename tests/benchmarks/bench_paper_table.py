@@ -50,13 +50,13 @@ class Cell:
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure the cells that the CSV lacks; then a row for each setting and placer."""
     folder = QUICK if quick else DATA
-    found = measured(folder / "paper_table.csv", ("dims", "trained", "seed"), cells(quick), run)
-    figures = summarised(found, ("dims", "size"))
+    figures_read = measured(folder / "paper_table.csv", ("dims", "trained", "seed"), cells(quick), run)
+    figures = summarised(figures_read, ("dims", "size"))
     (folder / "paper_table.md").write_text(tables(figures, "dims"), encoding="utf-8")
-    for each in figures.itertuples():
-        times = f"learns in {each.learning_s:.3g} s CPU, places in {each.place_ms:.3g} ms"
-        name = f"{each.size}, {each.dims}: {each.placer} saves over the best heuristic {each.gain}; {times}"
-        yield {"name": name, "value": None if each.gain.mean is None else 100 * each.gain.mean, "unit": "%"}
+    for line in figures.itertuples():
+        times = f"learns in {line.learning_s:.3g} s CPU, places in {line.place_ms:.3g} ms"
+        name = f"{line.size}, {line.dims}: {line.placer} saves over the best heuristic {line.gain}; {times}"
+        yield {"name": name, "value": None if line.gain.mean is None else 100 * line.gain.mean, "unit": "%"}
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -75,16 +75,16 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     pool, testbed = pool_of(cell.dims, "train"), LawTestbed(SIMULATED, cell.seed)
     tasks = draw_tasks(pool, f"{cell.dims}-train", cell.trained, 50, _TRAINING_SEED)
     designed = exchanges_for(tasks, BATCH, [size.devices for size in cell.placed])
-    exchanges = [testbed.measure_exchange(each) for each in designed]
+    exchanges = [testbed.measure_exchange(exchange) for exchange in designed]
     makers = Contest(pool, tasks, testbed, exchanges, cell.seed, cell.measurements).makers()
-    found, about = [], {"dims": cell.dims, "trained": str(cell.trained), "seed": cell.seed}
+    lines, about = [], {"dims": cell.dims, "trained": str(cell.trained), "seed": cell.seed}
     for size in cell.placed:
         count, unseen = cell.num_tasks or (30 if size.tables <= 100 else 10), pool_of(cell.dims, cell.split)
         placed = draw_tasks(unseen, f"{cell.dims}-{cell.split}", size, count, _PLACED_SEED)
         text = str(size) if size == cell.trained else f"{size}, trained at {cell.trained}"
         able = {name: make for name, make in makers.items() if size == cell.trained or name not in AS_TRAINED}
-        found += [about | row for row in results(able, {text: placed}, known, SIMULATED.true_ms)]
-    return found
+        lines += [about | row for row in results(able, {text: placed}, known, SIMULATED.true_ms)]
+    return lines
 
 
 def draw_tasks(pool: Tables, name: str, size: Size, count: int, seed: int) -> list[PlacementTask]:
@@ -92,10 +92,12 @@ def draw_tasks(pool: Tables, name: str, size: Size, count: int, seed: int) -> li
 
     Devices have the paper's 5 GiB, or more if a legal placement would otherwise hardly exist.
     """
-    found = []
-    for number, own in enumerate(drawn(repeated(pool, size.tables), size, count, seed)):
-        table_bytes = PlacementTask(own, 1, 0, "fp16").table_bytes.double()
+    drawn_tasks = []
+    for number, drawn_tables in enumerate(drawn(repeated(pool, size.tables), size, count, seed)):
+        table_bytes = PlacementTask(drawn_tables, 1, 0, "fp16").table_bytes.double()
         needed = max(_EVEN_SHARE * float(table_bytes.sum()) / size.devices, _LARGEST * float(table_bytes.max()))
         memory_bytes = max(_PAPER_BYTES, int(needed))
-        found.append(PlacementTask(own, size.devices, memory_bytes, "fp16", "sgd", f"{name}-{size}-{number:03}"))
-    return found
+        drawn_tasks.append(
+            PlacementTask(drawn_tables, size.devices, memory_bytes, "fp16", "sgd", f"{name}-{size}-{number:03}")
+        )
+    return drawn_tasks

@@ -97,13 +97,13 @@ def agreement(name: str, predicted: Sequence[float], measured: Sequence[float]) 
 
 def kernel_times() -> dict[tuple[str, str], list[tuple[float, float]]]:
     """Predicted and measured microseconds of every time that is modelled, by GPU and kind."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for path in sorted(TIMES.parent.glob("tbe*.csv")):  # and those of `tests.gpu.check`
         for given in csv.DictReader(path.read_text().splitlines()):
             if kind := kind_of(given):
                 predicted_us = 1e6 * predicted_s(given, PRESETS[TAKEN_FOR.get(given["gpu"], given["gpu"])])
-                found.setdefault((given["gpu"], kind), []).append((predicted_us, float(given["time_us"])))
-    return found
+                times.setdefault((given["gpu"], kind), []).append((predicted_us, float(given["time_us"])))
+    return times
 
 
 def trace_rows(path: Path) -> Iterator[Row]:
@@ -112,7 +112,7 @@ def trace_rows(path: Path) -> Iterator[Row]:
     sums = table_loads(tables, batch_size, "fp32", "rowwise_adagrad").sum(dim=0).numpy()
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
-    kernels = [(each["name"], each["dur"]) for each in events if each.get("cat") == "kernel"]
+    kernels = [(event["name"], event["dur"]) for event in events if event.get("cat") == "kernel"]
     steps = sum("codegen_forward_unweighted" in name for name, _ in kernels)
     for kind, (predict, pattern) in KERNELS.items():
         measured_us = sum(duration for name, duration in kernels if re.search(pattern, name)) / steps
@@ -135,16 +135,16 @@ def law_rows(law: NeuroShardLaw) -> Iterator[Row]:
         device = torch.randint(DEVICES, (count,), generator=generator).numpy()
         widths.append(np.bincount(device, pool.dim.numpy()[drawn], DEVICES))
         devices += [drawn[device == d].tolist() for d in range(DEVICES)]
-    inside = [each for each in devices if 0 < len(each) <= 15 and num_bytes[each].sum() <= MOST_BYTES]
-    law_ms = np.array([sum(law.compute_ms(theirs[each].sum(axis=0))) for each in inside])
-    sums = np.stack([ours[each].sum(axis=0) for each in inside])
+    inside = [shards for shards in devices if 0 < len(shards) <= 15 and num_bytes[shards].sum() <= MOST_BYTES]
+    law_ms = np.array([sum(law.compute_ms(theirs[shards].sum(axis=0))) for shards in inside])
+    sums = np.stack([ours[shards].sum(axis=0) for shards in inside])
     ours_ms = 1e3 * roofline.operators_s(roofline.figures_of(RTX2080TI, BATCH), sums).sum(axis=1)
-    alone = np.array([len(each) == 1 for each in inside])
+    alone = np.array([len(shards) == 1 for shards in inside])
     for name, part in (("devices", ~alone), ("single tables", alone & (law_ms > 0))):
         yield agreement(f"law of four GPUs, {name}", ours_ms[part], law_ms[part])
     sent = VECTOR_BYTES * BATCH * torch.from_numpy(np.stack(widths))  # [N, 4]
     exchange_s = collective_s(sent.amax(dim=1), DEVICES, RTX2080TI, DEVICES, mean_bytes=sent.mean(dim=1))
-    exchanged_ms = [law.exchange_ms(each).max(axis=0).sum() for each in widths]
+    exchanged_ms = [law.exchange_ms(width).max(axis=0).sum() for width in widths]
     yield agreement("law of four GPUs, all-to-alls there and back", 2e3 * exchange_s.numpy(), exchanged_ms)
 
 
@@ -153,12 +153,12 @@ def placing_rows(law: NeuroShardLaw, dims: Dims, size: Size, quick: bool) -> Ite
     tasks = draw_tasks(Cell(0, quick).pools()[1], size, 4 if quick else 8, seed=200)
     if dims == "dim16":
         narrow = torch.full((size.tables,), 16)
-        tasks = [replace(each, tables=replace(each.tables, dim=narrow)) for each in tasks]
+        tasks = [replace(task, tables=replace(task.tables, dim=narrow)) for task in tasks]
     placers = baselines() | {"prior": RooflinePlacer(RTX2080TI, columns=False)}
-    costs = {name: fmean(law.true_ms(each, placer.place(each)) for each in tasks) for name, placer in placers.items()}
-    least_ms, placed_ms = fmean(annealed_ms(law, each, MOVES) for each in tasks), costs.pop("prior")
+    costs = {name: fmean(law.true_ms(task, placer.place(task)) for task in tasks) for name, placer in placers.items()}
+    least_ms, placed_ms = fmean(annealed_ms(law, task, MOVES) for task in tasks), costs.pop("prior")
     best = min(costs, key=lambda name: costs[name])
-    saved, annealed = (100 * (1 - each / costs[best]) for each in (placed_ms, least_ms))
+    saved, annealed = (100 * (1 - reached_ms / costs[best]) for reached_ms in (placed_ms, least_ms))
     text = f"law of four GPUs, {dims}, {size}, {len(tasks)} tasks: saved over {best} without training"
     yield row(f"{text} (reference: annealing on the law)", saved, "%", None, annealed, more_is_better=True)
 
@@ -217,11 +217,14 @@ def tables_of(given: Mapping[str, str]) -> Tables:
     pooling = [float(bag[1])] * count if bag else pooling
     lookups = [factor * int(given["B"].split(",")[0]) for factor in pooling]
     power = POWER if "avg distinct rows" in notes else 0.0
-    found = np.stack([_expected_rows(int(size), total, power) for size, total in zip(rows_of, lookups, strict=True)])
-    unique = found.sum(axis=1)
+    expected = np.stack([_expected_rows(int(size), total, power) for size, total in zip(rows_of, lookups, strict=True)])
+    unique = expected.sum(axis=1)
     sizes, factors = torch.tensor([rows_of, dims]).long(), torch.tensor(pooling, dtype=torch.float64)
-    counts = (each.round().long() for each in (torch.tensor(lookups), torch.from_numpy(unique)))
-    names, bins = tuple(f"table-{index}" for index in range(count)), torch.from_numpy(found / unique[:, None]).float()
+    counts = (values.round().long() for values in (torch.tensor(lookups), torch.from_numpy(unique)))
+    names, bins = (
+        tuple(f"table-{index}" for index in range(count)),
+        torch.from_numpy(expected / unique[:, None]).float(),
+    )
     return Tables(names, *sizes, factors, bins, *counts)
 
 
@@ -246,5 +249,5 @@ def left_out_errors(sizes: np.ndarray, times_us: np.ndarray) -> Sequence[float]:
     """Relative error of each size, by the curve through the others."""
     keep = [sizes != size for size in sizes]
     curves = [fit_link_curve(np.array([2]), sizes[others], times_us[None, others], 2) for others in keep]
-    found = [float(curve_s(curve, torch.tensor(size).double())) for curve, size in zip(curves, sizes, strict=True)]
-    return np.abs(1e6 * np.array(found) / times_us - 1).tolist()
+    predicted = [float(curve_s(curve, torch.tensor(size).double())) for curve, size in zip(curves, sizes, strict=True)]
+    return np.abs(1e6 * np.array(predicted) / times_us - 1).tolist()

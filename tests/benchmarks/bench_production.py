@@ -41,7 +41,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     task, meta = meta_plan()
     ours, by_columns = RooflinePlacer(B200), replace(task, constraints=UNCONSTRAINED)
     plans = {"Meta's plan": meta, "dreamshard, whole tables and columns": ours.place(by_columns)}
-    plans |= {"dreamshard, every way": ours.place(task), "HugeCTR's planner": HugeCtrPlanner(B200).place(task)}
+    plans |= {"dreamshard, every type": ours.place(task), "HugeCTR's planner": HugeCtrPlanner(B200).place(task)}
     if not quick:
         plans["TorchRec's planner"] = TorchRecPlanner(B200, timeout_s=200).place(task)
     meta_ms = float(ours.predict(task, meta).overall_ms())
@@ -57,7 +57,7 @@ def meta_plan() -> tuple[PlacementTask, Placement]:
     """The pooled tables, and Meta's plan of them."""
     listed = pd.read_csv(bundled_lists()["meta-production-2026"])
     listed = listed[listed.output == "pooled"]
-    tables = fill_missing_columns(check_records({each["name"]: each for each in listed[COLUMNS].to_dict("records")}))
+    tables = fill_missing_columns(check_records({line["name"]: line for line in listed[COLUMNS].to_dict("records")}))
     how = "fp16", "rowwise_adagrad", "production", PER_HOST, DEVICES * SAMPLES
     task = PlacementTask(tables, DEVICES, MEMORY_BYTES, *how)
     shardings = []

@@ -55,10 +55,10 @@ def rows(quick: bool = False) -> Iterator[Row]:
     folder, seeds = (QUICK, 1) if quick else (DATA, _SEEDS)
     cells = [Cell("neuroshard", prior, seed, quick) for seed in range(seeds) for prior in PRIORS]
     cells += [] if quick else [Cell(law, prior, 0, quick) for law in _LAWS for prior in ("v100", "none")]
-    found = measured(folder / "profiles.csv", ("law", "prior", "seed"), cells, run)
-    for (law, size, prior, profiles), own in found.groupby(["law", "size", "prior", "profiles"], sort=False):
-        ratios, held = own["ratio"].mean(), own["is_held"].mean()
-        text = f"{law} {size}: {profiles} profiles, prior {prior}; {held:.0%} of {len(own)} intervals hold"
+    figures = measured(folder / "profiles.csv", ("law", "prior", "seed"), cells, run)
+    for (law, size, prior, profiles), group in figures.groupby(["law", "size", "prior", "profiles"], sort=False):
+        ratios, held = group["ratio"].mean(), group["is_held"].mean()
+        text = f"{law} {size}: {profiles} profiles, prior {prior}; {held:.0%} of {len(group)} intervals hold"
         yield {"name": text, "value": ratios, "unit": "x annealing" if law == "neuroshard" else "ms"}
 
 
@@ -74,8 +74,10 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
     best_ms = 1.0 if cell.law in _LAWS else annealed_ms(law, task, _MOVES)
     current = rival(RIVALS[0], spec=PRESETS["v100"]).place(task)
     facts = {"law": cell.law, "prior": cell.prior, "seed": cell.seed, "size": size, "placer": f"{size}-{number}"}
-    rules: Sequence[GreedyPlacer] = [each for each in baselines().values() if isinstance(each, GreedyPlacer)]
-    least_ms = min(law.true_ms(task, each.place(task)) for each in rules)
+    rules: Sequence[GreedyPlacer] = [
+        baseline for baseline in baselines().values() if isinstance(baseline, GreedyPlacer)
+    ]
+    least_ms = min(law.true_ms(task, rule.place(task)) for rule in rules)
     for what, cost_ms in ((0, law.true_ms(task, current)), ("heuristic", least_ms)):
         yield facts | {"profiles": what, "ratio": cost_ms / best_ms, "is_held": np.nan}
     samples, is_large = [], cell.law in _LAWS
@@ -90,7 +92,7 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
         held = np.nan
         if refits:
             saving = learned.saving(task, current, planned)
-            after_ms, before_ms = (law.phases_ms(task, each).sum(dim=1).max() for each in (planned, current))
+            after_ms, before_ms = (law.phases_ms(task, placement).sum(dim=1).max() for placement in (planned, current))
             held = float(saving.low <= 1 - after_ms / before_ms <= saving.high)  # as a profile shows it: without waits
         yield facts | {"profiles": count, "ratio": law.true_ms(task, planned) / best_ms, "is_held": held}
         current = planned

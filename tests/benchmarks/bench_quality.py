@@ -49,39 +49,39 @@ class Set:
 def rows(quick: bool = False) -> Iterator[Row]:
     """All sets of tasks, and the predictions of the paper's network."""
     sets = [Set(law, dims, size, quick) for law in LAWS for dims in ALL_DIMS for size in COUNTS]
-    for each in [*sets, Set(SIMULATED, "mixed", TRAINED, quick, "tight")]:
-        yield _judged(each)
+    for case in [*sets, Set(SIMULATED, "mixed", TRAINED, quick, "tight")]:
+        yield _judged(case)
     for dims in ALL_DIMS:
-        each = Set(SIMULATED, dims, TRAINED, quick)
-        error, ranks = _predictions(each, [make_placer(trained(dims, seed, algorithm="paper")) for seed in each.seeds])
-        yield row(f"{each}, the paper's network: rank correlation {ranks:.3f}, error of predictions", 100 * error, "%")
+        case = Set(SIMULATED, dims, TRAINED, quick)
+        error, ranks = _predictions(case, [make_placer(trained(dims, seed, algorithm="paper")) for seed in case.seeds])
+        yield row(f"{case}, the paper's network: rank correlation {ranks:.3f}, error of predictions", 100 * error, "%")
 
 
-def _judged(each: Set) -> Row:
-    placers, drawn, law = [make_placer(trained(each.dims, s, law=each.law)) for s in each.seeds], _tasks(each), each.law
-    least, (error, ranks) = np.array([annealed_ms(law, task) for task in drawn]), _predictions(each, placers)
-    own = [replace(placer, columns=False) for placer in placers]
-    costs = np.stack([true_ms(law, drawn, placer.place) for placer in own])
-    predicted = [[float(placer.predict(task, placer.place(task)).overall_ms()) for task in drawn] for placer in own]
-    greedy = [true_ms(law, drawn, GreedyCostPlacer(own.cost_network, own.normaliser).place) for own in placers]
+def _judged(case: Set) -> Row:
+    placers, drawn, law = [make_placer(trained(case.dims, s, law=case.law)) for s in case.seeds], _tasks(case), case.law
+    least, (error, ranks) = np.array([annealed_ms(law, task) for task in drawn]), _predictions(case, placers)
+    whole = [replace(placer, columns=False) for placer in placers]
+    costs = np.stack([true_ms(law, drawn, placer.place) for placer in whole])
+    predicted = [[float(placer.predict(task, placer.place(task)).overall_ms()) for task in drawn] for placer in whole]
+    greedy = [true_ms(law, drawn, GreedyCostPlacer(whole.cost_network, whole.normaliser).place) for whole in placers]
     heuristic = min(true_ms(law, drawn, baselines()[name].place).mean() for name in HEURISTICS)
-    name = f"{each}; cost_greedy {np.mean(greedy) / least.mean():.3f}, best heuristic {heuristic / least.mean():.3f}; "
+    name = f"{case}; cost_greedy {np.mean(greedy) / least.mean():.3f}, best heuristic {heuristic / least.mean():.3f}; "
     name += f"predicted / true {np.mean(predicted / costs):.3f}; of other placements: error {error:.2%}, "
     name += f"rank correlation {ranks:.3f}; cost / annealing's"
-    return relative(name, costs, np.broadcast_to(least, costs.shape), BARS[each.size])
+    return relative(name, costs, np.broadcast_to(least, costs.shape), BARS[case.size])
 
 
-def _predictions(each: Set, placers: Sequence[DreamShardPlacer]) -> tuple[float, float]:
+def _predictions(case: Set, placers: Sequence[DreamShardPlacer]) -> tuple[float, float]:
     """Mean relative error and rank correlation within a task, of placements by the heuristics and at random."""
     others = [baselines()[heuristic] for heuristic in HEURISTICS] + [RandomPlacer(seed) for seed in range(RANDOM_EACH)]
-    placed = [(task, other.place(task)) for task in _tasks(each) for other in others]
-    true, names = np.array([each.law.true_ms(*at) for at in placed]), [task.name for task, _ in placed]
+    placed = [(task, other.place(task)) for task in _tasks(case) for other in others]
+    true, names = np.array([case.law.true_ms(*at) for at in placed]), [task.name for task, _ in placed]
     predicted = [np.array([float(placer.predict(*at).overall_ms()) for at in placed]) for placer in placers]
-    errors = [mean_relative_error(own, true) for own in predicted]
-    return float(np.mean(errors)), float(np.mean([mean_rank_correlation(own, true, names) for own in predicted]))
+    errors = [mean_relative_error(costs, true) for costs in predicted]
+    return float(np.mean(errors)), float(np.mean([mean_rank_correlation(costs, true, names) for costs in predicted]))
 
 
 @cache
-def _tasks(each: Set) -> list[PlacementTask]:
-    pool, count = pool_of(each.dims, "validation" if each.quick else "test"), 3 if each.quick else COUNTS[each.size]
-    return tasks(pool, each.size, count, seed=200, memory=each.memory)
+def _tasks(case: Set) -> list[PlacementTask]:
+    pool, count = pool_of(case.dims, "validation" if case.quick else "test"), 3 if case.quick else COUNTS[case.size]
+    return tasks(pool, case.size, count, seed=200, memory=case.memory)

@@ -66,16 +66,16 @@ class Cell:
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure the seeds that the CSV lacks; then a row for each size and placer."""
     folder, seeds = (QUICK, 1) if quick else (DATA, _SEEDS)
-    found = measured(folder / "real_gpu.csv", ("seed",), [Cell(seed, quick) for seed in range(seeds)], run)
-    figures = summarised(found, ("dims", "size"), nested=True)
+    lines = measured(folder / "real_gpu.csv", ("seed",), [Cell(seed, quick) for seed in range(seeds)], run)
+    figures = summarised(lines, ("dims", "size"), nested=True)
     (folder / "real_gpu.md").write_text(tables(figures, "dims"), encoding="utf-8")
     least = figures[figures.placer == "annealing"].set_index("size").costs
-    for each in figures.itertuples():
-        ratio = each.costs.mean() / least[each.size].mean()
-        text = f"{each.size}: {each.placer} saves {each.gain} over {each.best}, {ratio:.3f} of annealing's cost"
-        text += f"; measured {each.measurements:.0f} placements, {each.exchanges:.0f} all-to-alls; of "
-        text += f"{each.costs.shape[1]} tasks per seed {each.packed:.1f} packed, {each.outside:.1f} outside"
-        yield {"name": text, "value": 100 * each.gain.mean, "unit": "%"}
+    for line in figures.itertuples():
+        ratio = line.costs.mean() / least[line.size].mean()
+        text = f"{line.size}: {line.placer} saves {line.gain} over {line.best}, {ratio:.3f} of annealing's cost"
+        text += f"; measured {line.measurements:.0f} placements, {line.exchanges:.0f} all-to-alls; of "
+        text += f"{line.costs.shape[1]} tasks per seed {line.packed:.1f} packed, {line.outside:.1f} outside"
+        yield {"name": text, "value": 100 * line.gain.mean, "unit": "%"}
 
 
 def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -83,7 +83,9 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     law = neuroshard_law(neuroshard_folder(), wider=True)
     train, unseen = cell.pools()
     testbed, designed = LawTestbed(law, cell.seed, NOISE), designed_exchanges([DEVICES], None, 4 * BATCH * _WIDEST)
-    exchanges = [testbed.measure_exchange(each) for each in designed if each.sent_bytes[0] >= 4 * BATCH * _NARROWEST]
+    exchanges = [
+        testbed.measure_exchange(exchange) for exchange in designed if exchange.sent_bytes[0] >= 4 * BATCH * _NARROWEST
+    ]
     drawn = draw_tasks(train, TRAINED, _TRAINING_TASKS, cell.seed)
     contest = Contest(train, drawn, testbed, exchanges, cell.seed)
     makers = contest.makers() | {"hugectr": partial(System, HugeCtrPlanner(RTX2080TI))}
@@ -94,11 +96,11 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
         makers[name] = partial(System, NeuroShardPlacer(on_law, on_law, columns, name))
     sizes, count = (SIZES[::2], 4) if cell.quick else (SIZES, _COUNT)
     placed = {str(size): draw_tasks(unseen, size, count, 100 + cell.seed) for size in sizes}
-    found = [*results(makers, placed, known, law.true_ms, law.outside)]
-    for size in [each for each in placed if (each, "annealing") not in known]:
+    lines = [*results(makers, placed, known, law.true_ms, law.outside)]
+    for size in [known_size for known_size in placed if (known_size, "annealing") not in known]:
         costs = " ".join(f"{annealed_ms(law, task, _MOVES):.7g}" for task in placed[size])
-        found.append({"size": size, "placer": "annealing", "costs_ms": costs})
-    return [{"dims": "4 to 128", "seed": cell.seed} | row for row in found]
+        lines.append({"size": size, "placer": "annealing", "costs_ms": costs})
+    return [{"dims": "4 to 128", "seed": cell.seed} | row for row in lines]
 
 
 def draw_tasks(pool: Tables, size: Size, count: int, seed: int) -> list[PlacementTask]:
@@ -116,8 +118,8 @@ def draw_tasks(pool: Tables, size: Size, count: int, seed: int) -> list[Placemen
             fits = new <= MOST_BYTES and sizes.sum() - sizes[t] + new <= _MOST_TASK_BYTES
             if fits and (other == index[t] or other not in index):
                 index[t], dim[t], sizes[t] = other, wide, new
-        own = replace(pool.select(index), dim=torch.from_numpy(dim))
-        task = PlacementTask(own, size.devices, MOST_BYTES, "fp32", "sgd", f"{size}-{seed}-{len(drawn):03}")
+        drawn_tables = replace(pool.select(index), dim=torch.from_numpy(dim))
+        task = PlacementTask(drawn_tables, size.devices, MOST_BYTES, "fp32", "sgd", f"{size}-{seed}-{len(drawn):03}")
         try:
             packed(task)
         except NoPlacementError:

@@ -32,13 +32,13 @@ def rows(quick: bool = False) -> Iterator[Row]:
         with TemporaryDirectory() as folder:
             profile(Path(folder, "profile"))
             traced.append(traced_sample(trace_files(Path(folder, "profile")), task(), placed, {}).costs.phases_ms)
-    shown, own = (torch.stack(each).median(dim=0).values for each in (traced, measured))  # [D, 4]
+    shown, ours = (torch.stack(samples).median(dim=0).values for samples in (traced, measured))  # [D, 4]
     for p, phase in enumerate(PHASES):
         for rank in range(RANKS):
-            value, reference = float(shown[rank, p]), float(own[rank, p])
+            value, reference = float(shown[rank, p]), float(ours[rank, p])
             yield _row(f"{phase}, rank {rank}", value, reference)
-    yield from (_row(f"all, rank {rank}", float(shown[rank].sum()), float(own[rank].sum())) for rank in range(RANKS))
-    yield {"name": "order of ranks", "value": float(spearmanr(shown.sum(1), own.sum(1)).statistic), "unit": "Spearman"}
+    yield from (_row(f"all, rank {rank}", float(shown[rank].sum()), float(ours[rank].sum())) for rank in range(RANKS))
+    yield {"name": "order of ranks", "value": float(spearmanr(shown.sum(1), ours.sum(1)).statistic), "unit": "Spearman"}
 
 
 def _row(name: str, value: float, reference: float) -> Row:

@@ -77,15 +77,15 @@ class Contest(NamedTuple):
         def on_ours(place: Callable[[Any], Placer]) -> Callable[[], System]:
             return lambda: ours()._replace(placer=place(ours().placer))
 
-        found = {name: partial(System, heuristic) for name, heuristic in baselines(self.seed).items()}
-        found["cost_greedy"] = on_ours(lambda placer: GreedyCostPlacer(placer.cost_network, placer.normaliser))
-        found["dreamshard"] = on_ours(lambda placer: replace(placer, columns=False))
-        found["dreamshard_columns"] = ours
-        found |= {name: partial(self.trained, name) for name in ("paper", "autoshard")}
+        placers = {name: partial(System, heuristic) for name, heuristic in baselines(self.seed).items()}
+        placers["cost_greedy"] = on_ours(lambda placer: GreedyCostPlacer(placer.cost_network, placer.normaliser))
+        placers["dreamshard"] = on_ours(lambda placer: replace(placer, columns=False))
+        placers["dreamshard_columns"] = ours
+        placers |= {name: partial(self.trained, name) for name in ("paper", "autoshard")}
         for name, columns in (("neuroshard", False), ("neuroshard_columns", True)):
-            found[name] = on_ours(lambda p, c=columns, n=name: NeuroShardPlacer(p.cost_network, p.normaliser, c, n))
-        found |= {name: partial(System, rival(name, spec=RTX2080TI)) for name in installed_rivals()}
-        return {name: cache(make) for name, make in found.items()}
+            placers[name] = on_ours(lambda p, c=columns, n=name: NeuroShardPlacer(p.cost_network, p.normaliser, c, n))
+        placers |= {name: partial(System, rival(name, spec=RTX2080TI)) for name in installed_rivals()}
+        return {name: cache(make) for name, make in placers.items()}
 
 
 def results(
@@ -124,21 +124,21 @@ def measured(file: Path, keys: Sequence[str], cells: Sequence[Any], run: Callabl
 
     A cell's rows have its attributes `keys`. As many cells run at once as there are cores.
     """
-    found = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=[*keys, "size", "placer"])
+    figures = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=[*keys, "size", "placer"])
     spawned, workers = multiprocessing.get_context("spawn"), len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(workers, mp_context=spawned, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         submitted = []
         for cell in cells:
-            own = found[(found[list(keys)].astype(str) == [str(getattr(cell, key)) for key in keys]).all(axis=1)]
-            submitted.append(pool.submit(run, cell, {*zip(own["size"], own.placer, strict=True)}))
+            done = figures[(figures[list(keys)].astype(str) == [str(getattr(cell, key)) for key in keys]).all(axis=1)]
+            submitted.append(pool.submit(run, cell, {*zip(done["size"], done.placer, strict=True)}))
         for ended in as_completed(submitted):
             rows = pd.DataFrame(ended.result())
-            found = pd.concat([found, rows]) if len(found) else rows
-            found.to_csv(file, index=False)
-    return found
+            figures = pd.concat([figures, rows]) if len(figures) else rows
+            figures.to_csv(file, index=False)
+    return figures
 
 
-def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False) -> pd.DataFrame:
+def summarised(figures: pd.DataFrame, keys: Sequence[str], *, nested: bool = False) -> pd.DataFrame:
     """A line per setting and placer: its gain over the best heuristic there, and medians of its times.
 
     Args:
@@ -147,24 +147,24 @@ def summarised(found: pd.DataFrame, keys: Sequence[str], *, nested: bool = False
         nested: whether each seed has tasks of its own.
     """
     lines = []
-    for setting, own in found.fillna(0).groupby(list(keys), sort=False):
+    for setting, group in figures.fillna(0).groupby(list(keys), sort=False):
         costs = {
-            name: np.array([list(map(float, text.split())) for text in each.sort_values("seed").costs_ms])  # [S, T]
-            for name, each in own.groupby("placer", sort=False)
+            name: np.array([list(map(float, text.split())) for text in rows.sort_values("seed").costs_ms])  # [S, T]
+            for name, rows in group.groupby("placer", sort=False)
         }
         best = min(HEURISTICS, key=lambda heuristic: float(costs[heuristic].mean()))
-        for name, each in own.groupby("placer", sort=False):
+        for name, rows in group.groupby("placer", sort=False):
             line = dict(zip(keys, setting, strict=True)) | {"placer": name, "best": best, "costs": costs[name]}
-            line |= {"gain": gain_over(costs[name], costs[best], nested=nested), "place_ms": each.place_ms.median()}
-            lines.append(line | each[["learning_s", "measurements", "exchanges", "packed", "outside"]].mean().to_dict())
+            line |= {"gain": gain_over(costs[name], costs[best], nested=nested), "place_ms": rows.place_ms.median()}
+            lines.append(line | rows[["learning_s", "measurements", "exchanges", "packed", "outside"]].mean().to_dict())
     return pd.DataFrame(sorted(lines, key=lambda line: int(line["size"].split("x")[0])))
 
 
 def tables(figures: pd.DataFrame, heading: str) -> str:
     """Savings of each placer by size, a table for each value of the column `heading`."""
     texts = []
-    for name, own in figures.groupby(heading):
-        wide = own.assign(text=own.gain.map(str)).pivot(index="placer", columns="size", values="text").fillna("-")
-        lines = wide.loc[own.placer.unique(), own["size"].unique()].reset_index()
+    for name, group in figures.groupby(heading):
+        wide = group.assign(text=group.gain.map(str)).pivot(index="placer", columns="size", values="text").fillna("-")
+        lines = wide.loc[group.placer.unique(), group["size"].unique()].reset_index()
         texts.append(f"## {name}\n\n{markdown_table(lines.to_dict('records'))}\n")
     return "\n".join(texts)

@@ -39,5 +39,5 @@ def gain_over(costs: Costs, reference: Costs, *, nested: bool = False) -> Gain:
     of_tasks = generator.multinomial(tasks, np.full(tasks, 1 / tasks), times)  # [N, S or 1, T]
     drawn = (of_seeds * of_tasks * logs).sum(axis=(1, 2)) / (seeds * tasks)  # [N]
     low, high = np.quantile(drawn, (0.025, 0.975))
-    mean, low, high = (float(-np.expm1(-each)) for each in (logs.mean(), low, high))
+    mean, low, high = (float(-np.expm1(-log)) for log in (logs.mean(), low, high))
     return Gain(mean=mean, low=low, high=high)

@@ -43,15 +43,15 @@ def law_state(dims: Dims, seed: int, law: Law, config, method=None, *, exchanges
     """
     pool, testbed = pool_of(dims, "train"), LawTestbed(law, seed, noise)
     designed = designed_exchanges(PLACED_ON, None, EXCHANGED_BYTES) if exchanges else []
-    measured = [testbed.measure_exchange(each) for each in designed]
+    measured = [testbed.measure_exchange(exchange) for exchange in designed]
     return learn(pool, tasks(pool, TRAINED, 50, seed=5), config, seed, testbed, exchanges=measured, method=method).state
 
 
 def true_ms(law: Law, tasks: Sequence[PlacementTask], place: Place) -> Costs:
     """`[T]` true costs; raises AssertionError if a placement is illegal."""
     placed = [(task, place(task)) for task in tasks]
-    assert not any(violation(*each) for each in placed), f"an illegal placement of {tasks[0].name} or the like"
-    return np.array([law.true_ms(*each) for each in placed])
+    assert not any(violation(*pair) for pair in placed), f"an illegal placement of {tasks[0].name} or the like"
+    return np.array([law.true_ms(*pair) for pair in placed])
 
 
 def relative(name: str, costs: Costs, reference: Costs, bar: float | None = None) -> Row:

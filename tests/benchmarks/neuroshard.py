@@ -64,12 +64,14 @@ class NeuroShardPlacer(OrderedPlacer):
         network, normaliser = self.cost_network.for_task(task), self.normaliser.of_task(task.tables)
         law, capacity, least_ms = network.law(task.num_devices), task.capacity_bytes.numpy(), math.inf
         for _ in range(1 + _ROUNDS * self.columns):
-            number = {each: i for i, each in enumerate(dict.fromkeys(chain(*lists)))}  # a shard of several lists is one
+            number = {
+                shard: i for i, shard in enumerate(dict.fromkeys(chain(*lists)))
+            }  # a shard of several lists is one
             ranges = [(t, 0, start, end, 0, math.nan) for t, start, end in number]
             shards, _ = Shards.of_ranges(task, torch.tensor(ranges, dtype=torch.float64).T, task.num_devices)
             latents = network.encode(normaliser(shards.tables), network.ratios(task, shards))  # [S, L]
             compute_ms = network.phases_ms(latents[:, None])[:, 0, COMPUTE].sum(dim=-1)  # [S] alone on a device
-            index = torch.tensor([[number[each] for each in own] for own in lists])  # [C, N]
+            index = torch.tensor([[number[shard] for shard in chosen] for chosen in lists])  # [C, N]
             order = torch.argsort(compute_ms[index], descending=True, stable=True)
             figures = latents.double().numpy(), shards.tables.dim.numpy(), shards.device_bytes.numpy()
             device, sums = _fill(law, *figures, index.numpy(), order.numpy(), capacity)
@@ -82,13 +84,15 @@ class NeuroShardPlacer(OrderedPlacer):
                 least_ms, best = float(cheapest[beam[0]]), lists[beam[0]]
                 where = device[beam[0], int(cost_ms[beam[0]].argmin())].tolist()
             sizes = compute_ms[index], shards.device_bytes[index]  # [C, N]
-            lists = list(dict.fromkeys(each for c in beam for each in _halved(lists[c], *(own[c] for own in sizes))))
+            lists = list(
+                dict.fromkeys(split for c in beam for split in _halved(lists[c], *(chosen[c] for chosen in sizes)))
+            )
             if not lists:
                 break
         if least_ms == math.inf:
             return Placement.whole(packed(task), task.num_devices)
         tables = []
-        for _, group in groupby(zip(best, where, strict=True), key=lambda each: each[0][0]):
+        for _, group in groupby(zip(best, where, strict=True), key=lambda entry: entry[0][0]):
             held, places = zip(*group, strict=True)
             tables.append(TableSharding.by_columns(tuple((start, end) for _, start, end in held), places))
         return Placement(tuple(tables), task.num_devices, task.num_devices)
@@ -129,11 +133,11 @@ def _fill(
     return device, sums
 
 
-def _halved(own: ShardList, compute_ms: Float[Tensor, " N"], shard_bytes: Int[Tensor, " N"]) -> Iterator[ShardList]:
+def _halved(shards: ShardList, compute_ms: Float[Tensor, " N"], shard_bytes: Int[Tensor, " N"]) -> Iterator[ShardList]:
     """Lists in which one of the costliest or largest shards is halved."""
     largest = [torch.argsort(values, descending=True, stable=True)[:_HALVED] for values in (compute_ms, shard_bytes)]
     for s in torch.cat(largest).unique().tolist():
-        t, start, end = own[s]
+        t, start, end = shards[s]
         if (end - start) % (2 * DIM_MULTIPLE) == 0:
             middle = (start + end) // 2
-            yield (*own[:s], (t, start, middle), (t, middle, end), *own[s + 1 :])
+            yield (*shards[:s], (t, start, middle), (t, middle, end), *shards[s + 1 :])

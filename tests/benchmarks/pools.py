@@ -69,8 +69,8 @@ def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "gen
     """
     names = [f"{size}-{memory}-{seed}-{i:03}" for i in range(count)]
     return [
-        task_of(own, size.devices, name, memory)
-        for own, name in zip(drawn(pool, size, count, seed), names, strict=True)
+        task_of(tables, size.devices, name, memory)
+        for tables, name in zip(drawn(pool, size, count, seed), names, strict=True)
     ]
 
 

@@ -23,7 +23,7 @@ SPEC = replace(
 
 
 def place(pooling, num_devices, constraints, rows=(10_000_000,), **fields):
-    tables = tables_of(list(rows) * (len(pooling) // len(rows)), 8, [float(each) for each in pooling])
+    tables = tables_of(list(rows) * (len(pooling) // len(rows)), 8, [float(factor) for factor in pooling])
     task = PlacementTask(tables, num_devices, fields.pop("memory_bytes", PLENTY), constraints=constraints, **fields)
     placement = HugeCtrPlanner(SPEC).place(task)
     assert not violation(task, placement)
@@ -32,13 +32,13 @@ def place(pooling, num_devices, constraints, rows=(10_000_000,), **fields):
 
 def test_whole_tables_go_to_the_cheapest_device():
     whole = place([9, 4, 3, 2], 2, Constraints(sharding_types=("table_wise",)))
-    assert [each.where[0] for each in whole] == [0, 1, 1, 1]  # 10 | 5, 10 | 9, then 9 is less than 10
+    assert [sharding.where[0] for sharding in whole] == [0, 1, 1, 1]  # 10 | 5, 10 | 9, then 9 is less than 10
 
 
 def test_the_hottest_table_is_halved_as_long_as_that_pays():
     hot, *others = place([10, 3, 3], 2, Constraints())  # 11 | 8 whole, 10 | 10 halved, 12.5 and 11 with more halves
     assert hot == TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1))
-    assert sorted(each.where[0] for each in others) == [0, 1]
+    assert sorted(other.where[0] for other in others) == [0, 1]
 
 
 def test_hot_tables_are_on_all_devices_and_small_ones_copied():

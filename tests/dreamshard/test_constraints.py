@@ -40,7 +40,7 @@ def test_a_file_says_all_that_constraints_hold(tmp_path):
     )
 
 
-def test_json_is_read_and_keeps_the_ways_it_does_not_name():
+def test_json_is_read_and_keeps_the_types_it_does_not_name():
     read = parse_constraints('{"memory_gb": [1, 2], "cache": {"a": 0.25}}', TABLES, 2, SHARDING_TYPES)
     assert read == Constraints(
         sharding_types=SHARDING_TYPES, memory_bytes_of={0: 2**30, 1: 2**31}, cached_share_of={"a": 0.25}

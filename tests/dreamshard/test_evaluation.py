@@ -76,9 +76,9 @@ def test_the_placements_of_a_task_are_measured_next_to_each_other():
     for measure, seed in ((first, 0), (again, 0), (other, 1)):
         run(measure, tasks=SIX, seed=seed)
     rounds = [tuple(first.order[i : i + 2]) for i in range(0, 24, 2)]
-    assert [{task for task, _ in each} for each in rounds] == [{task.name} for task in SIX for _ in range(2)]
-    assert all({device for _, device in each} == {(0, 1), (1, 0)} for each in rounds)
-    assert len({tuple(device for _, device in each) for each in rounds}) > 1
+    assert [{task for task, _ in one_round} for one_round in rounds] == [{task.name} for task in SIX for _ in range(2)]
+    assert all({device for _, device in one_round} == {(0, 1), (1, 0)} for one_round in rounds)
+    assert len({tuple(device for _, device in one_round) for one_round in rounds}) > 1
     assert first.order == again.order != other.order
 
 
@@ -86,12 +86,12 @@ def test_a_row_holds_the_least_round_and_the_prediction():
     measure = Recorder()
     rows = run(measure)
     assert [(row.placer, row.task.name) for row in rows] == [(p, t) for t in ("one", "two") for p in PLACERS]
-    for each in rows:
-        key = (each.task.name, tuple(each.placement.device.tolist()))
+    for line in rows:
+        key = (line.task.name, tuple(line.placement.device.tolist()))
         measured = [n + 1 for n, seen in enumerate(measure.order) if seen == key]
-        assert each.overall_ms == measured[0], "the first of two rounds"
-        assert float(each.costs.phases_ms[0, 0]) == measured[0]
-        assert (each.predicted_ms, each.fits) == (7.0, True)
+        assert line.overall_ms == measured[0], "the first of two rounds"
+        assert float(line.costs.phases_ms[0, 0]) == measured[0]
+        assert (line.predicted_ms, line.fits) == (7.0, True)
 
 
 def test_placers_that_agree_share_a_measurement_and_a_reference_is_measured_too():
@@ -130,10 +130,14 @@ def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
     rows = [row("new", str(i), ms) for i, ms in enumerate(new)] + [row("old", str(i), ms) for i, ms in enumerate(old)]
     ratios = [math.log(b / a) for a, b in zip(new, old, strict=True)]
     interval = stats.ttest_1samp(ratios, 0.0).confidence_interval(0.95)
-    found, reverse = paired_comparison(rows, "new", "old"), paired_comparison(rows, "old", "new")
-    assert [found.low, found.high] == pytest.approx([1 - math.exp(-interval.low), 1 - math.exp(-interval.high)])
-    assert (1 - found.mean_gain) * (1 - reverse.mean_gain) == pytest.approx(1), "the same however the two are named"
-    assert paired_comparison([*rows, row("new", "alone", 1.0)], "new", "old") == found, "tasks that both have"
+    comparison, reverse = paired_comparison(rows, "new", "old"), paired_comparison(rows, "old", "new")
+    assert [comparison.low, comparison.high] == pytest.approx(
+        [1 - math.exp(-interval.low), 1 - math.exp(-interval.high)]
+    )
+    assert (1 - comparison.mean_gain) * (1 - reverse.mean_gain) == pytest.approx(1), (
+        "the same however the two are named"
+    )
+    assert paired_comparison([*rows, row("new", "alone", 1.0)], "new", "old") == comparison, "tasks that both have"
     with pytest.raises(ValueError):
         paired_comparison(rows, "new", "other")
 
@@ -141,7 +145,7 @@ def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
 def test_a_gain_is_the_median_over_rounds_in_which_both_were_measured():
     slow = [1.0, 1.4, 1.0, 1.3]  # the machine, in each round
     new = replace(row("new", "a", 9.0), rounds_ms=(9.0, 9.0 * 1.4, 9.0 * 1.5, 9.0 * 1.3))
-    old = replace(row("old", "a", 10.0, device=(0, 0)), rounds_ms=tuple(10.0 * each for each in slow))
+    old = replace(row("old", "a", 10.0, device=(0, 0)), rounds_ms=tuple(10.0 * factor for factor in slow))
     assert paired_comparison([new, old], "new", "old").mean_gain == pytest.approx(0.1), "one burst decides nothing"
 
 
@@ -159,29 +163,29 @@ def test_tasks_that_share_tables_have_a_larger_error():
 def test_more_tasks_show_a_gain_with_a_power_of_80_percent():
     def shown(count, mean, error=0.03):  # of independent tasks with this error of ten
         drawn = mean + error * (10 / count) ** 0.5 * np.random.default_rng(0).standard_normal(4000)
-        found = [PairedComparison.of(each, error * (10 / count) ** 0.5, num_tasks=count) for each in drawn]
-        return np.mean([each.is_significant() for each in found])
+        comparisons = [PairedComparison.of(gains, error * (10 / count) ** 0.5, num_tasks=count) for gains in drawn]
+        return np.mean([comparison.is_significant() for comparison in comparisons])
 
     gain = PairedComparison.of(0.04, 0.03, num_tasks=10)
     assert shown(10 + gain.more_tasks, 0.04) == pytest.approx(0.8, abs=0.03)
     others = {"shown": (0.1, 0.03), "loss": (-0.04, 0.03)}
-    assert [PairedComparison.of(*each, num_tasks=10).more_tasks for each in others.values()] == [0, 0]
+    assert [PairedComparison.of(*other, num_tasks=10).more_tasks for other in others.values()] == [0, 0]
     assert PairedComparison.of(0.04, 0.03, tables_error=0.02, num_tasks=10).more_tasks is None, "only other tables"
 
 
 def test_tasks_of_the_same_tables_count_as_one():
     same = [row(placer, task, ms, tables=("t", "u")) for placer, ms in (("new", 9.0), ("old", 10.0)) for task in "abc"]
-    found = paired_comparison(same, "new", "old")
-    assert (found.num_tasks, found.mean_gain, found.low, found.high) == (1, pytest.approx(0.1), None, None)
-    assert not found.is_significant()
+    gain = paired_comparison(same, "new", "old")
+    assert (gain.num_tasks, gain.mean_gain, gain.low, gain.high) == (1, pytest.approx(0.1), None, None)
+    assert not gain.is_significant()
     other = paired_comparison([*same, row("new", "d", 8.0), row("old", "d", 10.0)], "new", "old")
     assert (other.num_tasks, other.mean_gain) == (2, pytest.approx(1 - 0.72**0.5)), "three equal tasks weigh as one"
     assert other.low is not None
 
 
-def test_the_best_baseline_is_the_cheapest_rule_of_thumb():
+def test_the_best_baseline_is_the_cheapest_heuristic():
     costs = {"random": (20.0, 30.0, 0.1), "dim_greedy": (10.0, 20.0), "size_greedy": (12.0, 21.0), "dreamshard": (9.0,)}
-    rows = [row(placer, task, ms) for placer, own in costs.items() for task, ms in zip("abc", own, strict=False)]
+    rows = [row(placer, task, ms) for placer, all_ms in costs.items() for task, ms in zip("abc", all_ms, strict=False)]
     assert best_baseline(rows) == "dim_greedy"
     assert mean_overall_ms(rows, "dim_greedy") == 15.0
 
@@ -197,8 +201,8 @@ def test_prediction_error_counts_a_shared_placement_once():
     assert error == pytest.approx((0.1 + 0.5 + 0.6) / 3)
     assert rank == pytest.approx(0.5)  # ranks 2, 1, 3 against 1, 2, 3
     splits = [
-        row(*each, predicted_ms=ms, dim=dim)
-        for *each, ms, dim in (("x", "a", 10.0, 11.0, 8), ("y", "a", 20.0, 10.0, 4))
+        row(*split, predicted_ms=ms, dim=dim)
+        for *split, ms, dim in (("x", "a", 10.0, 11.0, 8), ("y", "a", 20.0, 10.0, 4))
     ]
     assert prediction_figures(splits)[0] == pytest.approx((0.1 + 0.5) / 2), "two placements on equal devices"
 

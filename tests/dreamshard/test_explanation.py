@@ -141,7 +141,7 @@ def test_a_list_gives_shares_of_any_number_of_blocks(tmp_path):
     tables = read_tables(file)
     by_device = Shards.of(*row_wise(tables)).tables.pooling_factor.tolist()
     assert by_device == pytest.approx([1.4, 1.4, *[0.2] * 6, *[0.5] * 8])
-    again = with_ingested([replace(each, block_share=None) for each in list_tables(file)], tables)
+    again = with_ingested([replace(table, block_share=None) for table in list_tables(file)], tables)
     assert torch.equal(fill_missing_columns(again).block_share, tables.block_share), "of the ingested table"
     assert torch.equal(concatenate([tables.select([0]), tables_of([5])]).block_share[0], tables.block_share[0])
 
@@ -172,7 +172,7 @@ def test_a_hot_rank_of_eight_b200_is_predicted():
     tables = fill_missing_columns(check_records(listed))
     (task, placement), (even, _) = (row_wise(tables, hot=hot, batch_size=8192) for hot in (0.702, None))
     assert float(Shards.of(task, placement).most_traffic()[0]) * 4 * 8192 == pytest.approx(6.63e9, rel=0.01)
-    hot_ms, even_ms = (B200.predict(each, placement).phases_ms[0] for each in (task, even))
+    hot_ms, even_ms = (B200.predict(variant, placement).phases_ms[0] for variant in (task, even))
     assert 8.38 / 1.5 < float(hot_ms[1]) < 8.38 * 1.5
     assert float(hot_ms[[0, 3]].sum()) > 4 * float(even_ms[[0, 3]].sum()), "5.6 times the lookups"
     assert 12.46 / 1.5 < float(hot_ms[[0, 3]].sum()) < 12.46 * 1.5

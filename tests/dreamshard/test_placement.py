@@ -25,7 +25,7 @@ def test_every_shard_has_its_rows_lookups_and_memory():
     assert shards.batch_share[4] == 0.25
 
 
-def test_collectives_carry_what_each_way_to_shard_exchanges():
+def test_collectives_carry_what_each_sharding_type_exchanges():
     shards = Shards.of(sharded_task(), FOUR_DEVICES_ON_TWO_HOSTS)
     dims, rows, copies, hosts = shards.per_device(shards.traffic).T.tolist()
     assert (dims, rows[0], copies) == ([0, 0, 4, 0], 16, [10 * 8 * 4] * 4)
@@ -55,7 +55,7 @@ def test_what_violates_a_constraint_is_named(changed, text):
 def test_columns_and_rows_are_covered_once():
     for parts in (1, 2, 3):
         assert [end - start for start, end in even_columns(24, parts)] == [24 // parts] * parts
-    blocks = {rows: [each[1] for each in TableSharding("row_wise").blocks(rows, 4, 4, 4)] for rows in (10, 2)}
+    blocks = {rows: [block[1] for block in TableSharding("row_wise").blocks(rows, 4, 4, 4)] for rows in (10, 2)}
     assert blocks == {10: [(0, 3), (3, 6), (6, 9), (9, 10)], 2: [(0, 1), (1, 2), (2, 2), (2, 2)]}
 
 
@@ -94,7 +94,7 @@ def test_whole_tables_have_a_device_each_and_others_have_none():
         ("column_wise", ((0, 4), (4, 8)), (0,)),
     ],
 )
-def test_columns_and_places_must_be_those_of_the_way_to_shard(sharding_type, columns, where):
+def test_columns_and_places_must_be_those_of_the_sharding_type(sharding_type, columns, where):
     with pytest.raises(ValueError):
         TableSharding(sharding_type, columns, where)
 

@@ -72,8 +72,8 @@ def packs(task: PlacementTask) -> bool:
 def held_by(task: PlacementTask, placement: Placement) -> dict[tuple[str, int, int], int]:
     """Device by table and columns."""
     tables = zip(task.tables.names, task.tables.dim.tolist(), placement.tables, strict=True)
-    found = ((name, zip(sharding.ranges(dim), sharding.where, strict=True)) for name, dim, sharding in tables)
-    return {(name, *columns): place for name, shards in found for columns, place in shards}
+    held = ((name, zip(sharding.ranges(dim), sharding.where, strict=True)) for name, dim, sharding in tables)
+    return {(name, *columns): place for name, shards in held for columns, place in shards}
 
 
 def by_kind(task: PlacementTask, placement: Placement) -> Counter[tuple[object, ...]]:

@@ -25,8 +25,8 @@ def test_overrides_change_what_they_name_and_nothing_else():
 
 @pytest.mark.parametrize(("count", "mode", "per_task"), [(5, "fixed", 5), (39, "fixed", 39), (40, "pool", 20)])
 def test_a_list_of_ones_own_is_a_fixed_model_unless_tasks_are_smaller(count, mode, per_task):
-    found, sentence = sized(MINE, pool_of(count), CPU)
-    assert (found.tasks.mode, found.tasks.tables_per_task) == ("fixed", count)
+    recipe, sentence = sized(MINE, pool_of(count), CPU)
+    assert (recipe.tasks.mode, recipe.tasks.tables_per_task) == ("fixed", count)
     assert "your tables are one model" in sentence
     given, sentence = sized(replace(MINE, derived=()), pool_of(count), CPU)
     assert (given.tasks.mode, given.tasks.tables_per_task) == (mode, per_task)
@@ -45,10 +45,10 @@ def test_a_list_of_ones_own_is_a_fixed_model_unless_tasks_are_smaller(count, mod
 )
 def test_memory_is_the_devices_less_a_reserve_unless_given(capacity, derived, reserve_bytes, expected, origin):
     asked = replace(MINE, tasks=replace(MINE.tasks, reserve_bytes=reserve_bytes), derived=derived)
-    found, sentence = sized(asked, pool_of(5), capacity)
-    assert found.tasks.memory_bytes == expected
+    recipe, sentence = sized(asked, pool_of(5), capacity)
+    assert recipe.tasks.memory_bytes == expected
     assert f"({origin})" in sentence
-    again, _ = sized(replace(found, derived=()), pool_of(5), capacity)
+    again, _ = sized(replace(recipe, derived=()), pool_of(5), capacity)
     assert again.tasks.memory_bytes == expected, "a reserve is taken off once"
     with pytest.raises(ValueError):
         sized(replace(asked, tasks=replace(asked.tasks, reserve_bytes=80 * GIB)), pool_of(5), capacity)
@@ -57,10 +57,10 @@ def test_memory_is_the_devices_less_a_reserve_unless_given(capacity, derived, re
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_a_recipe_keeps_its_sizes_for_its_own_tables(name):
     base = recipe(name)
-    found, _ = sized(base, pool_of(200), A100)
-    assert (base.name, found.tasks.mode) == (name, "pool")
-    assert found.tasks.tables_per_task == base.tasks.tables_per_task
-    assert found.tasks.memory_bytes == base.tasks.memory_bytes
+    kept, _ = sized(base, pool_of(200), A100)
+    assert (base.name, kept.tasks.mode) == (name, "pool")
+    assert kept.tasks.tables_per_task == base.tasks.tables_per_task
+    assert kept.tasks.memory_bytes == base.tasks.memory_bytes
     assert with_batch_size(base) == base
 
 

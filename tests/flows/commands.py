@@ -39,7 +39,7 @@ def dreamshard(*arguments: str | Path) -> Done:
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
+        main([str(argument) for argument in arguments])
     return Done(ended.value.code or 0, out.getvalue(), err.getvalue())
 
 

@@ -48,9 +48,9 @@ def until(check: Callable[[], Any], seconds: float) -> Any:
     """Poll `check` until it returns something true, and return that; servers offer no event to wait for."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        found = check()
-        if found:
-            return found
+        result = check()
+        if result:
+            return result
         time.sleep(0.3)
     raise AssertionError(f"{check.__name__} did not come true within {seconds} s")
 
@@ -78,6 +78,6 @@ def api(servers: Up, path: str, **body):
 
 def deployment(servers: Up, name: str) -> dict:
     """The deployment called `FLOW/NAME`, or the only one of a flow, from Prefect's API."""
-    flow, _, own = name.partition("/")
-    found = api(servers, "deployments/filter", flows={"name": {"any_": [flow]}})
-    return next(each for each in found if own in ("", each["name"]))
+    flow, _, model = name.partition("/")
+    deployments = api(servers, "deployments/filter", flows={"name": {"any_": [flow]}})
+    return next(deployment for deployment in deployments if model in ("", deployment["name"]))

@@ -148,18 +148,20 @@ def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromi
 
 
 def test_a_run_from_the_form_completes_and_shows_its_report(servers, chromium, first_run, tmp_path):
-    found = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
-    asked = found["parameters"]
+    flow_run = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
+    asked = flow_run["parameters"]
     assert (asked["recipe"], asked["tables_per_task"]) == (RECIPE, int(FIELDS["tables_per_task"]))
     assert asked.get("memory_gb") is None, "it was left empty"
-    report = next(each for each in api(servers, "artifacts/filter") if each["key"] == "report-meta-dlrm-2021")
+    report = next(
+        artifact for artifact in api(servers, "artifacts/filter") if artifact["key"] == "report-meta-dlrm-2021"
+    )
     with opened(chromium, first_run, tmp_path) as page:
         page.get_by_role("tab", name="Artifacts", exact=True).click()
         expect(page.get_by_role("link", name="dreamshard-progress")).to_be_visible()
         photograph(page, "run")
         page.get_by_role("link", name="report-meta-dlrm-2021").click()
         page.get_by_role("link", name=report["id"][:8]).click()
-        expect(page.get_by_role("heading", name="Held-out tasks")).to_be_visible()
+        expect(page.get_by_role("heading", name="Cost of each placer")).to_be_visible()
         expect(page.get_by_text(report["description"]).filter(visible=True).first).to_be_visible()
         for placer in ("dreamshard", "random", "size_greedy", "lookup_greedy"):
             measured = re.search(rf"^\| {placer} \| ([\d.]+) ", report["data"], re.MULTILINE).group(1)
@@ -195,7 +197,7 @@ def test_two_versions_are_compared_side_by_side_in_mlflow(servers, chromium, fir
         )
     columns = {cells[0]: cells[1:] for cells in shown if len(cells) == 3}
     for name in wanted[0] | wanted[1]:
-        for value, text in zip((each.get(name) for each in wanted), columns[name], strict=True):
+        for value, text in zip((metrics_of.get(name) for metrics_of in wanted), columns[name], strict=True):
             assert (text == "-") if value is None else float(text) == pytest.approx(value, rel=6e-3, abs=6e-4), name
     assert PICTURES or wanted[0].keys() <= wanted[1].keys()  # the same held-out tasks
 

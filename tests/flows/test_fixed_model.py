@@ -40,10 +40,10 @@ class Model:
         self.retraining = [self.said(*watched)["retraining"]]  # as `watch` says it, before and after the change
         write_list(home / "model.csv", CHANGED)
         self.retraining.append(self.said(*watched)["retraining"])
-        self.other_ways = str(home / "other_ways.json")
-        ways = ("--sharding", "row_wise,data_parallel", "--hardware", "a100")
-        self.said("place", source, "--devices", "4", *ways, "--placer", "prior", "--out", self.other_ways)
-        self.second = self.run("--current", self.other_ways)
+        self.other_types = str(home / "other_types.json")
+        types = ("--sharding", "row_wise,data_parallel", "--hardware", "a100")
+        self.said("place", source, "--devices", "4", *types, "--placer", "prior", "--out", self.other_types)
+        self.second = self.run("--current", self.other_types)
 
     def said(self, *words: str) -> Any:
         done = self.dreamshard(*words, home=self.home)
@@ -84,7 +84,7 @@ def test_a_simulated_testbed_needs_statistics_alone(model: Model):
     assert not (model.home / "lake" / "lookups").exists()
 
 
-def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model):
+def test_the_current_plan_is_measured_beside_the_new_placement(model: Model):
     report, plan = model.first["report"], model.home / "plan.json"
     gains = report["gains"]["dreamshard"]
     assert gains["current plan"]["num_tasks"] == 4
@@ -97,16 +97,16 @@ def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model):
 
 
 @pytest.mark.parametrize("options", [("--current", "absent.json"), ("--mode", "pool", "--current", "plan.json")])
-def test_a_wrong_plan_in_use_fails_before_anything_is_measured(model: Model, options, mlflow_home):
+def test_a_wrong_current_plan_fails_before_anything_is_measured(model: Model, options, mlflow_home):
     home, plan = mlflow_home(), str(model.home / options[-1])
     done = model.dreamshard("run", *OPTIONS, *model.options, *options[:-1], plan, home=home)
     failed_with(done, "plan")
     assert not [*(home / "lake").rglob("cost_samples")]
 
 
-def test_a_plan_in_use_of_any_way_to_shard_is_measured(model: Model):
-    ways = {each["sharding_type"] for each in json.loads(Path(model.other_ways).read_text())["tables"].values()}
-    assert ways <= {"row_wise", "data_parallel"}
+def test_a_current_plan_of_any_sharding_type_is_measured(model: Model):
+    types = {table["sharding_type"] for table in json.loads(Path(model.other_types).read_text())["tables"].values()}
+    assert types <= {"row_wise", "data_parallel"}
     (held,) = (line for line in model.second["report"]["placers"] if line["placer"] == "current plan")
     assert held["is_split"]
     assert model.second["report"]["gains"]["dreamshard"]["current plan"]["mean_gain"] > 0
@@ -127,7 +127,7 @@ def test_a_drifted_model_is_trained_on_from_its_champion(model: Model):
 
 def test_the_same_command_measures_and_registers_nothing_again(model: Model):
     before = files(model.home / "lake")
-    assert model.run("--current", model.other_ways)["version"] == model.second["version"]
+    assert model.run("--current", model.other_types)["version"] == model.second["version"]
     assert files(model.home / "lake") == before
 
 

@@ -56,9 +56,9 @@ class Home:
     def dataset(self, tables: dict[str, tuple[int, int, int]]) -> str:
         lines = [",".join(map(str, [name, *sizes])) for name, sizes in tables.items()]
         (self.path / "list.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *lines]) + "\n")
-        found = list(open_workload(self.config().workload).tables())
-        described = [statistics(table) for table in found]
-        for table, its in zip(found, described, strict=True):
+        listed = list(open_workload(self.config().workload).tables())
+        described = [statistics(table) for table in listed]
+        for table, its in zip(listed, described, strict=True):
             self.store.lake.write_table_lookups(table, its)
         return self.store.lake.write_dataset(concatenate(described), self.config().workload.source)
 
@@ -116,10 +116,10 @@ def test_the_second_training_continues_from_the_first(home: Home):
 
 @pytest.mark.parametrize("algorithm", ["paper", "autoshard"])
 def test_a_published_algorithm_continues_from_its_own_champion(tmp_path, monkeypatch, algorithm: Algorithm):
-    own = Home(tmp_path, monkeypatch, algorithm, iterations=1)
-    effort = trainings.effort_sentence(own.store, own.versions[1].training)
-    assert effort.startswith(f"warm from {in_words(own.versions[0].uri)}: 5 cost samples re-used, 0 of ")
-    assert own.begins_with_the_weights_of_the_champion()
+    home = Home(tmp_path, monkeypatch, algorithm, iterations=1)
+    effort = trainings.effort_sentence(home.store, home.versions[1].training)
+    assert effort.startswith(f"warm from {in_words(home.versions[0].uri)}: 5 cost samples re-used, 0 of ")
+    assert home.begins_with_the_weights_of_the_champion()
 
 
 def test_no_table_that_was_trained_on_is_ever_held_out(home: Home):

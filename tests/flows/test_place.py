@@ -33,7 +33,7 @@ def placed(home: Path, monkeypatch: pytest.MonkeyPatch):
 
 def held(outcome: dict) -> dict[str, set[int]]:
     """Devices of each table in the plan on disk."""
-    return {name: {*each.where} for name, each in read_plan(outcome["plan"]).tables.items()}
+    return {name: {*sharding.where} for name, sharding in read_plan(outcome["plan"]).tables.items()}
 
 
 def test_constraints_of_the_form_hold_in_the_plan(placed, home):
@@ -66,9 +66,9 @@ def test_a_run_publishes_a_page_with_costs_and_moves(home):
     again = place(**dict(given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1))
     with get_client(sync_client=True) as client:
         wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["placed-tables"]))
-        pages = [each.data for each in client.read_artifacts(artifact_filter=wanted)]
+        pages = [artifact.data for artifact in client.read_artifacts(artifact_filter=wanted)]
         assert {run.name for run in client.read_flow_runs()} >= {"tables"}
     assert again["moved_bytes"] == 0
-    (page,) = [each for each in pages if "From the current plan" in each and again["plan"] in each]
+    (page,) = [text for text in pages if "From the current plan" in text and again["plan"] in text]
     for shown in (again["page"], "Costs of", "no gain pays for its moves", "pin: {t0: [0, 1]}"):
         assert shown in page

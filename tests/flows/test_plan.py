@@ -54,17 +54,17 @@ def test_changed_tables_get_a_plan_of_their_model_alone(models):
     tables = pool_of(24)
     for model in models:
         outcome = model.planned(tables.select(range(12)))
-        assert (outcome["number"], outcome["in_use"], model.current.replaces) == (1, True, None)
+        assert (outcome["number"], outcome["is_current"], model.current.replaces) == (1, True, None)
     first = ads.current
-    assert "stays in use" in ads.planned(tables.select(range(12)))["sentence"], "nothing has changed"
+    assert "stays current" in ads.planned(tables.select(range(12)))["sentence"], "nothing has changed"
     proposed = ads.planned(tables.select(range(1, 14)))
-    assert (proposed["number"], proposed["in_use"], ads.current) == (2, False, first)
+    assert (proposed["number"], proposed["is_current"], ads.current) == (2, False, first)
     assert "dreamshard promote --model ads --plan 2" in proposed["sentence"]
     taken = take_into_use(ads.store, PromoteOptions(model="ads", plan="2", reason="new tables"))
     assert taken["roll_back"] == "dreamshard promote --model ads --plan 1"
     assert (ads.current.number, ads.current.replaces, set(ads.current.tables)) == (2, 1, {*tables.names[1:14]})
-    assert "new tables" in ads.current.in_use_because
-    moved = [each["table"] for each in ads.current.moves if each["source"] is None]
+    assert "new tables" in ads.current.current_because
+    moved = [move["table"] for move in ads.current.moves if move["source"] is None]
     assert set(moved) == {*tables.names[12:14]}, "which are loaded"
     assert (ads.store.plans / "ads" / "2.html").stat().st_size > 10_000
     take_into_use(ads.store, PromoteOptions(model="ads", plan="previous"))

@@ -19,11 +19,11 @@ from flows.reports import pages
 from flows.reports.evaluation_report import make_report
 from flows.rules.contestants import champion_name
 from flows.rules.promotion import find_veto
-from flows.rules.warm_start import version_in_use
-from flows.watch import in_use_sentence
+from flows.rules.warm_start import champion_of
+from flows.watch import champion_sentence
 from storage.mlflow_store import registration, registry, runs
 from storage.run_records import report_store, trainings
-from storage.run_records.report_store import CANDIDATE, IN_USE
+from storage.run_records.report_store import CANDIDATE, CURRENT_PLAN
 from storage.run_records.trainings import Training
 from storage.store import Settings, open_store
 from tests.helpers.samples import MEASURED
@@ -59,14 +59,14 @@ class Team:
         error: float | None = None,
         *,
         candidate_ms: tuple[float, ...] = (1.0, 1.0, 1.0),
-        in_use_ms: float | None = None,
+        current_ms: float | None = None,
     ) -> dict:
         """As at the end of a retraining: on each of three tasks, dim_greedy costs 2 ms and the champion 1.5."""
         training = registry.find(self.store, version).training
         rival = evaluate.champion_to_beat(self.store, training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
-        costs |= {} if in_use_ms is None else {IN_USE: in_use_ms}
+        costs |= {} if current_ms is None else {CURRENT_PLAN: current_ms}
         rows = [row(f"test-{t}", placer, ms or candidate_ms[t]) for t in range(3) for placer, ms in costs.items()]
         about = {"dataset": "d", "tasks": "t", "training": training, "iteration": 1, **MEASURED}
         key = f"{training} over {rival and rival.number}"
@@ -77,8 +77,8 @@ class Team:
 
     @property
     def champion(self) -> str | None:
-        found = registry.champion(self.store)
-        return found and found.uri
+        version = registry.champion(self.store)
+        return version and version.uri
 
 
 def with_source(made_of: Training, source: str) -> Training:
@@ -136,8 +136,8 @@ def test_a_champion_removed_by_hand_returns_only_by_hand(team: Team):
 
 @pytest.mark.parametrize(("has_champion", "error"), [(True, 0.19), (True, 0.82), (True, None), (False, 0.82)])
 def test_bad_predictions_need_a_person_unless_a_version_is_the_first(has_champion, error):
-    candidate, in_use = version_of("models:/m/2", RANKS), version_of("models:/m/1", RANKS)
-    veto = find_veto(candidate, in_use if has_champion else None, error)
+    candidate, champion = version_of("models:/m/2", RANKS), version_of("models:/m/1", RANKS)
+    veto = find_veto(candidate, champion if has_champion else None, error)
     if has_champion and error == 0.82:
         assert "82% off on held-out placements" in veto
         assert "`dreamshard promote models:/m/2`" in veto
@@ -171,7 +171,7 @@ def test_a_simulated_run_leaves_the_champion_measured_on_ranks(fresh: Team):
     outcome = fresh.promote(third)
     assert outcome["reason"].startswith("beats the champion: +33.3 % (")
     assert "against champion version 1" in outcome["reason"], "the champion of its own hardware"
-    assert {each.uri for each in registry.versions(fresh.store) if each.is_champion} == {first, third}
+    assert {version.uri for version in registry.versions(fresh.store) if version.is_champion} == {first, third}
     promote.take_into_use(fresh.store, PromoteOptions(version=third, reason="we plan for it"))
     assert fresh.champion == third
 
@@ -193,7 +193,7 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     registry.load_placer("champion")
     assert note in caplog.text
     config = replace(RECIPES["smoke"], model="tables", testbed="cluster")
-    assert note in in_use_sentence(version_in_use(fresh.store, config))
+    assert note in champion_sentence(champion_of(fresh.store, config))
 
     still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))
     assert still["alias"] == "challenger", "no better shown than the provisional champion is"
@@ -205,9 +205,9 @@ def test_a_first_champion_without_evidence_is_provisional(fresh: Team, caplog: p
     assert choose(fresh.store, "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
 
 
-@pytest.mark.parametrize(("in_use_ms", "is_cheaper"), [(0.5, True), (3.0, False), (None, False)])
-def test_a_plan_in_use_cheaper_than_the_new_one_is_reported(team: Team, in_use_ms, is_cheaper):
-    note = team.promote(team.version(), in_use_ms=in_use_ms)["note"]
+@pytest.mark.parametrize(("current_ms", "is_cheaper"), [(0.5, True), (3.0, False), (None, False)])
+def test_a_current_plan_cheaper_than_the_new_one_is_reported(team: Team, current_ms, is_cheaper):
+    note = team.promote(team.version(), current_ms=current_ms)["note"]
     assert ("the current plan is cheaper than its placement (-100.0 %" in note) == is_cheaper
 
 

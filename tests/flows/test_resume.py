@@ -43,8 +43,8 @@ def start(home: Path, testbed: str, name: str = "") -> "subprocess.Popen[bytes]"
 
 def samples(home: Path) -> list[str]:
     """Ids of the samples that training measured, including an iteration that is not complete."""
-    found = [file for name in ("cost_samples", "sample_buffer") for file in (home / "lake" / name).rglob("*.parquet")]
-    rows = [row for file in found for row in read_parquet(file).to_pylist()]
+    paths = [file for name in ("cost_samples", "sample_buffer") for file in (home / "lake" / name).rglob("*.parquet")]
+    rows = [row for file in paths for row in read_parquet(file).to_pylist()]
     return [row["sample_id"] for row in rows if row["device"] == 0 and row["iteration"]]
 
 

@@ -52,7 +52,7 @@ def test_questions_of_the_pages_are_answered_after_a_run(said):
     pages = "".join((PROJECT / page).read_text() for page in ("README.md", "docs/catalog.md"))
     questions = re.findall(r'dreamshard sql "(select [^"]+)"', pages)
     tables, devices, versions = (
-        said("sql", next(each for each in questions if f"from {view}" in each))
+        said("sql", next(question for question in questions if f"from {view}" in question))
         for view in ("table_costs", "evaluated_devices", "versions order")
     )
     assert [row["compute_ms"] for row in tables] == sorted((row["compute_ms"] for row in tables), reverse=True)
@@ -114,11 +114,16 @@ def test_a_versions_run_has_curves_and_a_child_per_stage(settings: Settings, sai
     run = version["mlflow_run"]
     curve = tracking.get_metric_history(run, "measured_cost_ms")
     assert [point.step for point in curve] == [1, 2]
-    found = tracking.get_run(run)
-    limits = (found.data.metrics, found.data.params, version_tags(tracking, version), found.inputs.dataset_inputs)
-    assert [len(each) <= 12 for each in limits] == [True] * 4, [len(each) for each in limits] + sorted(limits[2])
-    assert {each.dataset.name for each in found.inputs.dataset_inputs} == {"meta-dlrm-2021", "tasks"}
-    children = tracking.search_runs([found.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run}'")
+    recorded = tracking.get_run(run)
+    limits = (
+        recorded.data.metrics,
+        recorded.data.params,
+        version_tags(tracking, version),
+        recorded.inputs.dataset_inputs,
+    )
+    assert [len(limit) <= 12 for limit in limits] == [True] * 4, [len(limit) for limit in limits] + sorted(limits[2])
+    assert {dataset.dataset.name for dataset in recorded.inputs.dataset_inputs} == {"meta-dlrm-2021", "tasks"}
+    children = tracking.search_runs([recorded.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run}'")
     by_name = {child.info.run_name: child.info.run_id for child in children}
     assert by_name.keys() == {"ingest", "train", "evaluate", "promote", "plan"}
     of_train = tracking.get_metric_history(by_name["train"], "measured_cost_ms")

@@ -40,7 +40,7 @@ def postgres() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="dreamshard-postgres-"))  # another user may not enter pytest's folder
     as_other: list[str] = []
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-        other = next(found for found in pwd.getpwall() if found.pw_name in ("postgres", "nobody"))
+        other = next(user for user in pwd.getpwall() if user.pw_name in ("postgres", "nobody"))
         os.chown(folder, other.pw_uid, other.pw_gid)
         as_other = ["setpriv", f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}", "--clear-groups"]
     (folder / "password").write_text(PASSWORD)
@@ -73,27 +73,27 @@ class Team:
     def __init__(self, folder: Path, database: str, s3, ending: ExitStack):
         self.folder, self.database, self.ending = folder, database, ending
         self.store = {**s3, "DREAMSHARD_STORE": "s3://team/shared"}
-        own = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"} | self.store
+        environment = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"} | self.store
         databases = {
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{database}/prefect",
             "MLFLOW_TRACKING_URI": f"postgresql://{database}/mlflow",
             "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "1",
         }
         ports = ("--prefect-port", str(free_port()), "--mlflow-port", str(free_port()))
-        up = self.started("servers", own | databases, "up", "--no-worker", *ports)
+        up = self.started("servers", environment | databases, "up", "--no-worker", *ports)
 
         def addresses():
             said = (folder / "servers.log").read_text()
             assert up.poll() is None, said
-            found = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) > 1}
-            return found if "Start" in found else None
+            printed = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) > 1}
+            return printed if "Start" in printed else None
 
-        found = until(addresses, 600)
+        ready = until(addresses, 600)
         self.prefect, self.mlflow = (
-            found["Prefect"].removesuffix("/v2/deployments"),
-            found["MLflow"].removesuffix("/#/models"),
+            ready["Prefect"].removesuffix("/v2/deployments"),
+            ready["MLflow"].removesuffix("/#/models"),
         )
-        client = own | {"PREFECT_API_URL": f"{self.prefect}/api", "MLFLOW_TRACKING_URI": self.mlflow}
+        client = environment | {"PREFECT_API_URL": f"{self.prefect}/api", "MLFLOW_TRACKING_URI": self.mlflow}
         for name in SEEDS:
             self.started(name, client, "worker", "--queue", name)
 
@@ -134,8 +134,8 @@ def team(tmp_path_factory, s3_environment):
         ]
 
         def ended():
-            found = made.api("flow_runs/filter", flow_runs={"id": {"any_": ids}})
-            return found if all(run["end_time"] for run in found) else None
+            runs = made.api("flow_runs/filter", flow_runs={"id": {"any_": ids}})
+            return runs if all(run["end_time"] for run in runs) else None
 
         runs = until(ended, 600)
         logs = "\n".join((made.folder / f"{name}.log").read_text()[-3000:] for name in SEEDS)
@@ -161,8 +161,8 @@ def test_everything_is_in_the_lake_once_and_no_lock_remains(team, monkeypatch):
         monkeypatch.setenv(name, value)
     settings = Settings.from_environment(os.environ | {"DREAMSHARD_HOME": str(team.folder / "alpha")})
     for once, view in (("sample_id, device", "device_costs"), ("run_key, task, placer", "evaluations")):
-        (found,) = query(settings, f"select count(*) as n, count(distinct ({once})) as once from {view}")
-        assert found["n"] == found["once"] > 0
+        (row,) = query(settings, f"select count(*) as n, count(distinct ({once})) as once from {view}")
+        assert row["n"] == row["once"] > 0
     left = map(str, [*settings.store_root.rglob("*"), *team.folder.rglob("*")])
     assert not [path for path in left if path.endswith(".tmp") or "/sample_buffer/" in path]
     locks = list(team.folder.rglob("locks/*.lock"))

@@ -11,7 +11,7 @@ from dreamshard.testbeds import is_testbed
 from flows import watch
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainingOptions, WatchOptions
-from flows.rules.warm_start import last_trained, version_in_use
+from flows.rules.warm_start import champion_of, last_trained
 from storage.mlflow_store import registry
 from tests.flows.commands import Dreamshard
 from tests.helpers.versions import training_of, version_of
@@ -43,7 +43,7 @@ def version(number: int, dataset: str, **made_of):
 
 
 def as_champion(monkeypatch, versions, champion: int | None) -> None:
-    known = [replace(each, aliases=("champion",)) if each.number == champion else each for each in versions]
+    known = [replace(version, aliases=("champion",)) if version.number == champion else version for version in versions]
     monkeypatch.setattr(registry, "versions", lambda _: known)
 
 
@@ -92,13 +92,15 @@ def test_a_testbed_has_a_name_as_far_as_machines_agree(name, kind, hardware, can
     assert is_testbed(name, kind, hardware) is can
 
 
-def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
+def test_the_champion_of_what_is_watched_is_named(monkeypatch):
     champions = [version(3, "d", hardware="simulated v100", num_devices=8), version(2, "d", num_devices=8)]
-    monkeypatch.setattr(registry, "versions", lambda _: [replace(each, aliases=("champion",)) for each in champions])
+    monkeypatch.setattr(
+        registry, "versions", lambda _: [replace(champion, aliases=("champion",)) for champion in champions]
+    )
     eight, four = (configure(RetrainingOptions(**SMOKE, devices=devices)) for devices in (8, 4))
-    in_use = "m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti"
-    assert watch.in_use_sentence(version_in_use(None, eight)).startswith(in_use)
-    assert version_in_use(None, four) is None
+    sentence = "m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti"
+    assert watch.champion_sentence(champion_of(None, eight)).startswith(sentence)
+    assert champion_of(None, four) is None
 
 
 def test_watch_looks_once_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):
@@ -107,7 +109,12 @@ def test_watch_looks_once_and_starts_nothing(dreamshard: Dreamshard, tmp_path: P
     options = ("--recipe", "smoke", "--testbed", "simulated", "--source", str(tables), "--json")
     done = dreamshard("watch", *options, home=tmp_path / "home")
     assert done.returncode == 0, done.sentence
-    found = json.loads(done.stdout)
-    assert (found["matters"], found["started"], found["trained"], found["tables_after"]) == (True, None, None, 20)
-    assert found["sentence"] == "20 tables, on which no training with these options has ended yet"
-    assert found["retraining"] == f"Retraining is due: source {tables}, recipe smoke, testbed simulated."
+    outcome = json.loads(done.stdout)
+    assert (outcome["matters"], outcome["started"], outcome["trained"], outcome["tables_after"]) == (
+        True,
+        None,
+        None,
+        20,
+    )
+    assert outcome["sentence"] == "20 tables, on which no training with these options has ended yet"
+    assert outcome["retraining"] == f"Retraining is due: source {tables}, recipe smoke, testbed simulated."

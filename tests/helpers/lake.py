@@ -20,8 +20,8 @@ def append_samples(
     origin = {"run_key": run_key, "iteration": iteration, "dataset_version": dataset_version}
     rows = [records.sample_to_rows(sample, **origin) for sample in samples]
     for testbed in {sample.testbed for sample in samples}:
-        own = [row for devices in rows for row in devices if row["testbed"] == testbed]
-        measurements = pa.Table.from_pylist(own, schema=datasets()["cost_samples"])
+        of_testbed = [row for devices in rows for row in devices if row["testbed"] == testbed]
+        measurements = pa.Table.from_pylist(of_testbed, schema=datasets()["cost_samples"])
         append_measurements(lake, f"{quote(run_key, safe='')}.{iteration:04}", measurements)
     return [devices[0]["sample_id"] for devices in rows]
 

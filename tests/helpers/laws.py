@@ -64,15 +64,15 @@ class Law:
 
     def devices_ms(self, sums: Floats, waits: bool) -> Floats:
         """`[D, 4]` of the sums of each device's loads."""
-        compute = np.array([self.compute_ms(own) if own[_COUNT] else (0.0, 0.0) for own in sums])
+        compute = np.array([self.compute_ms(device) if device[_COUNT] else (0.0, 0.0) for device in sums])
         comm = self.exchange_ms(sums[:, _DIM].copy(), waits * compute.sum(axis=1))
         return np.column_stack([compute[:, 0], comm, compute[:, 1]])
 
     def exchange_ms(self, dims: Floats, own_ms: Floats | None = None) -> Floats:
         """`[D, 2]` forward and backward of an all-to-all, which waits for compute of `own_ms`."""
-        found = np.empty((len(dims), 2))
-        self.comm_ms(links(len(dims)), dims, np.zeros(len(dims)) if own_ms is None else own_ms, found)
-        return found
+        out = np.empty((len(dims), 2))
+        self.comm_ms(links(len(dims)), dims, np.zeros(len(dims)) if own_ms is None else own_ms, out)
+        return out
 
     def true_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Overall cost of a placement, without noise, with waits."""
@@ -100,9 +100,9 @@ class LawTestbed(Testbed):
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         dims = exchange.sent_bytes.double().numpy() / (4 * BATCH)
-        ways = self._noisy(torch.from_numpy(self.law.exchange_ms(dims)), int(dims.sum()))
+        both_ms = self._noisy(torch.from_numpy(self.law.exchange_ms(dims)), int(dims.sum()))
         how = {"repeats": 1, "clock": "model", "testbed": self.name, "hardware": self.hardware}
-        return ExchangeSample(exchange=exchange, forward_ms=ways[:, 0], backward_ms=ways[:, 1], **how)
+        return ExchangeSample(exchange=exchange, forward_ms=both_ms[:, 0], backward_ms=both_ms[:, 1], **how)
 
     def _noisy(self, exact_ms: torch.Tensor, number: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self.seed + number)
@@ -142,8 +142,8 @@ def _simulated_compute_ms(load: Floats) -> tuple[float, float]:
 
 
 @numba.njit
-def _simulated_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
-    found[:] = 0.5 * (curve_ms(curves, 0, dims.max()) + curve_ms(curves, 1, dims.mean()))
+def _simulated_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, out: Floats) -> None:
+    out[:] = 0.5 * (curve_ms(curves, 0, dims.max()) + curve_ms(curves, 1, dims.mean()))
 
 
 def _unseen_loads(tables: Tables) -> Floats:
@@ -163,12 +163,12 @@ def _unseen_compute_ms(load: Floats) -> tuple[float, float]:
 
 
 @numba.njit
-def _unseen_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
+def _unseen_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, out: Floats) -> None:
     share = 1 - 1 / len(dims)
     shared = 0.03 + 0.003 * share * dims.mean() + 0.0012 * (share * dims.max()) ** 1.15
     for d in range(len(dims)):
-        found[d, 0] = shared + 0.004 * share * dims[d]
-        found[d, 1] = 1.1 * found[d, 0]
+        out[d, 0] = shared + 0.004 * share * dims[d]
+        out[d, 1] = 1.1 * out[d, 0]
 
 
 _CACHE_BYTES = 2.5e6  # of a table's share of the cache
@@ -214,9 +214,9 @@ def _lru_compute_ms(load: Floats) -> tuple[float, float]:
 
 
 @numba.njit
-def _lru_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
-    found[:, 0] = 0.02 + 0.004 * len(dims) + dims.max() * (1 - 1 / len(dims)) * 4 * BATCH / 4e7
-    found[:, 1] = 1.05 * found[0, 0]
+def _lru_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, out: Floats) -> None:
+    out[:, 0] = 0.02 + 0.004 * len(dims) + dims.max() * (1 - 1 / len(dims)) * 4 * BATCH / 4e7
+    out[:, 1] = 1.05 * out[0, 0]
 
 
 _DRAM_ROW, _WINDOW, _TLB_REACH = 2048, 8e3, 1.5e8  # bytes; reads that the controller reorders; bytes
@@ -244,11 +244,11 @@ def _pages_compute_ms(load: Floats) -> tuple[float, float]:
 
 
 @numba.njit
-def _pages_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
+def _pages_comm_ms(curves: Floats, dims: Floats, own_ms: Floats, out: Floats) -> None:
     rate, latency, most = 3e7 / (4 * BATCH * (1 - 1 / len(dims))), 0.02 * np.log2(len(dims)), dims.max()
     for d in range(len(dims)):
-        found[d, 0] = latency + (0.4 * dims[d] + 0.6 * most) / rate
-        found[d, 1] = found[d, 0] + 0.02
+        out[d, 0] = latency + (0.4 * dims[d] + 0.6 * most) / rate
+        out[d, 1] = out[d, 0] + 0.02
 
 
 SIMULATED = Law("simulated", _simulated_loads, _simulated_compute_ms, _simulated_comm_ms)

@@ -36,5 +36,5 @@ class FaultyLookups(EvenLookups):
             os.kill(os.getpid(), signal.SIGKILL)
         if name == "hang":
             threading.Event().wait()
-        found = super().__call__(name)
-        return replace(found, indices=found.indices + 992) if name == "outside" else found
+        lookups = super().__call__(name)
+        return replace(lookups, indices=lookups.indices + 992) if name == "outside" else lookups

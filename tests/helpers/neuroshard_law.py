@@ -98,7 +98,7 @@ def neuroshard_law(folder: Path, *, wider: bool = False) -> NeuroShardLaw:
     backward_ms, forward_ms = _compiled(_layers(backward, "hidden")), _compiled(_layers(forward, "hidden"))
 
     def loads(tables: Tables) -> Floats:
-        dim, pooling, rows = (each.double().numpy() for each in (tables.dim, tables.pooling_factor, tables.rows))
+        dim, pooling, rows = (column.double().numpy() for column in (tables.dim, tables.pooling_factor, tables.rows))
         latent = np.column_stack([tables.bins.double().numpy()[:, _BIN_ORDER], dim, pooling, rows])
         for weight, bias in table:
             latent = np.maximum(latent @ weight.T + bias, 0)
@@ -110,10 +110,10 @@ def neuroshard_law(folder: Path, *, wider: bool = False) -> NeuroShardLaw:
         return FORWARD_SHARE * total, (1 - FORWARD_SHARE) * total
 
     @numba.njit
-    def comm_ms(curves: Floats, dims: Floats, own_ms: Floats, found: Floats) -> None:
-        found[:, 1] = np.maximum(backward_ms(dims), 0.0)
-        start = own_ms + found[:, 1] if own_ms.any() else own_ms
-        found[:, 0] = np.maximum(forward_ms(np.concatenate((dims, start - start.min()))), 0.0)
+    def comm_ms(curves: Floats, dims: Floats, own_ms: Floats, out: Floats) -> None:
+        out[:, 1] = np.maximum(backward_ms(dims), 0.0)
+        start = own_ms + out[:, 1] if own_ms.any() else own_ms
+        out[:, 0] = np.maximum(forward_ms(np.concatenate((dims, start - start.min()))), 0.0)
 
     return NeuroShardLaw(name="neuroshard", loads=loads, compute_ms=compute_ms, comm_ms=comm_ms, head=head)
 
@@ -131,7 +131,7 @@ def _layers(saved: dict[str, Any], name: str, *, normalises: bool = True) -> Lay
 
 def _compiled(layers: Layers) -> Callable[[Floats], Floats]:
     """Linear layers with ReLU between them, as a compiled function of one vector."""
-    weights, biases = (np.concatenate([each.ravel() for each in side]) for side in zip(*layers, strict=True))
+    weights, biases = (np.concatenate([layer.ravel() for layer in side]) for side in zip(*layers, strict=True))
     sizes = np.array([layers[0][0].shape[1], *(len(bias) for _, bias in layers)])
 
     @numba.njit

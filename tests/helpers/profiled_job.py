@@ -58,10 +58,10 @@ def batch(seed: int) -> KeyedJaggedTensor:
 
 def placement() -> Placement:
     """Rank 0 has most tables; two are row-wise and one is in columns."""
-    ways = [TableSharding("table_wise", (), (0 if t % 2 else t % RANKS,)) for t in range(TABLES)]
-    ways[3] = ways[4] = TableSharding("row_wise")
-    ways[7] = TableSharding("column_wise", ((0, 32), (32, 64)), (1, 2))
-    return Placement(tuple(ways), RANKS, RANKS)
+    shardings = [TableSharding("table_wise", (), (0 if t % 2 else t % RANKS,)) for t in range(TABLES)]
+    shardings[3] = shardings[4] = TableSharding("row_wise")
+    shardings[7] = TableSharding("column_wise", ((0, 32), (32, 64)), (1, 2))
+    return Placement(tuple(shardings), RANKS, RANKS)
 
 
 def tables() -> ModelTables:

@@ -66,10 +66,10 @@ def run(mode: str, ranks: int, folder: Path) -> None:
     task = tables_of(make_model()).task(GROUP, 2**30, constraints=ANY_SHARDING)
     for name, shardings in PLANS.items():
         (folder / f"{name}.json").write_text(make_plan(task, Placement(shardings, GROUP, GROUP), "test").to_json())
-    found = failures_of(
+    failed = failures_of(
         {"reshard": reshard, "groups": groups, "memory": memory}[mode], ranks, ranks, free_port(), folder
     )
-    assert not found, "\n".join(found)
+    assert not failed, "\n".join(failed)
 
 
 def batch(rank: int, step: int) -> tuple[torch.Tensor, KeyedJaggedTensor]:
@@ -112,12 +112,12 @@ def groups(folder: Path) -> None:
     topology = Topology(GROUP, "cpu", local_world_size=GROUP)
     planned = DreamShardPlanner(topology, BATCH, costs="a100").collective_plan(model, SHARDERS, dist.group.WORLD)
     for plan in (load_plan(folder / "first.json", model, SHARDERS, world_size=GROUP), planned):
-        for own in plan.plan["sparse_arch.embedding_bag_collection"].values():
-            own.ranks = [dist.get_global_rank(shards, rank) for rank in own.ranks]
-            if own.sharding_spec is not None:
-                own.sharding_spec.shards = [
+        for sharding in plan.plan["sparse_arch.embedding_bag_collection"].values():
+            sharding.ranks = [dist.get_global_rank(shards, rank) for rank in sharding.ranks]
+            if sharding.sharding_spec is not None:
+                sharding.sharding_spec.shards = [
                     ShardMetadata(shard.shard_offsets, shard.shard_sizes, f"rank:{rank}/cpu")
-                    for rank, shard in zip(own.ranks, own.sharding_spec.shards, strict=True)
+                    for rank, shard in zip(sharding.ranks, sharding.sharding_spec.shards, strict=True)
                 ]
         reference = make_model()
         env = ShardingEnv2D(shards, replicas, dist.group.WORLD, mesh, GROUP, use_inter_host_allreduce=True)
@@ -140,7 +140,7 @@ def memory(folder: Path) -> None:
     for optimizer in (EmbOptimType.EXACT_ROWWISE_ADAGRAD, EmbOptimType.EXACT_ADAGRAD):
         sharders = [EmbeddingBagCollectionSharder(fused_params={"optimizer": optimizer})]
         plan = DreamShardPlanner(topology, BATCH, costs="a100", constraints=constraints).plan(make_model(), sharders)
-        texts = [text for each in kept.buffer if (text := each.getMessage()).startswith(f"rank {rank}: ")]
+        texts = [text for record in kept.buffer if (text := record.getMessage()).startswith(f"rank {rank}: ")]
         logged = [2**30 * float(size) for size in re.findall(r"(\S+) GiB of", texts[-1])]
         sharded = DistributedModelParallel(make_model(), device=CPU, plan=plan, sharders=sharders)
         states = sharded.fused_optimizer.state_dict()["state"].values()
@@ -172,7 +172,7 @@ def failures_of(job: Callable[..., None], ranks: int, per_host: int, port: int, 
     for process in processes:
         process.start()
     try:
-        return [found for _ in processes if (found := queue.get(timeout=TIMEOUT_S))]
+        return [failure for _ in processes if (failure := queue.get(timeout=TIMEOUT_S))]
     finally:
         for process in processes:
             process.join(10)
@@ -201,8 +201,8 @@ def table_parts(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor, t
         if isinstance(value, ShardedTensor):
             shards = [(s.tensor, s.metadata.shard_offsets, s.metadata.shard_sizes) for s in value.local_shards()]
         elif hasattr(value, "to_local"):
-            own = value.to_local()
-            shards = zip(own.local_shards(), own.local_offsets(), own.local_sizes(), strict=False)
+            local = value.to_local()
+            shards = zip(local.local_shards(), local.local_offsets(), local.local_sizes(), strict=False)
         else:
             shards = [(value, (0, 0), value.shape)] if "embedding" in name else []
         for part, starts, sizes in shards:
@@ -235,13 +235,13 @@ def train_a_step(reference: torch.nn.Module, sharded: DistributedModelParallel, 
     """Outputs before, and weights after it, are those of the reference, which trains on the samples of all ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     dense = dict(in_backward_optimizer_filter(sharded.named_parameters())).values()
-    optimizers = [torch.optim.SGD(own, RATE) for own in (dense, reference.parameters())]
+    optimizers = [torch.optim.SGD(weights, RATE) for weights in (dense, reference.parameters())]
     for optimizer in optimizers:
         optimizer.zero_grad()
     ours, theirs = sharded(*inputs(rank)), reference(*inputs(rank))
     compare(ours, theirs, **options)
     loss(ours).backward()
-    torch.stack([loss(reference(*inputs(each))) for each in range(ranks)]).mean().backward()
+    torch.stack([loss(reference(*inputs(rank_))) for rank_ in range(ranks)]).mean().backward()
     for optimizer in optimizers:
         optimizer.step()
     for _, part, _ in table_parts(sharded.state_dict()) if replicas else ():

@@ -26,7 +26,7 @@ BATCH, ROWS, DIM = 5, 37, 16
 
 
 def shardings(ranks: int, per_host: int) -> dict[str, TableSharding]:
-    """How each table of `Model` is sharded, by its path; together these are all ways."""
+    """How each table of `Model` is sharded, by its path; together these are all types."""
     last, hosts = ranks - 1, ranks // per_host
 
     return {
@@ -60,7 +60,7 @@ def _config(kind: type, path: str):
 
 
 class Model(torch.nn.Module):
-    """Tables for every way to shard, in three collections."""
+    """Tables for every sharding type, in three collections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class Model(torch.nn.Module):
         """The vectors of each feature."""
         plain = KeyedJaggedTensor(batch.keys(), batch.values(), lengths=batch.lengths())
         pooled, weighted, sequences = self.bags(plain), self.inner["weighted"](batch), self.sequences(plain)
-        found = {key: vectors for each in (pooled, weighted) for key, vectors in each.to_dict().items()}
-        return found | {key: each.values() for key, each in sequences.items()}
+        vectors_of = {key: vectors for outputs in (pooled, weighted) for key, vectors in outputs.to_dict().items()}
+        return vectors_of | {key: sequence.values() for key, sequence in sequences.items()}
 
 
 def features() -> list[str]:
@@ -99,8 +99,8 @@ def batch(rank: int) -> KeyedJaggedTensor:
 def loss_of(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """Depends on each vector in its own way."""
     ordered = [vectors.float() for _, vectors in sorted(outputs.items())]
-    ramps = [torch.linspace(-1, 1, each.numel()).reshape(each.shape) * (n + 1) for n, each in enumerate(ordered)]
-    return torch.stack([(each * ramp).sum() for each, ramp in zip(ordered, ramps, strict=True)]).sum()
+    ramps = [torch.linspace(-1, 1, output.numel()).reshape(output.shape) * (n + 1) for n, output in enumerate(ordered)]
+    return torch.stack([(output * ramp).sum() for output, ramp in zip(ordered, ramps, strict=True)]).sum()
 
 
 def failures(ranks: int, per_host: int, port: int, folder: Path) -> list[str]:
@@ -130,7 +130,7 @@ def _train_a_step(reference: Model, plan, ranks: int) -> None:
     )
     before = {name: value.clone() for name, value in reference.state_dict().items()}
     copy_tables(reference, sharded)
-    train_a_step(reference, sharded, lambda each: (batch(each),), loss_of, tolerance=_tolerance)
+    train_a_step(reference, sharded, lambda number: (batch(number),), loss_of, tolerance=_tolerance)
     after, held = reference.state_dict(), Counter()
     for name, part, _ in table_parts(sharded.state_dict()):
         held[name] += part.numel()
@@ -153,7 +153,7 @@ def _plan_together(model: Model, rank: int, ranks: int, per_host: int) -> None:
     plan = planner.collective_plan(model, _sharders(), dist.group.WORLD)
     everyones = [None] * ranks
     dist.all_gather_object(everyones, plan.plan)
-    assert all(each == plan.plan for each in everyones)
+    assert all(received == plan.plan for received in everyones)
     sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=_sharders())
     assert set(sharded(batch(rank))) == set(features())
     with pytest.raises(ValueError, match=f"topology has {2 * ranks} ranks, but the process group {ranks}"):

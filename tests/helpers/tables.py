@@ -40,7 +40,7 @@ def tables_of(
     factors, dims = factors.expand(count).clone(), dims.expand(count).clone()
     counted = (factors * batch_size).long() if lookups is None else torch.tensor(lookups)
     halved = torch.minimum(counted // 2, hash_size).clamp(min=1)
-    shares = [[*each, *[0.0] * (NUM_BINS - len(each))] for each in bins or [[0.0, 1.0]] * count]
+    shares = [[*row, *[0.0] * (NUM_BINS - len(row))] for row in bins or [[0.0, 1.0]] * count]
     columns = hash_size, dims, factors, torch.tensor(shares, dtype=torch.float64), counted
     unique = halved if unique_rows is None else torch.tensor(unique_rows)
     return Tables(tuple(names or (f"{prefix}{t}" for t in range(count))), *columns, unique)
@@ -99,7 +99,7 @@ def sample_tasks(pool, count, size, num_devices, memory_bytes, generator, **conf
 
 
 def with_table(placement: Placement, table: int, sharding: TableSharding) -> Placement:
-    """The placement with one table sharded in another way."""
+    """The placement with another sharding of one table."""
     return replace(placement, tables=(*placement.tables[:table], sharding, *placement.tables[table + 1 :]))
 
 
@@ -111,11 +111,11 @@ _ROWS, _COPIES, _WHOLE = (
 )
 _CACHED = TableSharding("table_row_wise", where=(1,), cached_share=0.5)
 FOUR_DEVICES_ON_TWO_HOSTS = Placement((_ROWS, _COPIES, _HALVES, _WHOLE, _CACHED), 4, 2)
-"""A placement of `sharded_task` in every way to shard except by columns alone."""
+"""A placement of `sharded_task` by every sharding type except by columns alone."""
 
 
 def sharded_task(**options) -> PlacementTask:
-    """Five tables on two hosts of two devices, which may be sharded in every way; `options` are other fields of the task."""
+    """Five tables on two hosts of two devices, which may have every sharding type; `options` are other fields of the task."""
     rows, unique_rows, pooling = [100, 10, 33, 7, 1000], [50, 10, 30, 7, 300], [2.0, 1.0, 3.0, 1.0, 4.0]
     tables = tables_of(rows, [16, 8, 32, 4, 8], pooling, names="abcde", batch_size=100, unique_rows=unique_rows)
     options = {"constraints": Constraints(sharding_types=SHARDING_TYPES, caching=True), **options}

@@ -34,12 +34,12 @@ def simulated(noise: float = 0.01, batch_size: int = 65_536) -> SimulatedTestbed
 
 
 def any_sharding_task(tables: Tables, num_devices: int = 2, **options: Any) -> PlacementTask:
-    """A task with room for all, whose tables may be sharded in any way."""
+    """A task with room for all, whose tables may have any sharding type."""
     return PlacementTask(tables, num_devices, 2**40, constraints=replace(ANY_SHARDING, caching=True), **options)
 
 
-def every_way(dim: int) -> dict[str, TableSharding]:
-    """A table of this many columns sharded each way, on hosts of at least two devices."""
+def of_every_type(dim: int) -> dict[str, TableSharding]:
+    """A table of this many columns by sharding type, on hosts of at least two devices."""
     half = ((0, dim // 2), (dim // 2, dim))
     return {
         "table_wise": TableSharding("table_wise", where=(1,)),
@@ -62,8 +62,10 @@ def table_loads(
 def device_costs(bed: SimulatedTestbed, tables: Tables, device: Int[Tensor, "B T"], num_devices: int) -> DeviceCosts:
     """`[B, D]` costs of placements of the same whole tables, without noise."""
     task = PlacementTask(tables, num_devices, 2**62)
-    placed = [Shards.of(task, Placement.whole(each, num_devices)) for each in device]
-    return DeviceCosts(torch.stack([sharding_costs(each, bed.setup.batch_size, bed.spec).phases_ms for each in placed]))
+    placed = [Shards.of(task, Placement.whole(devices, num_devices)) for devices in device]
+    return DeviceCosts(
+        torch.stack([sharding_costs(shards, bed.setup.batch_size, bed.spec).phases_ms for shards in placed])
+    )
 
 
 class ByCount(Testbed):

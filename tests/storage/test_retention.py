@@ -123,7 +123,7 @@ def test_what_is_old_goes_as_planned_and_what_a_version_needs_stays(store: Store
     assert list(shared_files(store)) == before, "a plan removes nothing"
     assert planned["checkpoints"]["files"] == 4 * (3 * ITERATIONS + 1)  # first, fourth, fifth and last
     assert planned["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
-    assert planned["all"]["bytes"] == sum(each.info.path.stat().st_size for each in removals)
+    assert planned["all"]["bytes"] == sum(removal.info.path.stat().st_size for removal in removals)
     before = {name: facts(store, name) for name in ("second", "third", "last")}
     retention.remove_files(removals)
     assert facts(store, "third") == before["third"], "the version"
@@ -156,7 +156,7 @@ def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Pat
     with pytest.raises(ValueError):
         removable(open_store(visitor))
     member = replace(visitor, tracking_uri=store.tracking_uri)
-    assert {each.run for each in removable(member)} == {each.run for each in removable(store)}
+    assert {file.run for file in removable(member)} == {file.run for file in removable(store)}
     (store.home / "mlflow.db").rename(store.home / "moved.db")
     with pytest.raises(ValueError, match="is not that of the store"):
         retention.prune(store, older_than_days=1, keep_versions=1, delete=True)
@@ -170,10 +170,10 @@ def test_versions_beyond_the_newest_go_with_their_files(store: Store, placer: Tr
     registry.set_alias(store, "2", "champion", "the first")
     registry.tag(store, "3", {registry.PINNED: "for the paper"})
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    old = [each.number for each in retention.old_versions(store, tomorrow, 1)]
+    old = [removable_version.number for removable_version in retention.old_versions(store, tomorrow, 1)]
     assert old == [4, 1], "5 is the newest, 2 the champion, 3 pinned"
     assert retention.old_versions(store, tomorrow - timedelta(days=2), 1) == [], "changed lately"
     for version in retention.old_versions(store, tomorrow, 1):
         registry.remove(store, version)
-    assert {each.number for each in registry.versions(store)} == {2, 3, 5}
+    assert {left.number for left in registry.versions(store)} == {2, 3, 5}
     assert key("third") not in registry.referenced_keys(registry.versions(store))

@@ -40,10 +40,10 @@ def placements(num_devices: int, count: int = 12, noise: float = 0.0):
 
 
 def network(*samples, learnt=()) -> StructuredCostNetwork:
-    found = StructuredCostNetwork(Normaliser.fit(POOL))
-    found.exchanges.learn_exchanges(learnt)
-    found.exchanges.learn_placements(data := data_of(samples), data.sums(found.encode)[..., DIMS].detach())
-    return found
+    fitted = StructuredCostNetwork(Normaliser.fit(POOL))
+    fitted.exchanges.learn_exchanges(learnt)
+    fitted.exchanges.learn_placements(data := data_of(samples), data.sums(fitted.encode)[..., DIMS].detach())
+    return fitted
 
 
 def data_of(samples) -> CostData:
@@ -51,10 +51,10 @@ def data_of(samples) -> CostData:
 
 
 def test_without_exchanges_placements_decide():
-    found = network(*placements(4))
-    assert (found.comm_ms > 0).any()
-    assert torch.equal(found.for_task(task(4)).comm_ms, found.comm_ms)
-    assert torch.equal(found.for_task(task(64)).comm_ms, found.comm_ms)
+    fitted = network(*placements(4))
+    assert (fitted.comm_ms > 0).any()
+    assert torch.equal(fitted.for_task(task(4)).comm_ms, fitted.comm_ms)
+    assert torch.equal(fitted.for_task(task(64)).comm_ms, fitted.comm_ms)
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_without_exchanges_placements_decide():
     [(4, (32,), 32, 0.02), (4, (32,), 4, 1e-4), (4, (2, 4, 8, 16, 32), 128, 0.03), (1, (16,), 16, 0.02)],
 )
 def test_placements_and_exchanges_predict_placements(count, learnt, wanted, rel):
-    found, [sample] = network(*placements(count), learnt=exchanges(*learnt)), placements(wanted, 1)
+    fitted, [sample] = network(*placements(count), learnt=exchanges(*learnt)), placements(wanted, 1)
     measured = torch.stack([sample.costs.phases_ms[..., 1], sample.costs.phases_ms[..., 2]], dim=1)
     with torch.no_grad():
-        sums = data_of([sample]).sums(found.encode)
-        predicted = found.for_task(sample.task).phases_ms(sums)[0, :, 1:3]
+        sums = data_of([sample]).sums(fitted.encode)
+        predicted = fitted.for_task(sample.task).phases_ms(sums)[0, :, 1:3]
     torch.testing.assert_close(predicted, measured, rtol=rel, atol=0)
 
 
 def test_hosts_of_a_task_decide_how_much_crosses_the_network():
     learnt = [*exchanges(2, 4, 8), *exchanges(16, devices_per_host=8), *exchanges(16, devices_per_host=2)]
-    found = network(*placements(4), learnt=learnt)
-    wide, narrow, default = (found.for_task(task(16, devices_per_host=hosts)).comm_ms for hosts in (8, 2, None))
+    fitted = network(*placements(4), learnt=learnt)
+    wide, narrow, default = (fitted.for_task(task(16, devices_per_host=hosts)).comm_ms for hosts in (8, 2, None))
     assert (narrow[:, 2] > 1.3 * wide[:, 2]).all()
     assert torch.equal(default, wide)  # the hardware's own
 

@@ -23,9 +23,9 @@ TRAIN, TEST = split_tables(POOL, torch.Generator().manual_seed(0))
 NORMALISER = Normaliser.fit(POOL)
 
 
-def measured(pool, num_tasks, num_devices=4, each=1, seed=0, noise=0.01):
+def measured(pool, num_tasks, num_devices=4, draws=1, seed=0, noise=0.01):
     tasks = sample_tasks(pool, num_tasks, 16, num_devices, 2**33, torch.Generator().manual_seed(seed))
-    return [simulated(noise).measure(task, RandomPlacer(draw).place(task)) for task in tasks for draw in range(each)]
+    return [simulated(noise).measure(task, RandomPlacer(draw).place(task)) for task in tasks for draw in range(draws)]
 
 
 def test_a_table_that_changed_between_two_samples_is_two_tables():
@@ -33,7 +33,7 @@ def test_a_table_that_changed_between_two_samples_is_two_tables():
     samples = [sample_of(task, Placement.whole([0, 1], 2), [1.0, 2.0]) for task in (one, other)]
     data = CostData.of(samples, NORMALISER)
     rows = torch.cat([NORMALISER(one.tables), NORMALISER(other.tables)])  # a, b, a again, b as it is now
-    where = [[(row == each).all() for each in data.features].index(True) for row in rows]
+    where = [[(row == feature).all() for feature in data.features].index(True) for row in rows]
     assert (len(data.features), where[0]) == (3, where[2])
     expected = torch.zeros(2, 2, 3)
     expected[0, 0, where[0]] = expected[0, 1, where[1]] = expected[1, 0, where[2]] = expected[1, 1, where[3]] = 1
@@ -70,8 +70,8 @@ def test_rows_hotter_than_any_that_was_fitted_are_not_dear(network):
     """Such a table cost three hours in a home whose training tables had no row of more than 1,024 lookups."""
     warm, hot = (tables_of([24], 4, 8.0, bins=[[0.0] * above + [1.0]], unique_rows=[24]) for above in (3, 16))
     assert float(TRAIN.bins[:, 16].sum()) == 0
-    alone = [sample_of(roomy_task(each), Placement.whole([0], 2), [1, 0]) for each in (warm, hot)]
-    warm_ms, hot_ms = (network.predicted(CostData.of([each], NORMALISER))[0] for each in alone)
+    alone = [sample_of(roomy_task(tables), Placement.whole([0], 2), [1, 0]) for tables in (warm, hot)]
+    warm_ms, hot_ms = (network.predicted(CostData.of([sample], NORMALISER))[0] for sample in alone)
     assert hot_ms < 4 * warm_ms
 
 
@@ -88,9 +88,9 @@ def test_bursts_in_an_eighth_of_the_measurements_hardly_move_the_predictions(net
 
 
 def test_the_spread_is_what_devices_do_not_share_on_placements_that_were_not_fitted_to(network, unseen):
-    own, network = network.spread_of(unseen), deepcopy(network)
+    unseen_spread, network = network.spread_of(unseen), deepcopy(network)
     slower = replace(unseen, phases_ms=unseen.phases_ms * 1.2)  # all devices alike
-    assert network.spread_of(slower) == pytest.approx(float(own), rel=0.25)
+    assert network.spread_of(slower) == pytest.approx(float(unseen_spread), rel=0.25)
     noisy = replace(unseen, phases_ms=unseen.phases_ms * (1 + 0.2 * torch.randn(len(unseen.phases_ms), 4, 1)))
     assert 0.1 < network.spread_of(noisy) < 0.3
     before = network.spread.clone()
@@ -108,7 +108,7 @@ def test_a_loss_that_is_no_number_ends_training():
 def test_the_misfit_is_student_s_of_the_predictions():
     placement = Placement.whole(torch.arange(8) % 2, 2)
     pools = pool_of(8), pool_of(9).select([*range(1, 9)])
-    data = CostData.of([simulated(0.0).measure(roomy_task(each), placement) for each in pools], NORMALISER)
+    data = CostData.of([simulated(0.0).measure(roomy_task(pool), placement) for pool in pools], NORMALISER)
     network = StructuredCostNetwork(NORMALISER)
     network.exchanges.learn_placements(data, data.sums(network.encode)[..., DIMS].detach())
     network.calibrate(data)
@@ -119,8 +119,8 @@ def test_the_misfit_is_student_s_of_the_predictions():
         error = (network.phases_ms(data.sums(network.encode)) - data.phases_ms) / compared[..., None]
         scales = network.noise.exp() + 0.004
     surprise = [
-        -torch.distributions.StudentT(4.0, 0.0, scale).log_prob(each).sum()
-        for each, scale in zip((error[..., 0], error[..., 3], error.sum(-1)), scales, strict=True)
+        -torch.distributions.StudentT(4.0, 0.0, scale).log_prob(sample).sum()
+        for sample, scale in zip((error[..., 0], error[..., 3], error.sum(-1)), scales, strict=True)
     ]
     constant = -torch.distributions.StudentT(4.0, 0.0, 1.0).log_prob(torch.zeros(())) * error[..., 0].numel()
     expected = surprise[0] / 2 + surprise[1] / 2 + surprise[2] - 2 * constant

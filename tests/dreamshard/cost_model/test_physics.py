@@ -40,9 +40,9 @@ def phases_ms(network: StructuredCostNetwork, tables: Tables) -> torch.Tensor:
     normaliser = NORMALISER if network is not learnt().cost_network else learnt().normaliser
     with torch.no_grad():
         sums = network.encode(normaliser(tables)).double().sum(0)
-        found = network.phases_ms(torch.stack([sums, 0 * sums])[None].float())[0].double()
-    assert found[1, [0, 3]].tolist() == [0, 0], "a device without tables computes for nothing"
-    return found[0]
+        both_ms = network.phases_ms(torch.stack([sums, 0 * sums])[None].float())[0].double()
+    assert both_ms[1, [0, 3]].tolist() == [0, 0], "a device without tables computes for nothing"
+    return both_ms[0]
 
 
 weights = st.integers(-1, 40)

@@ -51,7 +51,7 @@ def test_a_file_overrides_a_preset_and_names_other_hardware(read):
     assert spec == replace(H100, memory_bytes=94 * 10**9, devices_per_node=4, network_bytes_per_s=25e9, name=spec.name)
     others = [read(text.replace("94", "96")), read(text + "host_bandwidth: 32 GB/s\n")]
     assert others[1].host_bytes_per_s == 32e9
-    assert len({each.name for each in (spec, *others)}) == 3
+    assert len({gpu.name for gpu in (spec, *others)}) == 3
 
 
 def test_a_file_may_give_every_figure_except_the_host_link(read):
@@ -123,9 +123,9 @@ def test_measured_links_take_what_was_measured_at_most_bytes():
 @pytest.mark.parametrize("num_devices", [2, 3, 8, 12, 72, 1024])
 def test_more_bytes_of_the_largest_sender_never_take_less(spec, num_devices):
     sizes = torch.logspace(0, 10, 200, dtype=torch.float64)  # [B]
-    found = collective_s(sizes, num_devices, spec, spec.devices_per_node)
-    assert (found.diff() >= 0).all()
-    assert found[-1] > 10 * found[0]
+    seconds_taken = collective_s(sizes, num_devices, spec, spec.devices_per_node)
+    assert (seconds_taken.diff() >= 0).all()
+    assert seconds_taken[-1] > 10 * seconds_taken[0]
 
 
 def test_a_link_by_its_bandwidth_and_one_twice_as_fast():
@@ -137,15 +137,15 @@ def test_a_link_by_its_bandwidth_and_one_twice_as_fast():
 
 @pytest.mark.parametrize(("spec", "measured"), [(V100, A100), (RTX2080TI, L40S)])
 def test_a_link_without_measurements_never_reaches_its_datasheet(spec, measured):
-    share, known = (1e9 * 7 / 8 / seconds(1e9, 8, each) / each.link_bytes_per_s for each in (spec, measured))
+    share, known = (1e9 * 7 / 8 / seconds(1e9, 8, gpu) / gpu.link_bytes_per_s for gpu in (spec, measured))
     assert 0.3 * known < share < 3 * known < 3
 
 
 def test_bytes_through_host_memory_wait_for_those_of_all_devices():
     spec = replace(PLAIN, shared_bytes_per_s=1e9)
-    most, mean = (torch.tensor(each, dtype=torch.float64) for each in (1e9, 4e8))
-    found = float(collective_s(most, 4, spec, 8, mean_bytes=mean))
-    assert found == pytest.approx(seconds(1e9, 4, PLAIN) + 4 * 4e8 * 3 / 4 / 1e9)
+    most, mean = (torch.tensor(size, dtype=torch.float64) for size in (1e9, 4e8))
+    seconds_taken = float(collective_s(most, 4, spec, 8, mean_bytes=mean))
+    assert seconds_taken == pytest.approx(seconds(1e9, 4, PLAIN) + 4 * 4e8 * 3 / 4 / 1e9)
 
 
 def test_devices_of_two_nodes_exchange_over_the_slower_network():
@@ -158,7 +158,7 @@ def test_devices_of_two_nodes_exchange_over_the_slower_network():
 
 
 def test_a_ring_moves_all_but_its_own_share():
-    scattered, reduced = (ring(1e9, 4, PLAIN, 8, each) for each in ("reduce_scatter", "all_reduce"))
+    scattered, reduced = (ring(1e9, 4, PLAIN, 8, kind) for kind in ("reduce_scatter", "all_reduce"))
     assert scattered == pytest.approx(0.75e9 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s)
     assert reduced == pytest.approx(1.5e9 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s)
     network_s = 1e9 * 15 / 16 / 2 / (NETWORK_SHARE * PLAIN.network_bytes_per_s)

@@ -77,8 +77,8 @@ def test_a_block_of_rows_shares_lookups_and_writes_whole_batches():
     task = task_of_one()
     whole, blocks = table_loads(task.tables, BATCH)[0], loads_of(task, "row_wise")
     assert blocks.shape[0] == 4
-    for each in (at.ROWS, at.LOOKUPS, at.READ_BYTES):
-        torch.testing.assert_close(blocks[:, each].sum(), whole[each])
+    for column in (at.ROWS, at.LOOKUPS, at.READ_BYTES):
+        torch.testing.assert_close(blocks[:, column].sum(), whole[column])
     assert (blocks[:, at.STREAM_BYTES] > BATCH * (8 + 16 * 4)).all()
     assert (blocks[:, at.DIM] == 0).all()
     assert (blocks[:, at.GRAD_BYTES] == BATCH / 2 * 64).all()  # 2 lookups a sample, a quarter of them here
@@ -87,8 +87,8 @@ def test_a_block_of_rows_shares_lookups_and_writes_whole_batches():
 def test_a_copy_looks_up_its_samples_and_rewrites_all_rows():
     task = task_of_one(optimizer="rowwise_adagrad")
     whole, copies = table_loads(task.tables, BATCH, "fp32", "rowwise_adagrad")[0], loads_of(task, "data_parallel")
-    for each in (at.LOOKUPS, at.STREAM_BYTES):
-        torch.testing.assert_close(copies[:, each].sum(), whole[each])
+    for column in (at.LOOKUPS, at.STREAM_BYTES):
+        torch.testing.assert_close(copies[:, column].sum(), whole[column])
     assert (copies[:, at.DENSE_BYTES] == 1000 * 16 * 4 * 2 + 2 * (1000 * 16 * 4 + 1000 * 4)).all()
     assert (copies[:, at.DIM] == 0).all()
 
@@ -144,19 +144,19 @@ def test_fusing_two_tables_costs_less_than_both_alone():
 
 
 def test_a_shard_with_hardly_any_work_costs_its_launches():
-    found = costs(of_dims([4], pooling=0.0, rows=2))
+    cost = costs(of_dims([4], pooling=0.0, rows=2))
     host_ms = (roofline.HOST_FORWARD_LAUNCHES + roofline.HOST_BACKWARD_LAUNCHES) * A100.launch_s * 1e3
     kernels_ms = (roofline.FORWARD_KERNELS + roofline.BACKWARD_KERNELS + 1) * A100.launch_s * 1e3
-    assert host_ms < float(found.overall_ms()) < host_ms + 0.1 * kernels_ms
+    assert host_ms < float(cost.overall_ms()) < host_ms + 0.1 * kernels_ms
 
 
 def test_a_huge_table_without_reuse_is_read_at_memory_bandwidth():
     count = SMALL * SMALL
     tables = of_dims([128], rows=2**40, pooling=float(SMALL))
     tables = replace(tables, unique_rows=torch.tensor([count]), bins=torch.eye(17)[:1])
-    found = costs(tables, spec=replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
+    cost = costs(tables, spec=replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
     expected_ms = count * 128 * 4 / (roofline.BANDWIDTH_SHARE * A100.memory_bytes_per_s) * 1e3
-    assert float(found.phases_ms[..., 0]) == pytest.approx(expected_ms, rel=0.02)
+    assert float(cost.phases_ms[..., 0]) == pytest.approx(expected_ms, rel=0.02)
 
 
 def test_a_wide_table_idles_lanes_of_the_narrow_ones_beside_it():
@@ -214,8 +214,9 @@ def test_half_precision_moves_fewer_bytes_and_state_more(rows, pooling):
 def test_public_kernel_times_are_predicted_within_a_tenth():
     for (gpu, kind), times in kernel_times().items():
         logs = np.log([predicted / measured for predicted, measured in times])
-        assert 0.9 <= np.exp(np.median(logs)) <= 1.1 or len(logs) < 4, (gpu, kind)
-        assert np.exp(logs.std()) <= 1.25 or kind == "small calls", (gpu, kind)
+        if len(logs) >= 4:
+            assert 0.9 <= np.exp(np.median(logs)) <= 1.1, (gpu, kind)
+        assert np.exp(logs.std()) <= (1.5 if kind == "small calls" else 1.25), (gpu, kind)
 
 
 def test_rows_read_more_than_32_times_take_blocks_of_at_most_1024_reads():

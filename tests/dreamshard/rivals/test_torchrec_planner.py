@@ -61,7 +61,7 @@ def test_dear_links_make_it_share_dims_and_dear_memory_lookups():
 
 
 @pytest.mark.slow
-def test_it_shards_in_other_ways_where_it_may():
+def test_it_uses_other_sharding_types_if_it_may():
     tables = read_tables(str(resources.files("dreamshard.workloads") / "data" / "mlperf-dlrm-dcnv2.csv"))
     task = PlacementTask(tables, 16, 80 * 2**30, constraints=ANY_SHARDING, batch_size=65_536)
     placement = TorchRecPlanner(A100).place(task)

@@ -14,7 +14,7 @@ from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of, with_table
 from tests.helpers.trained import learnt_placer
 
-EVERY_WAY = (
+EVERY_TYPE = (
     TableSharding("row_wise"),
     TableSharding("column_wise", ((0, 4), (4, 8)), (1, 3)),
     TableSharding("data_parallel"),
@@ -24,21 +24,21 @@ EVERY_WAY = (
     TableSharding("table_wise", where=(2,), cached_share=0.5),
 )
 CASES = {
-    "preset": (RooflinePlacer(PRESETS["a100"]), EVERY_WAY),
-    "network": (learnt_placer(), EVERY_WAY[:-1]),
-    "paper": (learnt_placer("paper"), (EVERY_WAY[1], EVERY_WAY[5])),
+    "preset": (RooflinePlacer(PRESETS["a100"]), EVERY_TYPE),
+    "network": (learnt_placer(), EVERY_TYPE[:-1]),
+    "paper": (learnt_placer("paper"), (EVERY_TYPE[1], EVERY_TYPE[5])),
 }
 
 
 @pytest.fixture(params=CASES)
 def case(request):
-    """A placer, a task, a placement in every way that the placer knows, and its cost model."""
-    placer, ways = CASES[request.param]
+    """A placer, a task, a placement of every sharding type that the placer knows, and its cost model."""
+    placer, shardings = CASES[request.param]
     rows = [100_000, 70_000, 400, 50_001, 60_002, 90_000, 1000]
-    tables = tables_of(rows, 8, [2.0, 5.0, 1.0, 3.0, 2.0, 4.0, 6.0]).select(range(len(ways)))
-    any_way = Constraints(sharding_types=SHARDING_TYPES, caching=True)
-    task = PlacementTask(tables, 4, 2**30, devices_per_host=2, constraints=any_way)
-    return placer, task, Placement(ways, 4, 2), placer.costs(task)
+    tables = tables_of(rows, 8, [2.0, 5.0, 1.0, 3.0, 2.0, 4.0, 6.0]).select(range(len(shardings)))
+    any_type = Constraints(sharding_types=SHARDING_TYPES, caching=True)
+    task = PlacementTask(tables, 4, 2**30, devices_per_host=2, constraints=any_type)
+    return placer, task, Placement(shardings, 4, 2), placer.costs(task)
 
 
 def close(expected):
@@ -47,21 +47,23 @@ def close(expected):
 
 def test_a_table_sharded_otherwise_costs_its_whole_placement(case):
     placer, task, placement, model = case
-    changes = [(t, way) for t in range(len(placement.tables)) for way in placement.tables]
+    changes = [(t, sharding) for t in range(len(placement.tables)) for sharding in placement.tables]
     device_ms, fits = changed_ms(model, placement, changes)
-    for found, (t, way) in zip(device_ms.tolist(), changes, strict=True):
-        assert found == close(placer.predict(task, with_table(placement, t, way)).device_ms().tolist())
+    for changed, (t, sharding) in zip(device_ms.tolist(), changes, strict=True):
+        assert changed == close(placer.predict(task, with_table(placement, t, sharding)).device_ms().tolist())
     assert fits.all()
 
 
 def test_without_a_table_costs_are_those_of_the_other_tables(case):
     placer, task, placement, model = case
     device_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(placement.tables))])
-    for t, found in enumerate(device_ms.tolist()) if placer.name != "paper" else ():  # whose features go by the task
+    for t, without_it in (
+        enumerate(device_ms.tolist()) if placer.name != "paper" else ()
+    ):  # whose features go by the task
         rest = [other for other in range(len(placement.tables)) if other != t]
         others = replace(task, tables=task.tables.select(rest))
         without = Placement(tuple(placement.tables[other] for other in rest), 4, 2)
-        assert found == close(placer.predict(others, without).device_ms().tolist())
+        assert without_it == close(placer.predict(others, without).device_ms().tolist())
 
 
 def test_a_change_that_has_no_room_does_not_fit():

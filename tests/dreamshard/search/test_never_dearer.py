@@ -59,13 +59,13 @@ def dearer(placer: SearchingPlacer, task: PlacementTask, tolerance: float) -> It
                 task, constraints=Constraints(sharding_types=tuple(sorted(narrow)))
             )
     others = {name: (baselines()[name], task) for name in ("size_greedy", "lookup_greedy")}
-    others |= {name: (placer, each) for name, each in less.items()}
+    others |= {name: (placer, narrower) for name, narrower in less.items()}
     if not isinstance(placer, RooflinePlacer):
         others["cost_greedy"] = GreedyCostPlacer(learnt().cost_network, learnt().normaliser), task
     wide_ms = float(placer.predict(task, placer.place(task)).overall_ms())
-    for name, (other, own) in others.items():
+    for name, (other, variant) in others.items():
         with suppress(NoPlacementError):
-            cost_ms = float(placer.predict(own, other.place(own)).overall_ms())
+            cost_ms = float(placer.predict(variant, other.place(variant)).overall_ms())
             if wide_ms > cost_ms * tolerance:
                 yield f"{task.name}, {len(task.tables)} on {task.num_devices}: {wide_ms:.4f} ms, {name} {cost_ms:.4f} ms"
 
@@ -81,8 +81,8 @@ SEEDS += [
 def test_more_choice_never_costs_more(seed, tolerance):
     task = drawn_task(seed)
     by_columns = replace(task, constraints=Constraints())
-    found = [
+    exceptions = [
         *dearer(RooflinePlacer(hardware("a100")), task, tolerance),
         *dearer(learnt_placer(), by_columns, tolerance),
     ]
-    assert not found, found
+    assert not exceptions, exceptions

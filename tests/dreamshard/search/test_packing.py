@@ -63,8 +63,8 @@ def test_a_placement_is_found_exactly_where_one_exists(rows, num_devices, slack)
 )
 def test_with_constraints_too(rows, room, together, apart, pinned):
     constraints = Constraints(
-        together=tuple(frozenset(each) for each in (together,) if each),
-        apart=tuple(frozenset(each) for each in (apart,) if each),
+        together=tuple(frozenset(group) for group in (together,) if group),
+        apart=tuple(frozenset(group) for group in (apart,) if group),
         pinned=pinned,
     )
     try:

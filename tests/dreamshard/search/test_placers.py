@@ -38,8 +38,8 @@ def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, bud
     placer = learnt_placer()
     for seed in range(3):
         task = PlacementTask(pool_of(14, seed), num_devices, 2**33)
-        found = float(placer.predict(task, placer.place(task, budget_ms)).overall_ms())
-        assert found <= min(float(placer.predict(task, start).overall_ms()) for start in starts(task)) * (1 + 1e-5)
+        cost_ms = float(placer.predict(task, placer.place(task, budget_ms)).overall_ms())
+        assert cost_ms <= min(float(placer.predict(task, start).overall_ms()) for start in starts(task)) * (1 + 1e-5)
 
 
 def test_local_search_finds_the_even_split_that_no_start_has():
@@ -62,7 +62,7 @@ def true_ms(task, placement, batch_size=65_536):
     return SimulatedTestbed(setup, PRESETS["a100"], noise=0.0).measure(task, placement)
 
 
-@pytest.mark.parametrize("constraints", [UNCONSTRAINED, ANY_SHARDING], ids=["whole", "every way"])
+@pytest.mark.parametrize("constraints", [UNCONSTRAINED, ANY_SHARDING], ids=["whole", "every sharding type"])
 @pytest.mark.parametrize("batch_size", [65_536, 1024])
 def test_a_preset_predicts_what_the_simulated_testbed_measures(constraints, batch_size):
     task = PlacementTask(
@@ -79,8 +79,8 @@ def test_a_preset_beats_every_rule_on_average_and_never_loses(num_devices):
     ratios = []
     for seed in range(4):
         task = PlacementTask(pool_of(30, seed), num_devices, 2**33)
-        own = true_ms(task, PRIOR.place(task)).overall_ms
+        prior_ms = true_ms(task, PRIOR.place(task)).overall_ms
         best = min(true_ms(task, placer.place(task)).overall_ms for placer in baselines().values())
-        assert own <= best * (1 + 1e-5)
-        ratios.append(own / best)
+        assert prior_ms <= best * (1 + 1e-5)
+        ratios.append(prior_ms / best)
     assert sum(ratios) / len(ratios) < 0.99

@@ -1,4 +1,4 @@
-"""Placing by every way to shard, and within constraints that leave tables few ways and few places."""
+"""Placing by every sharding type, and within constraints that leave tables few types and few places."""
 
 import random
 from dataclasses import replace
@@ -63,7 +63,7 @@ def test_a_table_is_split_by_columns_no_finer_than_allowed():
     tables = tables_of([10**6, 100, 100], dim=64, pooling=[50.0, 1.0, 1.0])
     constraints = Constraints(sharding_types_of={"t1": ("column_wise",)}, narrowest_columns_of={"t0": 32, "t1": 16})
     placement = legal(PlacementTask(tables, 8, 2**40, constraints=constraints))
-    widths = [[end - start for start, end in each.ranges(64)] for each in placement.tables]
+    widths = [[end - start for start, end in table.ranges(64)] for table in placement.tables]
     assert min(widths[0]) >= 32
     assert len(widths[1]) > 1
 
@@ -89,7 +89,7 @@ def test_tables_that_no_memory_holds_are_cached(types):
 
 
 @pytest.mark.parametrize("sharding_type", SHARDING_TYPES)
-def test_tables_that_must_be_sharded_in_one_way_are(sharding_type):
+def test_tables_with_one_sharding_type_have_it(sharding_type):
     tables = replace(pool_of(6), dim=torch.full((6,), 64), rows=torch.full((6,), 10**5))
     constraints = replace(ANY_SHARDING, sharding_types_of={tables.names[2]: (sharding_type,)})
     placement = legal(PlacementTask(tables, 8, 2**40, devices_per_host=4, constraints=constraints))
@@ -115,9 +115,9 @@ def test_a_hot_table_is_spread_with_copies_of_small_ones():
     pool, prior = bundled("nvidia-synthetic-small"), RooflinePlacer(PRESETS["h200"])
     drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
     task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
-    found, plain = prior.place(task), prior.place(replace(task, constraints=UNCONSTRAINED))
-    assert {"row_wise", "data_parallel"} <= found.sharding_types
-    assert cost_ms(task, found, prior) < 0.9 * cost_ms(task, plain, prior)
+    placement, plain = prior.place(task), prior.place(replace(task, constraints=UNCONSTRAINED))
+    assert {"row_wise", "data_parallel"} <= placement.sharding_types
+    assert cost_ms(task, placement, prior) < 0.9 * cost_ms(task, plain, prior)
 
 
 @pytest.mark.parametrize(("tables", "devices"), [(26, 8), (50, 16)])
@@ -150,7 +150,7 @@ def task_of(constraints, num_devices=8, per_host=4, rows=(50_000, 10**6, 500), d
     return PlacementTask(tables, num_devices, memory_bytes, devices_per_host=per_host, constraints=constraints)
 
 
-ONLY_WAYS = {
+ONLY_TYPES = {
     "pinned to a host": Constraints(sharding_types_of=only("table_row_wise", "t1"), pinned={"t1": (4, 5, 6, 7)}),
     "a device of another host excluded": Constraints(
         sharding_types_of=only("table_row_wise", "t1"), memory_bytes_of={0: 0}
@@ -169,17 +169,17 @@ ONLY_WAYS = {
     ),
 }
 ON_ONE = Constraints(sharding_types_of=only("column_wise", "t1"), memory_bytes_of={1: 0})
-ONLY_WAY_TASKS = {name: task_of(constraints) for name, constraints in ONLY_WAYS.items()} | {
+ONLY_TYPE_TASKS = {name: task_of(constraints) for name, constraints in ONLY_TYPES.items()} | {
     "fewer rows than devices": task_of(Constraints(sharding_types_of=only("row_wise", "t0")), rows=(10, 1000, 1000)),
     "by columns on one device": task_of(ON_ONE, num_devices=2, per_host=2),
 }
 
 
-@pytest.mark.parametrize("case", ONLY_WAY_TASKS)
+@pytest.mark.parametrize("case", ONLY_TYPE_TASKS)
 @pytest.mark.slow
 @pytest.mark.parametrize("placer", [PRIOR, learnt_placer()], ids=["prior", "learnt"])
-def test_the_only_way_to_shard_a_table_is_found(case, placer):
-    legal(ONLY_WAY_TASKS[case], placer, BUDGET_MS)
+def test_the_only_sharding_type_of_a_table_is_used(case, placer):
+    legal(ONLY_TYPE_TASKS[case], placer, BUDGET_MS)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_the_only_way_to_shard_a_table_is_found(case, placer):
         ({"sharding_types_of": only("column_wise", "t0"), "narrowest_columns_of": {"t0": 2048}}, 8),
     ],
 )
-def test_a_table_with_no_way_is_named(constraints, num_devices):
+def test_a_table_without_a_sharding_type_is_named(constraints, num_devices):
     task = task_of(Constraints(**constraints), num_devices=num_devices)
     with pytest.raises(NoPlacementError):
         PRIOR.place(task, BUDGET_MS)
@@ -224,20 +224,20 @@ def drawn_task(rng):
     given = {name: value for name, value in constraints.items() if value is not None}
     if excluded := given.pop("excluded", None):
         name, device = excluded
-        own = given.setdefault("pinned", {}).get(name, range(num_devices))
-        given["pinned"][name] = tuple(d for d in own if d != device)
+        allowed = given.setdefault("pinned", {}).get(name, range(num_devices))
+        given["pinned"][name] = tuple(d for d in allowed if d != device)
     return task_of(Constraints(**given), num_devices, per_host, rows, dims)
 
 
 def drawn_placement(rng, task):
     per_host, shardings = task.devices_per_host, []
     for name, dim in zip(task.tables.names, task.tables.dim.tolist(), strict=True):
-        way = rng.choice(task.constraints.sharding_types_for(name))
-        columns = even_columns(dim, rng.randint(2, min(4, dim // 4))) if way in SPLIT_BY_COLUMNS else ()
-        places = range(task.num_devices // per_host if way in ON_ONE_HOST else task.num_devices)
-        where = () if way in ON_EVERY_DEVICE else tuple(rng.choice(places) for _ in columns or [0])
-        share = None if way == "data_parallel" else task.constraints.cached_share_of.get(name)
-        shardings.append(TableSharding(way, columns=columns, where=where, cached_share=share))
+        sharding_type = rng.choice(task.constraints.sharding_types_for(name))
+        columns = even_columns(dim, rng.randint(2, min(4, dim // 4))) if sharding_type in SPLIT_BY_COLUMNS else ()
+        places = range(task.num_devices // per_host if sharding_type in ON_ONE_HOST else task.num_devices)
+        where = () if sharding_type in ON_EVERY_DEVICE else tuple(rng.choice(places) for _ in columns or [0])
+        share = None if sharding_type == "data_parallel" else task.constraints.cached_share_of.get(name)
+        shardings.append(TableSharding(sharding_type, columns=columns, where=where, cached_share=share))
     return Placement(tuple(shardings), task.num_devices, per_host)
 
 
@@ -254,6 +254,6 @@ def test_what_random_placements_can_meet_the_search_meets_too(seed):
             assert violation(task, PRIOR.place(task, BUDGET_MS)) == "", task.constraints
             placed += 1
         except NoPlacementError:
-            found = (placement for placement in (drawn_placement(rng, task) for _ in range(400)))
-            assert all(violation(task, placement) for placement in found), task.constraints
+            candidates = (placement for placement in (drawn_placement(rng, task) for _ in range(400)))
+            assert all(violation(task, placement) for placement in candidates), task.constraints
     assert placed > 5

@@ -10,7 +10,7 @@ from dreamshard.testbeds.cluster import ClusterTestbed
 from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
-from tests.helpers.testbeds import any_sharding_task, every_way
+from tests.helpers.testbeds import any_sharding_task, of_every_type
 
 pytestmark = pytest.mark.processes
 
@@ -57,11 +57,11 @@ SIX = tables_of_dims([16] * 6, rows=500)
 
 def each_way(**first) -> Placement:
     """A table of each sharding type, two ranks on one host."""
-    whole, *others = every_way(16).values()
+    whole, *others = of_every_type(16).values()
     return Placement((replace(whole, **first), *others), 2, 2)
 
 
-def test_every_way_to_shard_is_measured_at_once(cluster):
+def test_every_sharding_type_is_measured_at_once(cluster):
     sample = cluster.measure(any_sharding_task(SIX), each_way())
     assert (sample.costs.phases_ms > 0).all()
     assert (sample.repeats, sample.task.devices_per_host) == (5, 2)

@@ -15,7 +15,7 @@ from dreamshard.testbeds.simulated import EmulatedTestbed, SimulatedTestbed
 from tests.helpers.cluster_testbed import BATCH, TABLES, placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
-from tests.helpers.testbeds import any_sharding_task, every_way
+from tests.helpers.testbeds import any_sharding_task, of_every_type
 
 H100 = PRESETS["h100"]
 PLAIN = replace(PRESETS["v100"], link_curve=None)  # its link is a latency and a bandwidth
@@ -56,7 +56,7 @@ def sharded(*tables: TableSharding):
     return task, Placement(tables, 4, 4)
 
 
-def test_every_way_to_shard_is_measured():
+def test_every_sharding_type_is_measured():
     whole, on_host = TableSharding("table_wise", where=(1,)), TableSharding("table_row_wise", where=(0,))
     bed, given = bed_of(), sharded(TableSharding("row_wise"), TableSharding("data_parallel"), whole, on_host)
     sample = bed.measure(*given)
@@ -95,8 +95,8 @@ def exchange(*sent_bytes: int) -> Exchange:
 def test_the_same_seed_and_content_cost_the_same_in_any_order():
     task, first, second = roomy_task(tables_of_dims(DIMS)), placement(0, 0, 0, 1, 1, 1), placement(0, 1, 0, 1, 0, 1)
     one, other = make_testbed(), make_testbed()
-    forwards = [one.measure(task, each).overall_ms for each in (first, second)]
-    assert forwards[::-1] == [other.measure(task, each).overall_ms for each in (second, first)]
+    forwards = [one.measure(task, placed).overall_ms for placed in (first, second)]
+    assert forwards[::-1] == [other.measure(task, placed).overall_ms for placed in (second, first)]
     other.measure_exchange(exchange(9, 9))
     again = [bed.measure_exchange(exchange(5, 7)).forward_ms for bed in (one, other, make_testbed(noise=0.0))]
     assert torch.equal(again[0], again[1])
@@ -124,14 +124,14 @@ def test_an_exchange_costs_the_same_as_in_a_placement():
     assert (alone.hardware, alone.clock, alone.host_devices) == ("simulated v100", "model", V100.devices_per_node)
 
 
-@pytest.mark.parametrize("way", SHARDING_TYPES)
-def test_every_way_to_shard_has_costs_that_repeat(way):
+@pytest.mark.parametrize("sharding_type", SHARDING_TYPES)
+def test_every_sharding_type_has_costs_that_repeat(sharding_type):
     task = any_sharding_task(tables_of_dims([64], rows=10_000, pooling=8.0), 4, devices_per_host=2)
-    where = Placement((every_way(64)[way],), 4, 2)
+    where = Placement((of_every_type(64)[sharding_type],), 4, 2)
     one, again = make_testbed().measure(task, where).costs, make_testbed().measure(task, where).costs
     assert torch.equal(one.phases_ms, again.phases_ms)
     holding = torch.zeros(4, dtype=torch.bool)
     holding[Shards.of(task, where).device] = True
     assert torch.equal(one.phases_ms[..., 0] > 0, holding)
-    assert (one.phases_ms[..., 1] > 0).all() == (way != "data_parallel")
+    assert (one.phases_ms[..., 1] > 0).all() == (sharding_type != "data_parallel")
     assert (one.phases_ms[..., 2] > 0).all()

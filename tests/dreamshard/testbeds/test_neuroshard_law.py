@@ -69,8 +69,8 @@ def by_hand(folder, waits: bool) -> torch.Tensor:
         inputs = normalised(compute, [features[key] for key in sorted(features)])
         latents.append(mlp(compute, "t_hidden", inputs, last_relu=True))
     held = [(PLACED.device == d).nonzero()[:, 0].tolist() for d in range(4)]
-    costs = torch.cat([mlp(compute, "c_hidden", torch.stack([latents[t] for t in own]).sum(0)) for own in held])
-    dims = [float(TABLES.dim[own].sum()) for own in held]
+    costs = torch.cat([mlp(compute, "c_hidden", torch.stack([latents[t] for t in tables]).sum(0)) for tables in held])
+    dims = [float(TABLES.dim[tables].sum()) for tables in held]
     back = mlp(backward, "hidden", normalised(backward, dims))
     delays = (costs + back - (costs + back).min()) * waits
     fore = mlp(forward, "hidden", normalised(forward, [*dims, *delays.tolist()]))
@@ -80,12 +80,12 @@ def by_hand(folder, waits: bool) -> torch.Tensor:
 def test_phases_are_those_of_the_networks_by_hand(folder):
     law = neuroshard_law(folder)
     for waits in (False, True):
-        expected, found = by_hand(folder, waits), law.phases_ms(TASK, PLACED, waits).float()
+        expected, computed = by_hand(folder, waits), law.phases_ms(TASK, PLACED, waits).float()
         assert expected.min() > 0
-        assert torch.allclose(found[:, 0] + found[:, 3], expected[:, 0], rtol=1e-4)
-        assert torch.allclose(found[:, 2], expected[:, 1], rtol=1e-4)
-        assert torch.allclose(found[:, 1], expected[:, 2], rtol=1e-4)
-        assert torch.allclose(found[:, 0], 0.25 * expected[:, 0], rtol=1e-4)
+        assert torch.allclose(computed[:, 0] + computed[:, 3], expected[:, 0], rtol=1e-4)
+        assert torch.allclose(computed[:, 2], expected[:, 1], rtol=1e-4)
+        assert torch.allclose(computed[:, 1], expected[:, 2], rtol=1e-4)
+        assert torch.allclose(computed[:, 0], 0.25 * expected[:, 0], rtol=1e-4)
     assert law.true_ms(TASK, PLACED) == pytest.approx(float(by_hand(folder, True).sum(1).max()), rel=1e-4)
     assert not torch.allclose(by_hand(folder, True), by_hand(folder, False))
 

@@ -113,7 +113,7 @@ def test_ranks_dealt_out_in_turn_become_devices_host_by_host():
 
 def test_only_the_last_host_may_have_fewer_ranks():
     layout = Layout.of([rank(0, "small"), *(rank(r, "large") for r in range(1, 4))])
-    assert [each.host for each in layout.ranks] == ["large"] * 3 + ["small"]
+    assert [place.host for place in layout.ranks] == ["large"] * 3 + ["small"]
     with pytest.raises(ValueError):
         Layout.of([rank(r, host) for r, host in enumerate("aaabbc")])
 

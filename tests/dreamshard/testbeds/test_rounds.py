@@ -41,8 +41,8 @@ def test_each_round_has_its_own_order_of_all_placements():
     _, order = measured(*[range(10, 1, -1)] * 6)
     rounds = [[k for number, k in order if number == r] for r in range(5)]
     assert [number for number, _ in order] == sorted(number for number, _ in order)
-    assert all(sorted(each) == list(range(6)) for each in rounds)
-    assert len({tuple(each) for each in rounds}) > 1
+    assert all(sorted(one_round) == list(range(6)) for one_round in rounds)
+    assert len({tuple(one_round) for one_round in rounds}) > 1
     assert order == measured(*[range(10, 1, -1)] * 6)[1] != measured(*[range(10, 1, -1)] * 6, seed=1)[1]
 
 
@@ -61,20 +61,20 @@ def test_rounds_end_when_the_two_lowest_of_all_that_are_compared_agree(series, a
     def cost(ms):
         return sample(ms) if np.isfinite(ms) else sample(1.0, infeasible=MISFIT)
 
-    measures = [lambda number, own=own: cost(own[number]) for own in series]
+    measures = [lambda number, costs=costs: cost(costs[number]) for costs in series]
     nothing = [[] for _ in series]
     rounds = measure_in_rounds(measures, nothing, LIMITS, torch.Generator(), are_compared=are_compared)
-    assert [len(each) for each in rounds] == counts
-    least_ms = [min(own[:count]) for own, count in zip(series, counts, strict=True)]
-    assert [least(each).overall_ms for each in rounds] == least_ms
+    assert [len(one_round) for one_round in rounds] == counts
+    least_ms = [min(costs[:count]) for costs, count in zip(series, counts, strict=True)]
+    assert [least(one_round).overall_ms for one_round in rounds] == least_ms
 
 
 def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
     one = measure_in_rounds([lambda _: sample(1.0, hardware="simulated a100")], [[]], LIMITS, torch.Generator())
     assert len(one[0]) == 1
     rounds, order = measured((0, 10.0), (10.0, 10.0), known=[sample(10.1)])
-    assert order == [(0, 1), *[each for each in order[1:] if each[0] == 1]]
-    assert [len(each) for each in rounds] == [2, 2]
+    assert order == [(0, 1), *[step for step in order[1:] if step[0] == 1]]
+    assert [len(one_round) for one_round in rounds] == [2, 2]
 
 
 def test_recorded_bursts_hardly_move_the_cost_that_counts():
@@ -95,8 +95,8 @@ def test_recorded_bursts_hardly_move_the_cost_that_counts():
 def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_was():
     reference = [RoundCost(repeat, True, ms) for repeat, ms in enumerate([10.0, 11.0, 12.0])]
     rounds = [*reference, *(RoundCost("one", False, ms) for ms in (20.0, 30.0, 21.0)), RoundCost("two", False, np.inf)]
-    found = Steadiness.of(rounds)
-    assert (found.rounds, found.disturbed, found.level_ms) == (6, pytest.approx(1 / 6), 11.0)
-    assert found.spread == pytest.approx(np.std([10, 11, 12]) / 11)
-    assert not found.is_steady
+    steadiness = Steadiness.of(rounds)
+    assert (steadiness.rounds, steadiness.disturbed, steadiness.level_ms) == (6, pytest.approx(1 / 6), 11.0)
+    assert steadiness.spread == pytest.approx(np.std([10, 11, 12]) / 11)
+    assert not steadiness.is_steady
     assert Steadiness.of(rounds[3:]).is_steady

@@ -29,18 +29,18 @@ def lookups_of(name: str) -> Lookups:
     return Lookups(indices, torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]))
 
 
-def sharding(way: ShardingType, dim: int, first: int) -> TableSharding:
-    places = RANKS // PER_HOST if way in ("table_row_wise", "grid_shard") else RANKS
-    parts = 2 if way in ("column_wise", "grid_shard") else 1
-    where = () if way in ("row_wise", "data_parallel") else tuple((first + part) % places for part in range(parts))
-    return TableSharding(way, even_columns(dim, parts) if parts > 1 else (), where)
+def sharding(kind: ShardingType, dim: int, first: int) -> TableSharding:
+    places = RANKS // PER_HOST if kind in ("table_row_wise", "grid_shard") else RANKS
+    parts = 2 if kind in ("column_wise", "grid_shard") else 1
+    where = () if kind in ("row_wise", "data_parallel") else tuple((first + part) % places for part in range(parts))
+    return TableSharding(kind, even_columns(dim, parts) if parts > 1 else (), where)
 
 
-def placed(ways: tuple[ShardingType, ...], poolings: float = 1, **options) -> tuple[PlacementTask, Shards]:
-    tables = tables_of_dims(DIMS[: len(ways)], rows=ROWS)
-    tables = replace(tables, poolings=torch.full((len(ways),), poolings, dtype=torch.float64))
+def placed(types: tuple[ShardingType, ...], poolings: float = 1, **options) -> tuple[PlacementTask, Shards]:
+    tables = tables_of_dims(DIMS[: len(types)], rows=ROWS)
+    tables = replace(tables, poolings=torch.full((len(types),), poolings, dtype=torch.float64))
     task = replace(roomy_task(tables, RANKS), constraints=ANY_SHARDING, **options)
-    tables = tuple(sharding(way, DIMS[t], t) for t, way in enumerate(ways))
+    tables = tuple(sharding(sharding_type, DIMS[t], t) for t, sharding_type in enumerate(types))
     return task, Shards.of(task, Placement(tables, RANKS, PER_HOST))
 
 
@@ -70,35 +70,38 @@ def without_sharding(task: PlacementTask, gradients: list[torch.Tensor]) -> tupl
 
 
 @pytest.mark.parametrize(
-    ("ways", "options"),
+    ("types", "options"),
     [
-        *(((way,) * 3, {}) for way in SHARDING_TYPES),
+        *(((sharding_type,) * 3, {}) for sharding_type in SHARDING_TYPES),
         *((SHARDING_TYPES, options) for options in ({}, HALVES, {"optimizer": "adagrad"}, {"poolings": 3})),
         (("row_wise", "table_row_wise", "data_parallel"), {"optimizer": "rowwise_adagrad"}),
     ],
 )
 @pytest.mark.parametrize("kind", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NEEDS_GPU])])
-def test_pooled_vectors_and_weights_are_those_without_sharding(kind, ways, options):
-    task, shards = placed(ways, **options)
-    gradients = [values(BATCH, dim, seed=7) for dim in DIMS[: len(ways)]]
+def test_pooled_vectors_and_weights_are_those_without_sharding(kind, types, options):
+    task, shards = placed(types, **options)
+    gradients = [values(BATCH, dim, seed=7) for dim in DIMS[: len(types)]]
     expected, after = without_sharding(task, gradients)
-    found = [torch.zeros_like(each) for each in expected]
-    held = [torch.full_like(each, torch.nan) for each in after]
+    found = [torch.zeros_like(tensor) for tensor in expected]
+    held = [torch.full_like(tensor, torch.nan) for tensor in after]
     device = device_of(kind)
     denses = []
     for d in range(RANKS):
-        operators, own = RankOperators(shards, device, d), shards.on(d)
+        operators, on_device = RankOperators(shards, device, d), shards.on(d)
         if operators.dense is not None:
             operators.dense.weights.grad = None
         for operator in operators.operators:
-            is_copy = bool(own.is_any("data_parallel")[operator.shards[0]])
+            is_copy = bool(on_device.is_any("data_parallel")[operator.shards[0]])
             samples = slice([0, 3, 5, 7][d], [3, 5, 7, 9][d]) if is_copy else slice(None)
-            places = [(int(own.table[s]), slice(*own.rows[s]), slice(*own.columns[s])) for s in operator.shards]
-            weights = weights_of(operator, own)
+            places = [
+                (int(on_device.table[s]), slice(*on_device.rows[s]), slice(*on_device.columns[s]))
+                for s in operator.shards
+            ]
+            weights = weights_of(operator, on_device)
             for (table, rows, columns), weight in zip(places, weights, strict=True):
                 weight.copy_(values(ROWS, DIMS[table], seed=table)[rows, columns])
             pooled, given = operator.run(), []
-            sent = own.tables.sent_dim[operator.shards].tolist()
+            sent = on_device.tables.sent_dim[operator.shards].tolist()
             for (table, _, columns), part in zip(places, pooled.detach().cpu().split(sent, dim=1), strict=True):
                 vectors = part.unflatten(1, (options.get("poolings", 1), -1))  # all of one table get the same gradient
                 found[table][samples, columns] += vectors.sum(dim=1)
@@ -122,18 +125,18 @@ def test_a_sequence_has_a_vector_of_every_lookup():
     _, shards = placed(("table_wise", "table_wise", "column_wise"), poolings=0)
     for d in range(RANKS):
         for operator in RankOperators(shards, device_of(), d).operators:
-            own = shards.on(d).tables
-            lookups = sum(len(lookups_of(own.names[s].partition("[")[0]).indices) for s in operator.shards)
-            assert {(lookups, int(dim)) for dim in own.dim[operator.shards]} == {tuple(operator.run().shape)}
+            on_device = shards.on(d).tables
+            lookups = sum(len(lookups_of(on_device.names[s].partition("[")[0]).indices) for s in operator.shards)
+            assert {(lookups, int(dim)) for dim in on_device.dim[operator.shards]} == {tuple(operator.run().shape)}
 
 
-def weights_of(operator: RankOperator, own: Shards) -> list[torch.Tensor]:
+def weights_of(operator: RankOperator, on_device: Shards) -> list[torch.Tensor]:
     """`[rows, dim]` of each of its shards."""
-    if not own.is_any("data_parallel")[operator.shards[0]]:
+    if not on_device.is_any("data_parallel")[operator.shards[0]]:
         return operator.module.split_embedding_weights()
-    rows, dim = own.tables.rows[operator.shards], own.tables.dim[operator.shards]
+    rows, dim = on_device.tables.rows[operator.shards], on_device.tables.dim[operator.shards]
     parts = operator.module.weights.detach().split((rows * dim).tolist())
-    return [part.reshape(-1, int(each)) for part, each in zip(parts, dim, strict=True)]
+    return [part.reshape(-1, int(width)) for part, width in zip(parts, dim, strict=True)]
 
 
 def hold(held: list[torch.Tensor], places: list[tuple[int, slice, slice]], weights: list[torch.Tensor]) -> None:
@@ -145,8 +148,8 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
     (_, once), (_, shards) = placed(SHARDING_TYPES), placed(SHARDING_TYPES, poolings=4)
     sizes: list = []
 
-    def exchange(others, own, received, sent, group):
-        sizes.append((sent, received, len(own), len(others)))
+    def exchange(others, sent_by_us, received, sent, group):
+        sizes.append((sent, received, len(sent_by_us), len(others)))
 
     monkeypatch.setattr(step.dist, "all_to_all_single", exchange)
     for name in ("reduce_scatter_single", "all_gather_single"):
@@ -163,6 +166,6 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
         assert (sum(sent), sum(received)) == (own, others)
         assert sent == [count * dims[a] for count in counts]
         assert [there[b][0][a] for b in range(RANKS)] == received
-    assert [(received, sent) for sent, received, *_ in sizes[2::4]] == [each[:2] for each in there]
+    assert [(received, sent) for sent, received, *_ in sizes[2::4]] == [size[:2] for size in there]
     across = [sizes[4 * rank + 1] for rank in range(RANKS)]
     assert all(across[a][0][b // 2] == across[b][1][a // 2] for a, b in ((0, 2), (1, 3), (2, 0), (3, 1)))

@@ -32,12 +32,12 @@ BATCH = {"u": [[1], [2, 2], []], "i": [[5], [], [6, 7]], "j": [[5, 5], [8], []]}
 
 
 def test_features_of_a_table_are_counted_sample_by_sample():
-    found = record(model_tables([USER, ITEM]), [keyed(**BATCH)])
-    assert found.lookups["user"].indices.tolist() == [1, 2, 2]
-    assert found.lookups["user"].offsets.tolist() == [0, 1, 3, 3]
-    assert found.lookups["item"].indices.tolist() == [5, 5, 5, 8, 6, 7]
-    assert found.lookups["item"].offsets.tolist() == [0, 3, 4, 6]
-    tables = found.tables
+    recorded = record(model_tables([USER, ITEM]), [keyed(**BATCH)])
+    assert recorded.lookups["user"].indices.tolist() == [1, 2, 2]
+    assert recorded.lookups["user"].offsets.tolist() == [0, 1, 3, 3]
+    assert recorded.lookups["item"].indices.tolist() == [5, 5, 5, 8, 6, 7]
+    assert recorded.lookups["item"].offsets.tolist() == [0, 3, 4, 6]
+    tables = recorded.tables
     assert tables.names == ("user", "item")
     assert (tables.dim.tolist(), tables.poolings.tolist()) == ([16, 8], [1.0, 2.0])
     assert tables.pooling_factor.tolist() == [1.0, 2.0]

@@ -33,7 +33,7 @@ ROWS, COPIES = TableSharding("row_wise"), TableSharding("data_parallel")
 ON_HOSTS = [TableSharding("table_row_wise", where=(h,)) for h in range(4)]
 COLUMNS = [TableSharding("column_wise", even_columns(128, 4), tuple((d + k) % 16 for k in range(4))) for d in range(16)]
 GRIDS = [TableSharding("grid_shard", even_columns(128, 2), (h, (h + 1) % 4)) for h in range(4)]
-CACHED = [replace(each, cached_share=0.2) for each in (*WHOLE, ROWS)]
+CACHED = [replace(sharding, cached_share=0.2) for sharding in (*WHOLE, ROWS)]
 PLANS = {  # twenty tables on 16 ranks in 4 hosts
     "12 of 20 on one rank": [WHOLE[0]] * 12 + WHOLE[1:9],
     "whole": [*WHOLE, *WHOLE[:4]],
@@ -63,7 +63,7 @@ def counted(plan, rows=2_000_000, lookups=1.0, ranks=16, optimizer=None, pipelin
 
     TorchRec counts no gradients of copies, so copied tables are small here, as they are in plans.
     """
-    sizes = [rows // 100 if each == COPIES else rows for each in plan]
+    sizes = [rows // 100 if sharding == COPIES else rows for sharding in plan]
     model = torch.nn.ModuleDict({"ebc": bags(*(bag(f"t{t}", size, 128) for t, size in enumerate(sizes)))})
     if optimizer is not None:
         apply_optimizer_in_backward(optimizer, model.parameters(), {"lr": 0.1})
@@ -74,12 +74,17 @@ def counted(plan, rows=2_000_000, lookups=1.0, ranks=16, optimizer=None, pipelin
     planner = DreamShardPlanner(
         topology, 4096, costs="a100", storage_reservation=nothing, constraints=constraints, pipeline=pipeline
     )
-    found = planner.model(model, sharders)
-    task = planner.task(found, model, sharders)
+    model_read = planner.model(model, sharders)
+    task = planner.task(model_read, model, sharders)
     placement = Placement(tuple(plan), ranks, topology.intra_group_size)
-    options = sharding_options(placement, found.details, model, constraints, 4096)
+    options = sharding_options(placement, model_read.details, model, constraints, 4096)
     estimator = EmbeddingStorageEstimator(topology, constraints, PIPELINES[pipeline], run_embedding_at_peak_memory=True)
-    estimator.estimate(options, build_sharder_data_map({sharder_name(each.module_type): each for each in sharders}))
+    estimator.estimate(
+        options,
+        build_sharder_data_map(
+            {sharder_name(module_sharder.module_type): module_sharder for module_sharder in sharders}
+        ),
+    )
     theirs = torch.zeros(ranks, dtype=torch.int64)
     for shard in (shard for option in options for shard in option.shards):
         theirs[shard.rank] += shard.storage.hbm
@@ -135,7 +140,7 @@ def test_a_plan_that_only_fits_without_its_vectors_is_not_made():
     assert violation(replace(exact, memory_bytes=exact.memory_bytes - 1), placement) != ""
     whole = replace(exact, constraints=Constraints(sharding_types=("table_wise",)))
     least = 2 * int(task.table_bytes[0]) + task.received_bytes
-    found = RooflinePlacer(hardware("a100")).place(replace(whole, memory_bytes=least))
-    assert int(found.device.bincount().max()) == 2
+    placed = RooflinePlacer(hardware("a100")).place(replace(whole, memory_bytes=least))
+    assert int(placed.device.bincount().max()) == 2
     with pytest.raises(NoPlacementError):
         RooflinePlacer(hardware("a100")).place(replace(whole, memory_bytes=least - 1))

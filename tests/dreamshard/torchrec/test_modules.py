@@ -30,13 +30,13 @@ def make_model() -> nn.Module:
 
 
 def test_all_collections_of_a_model_are_found_with_their_paths():
-    found = tables_of(make_model())
-    assert [d.module_path for d in found.details] == ["sparse.ebc", "sparse.ebc", "sparse.weighted", "history"]
-    assert [d.pooling for d in found.details] == ["sum", "mean", "sum", "none"]
-    assert [d.precision for d in found.details] == ["fp32", "fp32", "fp16", "bf16"]
-    assert [d.is_weighted for d in found.details] == [False, False, True, False]
-    assert found.by_name["item"].features == ("clicked", "bought")
-    assert found.tables.rows.tolist() == [100, 50, 100, 100]
+    read = tables_of(make_model())
+    assert [d.module_path for d in read.details] == ["sparse.ebc", "sparse.ebc", "sparse.weighted", "history"]
+    assert [d.pooling for d in read.details] == ["sum", "mean", "sum", "none"]
+    assert [d.precision for d in read.details] == ["fp32", "fp32", "fp16", "bf16"]
+    assert [d.is_weighted for d in read.details] == [False, False, True, False]
+    assert read.by_name["item"].features == ("clicked", "bought")
+    assert read.tables.rows.tolist() == [100, 50, 100, 100]
 
 
 def test_tables_are_where_torchrecs_sharders_find_them():
@@ -52,9 +52,9 @@ def test_the_optimizer_in_the_backward_pass_is_known(optimizer, name):
     model = make_model()
     for collection in (model["sparse"], model["history"]):
         apply_in_backward(optimizer, collection.parameters(), {"lr": 0.1})
-    found = tables_of(model)
-    assert {d.optimizer for d in found.details} == {name}
-    assert found.task(2, 2**30).optimizer == name
+    read = tables_of(model)
+    assert {d.optimizer for d in read.details} == {name}
+    assert read.task(2, 2**30).optimizer == name
 
 
 def test_a_collection_has_the_path_of_the_module_that_is_sharded():
@@ -66,9 +66,9 @@ def test_a_collection_has_the_path_of_the_module_that_is_sharded():
     remap = mc_modules.MCHManagedCollisionModule(100, META, policy, eviction_interval=10, input_hash_size=1000)
     remaps = mc_modules.ManagedCollisionCollection({"item": remap}, [config])
     model.remapped = ManagedCollisionEmbeddingBagCollection(bags(config), remaps)
-    found = tables_of(model)
-    assert [d.module_path for d in found.details] == ["processed", "remapped"]
-    assert any("remaps ids before lookups" in note for note in found.notes)
+    read = tables_of(model)
+    assert [d.module_path for d in read.details] == ["processed", "remapped"]
+    assert any("remaps ids before lookups" in note for note in read.notes)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_without_collections_plain_embeddings_are_read():
     model = nn.Module()
     model.bags = nn.ModuleList([nn.EmbeddingBag(rows, dim, device=META) for rows, dim in ((100, 16), (7, 10))])
     model.words = nn.Embedding(50, 8, device=META, dtype=torch.float16)
-    found = tables_of(model)
-    assert found.tables.names == ("bags.0", "bags.1", "words")
-    assert found.tables.dim.tolist() == [16, 12, 8]
-    assert [d.pooling for d in found.details] == ["mean", "mean", "none"]
-    assert [d.precision for d in found.details] == ["fp32", "fp32", "fp16"]
+    read = tables_of(model)
+    assert read.tables.names == ("bags.0", "bags.1", "words")
+    assert read.tables.dim.tolist() == [16, 12, 8]
+    assert [d.pooling for d in read.details] == ["mean", "mean", "none"]
+    assert [d.precision for d in read.details] == ["fp32", "fp32", "fp16"]
     with pytest.raises(ValueError):
-        narrowed(UNCONSTRAINED, found.by_name, device_type="cuda")
+        narrowed(UNCONSTRAINED, read.by_name, device_type="cuda")
     model.ebc = bags(bag("user"))
     assert tables_of(model).tables.names == ("user",), "TorchRec shards collections only"
 
@@ -108,8 +108,8 @@ def test_fbgemms_batched_embeddings_are_read_as_tables():
     options = {"feature_table_map": [0, 1, 1], "optimizer": fbgemm.OptimType.EXACT_ROWWISE_ADAGRAD}
     model = nn.Module()
     model.tbe = fbgemm.SplitTableBatchedEmbeddingBagsCodegen(specs, **options)
-    found = tables_of(model)
-    assert found.tables.names == ("tbe.0", "tbe.1")
-    assert found.tables.rows.tolist() == [10, 20]
-    assert [len(d.features) for d in found.details] == [1, 2]
-    assert {d.optimizer for d in found.details} == {"rowwise_adagrad"}
+    read = tables_of(model)
+    assert read.tables.names == ("tbe.0", "tbe.1")
+    assert read.tables.rows.tolist() == [10, 20]
+    assert [len(d.features) for d in read.details] == [1, 2]
+    assert {d.optimizer for d in read.details} == {"rowwise_adagrad"}

@@ -47,11 +47,11 @@ def planner(costs="a100", **options) -> DreamShardPlanner:
     return DreamShardPlanner(costs=costs, **options)
 
 
-def constrained(constraint: ParameterConstraints, table: str = "a", own=None):
+def constrained(constraint: ParameterConstraints, table: str = "a", ours=None):
     """What a constraint, and dreamshard's own, mean for planning."""
     model = make_model()
-    found = planner(constraints={table: constraint}, placement_constraints=own or Constraints())
-    return found.task(found.model(model, SHARDERS), model, SHARDERS).constraints
+    made = planner(constraints={table: constraint}, placement_constraints=ours or Constraints())
+    return made.task(made.model(model, SHARDERS), model, SHARDERS).constraints
 
 
 def test_every_table_gets_ranks_and_the_plan_is_repeatable():
@@ -86,9 +86,9 @@ def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
 def test_the_optimizers_state_takes_memory():
     model = make_model()
     apply_optimizer_in_backward(torch.optim.Adam, model.ebc.parameters(), {"lr": 0.1})
-    found = planner().model(model, SHARDERS)
-    assert planner().task(found, model, SHARDERS).optimizer == "adam"
-    assert any("adam" in note for note in found.model_notes)
+    read = planner().model(model, SHARDERS)
+    assert planner().task(read, model, SHARDERS).optimizer == "adam"
+    assert any("adam" in note for note in read.model_notes)
     fused = [EmbeddingBagCollectionSharder(fused_params={"optimizer": "exact_row_wise_adagrad"}), SHARDERS[1]]
     assert planner().model(make_model(), fused).details[0].optimizer == "rowwise_adagrad"
 
@@ -102,8 +102,8 @@ def test_measured_and_given_lookups_replace_what_is_assumed():
     assert "how often b, c, d, s are looked up is not known" in again.lookup_notes[0]
     with pytest.raises(ValueError):
         planner(tables=measured).model(make_model(rows=7), SHARDERS)
-    own = ParameterConstraints(pooling_factors=[2.0, 5.0], num_poolings=[3.0, 1.0])
-    tables = planner(constraints={"c": own}).model(make_model(), SHARDERS).tables
+    given = ParameterConstraints(pooling_factors=[2.0, 5.0], num_poolings=[3.0, 1.0])
+    tables = planner(constraints={"c": given}).model(make_model(), SHARDERS).tables
     assert tables.named(["c"]).pooling_factor.tolist() == [2.0 * 3 + 5.0 * 1], "over features and poolings"
     assert tables.named(["c"]).sent_dim.tolist() == [64 * (3 + 1)]
     assert tables.vectors.tolist() == [1.0, 1.0, 4.0, 1.0, 1.0]
@@ -125,8 +125,10 @@ def test_costs_are_named_as_hardware_or_a_folder(tmp_path, monkeypatch):
 
 
 def test_a_grid_is_planned_only_if_it_is_named():
-    for way in SHARDING_TYPES:
-        assert constrained(ParameterConstraints(sharding_types=[way])).sharding_types_of["a"] == (way,)
+    for sharding_type in SHARDING_TYPES:
+        assert constrained(ParameterConstraints(sharding_types=[sharding_type])).sharding_types_of["a"] == (
+            sharding_type,
+        )
     assert "grid_shard" not in constrained(ParameterConstraints()).sharding_types_of["a"]
 
 
@@ -139,11 +141,11 @@ CACHED = ["fused_uvm_caching"]
     [(["dense"], ("data_parallel",), "never"), (CACHED, TYPES, "must"), (["fused", *CACHED], TYPES, "may")],
 )
 def test_compute_kernels_are_honoured(kernels, types, cached):
-    found = constrained(ParameterConstraints(compute_kernels=kernels))
-    assert found.sharding_types_of["a"] == types
-    assert found.may_be_cached("a") == (cached != "never")
-    assert found.cached_share_of == {"must": {"a": 0.2}, "never": {"a": 0.0}, "may": {}}[cached]
-    assert found.may_be_cached("b")
+    made = constrained(ParameterConstraints(compute_kernels=kernels))
+    assert made.sharding_types_of["a"] == types
+    assert made.may_be_cached("a") == (cached != "never")
+    assert made.cached_share_of == {"must": {"a": 0.2}, "never": {"a": 0.0}, "may": {}}[cached]
+    assert made.may_be_cached("b")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ class EverythingOnOne:
 
 def test_any_placer_may_place_but_not_against_constraints():
     plan = planner(costs=EverythingOnOne()).plan(make_model(), SHARDERS)
-    assert {each.ranks[0] for each in plan.plan["ebc"].values()} == {3}
+    assert {sharding.ranks[0] for sharding in plan.plan["ebc"].values()} == {3}
     elsewhere = Constraints(pinned={"a": (1,)})
     with pytest.raises(PlannerError):
         planner(costs=EverythingOnOne(), placement_constraints=elsewhere).plan(make_model(), SHARDERS)
@@ -183,21 +185,21 @@ def test_any_placer_may_place_but_not_against_constraints():
 def test_all_of_the_further_constraints_narrow_torchrecs():
     grids, caches = {"a": ("row_wise", "grid_shard")}, {"c": 0.5, "d": 0.0}
     further = Constraints(sharding_types_of=grids, cached_share_of=caches, narrowest_columns_of={"b": 8, "c": 32})
-    both = constrained(ParameterConstraints(min_partition=16), "b", own=further)
+    both = constrained(ParameterConstraints(min_partition=16), "b", ours=further)
     assert both.sharding_types_of["a"] == ("row_wise", "grid_shard"), "a grid is for who names it"
     assert "column_wise" in both.sharding_types_of["b"]
     assert [both.may_be_cached(name) for name in "abcd"] == [True, True, True, False]
     assert both.cached_share_of == {"c": 0.5, "d": 0.0}
     assert both.narrowest_columns_of == {"b": 16, "c": 32}
-    explicit = constrained(ParameterConstraints(), own=Constraints(sharding_types=TYPES[:2], caching=False))
+    explicit = constrained(ParameterConstraints(), ours=Constraints(sharding_types=TYPES[:2], caching=False))
     assert (explicit.sharding_types_of["a"], explicit.may_be_cached("a")) == (TYPES[:2], False), "not widened"
-    assert constrained(ParameterConstraints(), own=Constraints(pinned={"b": (1,)})).may_be_cached("a")
+    assert constrained(ParameterConstraints(), ours=Constraints(pinned={"b": (1,)})).may_be_cached("a")
 
 
 def test_costs_of_something_else_are_a_warning_or_refused(caplog, monkeypatch):
-    found, model = planner(costs=learnt_placer()), make_model()
-    plan = found.plan(model, SHARDERS)
-    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    made, model = planner(costs=learnt_placer()), make_model()
+    plan = made.plan(model, SHARDERS)
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert any("another number of devices" in text and "batch size" in text for text in warned)
     assert any("how often a, b, c, d, s are looked up is not known" in text for text in warned)
     with pytest.raises(ValueError):
@@ -241,14 +243,14 @@ def test_torchrecs_table_shows_costs_and_callbacks_change_plans():
         return options
 
     only = {name: ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"]) for name in "abcds"}
-    found = planner(constraints=only, stats=[Seen()], callbacks=[on_third], timeout_seconds=0.1)
-    plan = found.plan(make_model(), SHARDERS)
+    made = planner(constraints=only, stats=[Seen()], callbacks=[on_third], timeout_seconds=0.1)
+    plan = made.plan(make_model(), SHARDERS)
     assert plan.plan["ec"]["s"].ranks == [2]
     shards = [shard for option in seen[0]["best_plan"] for shard in option.shards]
     total = [sum(shard.perf.total for shard in shards if shard.rank == rank) for rank in range(4)]
-    task = found.task(found.model(make_model(), SHARDERS), make_model(), SHARDERS)
+    task = made.task(made.model(make_model(), SHARDERS), make_model(), SHARDERS)
     placement = Placement.whole([shard.rank for shard in shards], 4, 2)
-    assert total == pytest.approx(found.placer.predict(task, placement).device_ms().tolist(), rel=1e-3)
+    assert total == pytest.approx(made.placer.predict(task, placement).device_ms().tolist(), rel=1e-3)
 
 
 def test_torchrecs_own_planner_plans_by_our_costs():

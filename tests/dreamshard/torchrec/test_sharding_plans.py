@@ -36,7 +36,7 @@ def model(**options) -> torch.nn.Module:
 
 def plan_of(topology: Topology, module: torch.nn.Module, sharder, **tables) -> ShardingPlan:
     """TorchRec's own plan; `tables` are fields of their constraints."""
-    constraints = {name: ParameterConstraints(**own) for name, own in tables.items()}
+    constraints = {name: ParameterConstraints(**options) for name, options in tables.items()}
     planner = EmbeddingShardingPlanner(topology=topology, constraints=constraints, stats=[], debug=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -44,10 +44,10 @@ def plan_of(topology: Topology, module: torch.nn.Module, sharder, **tables) -> S
 
 
 def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options) -> ShardingPlan:
-    """TorchRec's own plan of one table that may only be sharded in one way, on two hosts of two ranks."""
+    """TorchRec's own plan of one table that may have only one sharding type, on two hosts of two ranks."""
     topology = Topology(world_size=4, local_world_size=2, compute_device=device_type)
-    own = {"sharding_types": [sharding_type], "compute_kernels": [kernel], **options}
-    return plan_of(topology, user(), EmbeddingBagCollectionSharder(), user=own)
+    constraint = {"sharding_types": [sharding_type], "compute_kernels": [kernel], **options}
+    return plan_of(topology, user(), EmbeddingBagCollectionSharder(), user=constraint)
 
 
 def made_of(placement: Placement, module: torch.nn.Module, device_type: str = "cpu", constraints=None) -> ShardingPlan:
@@ -64,13 +64,13 @@ def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
     assert ours.plan.keys() == theirs.plan.keys()
     for path, parameters in theirs.plan.items():
         assert type(ours.plan[path]) is type(parameters)
-        assert {name: vars(each) for name, each in ours.plan[path].items()} == {
-            name: vars(each) for name, each in parameters.items()
+        assert {name: vars(sharding) for name, sharding in ours.plan[path].items()} == {
+            name: vars(sharding) for name, sharding in parameters.items()
         }
 
 
 @pytest.mark.parametrize(
-    ("way", "kernel", "columns", "ranks_per_place", "device_type"),
+    ("sharding_type", "kernel", "columns", "ranks_per_place", "device_type"),
     [
         ("table_wise", "fused", (), 1, "cuda"),
         ("column_wise", "fused", HALVES, 1, "cuda"),
@@ -80,13 +80,15 @@ def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
         ("data_parallel", "dense", (), 0, "cpu"),
     ],
 )
-def test_every_way_to_shard_is_as_torchrecs_planner_makes_it(way, kernel, columns, ranks_per_place, device_type):
-    expected = theirs(way, kernel, device_type, **({"min_partition": DIM // 2} if columns == HALVES else {}))
+def test_every_sharding_type_is_as_torchrecs_planner_makes_it(
+    sharding_type, kernel, columns, ranks_per_place, device_type
+):
+    expected = theirs(sharding_type, kernel, device_type, **({"min_partition": DIM // 2} if columns == HALVES else {}))
     where = ()
     if ranks_per_place:
         where = tuple(rank // ranks_per_place for rank in expected.plan[""]["user"].ranks[::ranks_per_place])
         where = where[: max(len(columns), 1)]
-    assert_same(ours(TableSharding(way, columns=columns, where=where), device_type), expected)
+    assert_same(ours(TableSharding(sharding_type, columns=columns, where=where), device_type), expected)
 
 
 def test_cached_tables_and_further_fields_equal_torchrecs_own():
@@ -101,7 +103,7 @@ def model_tables() -> Tables:
     return of_sizes([ROWS, 10], [DIM, 8], names=("user", "clicks"))
 
 
-EVERY_WAY = [
+EVERY_TYPE = [
     TableSharding("table_wise", where=(3,)),
     TableSharding("column_wise", columns=HALVES, where=(3, 0)),
     TableSharding("row_wise"),
@@ -120,7 +122,7 @@ def saved(path, *shardings: TableSharding, ranks: int = 4, per_host: int = 2) ->
     return placement
 
 
-@pytest.mark.parametrize("sharding", EVERY_WAY, ids=lambda each: each.sharding_type)
+@pytest.mark.parametrize("sharding", EVERY_TYPE, ids=lambda option: option.sharding_type)
 def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     placement = saved(tmp_path / "plan.json", sharding, TableSharding("row_wise"))
@@ -140,20 +142,20 @@ def test_a_plan_has_real_columns_where_fbgemm_rounds_them_up():
 
 
 def test_a_bare_torchrec_plan_is_read_with_the_models_tables():
-    own = {
+    bare = {
         "user": {"sharding_type": "column_wise", "compute_kernel": "fused", "ranks": [3, 1]},
         "clicks": {"sharding_type": "row_wise", "compute_kernel": "fused", "ranks": [0, 1, 2, 3]},
     }
-    text = json.dumps({"ebc": own})
-    found = current_plan(text, model_tables()).placement(model_tables())
-    assert found.tables == (TableSharding("column_wise", HALVES, (3, 1)), TableSharding("row_wise"))
+    text = json.dumps({"ebc": bare})
+    read = current_plan(text, model_tables()).placement(model_tables())
+    assert read.tables == (TableSharding("column_wise", HALVES, (3, 1)), TableSharding("row_wise"))
     with pytest.raises(ValueError):
         current_plan(text)
 
 
 def test_a_torchrec_plan_is_read_with_its_hosts_and_ranks():
-    for way in ("table_row_wise", "row_wise"):
-        assert current_plan(theirs(way, "fused")).devices_per_host == 2
+    for sharding_type in ("table_row_wise", "row_wise"):
+        assert current_plan(theirs(sharding_type, "fused")).devices_per_host == 2
     whole = ours(TableSharding("table_wise", where=(1,)))
     assert (current_plan(whole).num_devices, current_plan(whole, num_devices=4).num_devices) == (2, 4)
 
@@ -195,7 +197,7 @@ def test_a_plan_for_other_ranks_or_hosts_is_refused(tmp_path):
 def test_two_modules_may_have_tables_of_one_name():
     pair = torch.nn.ModuleDict({path: bags(bag("t", 5, 8)) for path in ("a", "b")})
     made = made_of(Placement.whole([0, 1], 2), pair)
-    assert {name: each.where for name, each in current_plan(made).tables.items()} == {"a.t": (0,), "b.t": (1,)}
+    assert {name: sharding.where for name, sharding in current_plan(made).tables.items()} == {"a.t": (0,), "b.t": (1,)}
 
 
 def test_what_a_plan_cannot_hold_is_refused():
@@ -225,8 +227,8 @@ def test_only_what_torchrec_reshards_is_in_a_delta():
 
 def test_sequence_tables_have_the_same_shards():
     topology = Topology(world_size=2, compute_device="cpu")
-    own = {"sharding_types": ["row_wise"]}
-    expected = plan_of(topology, model()["sequence"], EmbeddingCollectionSharder(), clicks=own)
+    constraint = {"sharding_types": ["row_wise"]}
+    expected = plan_of(topology, model()["sequence"], EmbeddingCollectionSharder(), clicks=constraint)
     assert_same(made_of(Placement((TableSharding("row_wise"),), 2, 2), model()["sequence"]), expected)
     uneven = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
     with pytest.raises(ValueError):

@@ -14,23 +14,23 @@ TABLES = tables_of(MODEL).by_name
 
 
 def types_of(constraints: Constraints = ANY_SHARDING, device: str = "cuda", **options) -> dict[str, set[str]]:
-    found, _ = narrowed(constraints, TABLES, device_type=device, **options)
-    return {name: set(found.sharding_types_for(name)) for name in TABLES}
+    constraints_left, _ = narrowed(constraints, TABLES, device_type=device, **options)
+    return {name: set(constraints_left.sharding_types_for(name)) for name in TABLES}
 
 
 def test_sequences_and_odd_columns_get_what_torchrec_runs():
-    found = types_of()
-    assert found["pooled"] == set(SHARDING_TYPES)
-    assert found["words"] == {"table_wise", "row_wise", "data_parallel"}
-    assert found["odd"] == {"data_parallel"}
+    types = types_of()
+    assert types["pooled"] == set(SHARDING_TYPES)
+    assert types["words"] == {"table_wise", "row_wise", "data_parallel"}
+    assert types["odd"] == {"data_parallel"}
     assert types_of(device="cpu")["words"] == {"table_wise", "row_wise"}, "fbgemm would pool copies of sequences"
     assert types_of(device="cpu")["pooled"] == {"table_wise", "column_wise", "data_parallel"}
 
 
-def test_usual_ways_are_widened_for_a_table_that_has_none_of_them():
-    found, notes = narrowed(Constraints(), TABLES, device_type="cuda")
-    assert found.sharding_types_of["odd"] == ("data_parallel",)
-    assert found.sharding_types_of["pooled"] == ("table_wise", "column_wise")
+def test_usual_types_are_widened_for_a_table_that_has_none_of_them():
+    constraints, notes = narrowed(Constraints(), TABLES, device_type="cuda")
+    assert constraints.sharding_types_of["odd"] == ("data_parallel",)
+    assert constraints.sharding_types_of["pooled"] == ("table_wise", "column_wise")
     assert "odd are copied to every rank" in notes[-1]
 
 
@@ -49,14 +49,14 @@ def test_what_torchrec_cannot_run_in_any_way_is_refused(constraints):
 
 def test_what_torchrec_cannot_cache_is_not_cached():
     may = Constraints(sharding_types=SHARDING_TYPES, caching=True)
-    found, _ = narrowed(may, TABLES, device_type="cuda")
-    assert [name for name in TABLES if found.may_be_cached(name)] == ["pooled", "words"]
+    constraints, _ = narrowed(may, TABLES, device_type="cuda")
+    assert [name for name in TABLES if constraints.may_be_cached(name)] == ["pooled", "words"]
     assert not narrowed(may, TABLES, device_type="cpu")[0].caching
 
 
 def test_managed_collision_collections_are_row_wise_only():
     collection = "torchrec.modules.mc_embedding_modules.ManagedCollisionEmbeddingBagCollection"
     table = ModelTable(name="t", rows=10, dim=8, features=("f",), collection=collection)
-    found, notes = narrowed(ANY_SHARDING, {"t": table}, device_type="cuda")
-    assert found.sharding_types_of["t"] == ("row_wise",)
+    constraints, notes = narrowed(ANY_SHARDING, {"t": table}, device_type="cuda")
+    assert constraints.sharding_types_of["t"] == ("row_wise",)
     assert "t take only the sharding types" in notes[0]

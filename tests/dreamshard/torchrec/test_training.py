@@ -11,9 +11,9 @@ from tests.helpers.sharded_model import failures
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "per_host"), [(2, 2), (4, 2)], ids=["2 ranks", "2 hosts of 2 ranks"])
 def test_a_model_trains_under_our_plans_as_it_does_unsharded(ranks, per_host, tmp_path):
-    """In every way to shard that TorchRec runs on CPU ranks, by a plan file and by the planner."""
-    found = failures(ranks, per_host, free_port(), tmp_path)
-    assert not found, "\n".join(found)
+    """by every sharding type that TorchRec runs on CPU ranks, by a plan file and by the planner."""
+    failed = failures(ranks, per_host, free_port(), tmp_path)
+    assert not failed, "\n".join(failed)
 
 
 @pytest.mark.processes

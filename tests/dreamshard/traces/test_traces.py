@@ -47,8 +47,8 @@ AFTER = {"lookup": 100, "there": 1000, "back": 3000, "gradients": 4000}  # micro
 
 
 def event(category, name, start, duration, number=None, tid=1, device=0):
-    found = {"ph": "X", "cat": category, "name": name, "tid": tid, "ts": start, "dur": duration}
-    return found | ({} if number is None else {"args": {"correlation": number, "device": device}})
+    made = {"ph": "X", "cat": category, "name": name, "tid": tid, "ts": start, "dur": duration}
+    return made | ({} if number is None else {"args": {"correlation": number, "device": device}})
 
 
 def trace(rank=0, late=0.0, clock=0.0, names=NEW, steps=(0, 1), without=(), devices=(0, 0, 0, 0), **args):
@@ -73,7 +73,7 @@ def trace(rank=0, late=0.0, clock=0.0, names=NEW, steps=(0, 1), without=(), devi
 
 
 def without_kernels(trace):
-    events = [each for each in trace["traceEvents"] if each.get("cat") != "kernel"]
+    events = [event for event in trace["traceEvents"] if event.get("cat") != "kernel"]
     return trace | {"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 2, "backend": "nccl"}}
 
 
@@ -102,14 +102,16 @@ def test_a_kernel_launched_outside_all_operators_counts_by_its_name(tmp_path):
     content = trace(0, without=("lookup",))
     lookups = [event("kernel", "split_embedding_codegen_forward_unweighted_kernel", 1e4 * k, 70) for k in (0, 1)]
     (tmp_path / "rank0.json").write_text(json.dumps(content | {"traceEvents": content["traceEvents"] + lookups}))
-    found = read_trace(tmp_path / "rank0.json")
-    assert [step.compute_ms[0] for step in found.steps.values()] == [0.07, 0.07]
+    read = read_trace(tmp_path / "rank0.json")
+    assert [step.compute_ms[0] for step in read.steps.values()] == [0.07, 0.07]
 
 
 def test_all_reduces_of_gloo_do_not_count(tmp_path):
     operators = [("ProfilerStep#0", 0, 9e3), (NEW["lookup"], 100, 70), (NEW["gradients"], 4000, 900)]
     operators += [("c10d::allreduce_", 6000, 10), ("gloo:all_reduce", 6005, 400)]
-    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": [event("cpu_op", *each) for each in operators]}))
+    (tmp_path / "rank0.json").write_text(
+        json.dumps({"traceEvents": [event("cpu_op", *operator) for operator in operators]})
+    )
     (step,) = read_trace(tmp_path / "rank0.json").steps.values()
     assert (step.compute_ms, step.collectives) == ([0.07, 0, 0, 0.9], [])
 
@@ -163,16 +165,16 @@ def test_other_traces_are_refused_in_a_sentence(tmp_path, traces, placement, wor
 )
 def test_a_damaged_trace_is_refused_in_a_sentence(tmp_path, content):
     (tmp_path / "rank0.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"rank0.json is no complete trace of PyTorch's profiler"):
+    with pytest.raises(ValueError, match=r"rank0.json is not a complete trace of PyTorch's profiler"):
         read_trace(tmp_path / "rank0.json")
 
 
 @pytest.mark.skipif("DREAMSHARD_GPU_MEASUREMENTS" not in os.environ, reason="public GPU measurements are not shipped")
 def test_a_published_trace_of_an_a100():
     """Of HolisticTraceAnalysis; milliseconds a step of forward and backward kernels, added up by hand."""
-    found = read_trace(Path(os.environ["DREAMSHARD_GPU_MEASUREMENTS"]) / "traces/a100-40gb-8ranks-rank3.json.gz")
-    assert (found.rank, found.num_ranks, found.hardware) == (3, 8, "NVIDIA A100-PG509-200")
-    steps = found.steps.values()
+    trace = read_trace(Path(os.environ["DREAMSHARD_GPU_MEASUREMENTS"]) / "traces/a100-40gb-8ranks-rank3.json.gz")
+    assert (trace.rank, trace.num_ranks, trace.hardware) == (3, 8, "NVIDIA A100-PG509-200")
+    steps = trace.steps.values()
     compute_ms = torch.tensor([step.compute_ms for step in steps])
     assert compute_ms.mean(dim=0).tolist() == pytest.approx([2.57, 0, 0, 9.9], rel=0.01)
     assert [len(step.collectives) for step in steps] == [2] * 6

@@ -117,11 +117,11 @@ def test_probabilities_are_as_published(seed):
     episode = Episode.of(TIGHT, published.network, Normaliser.per_task())
     taken = rollout(published.policy, episode, 1, torch.Generator().manual_seed(seed))
     assert not taken.legal.all()
-    found, _ = log_probs(published.policy, episode, taken, masks=False)  # [1, T]
+    ours, _ = log_probs(published.policy, episode, taken, masks=False)  # [1, T]
     on: list[list[int]] = [[] for _ in range(DEVICES)]
     for step, (table, device) in enumerate(zip(episode.order.tolist(), taken.actions[0].tolist(), strict=True)):
         logits = torch.tensor([published.logit(features[tables]) for tables in on])
-        assert float(found[0, step]) == pytest.approx(float(logits.log_softmax(0)[device]), rel=1e-3, abs=1e-3)
+        assert float(ours[0, step]) == pytest.approx(float(logits.log_softmax(0)[device]), rel=1e-3, abs=1e-3)
         on[device].append(table)
 
 
@@ -146,7 +146,7 @@ def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
     for s in placements.tolist():
         overall_ms = published.overall_ms(held(samples[s].placement))
         expected += (overall_ms - float(phases[s].sum(-1).max())) ** 2 / 3
-    for s, device in (divmod(each, DEVICES) for each in devices.tolist()):
+    for s, device in (divmod(pair, DEVICES) for pair in devices.tolist()):
         heads = published.heads_ms(held(samples[s].placement)[device])
         expected += float((heads - phases[s, device, [0, 2, 3]]).square().sum()) / 3
     loss = published.network.loss(data, 3, torch.Generator().manual_seed(0))

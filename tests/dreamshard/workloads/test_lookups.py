@@ -56,12 +56,12 @@ def table(indices, offsets, rows=100, name="t", dim=4):
 
 def test_bins_are_shares_of_distinct_rows_by_lookups():
     # row 9 once, row 3 twice, row 5 three times, row 0 five times
-    found = statistics(table([9, 3, 3, 5, 5, 5, 0, 0, 0, 0, 0], [0, 6, 6, 11, 11]))
-    assert found.bins[0, :5].tolist() == [0.25, 0.25, 0.25, 0.25, 0]
-    assert float(found.bins.sum()) == 1
-    assert (int(found.lookups), int(found.unique_rows), int(found.rows)) == (11, 4, 100)
-    assert float(found.pooling_factor) == 11 / 4
-    assert found.pooling_factor.dtype == torch.float64
+    counted = statistics(table([9, 3, 3, 5, 5, 5, 0, 0, 0, 0, 0], [0, 6, 6, 11, 11]))
+    assert counted.bins[0, :5].tolist() == [0.25, 0.25, 0.25, 0.25, 0]
+    assert float(counted.bins.sum()) == 1
+    assert (int(counted.lookups), int(counted.unique_rows), int(counted.rows)) == (11, 4, 100)
+    assert float(counted.pooling_factor) == 11 / 4
+    assert counted.pooling_factor.dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_dataset_version_is_of_every_column_but_not_of_order():
     assert version == dataset_version(concatenate([second, first]))
     others = [table([1], [0, 1], **other) for other in ({}, {"name": "other"}, {"dim": 8}, {"rows": 101})]
     others += [table([1, 1], [0, 2]), table([1], [0, 1, 1])]
-    assert len({dataset_version(statistics(each)) for each in others}) == 6
+    assert len({dataset_version(statistics(lookups)) for lookups in others}) == 6
 
 
 def test_a_table_without_lookups_is_the_same_among_others():
@@ -91,9 +91,9 @@ def test_a_table_without_lookups_is_the_same_among_others():
 def test_scattering_gives_every_row_once_even_of_a_huge_table():
     assert sorted(scatter(np.arange(12), 12, np.random.default_rng(0)).tolist()) == list(range(12))
     rows = 5 * 10**10
-    found = scatter(np.asarray([0, 1, rows - 2, rows - 1]), rows, np.random.default_rng(0))
-    assert len(set(found.tolist())) == 4
-    assert 0 <= found.min() <= found.max() < rows
+    scattered = scatter(np.asarray([0, 1, rows - 2, rows - 1]), rows, np.random.default_rng(0))
+    assert len(set(scattered.tolist())) == 4
+    assert 0 <= scattered.min() <= scattered.max() < rows
 
 
 def test_ranks_are_drawn_in_proportion_to_the_power_laws_area():

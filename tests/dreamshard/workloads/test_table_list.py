@@ -26,29 +26,29 @@ def pool():
 def test_a_csv_with_every_column_is_taken_as_it_is(tmp_path):
     bins = [0.5, 0.5] + [0] * 15
     header = ",".join(["name,rows,dim,pooling_factor,lookups,unique_rows", *BINS])
-    found = read_tables(written(tmp_path / "t.csv", f"{header}\nx,10,8,2.5,250,6,{','.join(map(str, bins))}\n"))
-    assert found.names == ("x",)
-    assert (int(found.rows), int(found.dim), float(found.pooling_factor)) == (10, 8, 2.5)
-    assert (int(found.lookups), int(found.unique_rows)) == (250, 6)
-    assert found.bins[0].tolist() == bins
+    tables = read_tables(written(tmp_path / "t.csv", f"{header}\nx,10,8,2.5,250,6,{','.join(map(str, bins))}\n"))
+    assert tables.names == ("x",)
+    assert (int(tables.rows), int(tables.dim), float(tables.pooling_factor)) == (10, 8, 2.5)
+    assert (int(tables.lookups), int(tables.unique_rows)) == (250, 6)
+    assert tables.bins[0].tolist() == bins
 
 
 def test_what_is_missing_comes_from_the_pool_and_is_named(tmp_path):
-    found = read_tables(written(tmp_path / "t.csv", "name,rows,dim,pooling_factor\nx,500,8,2\ny,30,8,2\n"), pool())
-    assert found.lookups.tolist() == [200, 200]  # the pool's batch of 100
-    assert found.unique_rows.tolist() == [100, 30]  # half the lookups, but no more than there are rows
-    assert found.bins[0, :3].tolist() == [0.5, 0.5, 0]
-    found = read_tables(written(tmp_path / "t.csv", "name,rows,dim\nb,1000,4\nc,1000,4\n"), pool())
-    assert found.pooling_factor.tolist() == [3.0, 1.0], "of the same table and of no other"
-    assert found.bins[0, :2].tolist() == [0.0, 1.0]
+    tables = read_tables(written(tmp_path / "t.csv", "name,rows,dim,pooling_factor\nx,500,8,2\ny,30,8,2\n"), pool())
+    assert tables.lookups.tolist() == [200, 200]  # the pool's batch of 100
+    assert tables.unique_rows.tolist() == [100, 30]  # half the lookups, but no more than there are rows
+    assert tables.bins[0, :3].tolist() == [0.5, 0.5, 0]
+    tables = read_tables(written(tmp_path / "t.csv", "name,rows,dim\nb,1000,4\nc,1000,4\n"), pool())
+    assert tables.pooling_factor.tolist() == [3.0, 1.0], "of the same table and of no other"
+    assert tables.bins[0, :2].tolist() == [0.0, 1.0]
 
 
 def test_without_a_pool_a_zipf_law_fills_in_the_bins(tmp_path):
-    found = read_tables(written(tmp_path / "t.csv", "name,rows,dim,pooling_factor\n007,100000,8,2\n"))
-    assert found.names == ("007",), "a name of digits stays as it is"
-    assert int(found.lookups) == 2 * 65_536
-    assert 0 < int(found.unique_rows) < 100_000
-    assert float(found.bins.sum()) == pytest.approx(1)
+    tables = read_tables(written(tmp_path / "t.csv", "name,rows,dim,pooling_factor\n007,100000,8,2\n"))
+    assert tables.names == ("007",), "a name of digits stays as it is"
+    assert int(tables.lookups) == 2 * 65_536
+    assert 0 < int(tables.unique_rows) < 100_000
+    assert float(tables.bins.sum()) == pytest.approx(1)
 
 
 def test_parquet_and_torchrecs_json_read_like_csv(tmp_path):
@@ -58,18 +58,18 @@ def test_parquet_and_torchrecs_json_read_like_csv(tmp_path):
     of_the_papers_authors = {"index": "x", "row": 10, "dim": 8, "pooling_factor": 3} | dict.fromkeys(BINS, 1 / 17)
     files += [written(tmp_path / "u.json", json.dumps({"tables": [of_the_papers_authors]}))]
     files += [written(tmp_path / "t.csv", "name,num_embeddings,embedding_dim,pooling_factor\nx,10,6,3\n")]
-    for found in map(read_tables, files):
-        assert (found.names, int(found.rows), int(found.dim)) == (("x",), 10, 8), "dims are rounded up to fours"
-        assert float(found.pooling_factor) == 3
+    for tables in map(read_tables, files):
+        assert (tables.names, int(tables.rows), int(tables.dim)) == (("x",), 10, 8), "dims are rounded up to fours"
+        assert float(tables.pooling_factor) == 3
 
 
 def test_vectors_follow_from_poolings_features_or_lengths(tmp_path):
     header = "name,collection,rows,dim,pooling_factor,num_poolings,output,feature_names"
     lines = ["t,ebc,9,8,40,20.5,pooled,f", "u,ebc,9,8,2,,pooled,f+g", "t,ec,9,8,70,4,sequence,f"]
-    found = model_tables(list_tables(written(tmp_path / "t.csv", "\n".join([header, *lines]))))
-    assert found.tables.names == ("ebc.t", "u", "ec.t")
-    assert found.tables.vectors.tolist() == [20.5, 2.0, 70.0]
-    assert found.tables.sent_dim.tolist() == [164, 16, 560]
+    model = model_tables(list_tables(written(tmp_path / "t.csv", "\n".join([header, *lines]))))
+    assert model.tables.names == ("ebc.t", "u", "ec.t")
+    assert model.tables.vectors.tolist() == [20.5, 2.0, 70.0]
+    assert model.tables.sent_dim.tolist() == [164, 16, 560]
 
 
 CONFIG = '[{"name": "x", "num_embeddings": 1, "embedding_dim": 4, %s}]'
@@ -116,10 +116,10 @@ def test_what_cannot_be_meant_is_refused(details, factors):
 
 
 def test_tables_of_one_name_are_told_apart_by_modules():
-    found = model_tables([USER, replace(USER, module_path="tower.ebc"), ITEM])
-    assert found.tables.names == ("ebc.user", "tower.ebc.user", "item")
-    assert [detail.name for detail in found.details] == ["user", "user", "item"]
-    assert any("several modules have tables called user" in note for note in found.notes)
+    model = model_tables([USER, replace(USER, module_path="tower.ebc"), ITEM])
+    assert model.tables.names == ("ebc.user", "tower.ebc.user", "item")
+    assert [detail.name for detail in model.details] == ["user", "user", "item"]
+    assert any("several modules have tables called user" in note for note in model.notes)
 
 
 def test_a_models_task_counts_each_tables_type_and_state():
@@ -131,11 +131,11 @@ def test_a_models_task_counts_each_tables_type_and_state():
 
 
 def test_of_different_optimizers_that_of_most_state_is_planned():
-    found = model_tables([replace(USER, optimizer="adam"), replace(ITEM, optimizer="partial_rowwise_adam"), THIRD])
-    assert found.task(1, 2**20).optimizer == "adam"
-    assert any("adam of user; partial_rowwise_adam of item; sgd of third" in note for note in found.notes)
-    assert any("all are planned with adam, which has the most state" in note for note in found.notes)
-    assert found.task(1, 2**20, optimizer="sgd").optimizer == "sgd"
+    model = model_tables([replace(USER, optimizer="adam"), replace(ITEM, optimizer="partial_rowwise_adam"), THIRD])
+    assert model.task(1, 2**20).optimizer == "adam"
+    assert any("adam of user; partial_rowwise_adam of item; sgd of third" in note for note in model.notes)
+    assert any("all are planned with adam, which has the most state" in note for note in model.notes)
+    assert model.task(1, 2**20, optimizer="sgd").optimizer == "sgd"
 
 
 def test_a_list_of_configs_is_read_with_types_and_features(tmp_path):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.plan import read_plan
 from tests.flows.commands import failed_with
 
 TABLES = "name,rows,dim,pooling_factor\nusers,1000000,64,1\nitems,200000,64,12.5\nwords,50000,32,30\n"
@@ -52,49 +51,10 @@ def test_wrong_usage_exits_with_2(dreamshard, new_home, words):
     assert (done.returncode, done.stderr[:12]) == (2, "dreamshard: ")
 
 
-def test_an_unknown_recipe_or_testbed_stops_before_ingesting(dreamshard, tmp_path):
-    failed_with(dreamshard("run", "--recipe", "big", home=tmp_path), "'big'", "smoke", "default")
-    unknown = ("--recipe", "smoke", "--testbed", "mainframe")
-    failed_with(dreamshard("run", *unknown, home=tmp_path), "'mainframe'", "simulated")
-    assert not list((tmp_path / "lake").rglob("*.parquet"))
-
-
 @pytest.mark.parametrize("command", [("models",), ("sql", "select 1"), ("promote", "2")])
 def test_a_missing_home_is_reported_and_not_created(dreamshard, tmp_path, command):
     failed_with(dreamshard(*command, home=tmp_path / "misspelt"), "there is no home", "misspelt", "dreamshard run")
     assert not (tmp_path / "misspelt").exists()
-
-
-WRONG = {
-    "placer": (("--memory-gb", "1", "--placer", "magic"), ("'magic'", "champion", "size_greedy")),
-    "no champion": (("--memory-gb", "1"), ("no champion yet", "dreamshard run", "--hardware", "lookup_greedy")),
-    "memory": (("--memory-gb", "0.13", "--placer", "size_greedy"), ("0.238 GiB", "allow more memory")),
-    "plan": (("--memory-gb", "1", "--placer", "size_greedy", "--current", "{empty}"), ("is not a plan",)),
-    "folder": (("--memory-gb", "1", "--placer", "size_greedy", "--out", "{no}/plan"), ("does not exist",)),
-    "file": (("--memory-gb", "1", "--placer", "size_greedy", "--out", "{here}"), ("is a folder",)),
-}
-
-
-@pytest.mark.parametrize(("options", "words"), WRONG.values(), ids=WRONG)
-def test_what_place_cannot_do_is_one_sentence(dreamshard, new_home, tables, tmp_path, options, words):
-    (tmp_path / "empty.json").write_text("{}")
-    names = {"empty": tmp_path / "empty.json", "no": tmp_path / "none", "here": tmp_path}
-    given = [option.format(**names) for option in options]
-    failed_with(dreamshard("place", tables, "--devices", "2", *given, home=new_home), *words)
-
-
-LARGE = "name,rows,dim,pooling_factor\nusers,50000000,4,1\n"  # 0.75 GiB; a shard has 4 columns at least
-
-
-@pytest.mark.parametrize(
-    ("text", "words"), [("", ["wrong.csv"]), ("colour\nred\n", ["wrong.csv"]), (LARGE, ["'users'", "0.5 GiB"])]
-)
-def test_a_list_that_cannot_be_placed_writes_no_plan(dreamshard, new_home, tmp_path, text, words):
-    wrong, out = tmp_path / "wrong.csv", tmp_path / "plan.json"
-    wrong.write_text(text)
-    place = ("--devices", "2", "--memory-gb", "0.5", "--placer", "size_greedy", "--out", out)
-    failed_with(dreamshard("place", wrong, *place, home=new_home), *words)
-    assert not out.exists()
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "torchrec"])
@@ -106,7 +66,7 @@ def test_place_writes_each_form_and_says_what_moves(dreamshard, new_home, tables
     moved = ("--current", current, "--format", form, "--device-type", "cpu", "--out", out)
     done = dreamshard("place", tables, *PLACE, "lookup_greedy", *moved, home=new_home)
     assert "of 3 tables move" in done.stderr, done.sentence
-    assert form == "csv" or read_plan(out).tables.keys() == {"users", "items", "words"}
+    assert [name for name in ("users", "items", "words") if name not in out.read_text()] == []
 
 
 def outside_pt(path: Path) -> Path:

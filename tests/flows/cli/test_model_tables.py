@@ -59,13 +59,15 @@ def test_the_plan_of_a_list_loads_in_its_model_only(place, tmp_path, monkeypatch
     assert done.returncode == 0, done.stderr
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     plan = load_plan(out, model(), device_type="cuda")
-    devices = {str(shard.placement) for each in plan.plan["ebc"].values() for shard in each.sharding_spec.shards}
+    devices = {
+        str(shard.placement) for sharding in plan.plan["ebc"].values() for shard in sharding.sharding_spec.shards
+    }
     assert devices <= {"rank:0/cuda:0", "rank:1/cuda:1", "rank:2/cuda:0", "rank:3/cuda:1"}
     with pytest.raises(ValueError):
         load_plan(out, model(200))
 
 
-def test_a_models_plan_has_only_ways_that_its_sharders_run(place, tmp_path):
+def test_a_models_plan_has_only_types_that_its_sharders_run(place, tmp_path):
     source, out = "placed_model.py:make_odd", tmp_path / "plan.json"
     options = ("--devices", "4", "--hardware", "h100", "--memory-gb", "4", "--devices-per-host", "2")
     done = place(source, *options, "--format", "torchrec", "--out", out, "--budget-ms", "100", "--sharding", "auto")

@@ -38,13 +38,12 @@ def test_unequal_memory_and_a_reserve_bound_each_device(place):
     done, plan, _ = place(f"memory_gb: {[(size + 1) * ONE for size in room]}", "--reserve-gb", str(ONE))
     assert done.returncode == 0, done.sentence
     used = [device["memory_bytes"] for device in plan["predicted"]["devices"]]
-    assert all(each <= size * ONE * 2**30 for each, size in zip(used, room, strict=True))
+    assert all(held <= size * ONE * 2**30 for held, size in zip(used, room, strict=True))
 
 
 PRIOR = ("--placer", "prior", "--sharding", "auto")
 REFUSED = {
     "room": (f"memory_gb: {[2.1 * ONE, 2.1 * ONE, 3.1 * ONE, ONE]}", ("--reserve-gb", str(ONE)), "devices have up to"),
-    "way": ("", ("--sharding", "diagonal"), "'diagonal' is no sharding type"),
     "rival": ("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", ("--placer", "torchrec_planner"), "which it may not use"),
     "wrong": ("pin: {t0: 2}", PRIOR, "prior found violates a constraint: table 't0' has a shard on device 0"),
 }

@@ -32,8 +32,8 @@ def place(place_tables, monkeypatch):
             network.measured_on = measured
             placers[uri] = type(placer)(network, placer.policy, placer.normaliser, budget_ms=1.0)
             aliases = ("champion",) if number in {1, *champions} else ()
-            own = version_of(uri, TRAINED, aliases, **{MEASURED_ON: measured.model_dump_json()}, **tags)
-            known.insert(0, replace(own, is_default=number == 1))
+            trained = version_of(uri, TRAINED, aliases, **{MEASURED_ON: measured.model_dump_json()}, **tags)
+            known.insert(0, replace(trained, is_default=number == 1))
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
         monkeypatch.setattr(registry, "versions", lambda settings: known)
         done, plan = place_tables(TABLES, *options)

@@ -16,7 +16,7 @@ from flows.retrain import retrain
 from flows.servers.deployment import DECLARED, settings_of
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
-FLOWS = [each["entrypoint"] for each in yaml.safe_load(DECLARED.read_text())["deployments"]]
+FLOWS = [deployment["entrypoint"] for deployment in yaml.safe_load(DECLARED.read_text())["deployments"]]
 SMOKE = RECIPES["smoke"]
 
 
@@ -57,19 +57,19 @@ def test_wrong_values_are_refused_with_what_is_wrong():
 
 def test_only_options_that_are_filled_in_override_the_recipe():
     assert configure(RecipeOptions(recipe="smoke")) == chosen() == SMOKE
-    own = chosen(testbed="simulated", devices=4, memory_gb=1.5, iterations=3, reserve_gb=0.5, devices_per_host=8)
-    assert (own.testbed, own.training.iterations, own.training.warm_iterations) == ("simulated", 3, 3)
-    assert (own.tasks.num_devices, own.tasks.devices_per_host) == (4, 8)
-    assert (own.tasks.memory_bytes, own.tasks.reserve_bytes) == (3 * 2**29, 2**29)
-    assert own.tasks.tables_per_task == SMOKE.tasks.tables_per_task
+    made = chosen(testbed="simulated", devices=4, memory_gb=1.5, iterations=3, reserve_gb=0.5, devices_per_host=8)
+    assert (made.testbed, made.training.iterations, made.training.warm_iterations) == ("simulated", 3, 3)
+    assert (made.tasks.num_devices, made.tasks.devices_per_host) == (4, 8)
+    assert (made.tasks.memory_bytes, made.tasks.reserve_bytes) == (3 * 2**29, 2**29)
+    assert made.tasks.tables_per_task == SMOKE.tasks.tables_per_task
     assert chosen(exchange_devices=[128, 64, 64]).measure.exchange_devices == (64, 128)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_algorithm_replaces_the_recipes_and_keeps_its_numbers(algorithm: str):
-    own = chosen(algorithm=algorithm, iterations=3).training
-    assert (own.algorithm, own.iterations) == (algorithm, 3)
-    assert own.placements_per_iteration == SMOKE.training.placements_per_iteration
+    made = chosen(algorithm=algorithm, iterations=3).training
+    assert (made.algorithm, made.iterations) == (algorithm, 3)
+    assert made.placements_per_iteration == SMOKE.training.placements_per_iteration
     assert configure(RetrainOptions(recipe="paper_50x4")).training.algorithm == "paper"
 
 

@@ -19,9 +19,9 @@ def test_parts_of_a_bar_add_up_to_its_device_largest_first():
     of = PlacementTask(tables_of([100_000] * 4, 64, [40.0, 10.0, 20.0, 5.0]), 3, 2**30)
     parts = parts_of(side(of, [0, 0, 0, 1]), {(1, 0)})
     for d, expected in enumerate(A100.predict(of, Placement.whole([0, 0, 0, 1], 3)).phases_ms.tolist()):
-        own = parts[parts["device"] == d]
-        assert own[list(PHASES)].sum().tolist() == pytest.approx(expected, rel=1e-4)
-        assert own["whole"].sum() == pytest.approx(sum(expected), rel=1e-4)
+        bar = parts[parts["device"] == d]
+        assert bar[list(PHASES)].sum().tolist() == pytest.approx(expected, rel=1e-4)
+        assert bar["whole"].sum() == pytest.approx(sum(expected), rel=1e-4)
     assert parts["table"].tolist() == [0, 2, 1, 3, WAITING]  # device 2 has no tables and waits
     assert parts["moved"].tolist() == [False, False, True, False, False]
     assert parts["gib"].sum() == pytest.approx(4 * 100_000 * 64 * 4 / 2**30)

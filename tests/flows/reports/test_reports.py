@@ -35,9 +35,9 @@ ROWS = [
 ]
 
 
-def report_of(change=lambda each: each, subject=SUBJECT):
+def report_of(change=lambda line: line, subject=SUBJECT):
     """The report of the rows, of which those of the candidate are changed."""
-    rows = [change(each) if each.placer == "dreamshard" else each for each in ROWS]
+    rows = [change(row) if row.placer == "dreamshard" else row for row in ROWS]
     return make_report(rows, "dim_greedy", {}, **subject)
 
 
@@ -60,7 +60,7 @@ def test_a_report_has_figures_of_every_placer_and_all_gains():
 
 
 def test_a_placer_that_did_not_fit_comes_first_without_a_mean():
-    report = report_of(lambda each: replace(each, overall_ms=math.inf))
+    report = report_of(lambda line: replace(line, overall_ms=math.inf))
     first = report.placers[0]
     assert (first.placer, first.overall_ms) == ("dreamshard", None)
 
@@ -69,5 +69,5 @@ def test_placers_that_split_tables_by_columns_are_marked():
     task = PlacementTask(four_tables(), 2, 2**30, name="a")
     halves = TableSharding("column_wise", ((0, 16), (16, 32)), (1, 1))
     split = {"task": task, "placement": with_table(Placement.whole([0, 1, 0, 1], 2), 3, halves)}
-    table = placers_table(report_of(lambda each: replace(each, **split) if each.task.name == "a" else each))
+    table = placers_table(report_of(lambda line: replace(line, **split) if line.task.name == "a" else line))
     assert {line["placer"] for line in table if line["tables"] == "split"} == {"dreamshard"}

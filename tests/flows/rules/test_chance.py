@@ -25,9 +25,9 @@ def compared(gains: np.ndarray, tables: list[frozenset[str]] | None = None) -> P
 @pytest.mark.parametrize(("law", "num_tasks"), [*((law, 24) for law in LAWS), ("normal", 10)])
 def test_intervals_hold_the_true_gain_in_95_of_100(law, num_tasks):
     drawn = 0.02 + SPREAD * LAWS[law](np.random.default_rng(0), (COUNT, num_tasks))
-    found, true = [compared(gains) for gains in drawn], 1 - np.exp(-0.02)
-    assert 0.93 <= np.mean([each.low <= true <= each.high for each in found]) <= 0.97
-    assert np.mean([each.low > true for each in found]) <= 0.035
+    gains_found, true = [compared(gains) for gains in drawn], 1 - np.exp(-0.02)
+    assert 0.93 <= np.mean([gain.low <= true <= gain.high for gain in gains_found]) <= 0.97
+    assert np.mean([gain.low > true for gain in gains_found]) <= 0.035
 
 
 class Pool:
@@ -40,8 +40,10 @@ class Pool:
 
     def version(self) -> np.ndarray:
         """Log costs of a version on the tasks, equal to all others over all tables that there might be."""
-        own, others = (self.drawn.standard_normal(count) for count in self.has.T.shape)
-        return SPREAD / 2**0.5 * (np.sqrt(self.share / self.size) * self.has @ own + np.sqrt(1 - self.share) * others)
+        shared, others = (self.drawn.standard_normal(count) for count in self.has.T.shape)
+        return (
+            SPREAD / 2**0.5 * (np.sqrt(self.share / self.size) * self.has @ shared + np.sqrt(1 - self.share) * others)
+        )
 
 
 @pytest.mark.parametrize("num_tables", [48, 120])
@@ -61,5 +63,5 @@ def test_a_month_of_nights_on_the_same_tasks_rarely_replaces_an_equal_champion(s
         over_heuristic = Gain(over="dim_greedy", measured=better)
         for attempt in range(1, 31):
             gain = Gain(over="version 3", measured=compared(champion - pool.version(), pool.tables), attempt=attempt)
-            replaced += decide(over_heuristic, gain, rival=3, in_use=3).code == "beats_champion"
+            replaced += decide(over_heuristic, gain, rival=3, champion=3).code == "beats_champion"
     assert replaced / (COUNT // 4) <= 0.025 + 0.01

@@ -8,14 +8,14 @@ ONCE = (1.0, 0.0)  # every distinct row is looked up once
 HALF = (0.5, 0.5)  # half of them once, half of them twice
 
 
-def tables(**each: tuple[int, int, float, tuple[float, float]]) -> Tables:
+def tables(**columns: tuple[int, int, float, tuple[float, float]]) -> Tables:
     """`name=(rows, dim, pooling factor, the first two bins)`."""
-    rows, dim, pooling, bins = zip(*each.values(), strict=True)
+    rows, dim, pooling, bins = zip(*columns.values(), strict=True)
     return tables_of(
         rows,
         dim,
         pooling,
-        names=tuple(each),
+        names=tuple(columns),
         bins=bins,
         lookups=[round(100 * factor) for factor in pooling],
         unique_rows=[min(size, 10) for size in rows],

@@ -18,7 +18,7 @@ def decided(over_heuristic, over_rival=None, *, attempt=1, **options):
     rival = None if over_rival is None else 3
     over_rival = None if over_rival is None else Gain(over="version 3", measured=over_rival, attempt=attempt)
     return decide(
-        Gain(over="dim_greedy", measured=over_heuristic), over_rival, **{"rival": rival, "in_use": rival} | options
+        Gain(over="dim_greedy", measured=over_heuristic), over_rival, **{"rival": rival, "champion": rival} | options
     )
 
 
@@ -39,10 +39,10 @@ def test_each_attempt_against_a_champion_needs_a_clearer_gain():
         (LOSS, None, {}, "champion", "worse_than_baseline"),
         (WORSE, None, {}, "champion", "worse_than_baseline"),
         (NEVER, None, {}, "challenger", "worse_than_baseline"),
-        (BETTER, None, {"in_use": 4}, "challenger", "champion_not_compared"),
+        (BETTER, None, {"champion": 4}, "challenger", "champion_not_compared"),
         (UNCLEAR, BETTER, {}, "champion", "beats_champion"),
         (BETTER, replace(NEVER, fits=True), {}, "champion", "beats_champion"),  # the champion does not fit
-        (BETTER, BETTER, {"in_use": 4}, "challenger", "champion_not_compared"),
+        (BETTER, BETTER, {"champion": 4}, "challenger", "champion_not_compared"),
         (BETTER, UNCLEAR, {}, "challenger", "not_significant"),
         (BETTER, NEVER, {}, "challenger", "not_significant"),
         (BETTER, UNCLEAR, {"is_rival_provisional": True}, "champion", "replaces_provisional"),

@@ -26,14 +26,14 @@ def ray_running() -> Iterator[str]:
 
 def _content(home: Path) -> dict[str, object]:
     """All of a lake but the times of writing."""
-    found: dict[str, object] = {}
+    content: dict[str, object] = {}
     for file in (home / "lake").rglob("*.parquet"):
         table = pq.read_table(file, partitioning=None)
         kept = [name for name in table.column_names if name != "created_at"]
-        found[str(file.relative_to(home))] = (
+        content[str(file.relative_to(home))] = (
             file.read_bytes() if "lookups" in file.parts else table.select(kept).to_pylist()
         )
-    return found
+    return content
 
 
 @pytest.mark.long

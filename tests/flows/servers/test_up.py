@@ -36,16 +36,20 @@ def servers(tmp_path_factory):
 
 
 def test_everything_is_deployed_with_the_fields_of_its_form(servers):
-    found = {flow: deployment(servers, flow) for flow in (*FLOWS, "compare", "prune")}
-    assert {found[flow]["name"] for flow in FLOWS} == {"meta-dlrm-2021"}
-    assert all(not each["pull_steps"] for each in found.values()), "the folder of whoever deploys is none of a worker's"
-    fields = found["retrain"]["parameter_openapi_schema"]["properties"]
+    deployments = {flow: deployment(servers, flow) for flow in (*FLOWS, "compare", "prune")}
+    assert {deployments[flow]["name"] for flow in FLOWS} == {"meta-dlrm-2021"}
+    assert all(not deployed["pull_steps"] for deployed in deployments.values()), (
+        "the folder of whoever deploys is none of a worker's"
+    )
+    fields = deployments["retrain"]["parameter_openapi_schema"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0
     assert "default" not in fields["iterations"], "the page would fill it in, and the server refuse null"
-    assert found["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
-    assert found["profile"]["global_concurrency_limit"]["limit"] == 1
-    assert [each["name"] for each in api(servers, "automations/filter")] == ["dreamshard: a run's process is gone"]
+    assert deployments["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
+    assert deployments["profile"]["global_concurrency_limit"]["limit"] == 1
+    assert [automation["name"] for automation in api(servers, "automations/filter")] == [
+        "dreamshard: a run's process is gone"
+    ]
 
 
 def list_of_tables(servers, model: str, rows: int = 1000) -> str:
@@ -120,7 +124,7 @@ def mlflow_runs(servers, flow_run: str) -> list[Run]:
     return tracking.search_runs([experiment], f"tags.`prefect.flow_run_id` = '{flow_run}'")
 
 
-def plan_in_use(servers, model: str) -> dict:
+def current_plan_of(servers, model: str) -> dict:
     return json.loads((servers.home / "plans" / model / "current.json").read_text())
 
 
@@ -139,9 +143,9 @@ def test_each_model_is_trained_and_planned_by_its_own_setting(servers, tmp_path)
     assert outcome["version"] == "models:/dreamshard.feed.simulated-rtx2080ti-x2/1"
     assert "of another model on the same hardware" not in outcome["effort"], "the other model has four devices"
     for model, devices in {"ads": 4, "feed": 2}.items():
-        plan = plan_in_use(servers, model)
+        plan = current_plan_of(servers, model)
         assert (plan["number"], plan["num_devices"], plan["model"]) == (1, devices, model)
-    artifacts = {each["key"]: each for each in api(servers, "artifacts/filter")}
+    artifacts = {artifact["key"]: artifact for artifact in api(servers, "artifacts/filter")}
     assert artifacts["dreamshard-progress"]["data"] == 100.0
     assert {"report-ads", "report-feed", "plan-ads", "plan-feed"} <= artifacts.keys()
     assert servers.mlflow in artifacts["report-feed"]["data"]
@@ -149,46 +153,46 @@ def test_each_model_is_trained_and_planned_by_its_own_setting(servers, tmp_path)
 
 def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     """After the runs above, which trained on the lists as they were."""
-    before = {model: plan_in_use(servers, model) for model in ("ads", "feed")}
+    before = {model: current_plan_of(servers, model) for model in ("ads", "feed")}
     source = list_of_tables(servers, "ads", rows=2000)
     with pytest.raises(ValueError, match="t0"):
         load_plan(str(servers.home / "plans" / "ads" / "current.json"), model_of(source))
-    found = completed(servers, "watch/ads", devices=4)
-    assert (found["resized"], found["started"]) == (1, "ads ~1"), found
+    watched = completed(servers, "watch/ads", devices=4)
+    assert (watched["resized"], watched["started"]) == (1, "ads ~1"), watched
     (run,) = runs_called(servers, "ads ~1")
     assert run["parent_task_run_id"], "its page and the watch's name each other"
     plan = ended(servers, run["id"])["plan"]
-    assert (plan["number"], plan["in_use"], plan_in_use(servers, "ads")) == (2, False, before["ads"])
+    assert (plan["number"], plan["is_current"], current_plan_of(servers, "ads")) == (2, False, before["ads"])
     (asking,) = runs_called(servers, "plan 2 of ads")
     until(lambda: state_of(servers, asking["id"])["type"] == "PAUSED", 300)
     api(servers, f"flow_runs/{asking['id']}/resume", run_input={"approve": True, "reason": "new tables"})
     ended(servers, asking["id"])
-    plan = plan_in_use(servers, "ads")
-    assert (plan["number"], plan["replaces"], "new tables" in plan["in_use_because"]) == (2, 1, True)
+    plan = current_plan_of(servers, "ads")
+    assert (plan["number"], plan["replaces"], "new tables" in plan["current_because"]) == (2, 1, True)
     address = f"file://{servers.home}/plans/ads/current.json"
     assert load_plan(address, model_of(source), device_type="cpu").plan[""].keys() == plan["tables"].keys()
-    assert plan_in_use(servers, "feed") == before["feed"]
+    assert current_plan_of(servers, "feed") == before["feed"]
 
     def both_are_told() -> bool:
-        events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.in-use"]}})["events"]
-        return {each["payload"]["plan"] for each in events if each["payload"]["model"] == "ads"} == {1, 2}
+        events = api(servers, "events/filter", filter={"event": {"name": ["dreamshard.plan.current"]}})["events"]
+        return {event["payload"]["plan"] for event in events if event["payload"]["model"] == "ads"} == {1, 2}
 
     until(both_are_told, 120)  # the server stores events in batches
     back = completed(servers, "promote/ads", plan="previous")
-    assert (back["plan"], plan_in_use(servers, "ads")["number"]) == (1, 1)
-    assert plan_in_use(servers, "ads")["tables"] == before["ads"]["tables"]
+    assert (back["plan"], current_plan_of(servers, "ads")["number"]) == (1, 1)
+    assert current_plan_of(servers, "ads")["tables"] == before["ads"]["tables"]
 
 
 def test_a_cancelled_retraining_is_not_started_again(servers):
     list_of_tables(servers, "feed", rows=2000)
-    found = completed(servers, "watch/feed")
-    (run,) = runs_called(servers, found["started"])
+    watched = completed(servers, "watch/feed")
+    (run,) = runs_called(servers, watched["started"])
     until(lambda: state_of(servers, run["id"])["type"] == "RUNNING", 300)
     api(servers, f"flow_runs/{run['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
     until(lambda: state_of(servers, run["id"])["type"] == "CANCELLED", 180)
-    assert {each.info.status for each in mlflow_runs(servers, run["id"])} <= {"KILLED"}
-    assert completed(servers, "watch/feed")["retraining"] == f"Retraining {found['started']} is cancelled."
-    assert len(runs_called(servers, found["started"])) == 1, "it would fail every quarter of an hour"
+    assert {recorded.info.status for recorded in mlflow_runs(servers, run["id"])} <= {"KILLED"}
+    assert completed(servers, "watch/feed")["retraining"] == f"Retraining {watched['started']} is cancelled."
+    assert len(runs_called(servers, watched["started"])) == 1, "it would fail every quarter of an hour"
 
 
 def deployed(servers, home: Path, *options: str) -> None:
@@ -218,9 +222,11 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
         hook = f"http://127.0.0.1:{port}/hook"
         subprocess.run([sys.executable, "-c", code, hook], env=environment_of(servers), check=True)
         deployed(servers, tmp_path, "--model", "ads", "--memory-gb", "2", "--notify", "custom-webhook/team")
-        found = deployment(servers, "retrain/ads")
-        assert [(each["active"], each["parameters"]) for each in found["schedules"]] == [(False, {"full": True})]
-        setting = found["parameters"]
+        paused = deployment(servers, "retrain/ads")
+        assert [(schedule["active"], schedule["parameters"]) for schedule in paused["schedules"]] == [
+            (False, {"full": True})
+        ]
+        setting = paused["parameters"]
         assert (setting["recipe"], setting["memory_gb"]) == ("smoke", 2.0), "fields that are not given stay"
         run = started(servers, "retrain/ads", source="/absent/tables.csv")
         until(lambda: messages, 300)
@@ -228,7 +234,7 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
     assert message["subject"].startswith("dreamshard: retrain failed")
     assert "/absent/tables.csv" in message["body"]
     assert message["body"].endswith(f"/flow-run/{run}")
-    assert {each.info.status for each in mlflow_runs(servers, run)} == {"FAILED"}
+    assert {recorded.info.status for recorded in mlflow_runs(servers, run)} == {"FAILED"}
 
 
 def test_up_ends_everything_when_interrupted(servers):

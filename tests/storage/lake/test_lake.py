@@ -83,15 +83,15 @@ def test_samples_come_back_bit_for_bit_in_order(lake, sample, version):
     later = make_sample(replace(sample.task, devices_per_host=1), [0, 0, 1], testbed="cluster", ms=0.7)
     append_samples(lake, [later], "run", 2, version)
     append_samples(lake, [sample], "run", 1, version)
-    for back, own in zip(lake.read_cost_samples("run"), (sample, later), strict=True):
-        assert back.placement.device.tolist() == own.placement.device.tolist()
-        assert torch.equal(back.costs.phases_ms, own.costs.phases_ms)
+    for back, written in zip(lake.read_cost_samples("run"), (sample, later), strict=True):
+        assert back.placement.device.tolist() == written.placement.device.tolist()
+        assert torch.equal(back.costs.phases_ms, written.costs.phases_ms)
         assert back.task.tables.names == ("d", "a", "e")
-        assert back.task.tables.pooling_factor.tolist() == own.task.tables.pooling_factor.tolist()
+        assert back.task.tables.pooling_factor.tolist() == written.task.tables.pooling_factor.tolist()
         for name in ("overall_ms", "repeats", "clock", "testbed", "hardware", "batch_size", "versions"):
-            assert getattr(back, name) == getattr(own, name), name
+            assert getattr(back, name) == getattr(written, name), name
         for name in ("name", "num_devices", "devices_per_host", "memory_bytes", "precision", "optimizer"):
-            assert getattr(back.task, name) == getattr(own.task, name), name
+            assert getattr(back.task, name) == getattr(written.task, name), name
 
 
 def test_every_round_is_kept_and_the_least_disturbed_counts(lake, settings, sample, version):
@@ -99,8 +99,8 @@ def test_every_round_is_kept_and_the_least_disturbed_counts(lake, settings, samp
     rounds = [replace(slow, round=0), replace(sample, round=1), replace(slow, round=2)]
     again = [replace(slow, repeat=1), replace(slow, repeat=9, is_reference=True)]
     append_samples(lake, [*rounds, *again], "run", 1, version)
-    assert [each.round for each in lake.read_cost_samples("run")] == [1, 0]
-    kept = [(each.round, each.repeat, each.is_reference) for each in lake.read_rounds("run")]
+    assert [stored.round for stored in lake.read_cost_samples("run")] == [1, 0]
+    kept = [(round_.round, round_.repeat, round_.is_reference) for round_ in lake.read_rounds("run")]
     assert kept == [(0, 0, False), (1, 0, False), (2, 0, False), (0, 1, False), (0, 9, True)]
     joined = "select count(*), max(device_ms), min(round) from device_costs join cost_samples using (sample_id)"
     for sql, expected in (
@@ -147,10 +147,10 @@ def test_a_sample_that_did_not_fit_comes_back_and_is_in_no_mean(lake, settings, 
     nothing, why = DeviceCosts(torch.zeros(2, 4)), Infeasible(device=1, asked_bytes=3000, free_bytes=2000)
     misfit = replace(sample, costs=nothing, repeats=0, infeasible=why)
     append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
-    found = lake.read_cost_samples("run")
-    assert [sample.infeasible for sample in found] == [misfit.infeasible, None]
-    assert found[0].overall_ms == math.inf
-    assert found[0].costs.phases_ms.abs().sum() == 0
+    stored = lake.read_cost_samples("run")
+    assert [sample.infeasible for sample in stored] == [misfit.infeasible, None]
+    assert stored[0].overall_ms == math.inf
+    assert stored[0].costs.phases_ms.abs().sum() == 0
     append_samples(lake, [misfit], "run", 1, version)
     rows = query(settings, "select avg(overall_ms) as mean, sum(asked_bytes) as asked from cost_samples")
     assert rows == [{"mean": 2.0, "asked": 3000}]
@@ -168,12 +168,14 @@ def test_exchanges_come_back_as_they_were_measured(lake, settings):
         Exchange(sent_bytes=torch.tensor([8, 8, 8, 4]), devices_per_host=2),
         Exchange(sent_bytes=torch.tensor([64, 64])),
     )
-    samples = [replace(simulated().measure_exchange(each), versions={"torch": "2.13.0"}) for each in sent]
+    samples = [replace(simulated().measure_exchange(exchange), versions={"torch": "2.13.0"}) for exchange in sent]
     samples[1] = replace(samples[1], host_devices=None)
     for _ in range(2):
         lake.write_exchanges("NVIDIA H200/x", samples)
     versions = {"torch": "2.13.0", "fbgemm": "1"}
-    assert [described(each) for each in lake.read_exchanges("NVIDIA H200/x", versions)] == list(map(described, samples))
+    assert [described(read_exchange) for read_exchange in lake.read_exchanges("NVIDIA H200/x", versions)] == list(
+        map(described, samples)
+    )
     assert lake.read_exchanges("NVIDIA H100", versions) == []
     assert lake.read_exchanges("NVIDIA H200/x", {"torch": "2.14.0"}) == []
     select = "select num_devices, devices_per_host, largest_bytes, links from exchange_samples order by 1 desc"

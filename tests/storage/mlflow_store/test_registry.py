@@ -95,8 +95,8 @@ def test_measured_costs_take_champion_over_from_modelled_ones(registered: Settin
     set_alias(registered, FIRST, "champion", "the first")
     assert register(MEASURED) == RANKS
     set_alias(registered, RANKS, "champion", "the first of its kind")
-    found = [registry.champion(registered, each.registered_model).uri for each in (MODELLED, MEASURED)]
-    assert found == [FIRST, RANKS]
+    champions = [registry.champion(registered, training.registered_model).uri for training in (MODELLED, MEASURED)]
+    assert champions == [FIRST, RANKS]
     assert registry.champion(registered).uri == RANKS
     set_alias(registered, FIRST, "champion", "again")
     assert registry.find(registered, "1").uri == RANKS, "modelled costs do not take over from measured ones"
@@ -123,7 +123,7 @@ def test_registered_models_of_others_are_left_alone(registered: Settings):
     for name in ("paper-ranker", "dreamshard-2", "dreamshard.theirs"):
         runs.client(registered).create_registered_model(name)
         runs.client(registered).create_model_version(name, "file:///elsewhere")
-    assert [each.uri for each in registry.versions(registered)] == [FIRST]
+    assert [version.uri for version in registry.versions(registered)] == [FIRST]
 
 
 def test_a_description_keeps_every_decision_and_the_last_report(registered: Settings, register):

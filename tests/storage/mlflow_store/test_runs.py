@@ -66,8 +66,8 @@ def test_a_run_has_its_tables_once_and_only_numbers_as_metrics(mlflow_settings: 
     assert run.data.metrics == {"d": 1.0}
     table = json.loads(Path(run.tracking.download_artifacts(run.id, "tables/evaluation.json")).read_text())
     assert table == {"columns": ["placer", "overall_ms"], "data": [["random", 3.0], ["dreamshard", 2.0]]}
-    (found,) = run.tracking.get_run(run.id).inputs.dataset_inputs
-    assert (found.dataset.name, found.dataset.digest) == ("a.csv", "0123456789ab")
+    (logged,) = run.tracking.get_run(run.id).inputs.dataset_inputs
+    assert (logged.dataset.name, logged.dataset.digest) == ("a.csv", "0123456789ab")
 
 
 def test_a_cancelled_flows_stages_are_killed(mlflow_settings: Settings):

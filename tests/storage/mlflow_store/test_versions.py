@@ -65,9 +65,9 @@ def test_a_candidate_is_the_version_that_it_became(registered: Store, task: Plac
     champion = {"champion 1": {"model_version": FIRST}}
     write(evaluated, champion | {"dreamshard": {"training": "second", "iteration": 2}}, "again", **where)
     write(evaluated[:1], {"dreamshard": {"training": "second", "iteration": 3}}, "later", **where)
-    found = rows(registered, "select run_key, placer, registered_model, model_version from evaluations order by all")
+    listed = rows(registered, "select run_key, placer, registered_model, model_version from evaluations order by all")
     model = "dreamshard.tables.simulated-h100-x2"
-    assert [tuple(row.values()) for row in found] == [
+    assert [tuple(row.values()) for row in listed] == [
         ("again", "champion 1", model, 1),
         ("again", "dreamshard", model, 2),
         ("later", "dreamshard", None, None),
