@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dreamshard.hardware import loads, roofline
+from dreamshard.hardware import roofline
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.roofline import Floats as Floats, copy_into as copy_into, inlined as inlined, jit as jit
 
@@ -110,7 +110,7 @@ def curve_points() -> Floats:
 def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats, total_ms: float) -> DeviceLaw:
     """The roofline of an accelerator."""
     figures = roofline.figures_of(spec, batch_size)
-    return DeviceLaw(ROOFLINE, loads.DIM, loads.COUNT, curves, total_ms=total_ms, figures=figures)
+    return DeviceLaw(ROOFLINE, roofline.DIM, roofline.COUNT, curves, total_ms=total_ms, figures=figures)
 
 
 @jit

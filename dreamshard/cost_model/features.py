@@ -15,8 +15,7 @@ from torch import Tensor
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import MeasuredOn
 from dreamshard.hardware.accelerator import hardware, preset_of
-from dreamshard.hardware.loads import FIRST_BYTES, placed_loads
-from dreamshard.hardware.roofline import figures_of, kernels_s
+from dreamshard.hardware.roofline import FIRST_BYTES, figures_of, kernels_s, placed_loads
 from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables
 

@@ -1,6 +1,6 @@
 """Milliseconds of a placement by an accelerator's figures: the fused operator's kernels, and collectives.
 
-A shard is a row of additive loads (`loads.py`), and a device's load is the sum of its shards'. The search and the simulated
+A shard is a row of additive loads (`placed_loads`), and a device's load is the sum of its shards'. The search and the simulated
 testbed cost such sums by the same compiled functions. Times are not additive:
 
 - a shard with little work does not fill the device, and costs what the host needs to launch its kernels;
@@ -15,8 +15,8 @@ fits a multiprocessor at a time, for each `LONGEST` lookups of it. Such steps wa
 bytes count besides: lookups of small hot rows are not cheap.
 
 Tables in host memory: fbgemm's prefetch sorts the cached lookups, fetches missing rows over the host's link and writes back
-the rows that they drive out, both ways at once; the backward pass reads and writes the optimizer's state there. Data-parallel
-copies: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
+the rows that they drive out, both ways at once; the backward pass reads and writes the optimizer's state there, which is not
+cached. `_missed_rows` says which rows the cache misses. Data-parallel copies: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
 
 Constants marked as fitted are so together, by least squares on logarithms: to the forward sweep of torchrec PR 2365 (taken
 for an A100), times of V100 and H100, kernels of one trace of an A100 (HolisticTraceAnalysis), and NeuroShard's cost network
@@ -40,11 +40,10 @@ from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.files import digest
-from dreamshard.hardware import loads as at
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.hardware.links import collectives_s
-from dreamshard.hardware.loads import placed_loads
-from dreamshard.shards import Shards
+from dreamshard.hardware.links import VECTOR_BYTES, collectives_s
+from dreamshard.shards import GRADIENT_BYTES, Shards
+from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, NUM_BINS, Tables
 
 BANDWIDTH_SHARE = 0.71  # of the peak bandwidth that reads of random rows reach; fitted
 UPDATE_SHARE = 0.49  # of the peak bandwidth where random rows are read, changed and written back; fitted
@@ -67,6 +66,29 @@ HOST_LINK_SHARE = 0.65  # of the host link's bandwidth that scattered rows reach
 STREAM_SHARE = 0.85  # of the peak bandwidth that a dense optimizer reaches; an estimate
 PREFETCH_KERNELS = 12  # linearise, sort, find unique and missing rows, sort by set, insert, look up; an estimate
 DENSE_KERNELS = 3  # clear the gradient, update weights and state; an estimate
+
+SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
+INDEX_BYTES = 4  # int32 indices
+OFFSET_BYTES = 8  # int64 offsets
+LONG, LONGEST = 32, 1024  # lookups of a row above which a block of threads sums their gradients, and most of one block
+GROUPS = (8, 16, 32)  # threads that share a row where the widest dim is <= 32, <= 64, above (fbgemm's TBE kernels)
+
+# Columns of the loads; each is summed over the shards of a device.
+COUNT, DIM, ROWS, LOOKUPS, UNIQUE = range(5)
+STREAM_BYTES, READ_BYTES, FIRST_BYTES = range(5, 8)  # forward: indices and outputs; row reads; of these the first ones
+GRAD_READ_BYTES, GRAD_BYTES, UPDATE_BYTES = range(8, 11)  # backward: gradient reads; gradients; rows and state written
+ABOVE_32, ABOVE_64 = 11, 12  # tables with a dim above 32, above 64
+STEPS = 13  # three columns: warp steps with 8, 16, 32 threads a row
+HOT_BYTES = STEPS + len(GROUPS)  # 17 columns: bytes of distinct rows, most often looked up first
+AGAIN_BYTES = HOT_BYTES + NUM_BINS  # 17 columns: bytes of reads of those rows after the first
+HOST_ROW_BYTES = AGAIN_BYTES + NUM_BINS  # before the lookup: rows into the caches, and as many back
+HOST_STATE_BYTES = HOST_ROW_BYTES + 1  # backward: optimizer state in host memory, each way
+CACHED_LOOKUPS = HOST_ROW_BYTES + 2  # lookups in caches
+DENSE_BYTES = HOST_ROW_BYTES + 3  # backward of copies: gradients cleared; read, weights and state rewritten
+BAGS = HOST_ROW_BYTES + 4  # vectors that the forward pass writes
+BLOCKS = HOST_ROW_BYTES + 5  # backward: blocks of threads that sum the gradients of often read rows
+
+_MIDDLE = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)  # of bins
 
 _SOURCES = sorted(Path(__file__).parents[1].glob("*/*.py"))
 _VERSION = digest(str([(path.name, path.stat().st_mtime_ns) for path in _SOURCES]))
@@ -114,6 +136,117 @@ def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
     )
 
 
+def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
+    """Loads of each shard, in float64.
+
+    Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows by `_distinct_rows`. A block of
+    rows looks up its share of the lookups, but writes partial sums for the whole batch. A data-parallel copy looks up its
+    share of the batch; its backward pass writes a dense gradient, with which a dense optimizer rewrites all rows.
+    `DIM`, which the all-to-all carries, is that of shards `in_all_to_all` alone.
+    """
+    task, tables = shards.task, shards.tables
+    dim, rows, samples = tables.dim.double(), tables.rows.double(), batch_size * shards.batch_share.double()  # [S]
+    weight_bytes = task.weight_bytes[shards.table].double()
+    quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[task.optimizer]).double()
+    lookups, bags = tables.pooling_factor.double() * samples, tables.vectors.double() * samples
+    unique = _distinct_rows(tables, lookups)
+    row_bytes = _sectors(dim * weight_bytes + quantisation_bytes)
+    grad_bytes = _sectors(dim * VECTOR_BYTES)
+    state_bytes = _sectors(dim * BYTES_PER_ELEMENT_STATE[task.optimizer])
+    state_bytes += SECTOR_BYTES * (BYTES_PER_ROW_STATE[task.optimizer] > 0)
+    copies, in_host = shards.is_any("data_parallel"), shards.in_host
+
+    state_on_device = torch.where(in_host, 0.0, state_bytes)
+    hot, again = _reuse(tables, lookups, unique)  # [S, 17]
+    reads = 1 + again / hot.clamp(min=1e-12)  # [S, 17], of a row
+    columns = {
+        COUNT: torch.ones_like(dim),
+        DIM: tables.sent_dim * shards.in_all_to_all,
+        ROWS: rows,
+        LOOKUPS: lookups,
+        UNIQUE: unique,
+        STREAM_BYTES: lookups * INDEX_BYTES + bags * (OFFSET_BYTES + dim * VECTOR_BYTES),
+        READ_BYTES: lookups * row_bytes,
+        FIRST_BYTES: unique * row_bytes,
+        GRAD_READ_BYTES: lookups * grad_bytes,
+        GRAD_BYTES: torch.minimum(lookups, bags) * grad_bytes,
+        UPDATE_BYTES: unique * torch.where(copies, grad_bytes, 2 * (row_bytes + state_on_device)),
+        ABOVE_32: dim > 32,
+        ABOVE_64: dim > 64,
+        **{STEPS + i: lookups * (dim / (4 * threads)).ceil() * threads / 32 for i, threads in enumerate(GROUPS)},
+        **dict(enumerate((hot * row_bytes[:, None]).T, HOT_BYTES)),
+        **dict(enumerate((again * row_bytes[:, None]).T, AGAIN_BYTES)),
+        HOST_ROW_BYTES: in_host * (_missed_rows(shards, unique) if in_host.any() else 0) * row_bytes,
+        HOST_STATE_BYTES: in_host * unique * state_bytes,
+        CACHED_LOOKUPS: in_host * lookups,
+        DENSE_BYTES: copies * 2 * (GRADIENT_BYTES * rows * dim + shards.stored_bytes.double()),
+        BAGS: bags,
+        BLOCKS: (hot * (reads > LONG) * (reads / LONGEST).clamp(min=1)).sum(dim=1),
+    }
+    return torch.stack([columns[column].double() for column in sorted(columns)], dim=1)
+
+
+def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
+    """Distinct rows of a batch that the cache on the device misses.
+
+    It holds the rows that are looked up most often, bin by bin. Rows that a batch looks up once stand for all rows that are
+    looked up so rarely, so they share what is left of the cache evenly with the rows that the batch does not look up at all:
+
+        misses = sum over bins of rows in the bin x (1 - cached share of the bin)
+
+    This assumes a cache that has long been full, and lookups that are drawn alike in every batch. Every row that comes in
+    drives out one that was updated, which is written back.
+    """
+    rows = unique[:, None] * _shares(shards.tables).flip(1)  # [S, 17], most often looked up first
+    alike = rows.clone()
+    alike[:, -1] += shards.tables.rows.double() - unique
+    hotter = alike.cumsum(dim=1) - alike
+    resident = shards.tables.rows.double() * shards.resident_share.double()
+    kept = ((resident[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
+    return (rows * (1 - kept)).sum(dim=1)
+
+
+def _distinct_rows(tables: Tables, lookups: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+    """Distinct rows among so many lookups, of a batch larger or smaller than that of the statistics.
+
+    Of a smaller batch it is the expectation: a row that occurs `m` times is in a share `s` of the samples with a
+    probability of `1 - (1 - s)^m`. In a larger one, rows that occur once stand for as many more that are as rare.
+    """
+    share = _shares(tables)
+    share[:, 0] += share.sum(dim=1) <= 0  # without bins
+    times = (lookups / tables.lookups.double().clamp(min=1))[:, None]  # [T, 1]
+    kept = torch.where(times < 1, 1 - (1 - times).clamp(min=0) ** _MIDDLE, 1.0)
+    kept[:, 0] = times[:, 0]
+    unique = tables.unique_rows.double() * (share * kept).sum(dim=1)
+    return torch.minimum(torch.minimum(unique, tables.rows.double()), lookups)
+
+
+def _reuse(
+    tables: Tables, lookups: Float[Tensor, " T"], unique: Float[Tensor, " T"]
+) -> tuple[Float[Tensor, "T 17"], Float[Tensor, "T 17"]]:
+    """Distinct rows, and repeated reads of them, per access-count bin, most often read first.
+
+    A bin's rows count as its middle, scaled so that all reads add up to the table's lookups.
+    """
+    share = _shares(tables)
+    rows = unique[:, None] * share  # [T, 17]
+    unscaled = rows * (_MIDDLE - 1)  # reads after the first
+    again = unscaled * ((lookups - unique) / unscaled.sum(dim=1).clamp(min=1e-12)).clamp(min=0)[:, None]
+    unbinned = (unscaled.sum(dim=1) <= 0)[:, None] * (lookups - unique).clamp(min=0)[:, None]
+    again = again + unbinned * share  # where bins show no reuse but counts do
+    return rows.flip(1), again.flip(1)
+
+
+def _shares(tables: Tables) -> Float[Tensor, "T 17"]:
+    """Of the distinct rows in each access-count bin."""
+    share = tables.bins.double()
+    return share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+def _sectors(num_bytes: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+    return (num_bytes / SECTOR_BYTES).ceil() * SECTOR_BYTES
+
+
 def sharding_costs(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
     """`[D]` milliseconds per phase of tables of any sharding type, in float64.
 
@@ -158,7 +291,7 @@ def operators_s(figures: Floats, loads: Floats) -> Floats:
     """`[N, 2]` forward and backward of devices with these loads; 0 for an empty one."""
     times = np.zeros((len(loads), 2))
     for n in range(len(loads)):
-        if loads[n, at.COUNT] > 0.5:
+        if loads[n, COUNT] > 0.5:
             times[n, 0], times[n, 1] = forward_s(figures, loads[n]), backward_s(figures, loads[n])
     return times
 
@@ -169,7 +302,7 @@ def kernels_s(figures: Floats, loads: Floats) -> Floats:
     times = np.zeros((len(loads), 2))
     for n in range(len(loads)):
         load = loads[n]
-        times[n, 0] = forward_kernel_s(figures, load) + load[at.LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
+        times[n, 0] = forward_kernel_s(figures, load) + load[LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
         times[n, 1] = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
     return times
 
@@ -178,11 +311,11 @@ def kernels_s(figures: Floats, loads: Floats) -> Floats:
 def forward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the forward operator from the host's call to the end of its kernels, with the prefetch of cached tables."""
     seconds = forward_kernel_s(figures, load) + FORWARD_KERNELS * figures[_LAUNCH]
-    seconds += load[at.LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
+    seconds += load[LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
     seconds = _beside_host(seconds, HOST_FORWARD_LAUNCHES, figures)
-    moved_s = load[at.HOST_ROW_BYTES] / figures[_HOST_RATE]
-    sorted_bytes = load[at.CACHED_LOOKUPS] * (PREPARE_BYTES + KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
-    prefetch_s = (load[at.CACHED_LOOKUPS] > 0) * PREFETCH_KERNELS * figures[_LAUNCH]
+    moved_s = load[HOST_ROW_BYTES] / figures[_HOST_RATE]
+    sorted_bytes = load[CACHED_LOOKUPS] * (PREPARE_BYTES + KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
+    prefetch_s = (load[CACHED_LOOKUPS] > 0) * PREFETCH_KERNELS * figures[_LAUNCH]
     seconds += moved_s + sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + prefetch_s
     return seconds
 
@@ -193,66 +326,64 @@ def backward_s(figures: Floats, load: Floats) -> float:
     seconds = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
     seconds += (BACKWARD_KERNELS + _passes(load)) * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES, figures)
-    dense_launches_s = (load[at.DENSE_BYTES] > 0) * DENSE_KERNELS * figures[_LAUNCH]
-    seconds += load[at.DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + dense_launches_s
-    seconds += load[at.HOST_STATE_BYTES] / figures[_HOST_RATE]
+    dense_launches_s = (load[DENSE_BYTES] > 0) * DENSE_KERNELS * figures[_LAUNCH]
+    seconds += load[DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + dense_launches_s
+    seconds += load[HOST_STATE_BYTES] / figures[_HOST_RATE]
     return seconds
 
 
 @jit
 def forward_kernel_s(figures: Floats, load: Floats) -> float:
     """Seconds of the lookup alone; repeated reads hit the cache, which the most often read rows fill first."""
-    share = _in_flight(figures, load[at.COUNT])
+    share = _in_flight(figures, load[COUNT])
     again = served = hotter = 0.0
-    for j in range(at.AGAIN_BYTES - at.HOT_BYTES):
-        hot = load[at.HOT_BYTES + j] * share
+    for j in range(AGAIN_BYTES - HOT_BYTES):
+        hot = load[HOT_BYTES + j] * share
         kept = min(max((figures[_L2] - hotter) / max(hot, 1.0), 0.0), 1.0)
-        again += load[at.AGAIN_BYTES + j]
-        served += load[at.AGAIN_BYTES + j] * kept
+        again += load[AGAIN_BYTES + j]
+        served += load[AGAIN_BYTES + j] * kept
         hotter += hot
-    memory_bytes = load[at.STREAM_BYTES] + load[at.FIRST_BYTES] + again - served
+    memory_bytes = load[STREAM_BYTES] + load[FIRST_BYTES] + again - served
     memory_s = memory_bytes / (BANDWIDTH_SHARE * figures[_MEMORY])
-    group = 2 if load[at.ABOVE_64] > 0.5 else (1 if load[at.ABOVE_32] > 0.5 else 0)
-    steps_s = (
-        load[at.STEPS + group] * STEP_CYCLES / figures[_CYCLES] + load[at.BAGS] * BAG_LATENCY / figures[_WARP_CYCLES]
-    )
-    cache_s = (load[at.STREAM_BYTES] + load[at.READ_BYTES]) / (CACHE_SHARE * figures[_L2_RATE])
-    return max(memory_s, math.hypot(steps_s, cache_s)) / _filled(figures, load[at.BAGS])
+    group = 2 if load[ABOVE_64] > 0.5 else (1 if load[ABOVE_32] > 0.5 else 0)
+    steps_s = load[STEPS + group] * STEP_CYCLES / figures[_CYCLES] + load[BAGS] * BAG_LATENCY / figures[_WARP_CYCLES]
+    cache_s = (load[STREAM_BYTES] + load[READ_BYTES]) / (CACHE_SHARE * figures[_L2_RATE])
+    return max(memory_s, math.hypot(steps_s, cache_s)) / _filled(figures, load[BAGS])
 
 
 @jit
 def update_kernels_s(figures: Floats, load: Floats) -> float:
     """Seconds of the kernels that sum the gradients of each row and update it."""
-    in_flight = load[at.GRAD_BYTES] * _in_flight(figures, load[at.COUNT])
+    in_flight = load[GRAD_BYTES] * _in_flight(figures, load[COUNT])
     kept = min(figures[_L2] / max(in_flight, 1.0), 1.0)
-    grads_again = max(load[at.GRAD_READ_BYTES] - load[at.GRAD_BYTES], 0.0) * (1 - kept)
-    read_s = (load[at.GRAD_BYTES] + grads_again) / (BANDWIDTH_SHARE * figures[_MEMORY])
-    memory_s = read_s + load[at.UPDATE_BYTES] / (UPDATE_SHARE * figures[_MEMORY])
-    cache_s = (load[at.GRAD_READ_BYTES] + load[at.UPDATE_BYTES]) / (CACHE_SHARE * figures[_L2_RATE])
-    waits_s = (load[at.LOOKUPS] * LOOKUP_CYCLES + load[at.BLOCKS] * BLOCK_CYCLES) / figures[_CYCLES]
-    waits_s += load[at.UNIQUE] * ROW_LATENCY / figures[_WARP_CYCLES]
-    warps = load[at.UNIQUE] + load[at.LOOKUPS] / at.LONG
+    grads_again = max(load[GRAD_READ_BYTES] - load[GRAD_BYTES], 0.0) * (1 - kept)
+    read_s = (load[GRAD_BYTES] + grads_again) / (BANDWIDTH_SHARE * figures[_MEMORY])
+    memory_s = read_s + load[UPDATE_BYTES] / (UPDATE_SHARE * figures[_MEMORY])
+    cache_s = (load[GRAD_READ_BYTES] + load[UPDATE_BYTES]) / (CACHE_SHARE * figures[_L2_RATE])
+    waits_s = (load[LOOKUPS] * LOOKUP_CYCLES + load[BLOCKS] * BLOCK_CYCLES) / figures[_CYCLES]
+    waits_s += load[UNIQUE] * ROW_LATENCY / figures[_WARP_CYCLES]
+    warps = load[UNIQUE] + load[LOOKUPS] / LONG
     return math.hypot(waits_s, max(memory_s, cache_s)) / _filled(figures, warps)
 
 
 @jit
 def prepare_kernels_s(figures: Floats, load: Floats) -> float:
     """Seconds of the kernels that number the indices before the sort, and find their segments after it."""
-    seconds = load[at.LOOKUPS] * PREPARE_BYTES / (BANDWIDTH_SHARE * figures[_MEMORY])
-    return seconds / _filled(figures, load[at.LOOKUPS] / 32)
+    seconds = load[LOOKUPS] * PREPARE_BYTES / (BANDWIDTH_SHARE * figures[_MEMORY])
+    return seconds / _filled(figures, load[LOOKUPS] / 32)
 
 
 @jit
 def sort_kernels_s(figures: Floats, load: Floats) -> float:
     """Seconds of the kernels that sort the indices."""
-    sort_bytes = load[at.LOOKUPS] * (KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
-    return sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[at.LOOKUPS] / 32)
+    sort_bytes = load[LOOKUPS] * (KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
+    return sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[LOOKUPS] / 32)
 
 
 @jit
 def _passes(load: Floats) -> float:
     """Passes over the indices that sort them by the row's number in the shard."""
-    return math.ceil(math.log2(max(load[at.ROWS], 2.0)) / RADIX_BITS)
+    return math.ceil(math.log2(max(load[ROWS], 2.0)) / RADIX_BITS)
 
 
 @jit

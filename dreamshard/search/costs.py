@@ -43,8 +43,7 @@ from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, collectives_s
-from dreamshard.hardware.loads import DIM, placed_loads
-from dreamshard.hardware.roofline import figures_of, operators_s, require_host_link
+from dreamshard.hardware.roofline import DIM, figures_of, operators_s, placed_loads, require_host_link
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH

@@ -28,7 +28,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from dreamshard.hardware import loads, roofline
+from dreamshard.hardware import roofline
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, Operation, collective_s, collective_times, curve_s, fit_link_curve
 from dreamshard.search import RooflinePlacer
@@ -183,13 +183,13 @@ def predicted_s(given: Mapping[str, str], spec: AcceleratorSpec) -> float:
     figures = roofline.figures_of(spec, batch_size)
     sums = table_loads(tables, batch_size, precision, "rowwise_adagrad" if both else "sgd").sum(dim=0)  # [K]
     if "optimizer adam" in notes:
-        sums[loads.UPDATE_BYTES] *= ADAM_ROWS
+        sums[roofline.UPDATE_BYTES] *= ADAM_ROWS
     # A benchmark repeats one call, so the cache still holds a share of its rows.
-    moved = math.inf if "cold caches" in notes else float(sums[loads.STREAM_BYTES] + sums[loads.FIRST_BYTES])
-    sums[loads.FIRST_BYTES] *= 1 - min(1.0, spec.l2_bytes / moved)
+    moved = math.inf if "cold caches" in notes else float(sums[roofline.STREAM_BYTES] + sums[roofline.FIRST_BYTES])
+    sums[roofline.FIRST_BYTES] *= 1 - min(1.0, spec.l2_bytes / moved)
     if "atomic" in notes:  # before FBGEMM sorted, every lookup read its row and added to it
-        update_s = 2 * float(sums[loads.READ_BYTES]) / (roofline.UPDATE_SHARE * spec.memory_bytes_per_s)
-        return update_s + float(sums[loads.GRAD_BYTES]) / (roofline.BANDWIDTH_SHARE * spec.memory_bytes_per_s)
+        update_s = 2 * float(sums[roofline.READ_BYTES]) / (roofline.UPDATE_SHARE * spec.memory_bytes_per_s)
+        return update_s + float(sums[roofline.GRAD_BYTES]) / (roofline.BANDWIDTH_SHARE * spec.memory_bytes_per_s)
     if given["op"] == "fwd" and ("nvprof" in notes or "kernel only" in notes):
         return roofline.forward_kernel_s(figures, sums.numpy())
     if "UVM" in notes:
@@ -200,12 +200,12 @@ def predicted_s(given: Mapping[str, str], spec: AcceleratorSpec) -> float:
 
 def host_update_s(notes: str, sums: Tensor, dim: int, figures: np.ndarray) -> float:
     """Seconds of the update with Adam's moments in host memory, and the rows too unless they are cached."""
-    row_bytes = sums[loads.UNIQUE] * dim * BYTES_PER_WEIGHT["fp32"]
+    row_bytes = sums[roofline.UNIQUE] * dim * BYTES_PER_WEIGHT["fp32"]
     cached = "CACHING" in notes
     moved = (0 if cached else 1) + (ADAM_ROWS - 1 if "optimizer adam" in notes else 0)
     on_device = sums.clone()
-    on_device[loads.UPDATE_BYTES] = 2 * row_bytes * cached
-    on_device[loads.HOST_STATE_BYTES] = moved * row_bytes
+    on_device[roofline.UPDATE_BYTES] = 2 * row_bytes * cached
+    on_device[roofline.HOST_STATE_BYTES] = moved * row_bytes
     return float(roofline.backward_s(figures, on_device.numpy()))
 
 

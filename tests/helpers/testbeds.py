@@ -10,8 +10,7 @@ from torch import Tensor
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.loads import placed_loads
-from dreamshard.hardware.roofline import sharding_costs
+from dreamshard.hardware.roofline import placed_loads, sharding_costs
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables

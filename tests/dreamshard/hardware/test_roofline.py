@@ -6,15 +6,15 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.costs import DeviceCosts
-from dreamshard.hardware import loads as at, roofline
+from dreamshard.hardware import roofline
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.loads import placed_loads
 from dreamshard.hardware.roofline import (
     HOST_LINK_SHARE,
     backward_s,
     figures_of,
     forward_kernel_s,
     forward_s,
+    placed_loads,
     sharding_costs,
     sort_kernels_s,
     update_kernels_s,
@@ -47,18 +47,18 @@ def loads_of(task: PlacementTask, sharding_type: str, **sharding):
 
 def test_rows_of_each_precision_cost_whole_sectors():
     loads = table_loads(tables_of_dims([4, 8, 16], batch_size=BATCH), BATCH)
-    assert loads[:, at.READ_BYTES].tolist() == [2 * BATCH * size for size in (32, 32, 64)]
+    assert loads[:, roofline.READ_BYTES].tolist() == [2 * BATCH * size for size in (32, 32, 64)]
     for precision, size in (("fp32", 64), ("bf16", 32), ("int8", 32)):  # 16 + 8 bytes of int8 are one sector
         task = replace(task_of_one(), precision_of={"t0": precision})
-        assert float(loads_of(task, "row_wise")[:, at.READ_BYTES].sum()) == 2 * BATCH * size
+        assert float(loads_of(task, "row_wise")[:, roofline.READ_BYTES].sum()) == 2 * BATCH * size
 
 
 def test_every_vector_of_a_sample_is_written_and_sent():
     pooled = task_of_one(lookups=[20 * BATCH])
     many = replace(pooled, tables=replace(pooled.tables, poolings=torch.tensor([20.0], dtype=torch.float64)))
     more = (loads_of(many, "table_wise", where=(0,)) - loads_of(pooled, "table_wise", where=(0,)))[0]
-    assert more[at.DIM] == 19 * 16
-    assert more[at.STREAM_BYTES] == 19 * BATCH * (16 * 4 + 8)
+    assert more[roofline.DIM] == 19 * 16
+    assert more[roofline.STREAM_BYTES] == 19 * BATCH * (16 * 4 + 8)
     assert shards_of(many, "table_wise", where=(1,)).traffic.tolist() == [[20 * 16, 0, 0, 0]]
     assert shards_of(many, "row_wise").most_traffic()[1] == 20 * 16, "every device has partial sums of all"
     sequence = replace(many, tables=replace(many.tables, poolings=torch.zeros(1), pooling_factor=torch.tensor([20.0])))
@@ -69,7 +69,7 @@ def test_every_vector_of_a_sample_is_written_and_sent():
 def test_reads_of_all_bins_add_up_to_the_lookups():
     bins = torch.rand(3, 17, generator=torch.Generator().manual_seed(0))
     tables = replace(tables_of_dims([8, 8, 8], batch_size=BATCH), bins=bins / bins.sum(dim=1, keepdim=True))
-    reads = table_loads(tables, BATCH)[:, at.HOT_BYTES : at.HOST_ROW_BYTES]
+    reads = table_loads(tables, BATCH)[:, roofline.HOT_BYTES : roofline.HOST_ROW_BYTES]
     torch.testing.assert_close(reads.sum(dim=1), torch.full((3,), 2.0 * BATCH * 32, dtype=torch.float64))
 
 
@@ -77,20 +77,20 @@ def test_a_block_of_rows_shares_lookups_and_writes_whole_batches():
     task = task_of_one()
     whole, blocks = table_loads(task.tables, BATCH)[0], loads_of(task, "row_wise")
     assert blocks.shape[0] == 4
-    for column in (at.ROWS, at.LOOKUPS, at.READ_BYTES):
+    for column in (roofline.ROWS, roofline.LOOKUPS, roofline.READ_BYTES):
         torch.testing.assert_close(blocks[:, column].sum(), whole[column])
-    assert (blocks[:, at.STREAM_BYTES] > BATCH * (8 + 16 * 4)).all()
-    assert (blocks[:, at.DIM] == 0).all()
-    assert (blocks[:, at.GRAD_BYTES] == BATCH / 2 * 64).all()  # 2 lookups a sample, a quarter of them here
+    assert (blocks[:, roofline.STREAM_BYTES] > BATCH * (8 + 16 * 4)).all()
+    assert (blocks[:, roofline.DIM] == 0).all()
+    assert (blocks[:, roofline.GRAD_BYTES] == BATCH / 2 * 64).all()  # 2 lookups a sample, a quarter of them here
 
 
 def test_a_copy_looks_up_its_samples_and_rewrites_all_rows():
     task = task_of_one(optimizer="rowwise_adagrad")
     whole, copies = table_loads(task.tables, BATCH, "fp32", "rowwise_adagrad")[0], loads_of(task, "data_parallel")
-    for column in (at.LOOKUPS, at.STREAM_BYTES):
+    for column in (roofline.LOOKUPS, roofline.STREAM_BYTES):
         torch.testing.assert_close(copies[:, column].sum(), whole[column])
-    assert (copies[:, at.DENSE_BYTES] == 1000 * 16 * 4 * 2 + 2 * (1000 * 16 * 4 + 1000 * 4)).all()
-    assert (copies[:, at.DIM] == 0).all()
+    assert (copies[:, roofline.DENSE_BYTES] == 1000 * 16 * 4 * 2 + 2 * (1000 * 16 * 4 + 1000 * 4)).all()
+    assert (copies[:, roofline.DIM] == 0).all()
 
 
 @pytest.mark.parametrize(("cached_share", "missed"), [(1.0, 0.0), (0.1, 100.0), (0.25, 500 / 6), (0.01, 190.0)])
@@ -99,7 +99,7 @@ def test_a_cache_misses_the_coldest_rows_first(cached_share, missed):
     task = task_of_one(bins=[[0.5, 0.0, 0.5]], lookups=[450], unique_rows=[200], num_devices=1, optimizer="adam")
     task = replace(task, tables=replace(task.tables, pooling_factor=torch.tensor([450 / BATCH])))
     loads = loads_of(task, "table_wise", where=(0,), cached_share=cached_share)[0]
-    columns = (at.HOST_ROW_BYTES, at.HOST_STATE_BYTES, at.UPDATE_BYTES, at.CACHED_LOOKUPS)
+    columns = (roofline.HOST_ROW_BYTES, roofline.HOST_STATE_BYTES, roofline.UPDATE_BYTES, roofline.CACHED_LOOKUPS)
     expected = [missed * 64, 200 * 128, 2 * 200 * 64, 450]
     assert loads[list(columns)].tolist() == pytest.approx(expected, rel=1e-5)
 
@@ -109,9 +109,11 @@ def test_missed_rows_cross_the_link_before_lookups_moments_after():
     all_kept, half = (loads_of(task, "table_wise", where=(0,), cached_share=share)[0].numpy() for share in (1.0, 0.5))
     figures, link = figures_of(H100, BATCH), HOST_LINK_SHARE * H100.host_bytes_per_s
     slower = figures_of(replace(H100, host_bytes_per_s=H100.host_bytes_per_s / 2), BATCH)
-    assert forward_s(figures, half) - forward_s(figures, all_kept) == pytest.approx(half[at.HOST_ROW_BYTES] / link)
+    assert forward_s(figures, half) - forward_s(figures, all_kept) == pytest.approx(
+        half[roofline.HOST_ROW_BYTES] / link
+    )
     later_s = backward_s(slower, all_kept) - backward_s(figures, all_kept)
-    assert later_s == pytest.approx(all_kept[at.HOST_STATE_BYTES] / link)
+    assert later_s == pytest.approx(all_kept[roofline.HOST_STATE_BYTES] / link)
 
 
 def test_host_memory_needs_its_link_and_one_host_its_devices():
@@ -221,4 +223,4 @@ def test_public_kernel_times_are_predicted_within_a_tenth():
 
 def test_rows_read_more_than_32_times_take_blocks_of_at_most_1024_reads():
     for rows, blocks in ((10**5, 0), (5000, 5000), (320, 640)):  # 6.6, 131 and 2,048 lookups of each row
-        assert whole_loads(table(rows, 10.0))[at.BLOCKS] == pytest.approx(blocks)
+        assert whole_loads(table(rows, 10.0))[roofline.BLOCKS] == pytest.approx(blocks)
