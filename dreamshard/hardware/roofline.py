@@ -1,7 +1,7 @@
 """Milliseconds of a placement by an accelerator's figures: the fused operator's kernels, and collectives.
 
-A shard is a row of additive loads (`placed_loads`), and a device's load is the sum of its shards'. The search and the simulated
-testbed cost such sums by the same compiled functions. Times are not additive:
+A shard is a row of additive loads (`placed_loads`), and a device's load is the sum of its shards'. The search and the
+simulated testbed cost such sums by the same compiled functions. Times are not additive:
 
 - a shard with little work does not fill the device, and costs what the host needs to launch its kernels;
 - the widest table of a shard sets how many threads share a row, so lanes idle for narrower tables;
@@ -16,7 +16,8 @@ bytes count besides: lookups of small hot rows are not cheap.
 
 Tables in host memory: fbgemm's prefetch sorts the cached lookups, fetches missing rows over the host's link and writes back
 the rows that they drive out, both ways at once; the backward pass reads and writes the optimizer's state there, which is not
-cached. `_missed_rows` says which rows the cache misses. Data-parallel copies: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
+cached. `_missed_rows` says which rows the cache misses. Data-parallel copies: the backward pass clears a dense gradient; a
+dense optimizer then reads it and rewrites all rows.
 
 Constants marked as fitted are so together, by least squares on logarithms: to the forward sweep of torchrec PR 2365 (taken
 for an A100), times of V100 and H100, kernels of one trace of an A100 (HolisticTraceAnalysis), and NeuroShard's cost network
