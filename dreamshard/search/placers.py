@@ -45,6 +45,7 @@ PARTS = ("cost_greedy", POLICY)
 """Parts of a trained placer that place alone: greedy on its cost network, and its policy without search."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class SearchingPlacer(OrderedPlacer):
     """A placer that searches by a cost model.
 
@@ -57,9 +58,9 @@ class SearchingPlacer(OrderedPlacer):
     """
 
     more_moves = 0
-    budget_ms: float | None
-    columns: bool
-    timeout_s: float | None
+    budget_ms: float | None = None
+    columns: bool = True
+    timeout_s: float | None = None
 
     @abstractmethod
     def costs(self, task: PlacementTask) -> CostModel:
@@ -115,10 +116,7 @@ class DreamShardPlacer(SearchingPlacer):
     cost_network: CostNetwork
     policy: PolicyNetwork
     normaliser: Normaliser
-    budget_ms: float | None = None
-    columns: bool = True
     inference: Inference = "search"
-    timeout_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -171,9 +169,6 @@ class RooflinePlacer(SearchingPlacer):
     """
 
     spec: AcceleratorSpec
-    budget_ms: float | None = None
-    columns: bool = True
-    timeout_s: float | None = None
     name: str = "prior"
     more_moves = 4_000_000  # a kernel's steps make many local optima
 

@@ -32,7 +32,7 @@ from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.planning import load_placer
-from dreamshard.search import DreamShardPlacer, RooflinePlacer, SearchingPlacer
+from dreamshard.search import RooflinePlacer, SearchingPlacer
 from dreamshard.search.costs import Predictor
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
@@ -43,8 +43,7 @@ from dreamshard.torchrec.plans import per_feature, sharding_options
 from dreamshard.torchrec.sharding_types import check_given, narrowed
 from dreamshard.workloads import ModelTables, model_tables
 
-_SEARCHED = 0.8  # of the time that is left, before the placement is turned into TorchRec's plan
-_LEAST_S = 1e-3
+_LEAST_S = 1e-3  # of a search; what follows it takes about as long as reading the model did
 _CHAMPION = "champion"
 logger = logging.getLogger(__name__)
 Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
@@ -124,9 +123,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         try:
             task = self.task(model, module, sharders)
             placer = self._placer_of(task)
-            if self.timeout_seconds and isinstance(placer, DreamShardPlacer | RooflinePlacer):
-                left_s = self.timeout_seconds - (time.perf_counter() - start)
-                placer = replace(placer, timeout_s=max(_SEARCHED * left_s, _LEAST_S))
+            if self.timeout_seconds and isinstance(placer, SearchingPlacer):
+                spent_s = time.perf_counter() - start
+                placer = replace(placer, timeout_s=max(self.timeout_seconds - 2 * spent_s, _LEAST_S))
             placement = placer.place(task)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
@@ -301,13 +300,15 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         return outcome[0]
 
     def _checked(self, task: PlacementTask, placement: Placement) -> Shards:
-        """The shards; refuses a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
+        """The shards, with what cached tables need; refuses what violates constraints or exceeds the memory of hosts."""
         if broken := violation(task, placement):
             raise PlannerError(
                 f"{self.placer.name} violates a constraint: {broken}; loosen it, or choose other costs",
                 PlannerErrorType.STRICT_CONSTRAINTS,
             )
         shards = Shards.of(task, placement)
+        if self.pipeline != "prefetch" and bool(shards.in_host.any()):
+            logger.warning("dreamshard: cached tables need PrefetchTrainPipelineSparseDist and pipeline='prefetch'")
         for device, needed in zip(self.topology.devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
             if needed > device.storage.ddr:
                 raise PlannerError(

@@ -217,7 +217,7 @@ def _check_host_memory(task: PlacementTask, placement: Placement, spec: Accelera
     by_host = shards.per_device(shards.host_bytes).split(placement.devices_per_host)
     needed, available = max(int(held.sum()) for held in by_host), spec.host_memory_bytes if spec else None
     unchecked = "" if available else "; to have that checked, give host_memory in a hardware file (docs/hardware.md)"
-    note(f"cached tables need {gib(needed)} of memory on the fullest host{unchecked}")
+    note(f"cached tables need {gib(needed)} of memory on the fullest host, and a prefetching pipeline{unchecked}")
     if available is not None and needed > available:
         raise NoPlacementError(
             f"cached tables need {gib(needed)} of a host's memory, but {spec and spec.name} has {gib(available)}; add "
