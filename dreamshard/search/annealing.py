@@ -417,13 +417,12 @@ def _anneal(
         run: `[3]` temperature, and energy and cost of the best state, so far.
     """
     num_tables, num_devices = menu.allowed.shape
-    edits, temperature = search.edits, run[0]
+    edits, num_changed = search.edits, num_tables
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
-    num_changed = num_tables
     places = np.zeros(state.place.shape[1], np.int64)
     for _ in range(moves):
-        temperature *= decay
-        threshold = state.totals[_ENERGY] + temperature * generator.exponential()
+        run[0] *= decay
+        threshold = state.totals[_ENERGY] + run[0] * generator.exponential()
         t, r, way = -1, 0, generator.random()
         if way < _WIDEST:
             t, r = _range_on(state, search.busiest[int(way >= _SLOWEST)], int(generator.random() * _STEPS))
@@ -488,7 +487,6 @@ def _anneal(
                     best.option[each], is_changed[each] = state.option[each], False
                     copy_into(best.place[each], state.place[each])
                 num_changed = 0
-    run[0] = temperature
 
 
 def state_of(menu: Menu, option: Ints, place: Ints) -> State:

@@ -111,8 +111,8 @@ class ShardingOptions:
         is_spread = bool(task.constraints.all_sharding_types - set(ON_ONE_DEVICE))
         fields = _sensible_options(task, limits, model, caching)
         options = cls._made(task, model, model.law(spread=is_spread), limits, fields)
-        too_large, first = options.menu.size > int(task.capacity_bytes.max()), options.menu.first_range[:-1]
-        fits = ~np.logical_or.reduceat(too_large, first)  # [O]
+        largest = np.maximum.reduceat(options.menu.size, options.menu.first_range[:-1])  # [O]
+        fits = largest <= int(task.capacity_bytes.max())
         fits[options.menu.last_option - 1] |= ~np.logical_or.reduceat(fits, options.menu.first_option[:-1])
         options = options._select(fits)
         if columns or is_spread:

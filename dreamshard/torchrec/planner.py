@@ -33,7 +33,6 @@ from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.planning import load_placer
 from dreamshard.search import RooflinePlacer, SearchingPlacer
-from dreamshard.search.costs import Predictor
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import Activations, PlacementTask
@@ -43,7 +42,6 @@ from dreamshard.torchrec.plans import per_feature, sharding_options
 from dreamshard.torchrec.sharding_types import check_given, narrowed
 from dreamshard.workloads import ModelTables, model_tables
 
-_LEAST_S = 1e-3  # of a search; what follows it takes about as long as reading the model did
 _CHAMPION = "champion"
 logger = logging.getLogger(__name__)
 Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
@@ -124,8 +122,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             task = self.task(model, module, sharders)
             placer = self._placer_of(task)
             if self.timeout_seconds and isinstance(placer, SearchingPlacer):
-                spent_s = time.perf_counter() - start
-                placer = replace(placer, timeout_s=max(self.timeout_seconds - 2 * spent_s, _LEAST_S))
+                spent_s = time.perf_counter() - start  # what follows takes about as long
+                placer = replace(placer, timeout_s=self.timeout_seconds - 2 * spent_s)
             placement = placer.place(task)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
@@ -135,7 +133,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             options = callback(options)
         plan, seconds = to_sharding_plan(options, self.topology), time.perf_counter() - start
         logger.info("dreamshard: %d tables by %s in %.0f ms", len(model), placer.name, 1000 * seconds)
-        if isinstance(placer, Predictor):
+        if isinstance(placer, SearchingPlacer):
             ShardCosts(task, model.details, placer).estimate(options)
             for stats in self.stats:
                 stats.log(
@@ -179,7 +177,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         if model is not None:
             task = self.task(model, module, sharders)
             placer = self._placer_of(task)
-            if isinstance(placer, Predictor):
+            if isinstance(placer, SearchingPlacer):
                 return ShardCosts(task, model.details, placer)
         raise ValueError(f"the model has no tables, or {self.placer.name} predicts no costs; give others")
 
@@ -250,8 +248,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         types = [self.constraints.get(table.name, ParameterConstraints()).output_dtype for table in model.details]
         vector_bytes = max(DATA_TYPE_NUM_BITS[kind or DataType.FP32] for kind in types) // 8
         both = [pair for one in sharders for pair in (getattr(one, "qcomm_codecs_registry", None) or {}).values()]
-        codecs = [codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)]
-        coded_bytes = max((codec.itemsize for codec in codecs if isinstance(codec, torch.dtype)), default=0)
+        coded = {codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)} - {None}
+        coded_bytes = max((kind.itemsize for kind in coded), default=0)
         return Activations(
             batch_size=self.batch_size * self.topology.world_size,
             lookup_bytes=_INDEX_BYTES * _INPUTS[self.pipeline],

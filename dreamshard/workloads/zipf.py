@@ -5,7 +5,7 @@ k + 1. Its distribution function has a closed form for any number of rows.
 """
 
 import math
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Genera
     return (ranks * step + int(generator.integers(rows))) % rows
 
 
-@lru_cache(maxsize=4096)
+@cache
 def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
     edges = np.append(_FIRST[: np.searchsorted(_FIRST, rows + 1)], rows + 1)
