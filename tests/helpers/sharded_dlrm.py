@@ -5,7 +5,7 @@ import ctypes
 import gc
 import logging
 import os
-import re
+import resource
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -168,23 +168,26 @@ def peak_bytes(optimizer: EmbOptimType, shardings: tuple[TableSharding, ...]) ->
     sparse = KeyedJaggedTensor(
         list("abcd"), torch.randint(80_000, (4 * batch * lookups,)), lengths=torch.full((4 * batch,), lookups)
     )
-    gc.collect()
-    before = resident_bytes("VmRSS")
+    _forget()
+    before = _most_bytes()
     sharded = DistributedModelParallel(model, device=CPU, plan=plan, sharders=sharders)
     for state in sharded.fused_optimizer.state_dict()["state"].values():
         for _, part, _ in table_parts(state):
             part.zero_()  # so that the system gives it memory
     for _ in range(2):
-        gc.collect()  # TorchRec's requests refer to each other
-        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        _forget()
         (2 * sharded(sparse).values()).sum().backward()
-    return int(own.device_bytes.sum() + by_gloo) + task.received_bytes, resident_bytes("VmHWM") - before
+    return int(own.device_bytes.sum() + by_gloo) + task.received_bytes, _most_bytes() - before
 
 
-def resident_bytes(key: str) -> int:
-    """Memory of this process: now (`VmRSS`), or at its peak (`VmHWM`)."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(re.search(rf"{key}:\s+(\d+) kB", status)[1])
+def _forget() -> None:
+    """Memory that is free and the peak so far; TorchRec's requests refer to each other."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _most_bytes() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 TIMEOUT_S = 300
