@@ -78,9 +78,8 @@ def run(mode: str, ranks: int, folder: Path) -> None:
     task = tables_of(make_model()).task(GROUP, 2**30, constraints=ANY_SHARDING)
     for name, shardings in PLANS.items():
         (folder / f"{name}.json").write_text(make_plan(task, Placement(shardings, GROUP, GROUP), "test").to_json())
-    failed = failures_of(
-        {"reshard": reshard, "groups": groups, "memory": memory}[mode], ranks, ranks, free_port(), folder
-    )
+    job = {"reshard": reshard, "groups": groups, "memory": memory}[mode]
+    failed = failures_of(job, ranks, ranks, free_port(), folder)
     assert not failed, "\n".join(failed)
 
 
@@ -140,10 +139,9 @@ def groups(folder: Path) -> None:
 
 
 def memory(_: Path) -> None:
-    """A step's peak of memory is the bytes that the planner counts, to 10 %.
+    """A step's peak of memory is the bytes that the planner counts, to 10 %, and for rows a copy that gloo makes, not NCCL.
 
-    Gloo copies what it gathers of row-wise tables' gradients, and what it scatters of their sums, which NCCL does not. A rank
-    that makes fewer vectors than it gets has three times its own vectors at its peak, not twice and those that it makes.
+    A rank that makes fewer vectors than it gets has three times its own at its peak, not twice and those that it makes.
     """
     ctypes.CDLL(None).mallopt(-3, 2**16)  # M_MMAP_THRESHOLD: freed tensors go back to the system at once
     peak_bytes(*PEAKS["rows"])  # loads modules, which take memory too
@@ -160,33 +158,29 @@ def peak_bytes(optimizer: EmbOptimType, shardings: tuple[TableSharding, ...]) ->
     looked_up = {name: ParameterConstraints(pooling_factors=[lookups]) for name in "abcd"}
     topology = Topology(GROUP, "cpu", local_world_size=GROUP)
     planner = DreamShardPlanner(topology, batch, costs="a100", constraints=looked_up)
-    found = planner.model(model, sharders)
-    task = planner.task(found, model, sharders)
-    own = Shards.of(task, placement).on(dist.get_rank())
-    by_gloo = own.activation_bytes[own.is_any("row_wise")].sum() * (1 - 1 / GROUP)
-    plan = to_sharding_plan(sharding_options(placement, found.details, model, looked_up, batch), topology)
-    sparse = KeyedJaggedTensor(
-        list("abcd"), torch.randint(80_000, (4 * batch * lookups,)), lengths=torch.full((4 * batch,), lookups)
-    )
-    _forget()
-    before = _most_bytes()
+    read = planner.model(model, sharders)
+    task = planner.task(read, model, sharders)
+    shards = Shards.of(task, placement).on(dist.get_rank())
+    by_gloo = shards.activation_bytes[shards.is_any("row_wise")].sum() * (1 - 1 / GROUP)
+    plan = to_sharding_plan(sharding_options(placement, read.details, model, looked_up, batch), topology)
+    values, lengths = torch.randint(80_000, (4 * batch * lookups,)), torch.full((4 * batch,), lookups)
+    sparse = KeyedJaggedTensor(list("abcd"), values, lengths=lengths)
+    before = _resident_bytes()
     sharded = DistributedModelParallel(model, device=CPU, plan=plan, sharders=sharders)
     for state in sharded.fused_optimizer.state_dict()["state"].values():
         for _, part, _ in table_parts(state):
             part.zero_()  # so that the system gives it memory
     for _ in range(2):
-        _forget()
+        _resident_bytes()
         (2 * sharded(sparse).values()).sum().backward()
-    return int(own.device_bytes.sum() + by_gloo) + task.received_bytes, _most_bytes() - before
+    counted = int(shards.device_bytes.sum() + by_gloo) + task.received_bytes
+    return counted, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-def _forget() -> None:
-    """Memory that is free and the peak so far; TorchRec's requests refer to each other."""
-    gc.collect()
+def _resident_bytes() -> int:
+    """Memory of this process, without what is free; its peak so far is forgotten."""
+    gc.collect()  # TorchRec's requests refer to each other
     Path("/proc/self/clear_refs").write_text("5")
-
-
-def _most_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
