@@ -6,6 +6,7 @@ divided by the savings of the device in that phase without each table, and commu
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,7 +24,8 @@ from dreamshard.placement import (
     even_columns,
     most_ranges,
 )
-from dreamshard.search.costs import Predictor, changed_ms, costs_of, known_costs
+from dreamshard.search import SearchingPlacer
+from dreamshard.search.costs import changed_ms
 from dreamshard.shards import Shards, allowed_devices
 from dreamshard.tables import DEFAULT_BATCH, block_shares
 from dreamshard.tasks import PlacementTask
@@ -91,7 +93,7 @@ class Explanation:
     tables: tuple[TableReason, ...]
 
 
-def uneven_ms(task: PlacementTask, placement: Placement, predictor: Predictor) -> float | None:
+def uneven_ms(task: PlacementTask, placement: Placement, predictor: SearchingPlacer) -> float | None:
     """Cost if tables whose lookups count as even over their rows had `HOT_SHARE` of them on the first of these devices.
 
     None if the rows of no such table are spread over devices.
@@ -106,7 +108,7 @@ def uneven_ms(task: PlacementTask, placement: Placement, predictor: Predictor) -
     return float(predictor.predict(replace(task, tables=replace(tables, block_share=shares)), placement).overall_ms())
 
 
-def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> Explanation:
+def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlacer) -> Explanation:
     """The reasons for each device's cost, and the cost of each table's next best place and sharding type.
 
     Args:
@@ -117,7 +119,7 @@ def explain(task: PlacementTask, placement: Placement, predictor: Predictor) -> 
     Raises:
         ValueError: the predictor has no costs of such shards.
     """
-    model, names, shards = costs_of(predictor, task, placement), task.tables.names, Shards.of(task, placement)
+    model, names, shards = predictor.costs_on(task, placement), task.tables.names, Shards.of(task, placement)
     costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes().tolist(), allowed_devices(task)
     without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(names))])  # [T, D]
     others = [(t, new) for t in range(len(names)) for new in _others(task, placement, t, without_ms[t], allowed[t])]
@@ -208,7 +210,7 @@ class TableShares:
 
 
 @torch.no_grad()
-def table_shares(task: PlacementTask, placement: Placement, predictor: Predictor | None) -> TableShares:
+def table_shares(task: PlacementTask, placement: Placement, predictor: SearchingPlacer | None) -> TableShares:
     """Divide the predicted cost of each device, and its memory, among its tables.
 
     Args:
@@ -226,10 +228,12 @@ def table_shares(task: PlacementTask, placement: Placement, predictor: Predictor
     def summed(values: Tensor, number: Tensor, count: int) -> Tensor:
         return values.new_zeros(count, *values.shape[1:]).index_add_(0, number, values)
 
-    model = None if predictor is None else known_costs(predictor, task, placement)
     device_ms, weights = torch.zeros(task.num_devices, len(PHASES)), torch.zeros(len(pairs), len(PHASES))
-    if model is not None:
-        pair_loads = summed(torch.from_numpy(model.loads(shards)), pair, len(pairs))  # [P, L]
+    loads, model = None, None if predictor is None else predictor.costs_on(task, placement)
+    with suppress(ValueError):  # if it has no costs of such shards
+        loads = None if model is None else model.loads(shards)
+    if model is not None and loads is not None:
+        pair_loads = summed(torch.from_numpy(loads), pair, len(pairs))  # [P, L]
         sums = summed(pair_loads, device, task.num_devices)  # [D, L]
         device_ms = model.phases_ms(sums[None].numpy())[0].double()
         weights = device_ms[device] - model.phases_ms((sums[device] - pair_loads)[:, None].numpy())[:, 0]

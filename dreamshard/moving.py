@@ -19,8 +19,8 @@ from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.files.text import first_line
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
 from dreamshard.plan import Plan
+from dreamshard.search import SearchingPlacer
 from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, priced
-from dreamshard.search.costs import Predictor, costs_of
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.search import default_moves
 from dreamshard.shards import Shards, allowed_devices, violation
@@ -260,7 +260,7 @@ class Weighed:
 
 
 def weigh(
-    task: PlacementTask, current: CurrentPlacement, target: Placement, predictor: Predictor, price: MovePrice
+    task: PlacementTask, current: CurrentPlacement, target: Placement, predictor: SearchingPlacer, price: MovePrice
 ) -> Weighed:
     """Weigh the milliseconds that `target` saves against the bytes that it moves.
 
@@ -320,7 +320,7 @@ def _for_others(current: CurrentPlacement, target: Placement) -> str:
 
 
 def _between(
-    task: PlacementTask, before: Shards, ends: Sequence[Placement], predictor: Predictor, price: MovePrice
+    task: PlacementTask, before: Shards, ends: Sequence[Placement], predictor: SearchingPlacer, price: MovePrice
 ) -> list[Placement]:
     """The best placements found at each of several prices.
 
@@ -332,7 +332,7 @@ def _between(
         for name, old, new in zip(task.tables.names, start.tables, target.tables, strict=True)
     )
     try:
-        model = costs_of(predictor, task, target)
+        model = predictor.costs_on(task, target)
         options, choices = ShardingOptions.given(task, model, [replace(start, tables=tables), target])
     except ValueError:  # of the paper's network, which does not tell collectives apart
         return []

@@ -156,10 +156,13 @@ class Shards:
 
     @property
     def activation_bytes(self) -> Int[Tensor, " S"]:
-        """`[S]` lookups and vectors of each shard; a copy's vectors are among the `received_bytes` of its device."""
-        lookups = self.tables.pooling_factor.double() * self.batch_share.double()
-        columns = self.tables.sent_dim * ~self.is_any("data_parallel")
-        return self.task.activation_bytes(lookups, columns, self.in_host)
+        """`[S]` lookups and vectors of each shard; a copy's vectors are among the `received_bytes` of its device.
+
+        The backward pass makes a copy's gradient before it adds it to the bucket of `DistributedDataParallel`.
+        """
+        lookups, copies = self.tables.pooling_factor.double() * self.batch_share.double(), self.is_any("data_parallel")
+        activations = self.task.activation_bytes(lookups, self.tables.sent_dim * ~copies, self.in_host)
+        return activations + copies * self.num_rows * self.num_columns * GRADIENT_BYTES
 
     @property
     def host_bytes(self) -> Int[Tensor, " S"]:

@@ -14,10 +14,9 @@ from dreamshard.search.placers import (
     PARTS,
     DreamShardPlacer,
     GreedyCostPlacer,
-    Inference,
     RooflinePlacer,
     SearchingPlacer,
     part_of,
 )
 
-__all__ = ["PARTS", "DreamShardPlacer", "GreedyCostPlacer", "Inference", "RooflinePlacer", "SearchingPlacer", "part_of"]
+__all__ = ["PARTS", "DreamShardPlacer", "GreedyCostPlacer", "RooflinePlacer", "SearchingPlacer", "part_of"]

@@ -10,6 +10,7 @@ search where several devices tie, and keeps others below a device that one table
 state seen is returned, this share included, among those that cost no more than the start.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from dreamshard.cost_model.compiled import (
 )
 
 Mask = NDArray[np.bool_]
+IsLate = Callable[[], bool]
 
 ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
@@ -43,6 +45,7 @@ _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped f
 _OVER = 1.0  # of the start's cost, for a device that holds twice its capacity
 _STEPS = 8  # at most, from a range of a device to the one changed next
 _SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
+_UNWATCHED = 10_000  # changes between looks at the clock, which take up to some 50 ms
 _OPTION_SHARE = 0.25  # of the changes of a table with several options
 
 
@@ -405,24 +408,21 @@ class Found(NamedTuple):
 
 @jit
 def _anneal(
-    menu: Menu,
-    state: State,
-    search: Search,
-    best: Found,
-    generator: Generator,
-    moves: int,
-    temperature: float,
-    decay: float,
-) -> float:
-    """Take or leave so many changes; returns the cost of the best state, and writes that to `best`."""
+    menu: Menu, state: State, search: Search, best: Found, generator: Generator, moves: int, decay: float, run: Floats
+) -> None:
+    """Take or leave so many changes, and write the best state to `best`.
+
+    Args:
+        decay: of the temperature with each change.
+        run: `[3]` temperature, and energy and cost of the best state, so far.
+    """
     num_tables, num_devices = menu.allowed.shape
-    edits, cost_ms, least = search.edits, best.cost_ms, best.cost_ms
+    edits, num_changed = search.edits, num_tables
     changed, is_changed = np.arange(num_tables), np.ones(num_tables, np.bool_)  # since the best state was kept
-    num_changed = num_tables
     places = np.zeros(state.place.shape[1], np.int64)
     for _ in range(moves):
-        temperature *= decay
-        threshold = state.totals[_ENERGY] + temperature * generator.exponential()
+        run[0] *= decay
+        threshold = state.totals[_ENERGY] + run[0] * generator.exponential()
         t, r, way = -1, 0, generator.random()
         if way < _WIDEST:
             t, r = _range_on(state, search.busiest[int(way >= _SLOWEST)], int(generator.random() * _STEPS))
@@ -480,14 +480,13 @@ def _anneal(
                 if each >= 0 and not is_changed[each]:
                     is_changed[each], changed[num_changed] = True, each
                     num_changed += 1
-            is_best = state.totals[_ENERGY] < least and state.totals[_COST] <= best.cost_ms
+            is_best = state.totals[_ENERGY] < run[1] and state.totals[_COST] <= best.cost_ms
             if is_best and (not search.over_ms or (state.used <= menu.capacity).all()):
-                cost_ms, least = state.totals[_COST], state.totals[_ENERGY]
+                run[1], run[2] = state.totals[_ENERGY], state.totals[_COST]
                 for each in changed[:num_changed]:
                     best.option[each], is_changed[each] = state.option[each], False
                     copy_into(best.place[each], state.place[each])
                 num_changed = 0
-    return cost_ms
 
 
 def state_of(menu: Menu, option: Ints, place: Ints) -> State:
@@ -528,18 +527,26 @@ def _is_legal(menu: Menu, state: State) -> bool:
     return True
 
 
-def anneal(menu: Menu, start: Found, moves: int, seed: int = 0, over: float = 0.0) -> Found:
+def never() -> bool:
+    """A search without a deadline."""
+    return False
+
+
+def anneal(menu: Menu, start: Found, moves: int, seed: int = 0, over: float = 0.0, is_late: IsLate = never) -> Found:
     """The best placement that `moves` changes of a start visit; never costs more than a legal start.
 
     On the way, and at the start, a device may hold a share `over` more than its capacity, at a price, so that tables can
-    pass each other. The cost is infinite if no placement within the capacity was met.
+    pass each other. The cost is infinite if no placement within the capacity was met. `is_late` ends it early.
     """
     state, search = prepared(menu, start, over)
     cost_ms = start.cost_ms if (state.used <= menu.capacity).all() else np.inf
     best = Found(start.option.copy(), start.place.copy(), cost_ms)
-    heat, decay = _HOT * start.cost_ms, (_COLD / _HOT) ** (1 / max(moves, 1))
-    cost_ms = _anneal(menu, state, search, best, np.random.default_rng(seed), moves, heat, decay)
-    return best._replace(cost_ms=cost_ms)
+    decay, generator = (_COLD / _HOT) ** (1 / max(moves, 1)), np.random.default_rng(seed)
+    run = np.array([_HOT * start.cost_ms, cost_ms, cost_ms])
+    for done in range(0, moves, _UNWATCHED):
+        if not is_late():
+            _anneal(menu, state, search, best, generator, min(moves - done, _UNWATCHED), decay, run)
+    return best._replace(cost_ms=float(run[2]))
 
 
 def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search]:

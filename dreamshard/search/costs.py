@@ -18,7 +18,7 @@ It predicts no tables in host memory: nothing measured tells what a cache costs.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, collectives_s
 from dreamshard.hardware.roofline import DIM, figures_of, operators_s, placed_loads, require_host_link
-from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
+from dreamshard.placement import ON_ONE_DEVICE, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
@@ -119,36 +119,6 @@ class CostModel(ABC):
     def predict(self, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase; raises as `loads`."""
         return DeviceCosts(self.phases_ms(self.sums(Shards.of(self.task, placement))[None])[0], self.spread)
-
-
-@runtime_checkable
-class Predictor(Protocol):
-    """Has a cost model of every task, and predicts costs of placements by it."""
-
-    def costs(self, task: PlacementTask) -> CostModel:
-        """Costs of a task's shards."""
-        ...
-
-    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
-        """`[D]` milliseconds per phase; raises as `CostModel.loads`."""
-        ...
-
-
-def costs_of(predictor: Predictor, task: PlacementTask, placement: Placement) -> CostModel:
-    """The cost model of a task, on the hosts of the placement if that has tables on one host."""
-    if placement.sharding_types & set(ON_ONE_HOST):
-        task = replace(task, devices_per_host=placement.devices_per_host)
-    return predictor.costs(task)
-
-
-def known_costs(predictor: Predictor, task: PlacementTask, placement: Placement) -> CostModel | None:
-    """`costs_of`; None if it has no costs of the placement's shards."""
-    model = costs_of(predictor, task, placement)
-    try:
-        model.loads(Shards.of(task, placement))
-    except ValueError:
-        return None
-    return model
 
 
 def changed_ms(
@@ -255,11 +225,7 @@ class NetworkCosts(CostModel):
     @torch.no_grad()
     def collectives_ms(self, most: Float[Tensor, "N 4"]) -> Float[Tensor, "N 2"]:
         """See `CostModel`; without the all-to-all, whose cost depends on more than the widest device."""
-        num_devices, per_host, total_ms = (
-            self.task.num_devices,
-            self.devices_per_host,
-            torch.zeros(len(most), 2).double(),
-        )
+        per_host, total_ms = self.devices_per_host, torch.zeros(len(most), 2).double()
         if not isinstance(self.network, StructuredCostNetwork):
             return total_ms
         exchanges = self.network.exchanges
@@ -269,7 +235,7 @@ class NetworkCosts(CostModel):
             (ROWS, shape, 1, [1, 1]),
             (COPIES, shape, VECTOR_BYTES * batch_size, [0, 2]),
             (HOSTS, ExchangeShape(per_host, per_host), 1, [1, 1]),
-            (HOSTS, ExchangeShape(-(-num_devices // per_host), 1), per_host, [1, 1]),
+            (HOSTS, ExchangeShape(-(-self.task.num_devices // per_host), 1), per_host, [1, 1]),
         ):
             if most[:, kind].any():
                 total_ms += exchanges.even_ms(on, most[:, kind] / units) * torch.tensor(times)

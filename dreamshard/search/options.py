@@ -96,7 +96,7 @@ class ShardingOptions:
     def of(
         cls, task: PlacementTask, model: CostModel, *, columns: bool = True, caching: bool = False
     ) -> "ShardingOptions":
-        """All options that any device could hold.
+        """All options that some device has memory for, or the last one of an item without any.
 
         Args:
             task: to be placed.
@@ -110,7 +110,11 @@ class ShardingOptions:
         limits = PlacementLimits.of(task)
         is_spread = bool(task.constraints.all_sharding_types - set(ON_ONE_DEVICE))
         fields = _sensible_options(task, limits, model, caching)
-        options = cls._made(task, model, model.law(spread=is_spread), limits, fields, drop=True)
+        options = cls._made(task, model, model.law(spread=is_spread), limits, fields)
+        largest = np.maximum.reduceat(options.menu.size, options.menu.first_range[:-1])  # [O]
+        fits = largest <= int(task.capacity_bytes.max())
+        fits[options.menu.last_option - 1] |= ~np.logical_or.reduceat(fits, options.menu.first_option[:-1])
+        options = options._select(fits)
         if columns or is_spread:
             return options
         kind, first = options.fields.kind, options.menu.first_option[:-1]
@@ -138,7 +142,7 @@ class ShardingOptions:
         fields = _Fields(
             np.array([i for i, _ in flat]), np.arange(len(flat)), kinds < 0, kinds, shares, parts, start, end
         )
-        options, states = cls._made(task, model, model.law(), limits, fields, drop=False), []
+        options, states = cls._made(task, model, model.law(), limits, fields), []
         for n in range(len(placements)):
             option = np.array([number[i, shardings[n]] for i, shardings in enumerate(anywhere)])
             place = np.full((len(option), int(parts.max())), -1)
@@ -150,16 +154,9 @@ class ShardingOptions:
 
     @classmethod
     def _made(
-        cls,
-        task: PlacementTask,
-        model: CostModel,
-        law: DeviceLaw,
-        limits: PlacementLimits,
-        fields: _Fields,
-        *,
-        drop: bool,
+        cls, task: PlacementTask, model: CostModel, law: DeviceLaw, limits: PlacementLimits, fields: _Fields
     ) -> "ShardingOptions":
-        """Options with their menu; `drop` those that exceed every device's memory, if an item has others."""
+        """Options with their menu."""
         per_host, item, table = model.devices_per_host, limits.item, limits.first
         rows = task.tables.rows.numpy()
         of_range = np.repeat(np.arange(len(fields.parts)), fields.parts)  # [R] option of each range
@@ -178,11 +175,6 @@ class ShardingOptions:
             load[is_group] = len(loads) + fields.of_item[of_range][is_group]
             size[is_group] = limits.item_bytes[fields.of_item[of_range]][is_group]
             loads = np.concatenate([loads, of_items])
-        if drop:
-            fits = np.bincount(of_range, size > int(task.capacity_bytes.max())) == 0  # [O]
-            fits |= np.append(np.diff(fields.of_item) > 0, True) & ~np.isin(fields.of_item, fields.of_item[fits])
-            fields, kept = fields.select(fits), fits[of_range]
-            load, step, size, blocks = load[kept], step[kept], size[kept], blocks[kept]
         first_option = np.searchsorted(fields.of_item, np.arange(len(table) + 1))
         spread = np.where(_IS_EVERYWHERE[fields.kind], ON_ALL, np.where(_IS_ON_HOST[fields.kind], ON_HOST, ON_DEVICES))
         menu = Menu(

@@ -21,11 +21,11 @@ from dreamshard.cost_model.cost_network import COMPUTE
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts, Difference, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import Placement
+from dreamshard.placement import ON_ONE_HOST, Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.plan import compare_costs
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
-from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts, costs_of
+from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import packed
 from dreamshard.search.search import default_moves, search
@@ -45,6 +45,7 @@ PARTS = ("cost_greedy", POLICY)
 """Parts of a trained placer that place alone: greedy on its cost network, and its policy without search."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class SearchingPlacer(OrderedPlacer):
     """A placer that searches by a cost model.
 
@@ -57,13 +58,19 @@ class SearchingPlacer(OrderedPlacer):
     """
 
     more_moves = 0
-    budget_ms: float | None
-    columns: bool
-    timeout_s: float | None
+    budget_ms: float | None = None
+    columns: bool = True
+    timeout_s: float | None = None
 
     @abstractmethod
     def costs(self, task: PlacementTask) -> CostModel:
         """The costs of a task's shards."""
+
+    def costs_on(self, task: PlacementTask, placement: Placement) -> CostModel:
+        """`costs`, on the hosts of a placement if that has tables on one host."""
+        if placement.sharding_types & set(ON_ONE_HOST):
+            task = replace(task, devices_per_host=placement.devices_per_host)
+        return self.costs(task)
 
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` predicted milliseconds per phase of any placement of `task`; see `costs.py`.
@@ -71,7 +78,7 @@ class SearchingPlacer(OrderedPlacer):
         Raises:
             ValueError: the cost model has no costs of such shards.
         """
-        return costs_of(self, task, placement).predict(placement)
+        return self.costs_on(task, placement).predict(placement)
 
     @abstractmethod
     def measured_on(self, task: PlacementTask) -> MeasuredOn | None:
@@ -100,8 +107,9 @@ class SearchingPlacer(OrderedPlacer):
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
-        end, moves = monotonic() + (self.timeout_s or math.inf), self.moves(task, budget_ms)
-        return search(task, self.costs(task), moves, columns=self.columns, is_late=lambda: monotonic() > end)
+        limit_s, start = math.inf if self.timeout_s is None else self.timeout_s, monotonic()
+        moves, is_late = self.moves(task, budget_ms), lambda: monotonic() - start > limit_s
+        return search(task, self.costs(task), moves, columns=self.columns, is_late=is_late)
 
 
 @dataclass(frozen=True)
@@ -115,10 +123,7 @@ class DreamShardPlacer(SearchingPlacer):
     cost_network: CostNetwork
     policy: PolicyNetwork
     normaliser: Normaliser
-    budget_ms: float | None = None
-    columns: bool = True
     inference: Inference = "search"
-    timeout_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -171,9 +176,6 @@ class RooflinePlacer(SearchingPlacer):
     """
 
     spec: AcceleratorSpec
-    budget_ms: float | None = None
-    columns: bool = True
-    timeout_s: float | None = None
     name: str = "prior"
     more_moves = 4_000_000  # a kernel's steps make many local optima
 

@@ -10,7 +10,7 @@ model's errors, which annealing makes more of.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
@@ -24,7 +24,7 @@ from dreamshard.cost_model.compiled import Ints
 from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, Menu, anneal, priced, state_of
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced, state_of
 from dreamshard.search.baselines import heuristic_starts
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
@@ -52,7 +52,6 @@ _OVERFULL = 0.1  # by this share
 _HALVINGS = (*range(7), 62)  # of a device's memory: each range of a table fits that share if it can
 _BYTE_PRICES = 4.0 ** np.arange(-12, 13)  # of all bytes by the options on average, over the cost of all tables
 _cost = attrgetter("cost_ms")
-IsLate = Callable[[], bool]
 Types = frozenset[ShardingType]
 _FAMILIES: tuple[Types, ...] = tuple(map(frozenset, (ON_ONE_DEVICE, ON_ONE_HOST, ("row_wise",), ("data_parallel",))))
 """Types that share a collective: tables, and ranges of their columns, which let devices be even."""
@@ -64,7 +63,7 @@ def default_moves(task: PlacementTask) -> int:
 
 
 def search(
-    task: PlacementTask, costs: CostModel, moves: int, *, columns: bool = True, is_late: IsLate = lambda: False
+    task: PlacementTask, costs: CostModel, moves: int, *, columns: bool = True, is_late: IsLate = never
 ) -> Placement:
     """The best placement found.
 
@@ -176,7 +175,7 @@ class _Exploration:
                 refined = each
             starts += quick
         if refined is not None and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS[0]):
-            starts += _starts_within_targets(options, refined)
+            starts += _starts_within_targets(options, refined, self.is_late)
         if types == {"table_wise"}:
             by_rule = [priced(options.menu, *options.whole(device.numpy())) for device in heuristic_starts(self.task)]
             starts += sorted((each for each in by_rule if each is not None), key=_cost)[:1]
@@ -184,7 +183,7 @@ class _Exploration:
         others = [self.results[each] for each in _simpler(types) if each in self.results]
         starts += [start for other in others for start in options.translated(other.options, other.found)]
         if not starts or (self.cells <= _MOST_CELLS[1] and _is_tight(options)):
-            starts += _tight_starts(self.task, options)
+            starts += _tight_starts(self.task, options, self.is_late)
         return starts
 
     def _improved(self, options: ShardingOptions, starts: Sequence[Found]) -> Found:
@@ -197,12 +196,11 @@ class _Exploration:
         overs, tried = (0.0, _OVERFULL) if is_tight else (0.0,), [best]
         if len(starts) > 1 or is_tight:
             short, both = searches * self.moves // _TRIAL, product(starts, overs)
-            tried = [anneal(menu, each, short, over=over) for each, over in both if not self.is_late()] or tried
+            tried = [anneal(menu, each, short, over=over, is_late=self.is_late) for each, over in both]
         tried.sort(key=_cost)
         if tried[0].cost_ms <= self.least_ms * (1 + _HOPELESS[1]):
             for n, over in product(range(searches), overs):
-                if not self.is_late():
-                    tried.append(anneal(menu, tried[n % len(tried)], searches * self.moves, n + 1, over))
+                tried.append(anneal(menu, tried[n % len(tried)], searches * self.moves, n + 1, over, self.is_late))
         return min(tried, key=_cost)
 
 
@@ -265,7 +263,7 @@ def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
     return [each for target in targets if (each := _greedy(menu, target)) is not None]
 
 
-def _starts_within_targets(options: ShardingOptions, option: Ints) -> list[Found]:
+def _starts_within_targets(options: ShardingOptions, option: Ints, is_late: IsLate) -> list[Found]:
     """Greedy placements with ranges of columns up to some width, and all devices within targets.
 
     A kernel gives every row of a device as many threads as the widest needs, so it can pay to split all tables alike.
@@ -278,7 +276,7 @@ def _starts_within_targets(options: ShardingOptions, option: Ints) -> list[Found
         own = menu._replace(first_option=np.append(options.first_within(menu, most, columns), menu.first_option[-1]))
         even = balanced(own).even
         targets = [Target(even.own_ms * (1 + of_own), even.width * (1 + of_width)) for of_own, of_width in _MARGINS]
-        found += [_greedy(own, target) for target in targets]
+        found += [_greedy(own, target) for target in targets if not is_late()]
     return [each for each in found if each is not None]
 
 
@@ -289,7 +287,7 @@ def _greedy(menu: Menu, target: Target) -> Found | None:
     return greedy(menu, np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable"), target)
 
 
-def _tight_starts(task: PlacementTask, options: ShardingOptions) -> list[Found]:
+def _tight_starts(task: PlacementTask, options: ShardingOptions, is_late: IsLate) -> list[Found]:
     """Greedy placements by the options that cost least with a price per byte, the widest ranges that fit first."""
     menu = options.menu
     first, most = menu.first_option[:-1], np.diff(menu.first_option)
@@ -306,6 +304,8 @@ def _tight_starts(task: PlacementTask, options: ShardingOptions) -> list[Found]:
     for halvings in _HALVINGS:
         able = range_bytes <= np.maximum(menu.capacity.max() >> halvings, finest)
         for price in _BYTE_PRICES:
+            if any(found) and is_late():
+                break
             rating = np.where(able, cost_ms / cost_ms.sum() + price * size / size.sum(), np.inf)
             best = np.append(np.lexsort((rating, item))[first], menu.first_option[-1])
             # smallest first leaves them in device memory where some tables must be cached

@@ -15,7 +15,8 @@ from torch import Tensor
 from torchrec.distributed.planner.types import Perf, ShardEstimator, ShardingOption, Storage
 
 from dreamshard.model_table import ModelTable
-from dreamshard.search.costs import Predictor, RooflineCosts
+from dreamshard.search import SearchingPlacer
+from dreamshard.search.costs import RooflineCosts
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.plans import CACHED, shards_of
@@ -30,7 +31,7 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
     together. Kernels of unknown cost cost infinitely much: a trained network knows no tables in host memory.
     """
 
-    def __init__(self, task: PlacementTask, tables: Sequence[ModelTable], predictor: Predictor) -> None:
+    def __init__(self, task: PlacementTask, tables: Sequence[ModelTable], predictor: SearchingPlacer) -> None:
         """Of `tables` as the model has them, in the task's order."""
         self.model = predictor.costs(task)
         self.number = {(table.module_path, table.name): t for t, table in enumerate(tables)}

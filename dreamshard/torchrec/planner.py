@@ -32,8 +32,7 @@ from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.planning import load_placer
-from dreamshard.search import DreamShardPlacer, RooflinePlacer, SearchingPlacer
-from dreamshard.search.costs import Predictor
+from dreamshard.search import RooflinePlacer, SearchingPlacer
 from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
 from dreamshard.tasks import Activations, PlacementTask
@@ -43,8 +42,6 @@ from dreamshard.torchrec.plans import per_feature, sharding_options
 from dreamshard.torchrec.sharding_types import check_given, narrowed
 from dreamshard.workloads import ModelTables, model_tables
 
-_SEARCHED = 0.8  # of the time that is left, before the placement is turned into TorchRec's plan
-_LEAST_S = 1e-3
 _CHAMPION = "champion"
 logger = logging.getLogger(__name__)
 Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
@@ -124,9 +121,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         try:
             task = self.task(model, module, sharders)
             placer = self._placer_of(task)
-            if self.timeout_seconds and isinstance(placer, DreamShardPlacer | RooflinePlacer):
-                left_s = self.timeout_seconds - (time.perf_counter() - start)
-                placer = replace(placer, timeout_s=max(_SEARCHED * left_s, _LEAST_S))
+            if self.timeout_seconds and isinstance(placer, SearchingPlacer):
+                spent_s = time.perf_counter() - start  # what follows takes about as long
+                placer = replace(placer, timeout_s=self.timeout_seconds - 2 * spent_s)
             placement = placer.place(task)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
@@ -136,7 +133,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             options = callback(options)
         plan, seconds = to_sharding_plan(options, self.topology), time.perf_counter() - start
         logger.info("dreamshard: %d tables by %s in %.0f ms", len(model), placer.name, 1000 * seconds)
-        if isinstance(placer, Predictor):
+        if isinstance(placer, SearchingPlacer):
             ShardCosts(task, model.details, placer).estimate(options)
             for stats in self.stats:
                 stats.log(
@@ -180,7 +177,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         if model is not None:
             task = self.task(model, module, sharders)
             placer = self._placer_of(task)
-            if isinstance(placer, Predictor):
+            if isinstance(placer, SearchingPlacer):
                 return ShardCosts(task, model.details, placer)
         raise ValueError(f"the model has no tables, or {self.placer.name} predicts no costs; give others")
 
@@ -251,8 +248,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         types = [self.constraints.get(table.name, ParameterConstraints()).output_dtype for table in model.details]
         vector_bytes = max(DATA_TYPE_NUM_BITS[kind or DataType.FP32] for kind in types) // 8
         both = [pair for one in sharders for pair in (getattr(one, "qcomm_codecs_registry", None) or {}).values()]
-        codecs = [codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)]
-        coded_bytes = max((codec.itemsize for codec in codecs if isinstance(codec, torch.dtype)), default=0)
+        coded = {codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)} - {None}
+        coded_bytes = max((kind.itemsize for kind in coded), default=0)
         return Activations(
             batch_size=self.batch_size * self.topology.world_size,
             lookup_bytes=_INDEX_BYTES * _INPUTS[self.pipeline],
@@ -301,13 +298,15 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         return outcome[0]
 
     def _checked(self, task: PlacementTask, placement: Placement) -> Shards:
-        """The shards; refuses a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
+        """The shards, with what cached tables need; refuses what violates constraints or exceeds the memory of hosts."""
         if broken := violation(task, placement):
             raise PlannerError(
                 f"{self.placer.name} violates a constraint: {broken}; loosen it, or choose other costs",
                 PlannerErrorType.STRICT_CONSTRAINTS,
             )
         shards = Shards.of(task, placement)
+        if self.pipeline != "prefetch" and bool(shards.in_host.any()):
+            logger.warning("dreamshard: cached tables need PrefetchTrainPipelineSparseDist and pipeline='prefetch'")
         for device, needed in zip(self.topology.devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
             if needed > device.storage.ddr:
                 raise PlannerError(

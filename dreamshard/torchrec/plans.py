@@ -285,10 +285,11 @@ def planned_type(sharding_type: str) -> Any:
 def _planned(called: str, spec: _Parameter, tables: Tables | None, ranks: int, per_host: int) -> PlannedTable:
     """How a table is sharded; its columns are rounded up to a multiple of 4."""
     kind, cached = planned_type(spec.sharding_type), spec.compute_kernel == CACHED
-    if kind not in SHARDING_TYPES or spec.compute_kernel not in ("fused", "dense", CACHED):
+    is_known = kind in SHARDING_TYPES and spec.compute_kernel in ("fused", "dense", CACHED)
+    if not is_known or not (spec.ranks or kind in ON_EVERY_DEVICE):
         raise InputError(
-            f"table {called!r} is sharded {kind} with kernel {spec.compute_kernel}; give one of "
-            f"{', '.join(SHARDING_TYPES)} with kernel fused, dense or {CACHED}"
+            f"table {called!r} is sharded {kind} with kernel {spec.compute_kernel} on ranks {spec.ranks}; give one of "
+            f"{', '.join(SHARDING_TYPES)} with kernel fused, dense or {CACHED}, and ranks"
         )
     share = getattr(spec.cache_params, "load_factor", None)  # which JSON leaves out
     step, held = per_host if kind in ON_ONE_HOST else 1, []

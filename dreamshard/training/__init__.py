@@ -7,7 +7,6 @@ autoshard    networks, episodes and placer of autoshard
 
 from dreamshard.training.algorithms import (
     TRAINING_ALGORITHMS,
-    CostFit,
     TrainedPlacer,
     TrainingAlgorithm,
     TrainingState,
@@ -20,7 +19,6 @@ from dreamshard.training.config import TrainingConfig, with_algorithm
 
 __all__ = [
     "TRAINING_ALGORITHMS",
-    "CostFit",
     "TrainedPlacer",
     "TrainingAlgorithm",
     "TrainingConfig",

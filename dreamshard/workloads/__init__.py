@@ -34,7 +34,6 @@ from dreamshard.workloads.workload import (
     bundled_lists,
     list_file,
     listed_workload,
-    name_seed,
 )
 
 __all__ = [
@@ -60,7 +59,6 @@ __all__ = [
     "list_tables",
     "listed_workload",
     "model_tables",
-    "name_seed",
     "open_workload",
     "read_lookups",
     "statistics",

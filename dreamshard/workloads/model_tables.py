@@ -4,6 +4,7 @@
 `EmbeddingBagConfig`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -60,8 +61,7 @@ class ModelTables:
     @property
     def precision(self) -> Precision:
         """The type of weights of most tables."""
-        precisions: list[Precision] = [detail.precision for detail in self.details]
-        return max(precisions, key=precisions.count)
+        return Counter(detail.precision for detail in self.details).most_common(1)[0][0]
 
     @property
     def optimizer(self) -> Optimizer:
@@ -150,10 +150,10 @@ def _pooling_factor(detail: ModelTable, given: Mapping[str, float]) -> float | N
 
 def _notes(model: ModelTables) -> list[str]:
     """Parts of a model that planning leaves out."""
-    names, of = [detail.name for detail in model.details], model.by_name.items()
+    names, of = Counter(detail.name for detail in model.details), model.by_name.items()
     concerned = {
         "several modules have tables called {}; they are planned as module.table": sorted(
-            {name for name in names if names.count(name) > 1}
+            name for name, count in names.items() if count > 1
         ),
         "the dims of {} are not multiples of 4 and are planned as the next one; fbgemm's fused operators refuse such dims: "
         "widen the tables in the model, or keep them data-parallel": [n for n, d in of if d.dim != padded_dim(d.dim)],
@@ -172,10 +172,10 @@ def _notes(model: ModelTables) -> list[str]:
 
 def _unique_names(details: Sequence[ModelTable]) -> list[str]:
     """A name for each table: its own, with its module's path in front if several modules have it."""
-    paths, names = [detail.path for detail in details], [detail.name for detail in details]
-    if repeated := sorted({path for path in paths if paths.count(path) > 1}):
+    paths, names = Counter(detail.path for detail in details), Counter(detail.name for detail in details)
+    if repeated := sorted(path for path, count in paths.items() if count > 1):
         raise ValueError(
             f"tables {shown(repeated)} occur more than once in the same module, and TorchRec names tables within a module; "
             "rename them"
         )
-    return [path if names.count(name) > 1 else name for path, name in zip(paths, names, strict=True)]
+    return [detail.path if names[detail.name] > 1 else detail.name for detail in details]

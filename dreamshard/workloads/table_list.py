@@ -107,14 +107,15 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
     batch = DEFAULT_BATCH
     if defaults is not None and float(defaults.pooling_factor.sum()):
         batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
-    complete = [_filled(table, batch, defaults) for table in with_ingested(listed, defaults)]
+    listed = with_ingested(listed, defaults)
+    complete = [_filled(table, batch, defaults) for table in listed]
     types = dict.fromkeys(("pooling_factor", "bins", "poolings"), torch.float64)
     tensors = {
-        name: torch.tensor([getattr(table, name) for table in complete], dtype=types.get(name, torch.int64))
-        for name in ("rows", "dim", "poolings", *FILLABLE)
+        name: torch.tensor([columns[name] for columns in complete], dtype=types.get(name, torch.int64))
+        for name in complete[0]
     }
-    shares = block_shares([table.block_share for table in complete])
-    return Tables(tuple(table.name for table in complete), **tensors, block_share=shares)
+    shares = block_shares([table.block_share for table in listed])
+    return Tables(tuple(table.name for table in listed), **tensors, block_share=shares)
 
 
 def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
@@ -141,8 +142,8 @@ def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:
     return tuple(name for name in FILLABLE if any(getattr(table, name) is None for table in listed))
 
 
-def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> ModelTable:
-    """The table with a multiple of 4 columns, and all columns of `FILLABLE`, for a batch of so many samples."""
+def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> dict[str, Any]:
+    """A table's columns of `Tables`, with its dim rounded up to a multiple of 4, for a batch of so many samples."""
     pooling, lookups = table.pooling_factor, table.lookups
     if pooling is None:
         pooling = float(max(1, len(table.features))) if lookups is None else lookups / batch
@@ -157,11 +158,12 @@ def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> ModelTabl
             expected = lookups * float(defaults.unique_rows.sum() / defaults.lookups.sum().clamp(min=1))
         shares = tuple(count / max(sum(counts), 1e-12) for count in counts)
         unique, bins = max(1, round(expected)) if unique is None else unique, bins or shares
-    return replace(
-        table,
-        dim=padded_dim(table.dim),
-        pooling_factor=pooling,
-        lookups=lookups,
-        unique_rows=min(unique, table.rows, lookups),
-        bins=bins,
-    )
+    return {
+        "rows": table.rows,
+        "dim": padded_dim(table.dim),
+        "poolings": table.poolings,
+        "pooling_factor": pooling,
+        "lookups": lookups,
+        "unique_rows": min(unique, table.rows, lookups),
+        "bins": bins,
+    }

@@ -4,18 +4,21 @@ It is the power law on [1, rows + 1) rounded down: rank k has the share of the a
 k + 1. Its distribution function has a closed form for any number of rows.
 """
 
-from functools import cache, lru_cache
-from math import gcd
+import math
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Float
 
+from dreamshard.files.foreign import MOST_ROWS
 from dreamshard.tables import NUM_BINS
 
 ALPHA = 1.05  # not 1
-_EXACT_RANKS, _RANK_GROUPS = 128, 400  # with these and the grid, shares of bins are exact to 2e-4
+_WIDE = np.geomspace(1, MOST_ROWS, 938).astype(np.int64)  # each 3 % after the one before
+_FIRST = np.union1d(np.arange(1, 129), _WIDE).astype(np.float64)
+"""First ranks of groups whose rows count as alike: with these and the grid, shares of bins are exact to 1e-4."""
 _GRID = 2**14
 
 
@@ -29,24 +32,22 @@ def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> n
 def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
     """Map ranks one to one to rows all over the table, as hashing does, by an affine permutation of 0..rows-1."""
     step = max(1, min(int(rows * (0.55 + 0.2 * generator.random())), 2**62 // rows))  # products fit 64 bits
-    while gcd(step, rows) != 1:
+    while math.gcd(step, rows) != 1:
         step += 1
     return (ranks * step + int(generator.integers(rows))) % rows
 
 
-@lru_cache(maxsize=4096)
+@cache
 def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
-    wide = np.append(np.geomspace(1, rows + 1, _RANK_GROUPS).astype(np.int64), rows + 1)
-    edges = np.union1d(np.arange(1, min(rows + 1, _EXACT_RANKS) + 1), wide).astype(np.float64)
-    area = edges ** (1 - ALPHA) / (1 - ALPHA)
-    ranks = np.diff(edges)  # [G] rows of each group
-    mean = num_lookups * np.diff(area) / (area[-1] - area[0]) / ranks  # [G] lookups of each row
+    edges = np.append(_FIRST[: np.searchsorted(_FIRST, rows + 1)], rows + 1)
+    ranks, powers = np.diff(edges), edges ** (1 - ALPHA)  # [G] rows of each group
+    mean = num_lookups / (powers[-1] - 1) * np.diff(powers) / ranks  # [G] lookups of each row
     logs, shares = _shares_by_mean()
     at = (np.log(mean.clip(min=1e-15)) - logs[0]) / (logs[1] - logs[0])  # [G] on the grid
     below = at.astype(np.int64)
-    beyond = (at - below)[:, None]
-    return tuple(((ranks * (mean > 0)) @ (shares[below] * (1 - beyond) + shares[below + 1] * beyond)).tolist())
+    upper = ranks * (mean > 0) * (at - below)
+    return tuple(((ranks * (mean > 0) - upper) @ shares[below] + upper @ shares[below + 1]).tolist())
 
 
 @cache

@@ -9,7 +9,7 @@ from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.placer import Placer
 from dreamshard.planning import load_placer
 from dreamshard.rivals import RIVALS
-from dreamshard.search import DreamShardPlacer, RooflinePlacer
+from dreamshard.search import DreamShardPlacer, RooflinePlacer, SearchingPlacer
 from dreamshard.tasks import PlacementTask
 from flows.rules.contestants import NAMES, placer_called
 from storage.mlflow_store import registry
@@ -18,8 +18,6 @@ from storage.store import Store
 from storage.version_names import WRITTEN, names_version
 
 PRIOR = "prior"
-
-Predictor = DreamShardPlacer | RooflinePlacer
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Choice:
 
     placer: Placer
     name: str
-    predictor: Predictor | None = None
+    predictor: SearchingPlacer | None = None
     why: str = ""
     predicted_by: str | None = None
     caveat: str = ""

@@ -14,7 +14,7 @@ from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
 from dreamshard.files.text import gib, shown
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
-from dreamshard.search.costs import Predictor
+from dreamshard.search import SearchingPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from flows.placing.request import Placed
@@ -62,7 +62,7 @@ class Side:
         name: str,
         task: PlacementTask,
         placement: Placement,
-        predictor: Predictor | None,
+        predictor: SearchingPlacer | None,
         number: Sequence[int] | None = None,
     ) -> "Side":
         """A placement of a task's tables; `number` says which tables of the page they are, if not all."""

@@ -26,6 +26,7 @@ from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.plan import Plan, parse_plan, read_plan
 from dreamshard.planning import legal_placement, make_plan
+from dreamshard.search import SearchingPlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -33,7 +34,7 @@ from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables, known_as
 from flows.forms.options import PlaceOptions
 from flows.placing.models import read_model, runnable
-from flows.placing.placers import Predictor, choose
+from flows.placing.placers import choose
 from flows.runtime.sources import torchrec_bridge
 from storage.mlflow_store import registry
 from storage.run_records.trainings import model_name
@@ -90,7 +91,7 @@ class Placed:
     request: CheckedRequest
     plan: Plan
     placement: Placement
-    predictor: Predictor | None
+    predictor: SearchingPlacer | None
     predicted_by: str
     weighed: Weighed | None
     steps: tuple[Step, ...]
@@ -217,7 +218,7 @@ def _check_host_memory(task: PlacementTask, placement: Placement, spec: Accelera
     by_host = shards.per_device(shards.host_bytes).split(placement.devices_per_host)
     needed, available = max(int(held.sum()) for held in by_host), spec.host_memory_bytes if spec else None
     unchecked = "" if available else "; to have that checked, give host_memory in a hardware file (docs/hardware.md)"
-    note(f"cached tables need {gib(needed)} of memory on the fullest host{unchecked}")
+    note(f"cached tables need {gib(needed)} of memory on the fullest host, and a prefetching pipeline{unchecked}")
     if available is not None and needed > available:
         raise NoPlacementError(
             f"cached tables need {gib(needed)} of a host's memory, but {spec and spec.name} has {gib(available)}; add "

@@ -51,7 +51,7 @@ def test_a_state_after_1000_changes_costs_the_same_as_rebuilt(kind, constraints,
     state, search = annealing.prepared(menu, start)
     for seed in range(4):
         generator, best = np.random.default_rng(seed), annealing.Found(start.option.copy(), start.place.copy(), 0.0)
-        annealing._anneal(menu, state, search, best, generator, 1000, 1e3 * start.cost_ms, 1.0)
+        annealing._anneal(menu, state, search, best, generator, 1000, 1.0, np.array([1e3 * start.cost_ms, 0.0, 0.0]))
         fresh = annealing.state_of(menu, state.option, state.place)
         cost_ms = state.totals[annealing._COST]
         assert cost_ms == pytest.approx(fresh.totals[annealing._COST], rel=1e-9)

@@ -1,6 +1,8 @@
 """From costs to a placement: by a trained network, and by a preset's roofline with nothing trained."""
 
 from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.search.baselines import baselines
+from dreamshard.search.search import search
+from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
@@ -55,6 +59,16 @@ def test_a_budget_is_a_number_of_changes():
     placer, task = learnt_placer(), PlacementTask(pool_of(40), 4, 2**33)
     assert placer.moves(task, 50.0) == 10 * placer.moves(task, 5.0) != placer.moves(task)
     assert replace(placer, budget_ms=5.0).moves(task) == placer.moves(task, 5.0)
+
+
+def test_a_late_search_ends_with_the_best_so_far():
+    task, costs_ms = PlacementTask(pool_of(40), 8, 2**33, constraints=ANY_SHARDING), []
+    for looks in (0, 20, 10**6):
+        late = chain(repeat(False, looks), repeat(True))
+        placement = search(task, PRIOR.costs(task), 20_000, is_late=partial(next, late))
+        assert not violation(task, placement)
+        costs_ms.append(float(PRIOR.predict(task, placement).overall_ms()))
+    assert costs_ms[0] > costs_ms[1] > costs_ms[2]
 
 
 def true_ms(task, placement, batch_size=65_536):

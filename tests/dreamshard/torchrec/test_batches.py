@@ -8,8 +8,8 @@ torchrec = pytest.importorskip("torchrec")
 from torchrec import KeyedJaggedTensor  # noqa: E402
 
 from dreamshard.model_table import ModelTable  # noqa: E402
-from dreamshard.torchrec import record  # noqa: E402
-from dreamshard.workloads.model_tables import model_tables  # noqa: E402
+from dreamshard.torchrec import open_model, record  # noqa: E402
+from dreamshard.workloads import WorkloadConfig, model_tables, statistics  # noqa: E402
 from tests.helpers.meta_models import bag, bags  # noqa: E402
 
 USER = ModelTable(name="user", rows=10, dim=16, features=("u",))
@@ -83,3 +83,41 @@ def test_batches_that_hold_keyed_jagged_tensors_are_read(batch):
 def test_batches_that_do_not_tell_are_refused(batches):
     with pytest.raises(ValueError):
         record(model_tables([USER, ITEM]), batches)
+
+
+FUNCTIONS = """
+import torch
+from tests.dreamshard.torchrec.test_batches import keyed
+from tests.helpers.meta_models import bag, bags, sequences
+
+def make_model():
+    return torch.nn.ModuleDict({"ebc": bags(bag("item", 50, 6, ["i", "j"])), "ec": sequences("word", 1000, 8)})
+
+def make_batches():
+    while True:
+        yield keyed(word=[[7], [8], [9]], i=[[1], [1], [2]], j=[[], [], []])
+"""
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens the model with lookups of some samples."""
+    (tmp_path / "own.py").write_text(FUNCTIONS)
+    both = {"source": f"{tmp_path}/own.py:make_model", "batches": f"{tmp_path}/own.py:make_batches"}
+    return lambda samples: open_model(WorkloadConfig(**both, dim=None, batch_size=samples))
+
+
+def test_a_models_tables_have_the_lookups_of_its_batches(opened):
+    model = opened(6)
+    item, word = map(statistics, model.tables())
+    assert model.names == ("item", "word")
+    assert (int(item.rows), int(item.dim), int(item.lookups), int(item.unique_rows)) == (50, 8, 6, 2)
+    assert item.bins[0, 1:3].tolist() == [0.5, 0.5]  # row 2 twice, row 1 four times
+    assert (float(word.pooling_factor), float(item.poolings), float(word.poolings)) == (1, 2, 0)
+    assert "lookups were counted in 6 samples of 2 batches, as one batch" in model.notes
+
+
+def test_identities_change_with_lookups_and_with_nothing_else(opened):
+    first, again, more = map(opened, (3, 3, 6))
+    assert first.token == again.token != more.token
+    assert first.fingerprint(0) == again.fingerprint(0) != more.fingerprint(0)

@@ -1,12 +1,16 @@
-"""Bytes per rank, compared with TorchRec's own estimate for the same plans."""
+"""Bytes per rank, compared with TorchRec's own estimate for the same plans; bytes of tables, with fbgemm's own operators."""
 
 from dataclasses import replace
+from itertools import product
+from typing import get_args
 
 import pytest
 import torch
 
 pytest.importorskip("torchrec")
 
+from fbgemm_gpu import split_table_batched_embeddings_ops_training as fbgemm
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner import ParameterConstraints, Topology
@@ -23,9 +27,12 @@ from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards, violation
+from dreamshard.tables import Optimizer, Precision
+from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import sharding_options
 from dreamshard.torchrec.planner import DreamShardPlanner
 from tests.helpers.meta_models import bag, bags
+from tests.helpers.tables import tables_of
 
 MIB = 2**20
 WHOLE = [TableSharding("table_wise", where=(d,)) for d in range(16)]
@@ -144,3 +151,29 @@ def test_a_plan_that_only_fits_without_its_vectors_is_not_made():
     assert int(placed.device.bincount().max()) == 2
     with pytest.raises(NoPlacementError):
         RooflinePlacer(hardware("a100")).place(replace(whole, memory_bytes=least - 1))
+
+
+NAMES = {"sgd": "EXACT_SGD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD", "adagrad": "EXACT_ADAGRAD"}  # of fbgemm
+SIZES = [(100, 16), (37, 4)]
+CPU = (fbgemm.ComputeDevice.CPU, fbgemm.EmbeddingLocation.HOST, "cpu")
+GPU = (fbgemm.ComputeDevice.CUDA, fbgemm.EmbeddingLocation.DEVICE, "meta")  # which takes no memory
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "place"),
+    [*product(get_args(Precision), NAMES, [CPU]), *product(get_args(Precision), get_args(Optimizer), [GPU])],
+)
+def test_a_task_counts_the_bytes_of_the_operator(precision, optimizer, place):
+    compute, location, device = place
+    operator = fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, dim, location, compute) for rows, dim in SIZES],
+        optimizer=EmbOptimType[NAMES.get(optimizer, optimizer.upper())],
+        weights_precision=SparseType(precision),
+        cache_precision=SparseType.FP32,  # of a cache that these tables do not have
+        device=torch.device(device),
+    )
+    tensors = dict(operator.named_buffers()) | dict(operator.named_parameters())
+    kept = [t for name, t in tensors.items() if name.rpartition("_")[0] in ("weights", "momentum1", "momentum2")]
+    held = sum(t.numel() * t.element_size() for t in kept if t.is_floating_point() or t.dtype == torch.uint8)
+    task = PlacementTask(tables_of(*zip(*SIZES, strict=True)), 1, 2**20, precision, optimizer)
+    assert int(task.table_bytes.sum()) == held

@@ -200,15 +200,13 @@ def test_two_modules_may_have_tables_of_one_name():
     assert {name: sharding.where for name, sharding in current_plan(made).tables.items()} == {"a.t": (0,), "b.t": (1,)}
 
 
-def test_what_a_plan_cannot_hold_is_refused():
-    with pytest.raises(ValueError):
-        current_plan(theirs("table_wise", "fused_uvm"))
-    with pytest.raises(ValueError):
-        current_plan(theirs("data_parallel", "dense"))
-    uneven = theirs("row_wise", "fused")
+def test_what_a_plan_cannot_hold_is_refused_by_name():
+    uneven, nowhere = theirs("row_wise", "fused"), theirs("table_wise", "fused")
     uneven.plan[""]["user"].sharding_spec.shards.pop()
-    with pytest.raises(ValueError):
-        current_plan(uneven)
+    nowhere.plan[""]["user"].ranks = None
+    for refused in (theirs("table_wise", "fused_uvm"), theirs("data_parallel", "dense"), uneven, nowhere):
+        with pytest.raises(ValueError, match="'user'"):
+            current_plan(refused)
 
 
 def test_only_what_torchrec_reshards_is_in_a_delta():

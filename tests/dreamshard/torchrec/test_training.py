@@ -6,9 +6,9 @@ from tests.helpers import sharded_dlrm
 from tests.helpers.ports import free_port
 from tests.helpers.sharded_model import failures
 
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-@pytest.mark.processes
-@pytest.mark.slow
+
 @pytest.mark.parametrize(("ranks", "per_host"), [(2, 2), (4, 2)], ids=["2 ranks", "2 hosts of 2 ranks"])
 def test_a_model_trains_under_our_plans_as_it_does_unsharded(ranks, per_host, tmp_path):
     """by every sharding type that TorchRec runs on CPU ranks, by a plan file and by the planner."""
@@ -16,8 +16,6 @@ def test_a_model_trains_under_our_plans_as_it_does_unsharded(ranks, per_host, tm
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.processes
-@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "ranks"), [("reshard", 2), ("groups", 4), ("memory", 2)])
 def test_a_dlrm_trains_and_takes_memory_as_planned(mode, ranks, tmp_path):
     """Moved from one plan to another between two steps, in two groups under `DMPCollection`, and in bytes."""

@@ -10,7 +10,7 @@ import torch
 from dreamshard.tables import concatenate
 from dreamshard.workloads import LookupFiles, Lookups, WorkloadTable, dataset_version, statistics
 from dreamshard.workloads.lookups import bin_counts, read_lookups, write_lookups
-from dreamshard.workloads.zipf import draw_ranks, expected_counts, scatter
+from dreamshard.workloads.zipf import ALPHA, draw_ranks, expected_counts, scatter
 
 THREE_SAMPLES = Lookups(torch.tensor([5, 2, 2, 7], dtype=torch.int32), torch.tensor([0, 2, 2, 4]))
 
@@ -102,7 +102,12 @@ def test_ranks_are_drawn_in_proportion_to_the_power_laws_area():
     assert (ranks == 0).mean() == pytest.approx((1 - 2**-0.05) / (1 - 3**-0.05), abs=0.005)
 
 
-def test_expected_counts_agree_with_a_draw():
-    rows, lookups = 50_000, 200_000
+@pytest.mark.parametrize(("rows", "lookups"), [(1, 99), (150, 65_536), (5_000, 65_536), (50_000, 200_000)])
+def test_expected_counts_are_the_poisson_shares_of_every_rank(rows, lookups):
+    powers = np.arange(1, rows + 2) ** (1 - ALPHA)
+    mean = torch.from_numpy(lookups * np.diff(powers) / (powers[-1] - powers[0]))  # [rows] lookups of each
+    bounds = torch.tensor([0.0, *(2.0**j for j in range(16))], dtype=torch.float64)[:, None]
+    exact = torch.special.gammaincc(bounds + 1, mean).diff(dim=0, append=torch.ones(1, rows).double()).sum(dim=1)
+    assert expected_counts(rows, lookups) == pytest.approx(exact.tolist(), abs=1e-4 * float(exact.sum()))
     drawn = bin_counts(np.unique(draw_ranks(rows, lookups, np.random.default_rng(0)), return_counts=True)[1])
-    assert np.asarray(expected_counts(rows, lookups)) == pytest.approx(drawn, rel=0.06, abs=12)
+    assert exact.numpy() == pytest.approx(drawn, rel=0.06, abs=12)
