@@ -27,10 +27,21 @@ from dreamshard.cost_model import StructuredCostNetwork
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingAlgorithm, TrainingConfig, with_algorithm
-from tests.benchmarks.gains import Costs
-from tests.benchmarks.measuring import Place, Row, law_state, relative, true_ms
+from tests.benchmarks.measuring import (
+    ALL_DIMS,
+    TRAINED,
+    Costs,
+    Place,
+    Row,
+    Size,
+    law_state,
+    pool_of,
+    relative,
+    repeated,
+    tasks,
+    true_ms,
+)
 from tests.benchmarks.neuroshard import NeuroShardPlacer
-from tests.benchmarks.pools import ALL_DIMS, TRAINED, Size, pool_of, repeated, tasks
 from tests.helpers.laws import LAWS, NOISE, UNSEEN
 
 COUNTS = {TRAINED: 10, Size(200, 8): 5, Size(800, 128): 2}

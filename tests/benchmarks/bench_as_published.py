@@ -17,8 +17,7 @@ from dreamshard.cost_model.cost_network import COMPUTE
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingConfig, with_algorithm
-from tests.benchmarks.measuring import Row, row
-from tests.benchmarks.pools import Size, drawn, halves, meta_tables
+from tests.benchmarks.measuring import Row, Size, drawn, halves, meta_tables, row
 from tests.helpers.neuroshard_law import neuroshard_folder, neuroshard_law
 from tests.helpers.samples import sample_of_phases
 

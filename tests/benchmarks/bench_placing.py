@@ -9,8 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from dreamshard.shards import violation
-from tests.benchmarks.measuring import Row, row, trained
-from tests.benchmarks.pools import Size, pool_of, repeated, tasks
+from tests.benchmarks.measuring import Row, Size, pool_of, repeated, row, tasks, trained
 from tests.helpers.trained import make_placer
 
 REPEATS, HUGE = 25, Size(10_000, 1024)

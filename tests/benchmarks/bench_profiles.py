@@ -23,9 +23,8 @@ from dreamshard.traces.learning import PRIOR_DEVICES, learn
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.bench_real_gpu import Cell as Split, draw_tasks
 from tests.benchmarks.contest import DATA, QUICK, measured
-from tests.benchmarks.measuring import Row
-from tests.benchmarks.pools import BATCH, Size, meta_tables, repeated, task_of
-from tests.helpers.laws import PAGES, SIMULATED, UNSEEN, Law, LawTestbed
+from tests.benchmarks.measuring import Row, Size, meta_tables, repeated, task_of
+from tests.helpers.laws import BATCH, PAGES, SIMULATED, UNSEEN, Law, LawTestbed
 from tests.helpers.neuroshard_law import DEVICES, neuroshard_folder, neuroshard_law
 
 PRIORS, NOISE, PROFILES = ("rtx2080ti", "v100", "none"), 0.03, (1, 2, 3, 5)

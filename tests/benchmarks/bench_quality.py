@@ -18,8 +18,20 @@ from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.search.baselines import HEURISTICS, RandomPlacer, baselines
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
-from tests.benchmarks.measuring import Row, relative, row, trained, true_ms
-from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, Memory, Size, pool_of, tasks
+from tests.benchmarks.measuring import (
+    ALL_DIMS,
+    TRAINED,
+    Dims,
+    Memory,
+    Row,
+    Size,
+    pool_of,
+    relative,
+    row,
+    tasks,
+    trained,
+    true_ms,
+)
 from tests.helpers.laws import LAWS, SIMULATED, Law
 from tests.helpers.trained import make_placer
 

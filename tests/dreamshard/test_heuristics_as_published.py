@@ -11,7 +11,7 @@ import torch
 
 from dreamshard.search.baselines import HEURISTICS, baselines
 from dreamshard.tasks import PlacementTask
-from tests.benchmarks.pools import Dims, meta_tables
+from tests.benchmarks.measuring import Dims, meta_tables
 from tests.helpers.tables import device_memory_bytes
 
 KINDS: dict[str, tuple[Dims, int, int, int | None]] = {  # dims, tables, devices, memory; None for about an even share
