@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.roofline import placed_loads, sharding_costs
+from dreamshard.hardware.roofline import placed_loads
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
@@ -56,15 +55,6 @@ def table_loads(
     """The roofline's loads of whole tables."""
     task = PlacementTask(tables, 1, 2**62, precision, optimizer)
     return placed_loads(Shards.of(task, Placement.whole([0] * len(tables), 1)), batch_size)
-
-
-def device_costs(bed: SimulatedTestbed, tables: Tables, device: Int[Tensor, "B T"], num_devices: int) -> DeviceCosts:
-    """`[B, D]` costs of placements of the same whole tables, without noise."""
-    task = PlacementTask(tables, num_devices, 2**62)
-    placed = [Shards.of(task, Placement.whole(devices, num_devices)) for devices in device]
-    return DeviceCosts(
-        torch.stack([sharding_costs(shards, bed.setup.batch_size, bed.spec).phases_ms for shards in placed])
-    )
 
 
 class ByCount(Testbed):

@@ -1,45 +1,20 @@
 """From costs to a placement: by a trained network, and by a preset's roofline with nothing trained."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placer import NoPlacementError
-from dreamshard.search import GreedyCostPlacer, RooflinePlacer
+from dreamshard.search import RooflinePlacer
 from dreamshard.search.baselines import baselines
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.tables import pool_of
-from tests.helpers.trained import learnt, learnt_placer, make_placer
+from tests.helpers.trained import learnt_placer
 
 UNHURRIED_MS = 50.0
 PRIOR = RooflinePlacer(PRESETS["a100"])
-
-
-def starts(task):
-    state = learnt()
-    placers = [replace(make_placer(state), inference="policy")]
-    placers += [GreedyCostPlacer(state.cost_network, state.normaliser), *baselines().values()]
-    for placer in placers:
-        try:
-            yield placer.place(task)
-        except NoPlacementError:
-            continue
-
-
-@pytest.mark.parametrize("budget_ms", [0.0, 5.0, UNHURRIED_MS])
-@pytest.mark.parametrize("num_devices", [1, 2, 4])
-@pytest.mark.slow
-def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, budget_ms):
-    placer = learnt_placer()
-    for seed in range(3):
-        task = PlacementTask(pool_of(14, seed), num_devices, 2**33)
-        cost_ms = float(placer.predict(task, placer.place(task, budget_ms)).overall_ms())
-        assert cost_ms <= min(float(placer.predict(task, start).overall_ms()) for start in starts(task)) * (1 + 1e-5)
 
 
 def test_local_search_finds_the_even_split_that_no_start_has():
@@ -49,12 +24,6 @@ def test_local_search_finds_the_even_split_that_no_start_has():
         float(placer.predict(task, placer.place(task, ms)).overall_ms()) for ms in (0.0, UNHURRIED_MS)
     )
     assert unhurried < 0.999 * hurried
-
-
-def test_a_budget_is_a_number_of_changes():
-    placer, task = learnt_placer(), PlacementTask(pool_of(40), 4, 2**33)
-    assert placer.moves(task, 50.0) == 10 * placer.moves(task, 5.0) != placer.moves(task)
-    assert replace(placer, budget_ms=5.0).moves(task) == placer.moves(task, 5.0)
 
 
 def true_ms(task, placement, batch_size=65_536):

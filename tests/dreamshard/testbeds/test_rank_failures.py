@@ -1,26 +1,43 @@
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from dreamshard.testbeds.base import MeasurementError
-from tests.helpers.cluster_testbed import (
-    BATCH,
-    TABLES,
-    children,
-    have_ended,
-    open_cluster,
-    pids_of,
-    placement,
-    with_fault,
-)
+from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
 from tests.helpers.lookups import FaultyLookups
-from tests.helpers.tables import roomy_task
+from tests.helpers.tables import roomy_task, tables_of_dims
 
 pytestmark = pytest.mark.processes
+
+
+def with_fault(fault: str):
+    """Two tables, the second of which `FaultyLookups` does not give."""
+    return roomy_task(tables_of_dims([4, 8], rows=500, names=["healthy", fault]))
+
+
+def pids_of(bed) -> list[int]:
+    """Of its ranks, in the order of devices."""
+    return [process.pid for process in bed.ranks.launcher._processes]
+
+
+def have_ended(pids: list[int]) -> bool:
+    """Whether all processes end in time; psutil's own waiting would take their exit codes from the launcher."""
+    for pid in pids:
+        with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid)) as process:
+            if not select.select([process], [], [], 60)[0]:
+                return False
+    return True
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill", "hang", "outside"])
