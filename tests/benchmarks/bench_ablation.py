@@ -27,20 +27,7 @@ from dreamshard.cost_model import StructuredCostNetwork
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingAlgorithm, TrainingConfig, with_algorithm
-from tests.benchmarks.measuring import (
-    ALL_DIMS,
-    TRAINED,
-    Costs,
-    Place,
-    Row,
-    Size,
-    law_state,
-    pool_of,
-    relative,
-    repeated,
-    tasks,
-    true_ms,
-)
+from tests.benchmarks.measuring import ALL_DIMS, TRAINED, Costs, Place, Row, Size, law_state, relative, tasks, true_ms
 from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.laws import LAWS, NOISE, UNSEEN
 
@@ -102,7 +89,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
             method = {"method": part.method, "exchanges": part.exchanges, "noise": noise}
             states = [law_state(dims, seed, law, part.config, **method) for seed in seeds]
             for size, count in COUNTS.items():
-                drawn = tasks(repeated(pool_of(dims, "validation"), size.tables), size, 2 if quick else count, seed=300)
+                drawn = tasks(dims, "validation", size, 2 if quick else count, seed=300)
                 for name, kind in part.placers.items():
                     placers = [_place(kind, part.method.placer(state)) for state in states]
                     costs = np.array([true_ms(law, drawn, placer) for placer in placers])

@@ -19,7 +19,7 @@ from typing import Any
 
 from dreamshard.cost_model.exchanges import exchanges_for
 from tests.benchmarks.contest import Contest, report, results
-from tests.benchmarks.measuring import ALL_DIMS, Dims, Row, Size, Split, pool_of, repeated, tasks
+from tests.benchmarks.measuring import ALL_DIMS, Dims, Row, Size, Split, pool_of, tasks
 from tests.helpers.laws import BATCH, SIMULATED, LawTestbed
 
 TRAINED, LARGE = (Size(200, 8), Size(50, 4)), Size(800, 128)
@@ -64,14 +64,14 @@ def cells(quick: bool) -> list[Cell]:
 def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     """Train every placer of a cell, and place all of its tasks, except the sizes and placers that are `known`."""
     pool, testbed = pool_of(cell.dims, "train"), LawTestbed(SIMULATED, cell.seed)
-    training = tasks(repeated(pool, cell.trained.tables), cell.trained, 50, _TRAINING_SEED, "paper")
+    training = tasks(cell.dims, "train", cell.trained, 50, _TRAINING_SEED, "paper")
     designed = exchanges_for(training, BATCH, [size.devices for size in cell.placed])
     exchanges = [testbed.measure_exchange(exchange) for exchange in designed]
     makers = Contest(pool, training, testbed, exchanges, cell.seed, cell.measurements).makers()
     lines, about = [], {"dims": cell.dims, "trained": str(cell.trained), "seed": cell.seed}
     for size in cell.placed:
-        count, unseen = cell.num_tasks or (30 if size.tables <= 100 else 10), pool_of(cell.dims, cell.split)
-        placed = tasks(repeated(unseen, size.tables), size, count, _PLACED_SEED, "paper")
+        count = cell.num_tasks or (30 if size.tables <= 100 else 10)
+        placed = tasks(cell.dims, cell.split, size, count, _PLACED_SEED, "paper")
         text = str(size) if size == cell.trained else f"{size}, trained at {cell.trained}"
         able = {name: make for name, make in makers.items() if size == cell.trained or name not in AS_TRAINED}
         lines += [about | row for row in results(able, {text: placed}, known, SIMULATED.true_ms)]

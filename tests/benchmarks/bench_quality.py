@@ -25,7 +25,6 @@ from tests.benchmarks.measuring import (
     Memory,
     Row,
     Size,
-    pool_of,
     relative,
     row,
     tasks,
@@ -95,5 +94,5 @@ def _predictions(case: Set, placers: Sequence[DreamShardPlacer]) -> tuple[float,
 
 @cache
 def _tasks(case: Set) -> list[PlacementTask]:
-    pool, count = pool_of(case.dims, "validation" if case.quick else "test"), 3 if case.quick else COUNTS[case.size]
-    return tasks(pool, case.size, count, seed=200, memory=case.memory)
+    split, count = ("validation", 3) if case.quick else ("test", COUNTS[case.size])
+    return tasks(case.dims, split, case.size, count, seed=200, memory=case.memory)

@@ -71,9 +71,11 @@ def halves(pool: Tables, seed: int) -> tuple[Tables, Tables]:
     return pool.select(drawn[0].sort().values), pool.select(torch.cat(drawn[1:]).sort().values)
 
 
-def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "generous") -> list[PlacementTask]:
-    """Seeded tasks of distinct tables, with devices of the memory of `task_of`."""
-    numbered = enumerate(drawn(pool, size, count, seed))
+def tasks(
+    dims: Dims, split: Split, size: Size, count: int, seed: int, memory: Memory = "generous"
+) -> list[PlacementTask]:
+    """Seeded tasks of distinct tables of `pool_of`, repeated if it has too few."""
+    numbered = enumerate(drawn(repeated(pool_of(dims, split), size.tables), size, count, seed))
     return [task_of(tables, size.devices, f"{size}-{memory}-{seed}-{i:03}", memory) for i, tables in numbered]
 
 
@@ -161,7 +163,9 @@ def law_state(dims: Dims, seed: int, law: Law, config, method=None, *, exchanges
     pool, testbed = pool_of(dims, "train"), LawTestbed(law, seed, noise)
     designed = designed_exchanges(PLACED_ON, None, EXCHANGED_BYTES) if exchanges else []
     measured = [testbed.measure_exchange(exchange) for exchange in designed]
-    return learn(pool, tasks(pool, TRAINED, 50, seed=5), config, seed, testbed, exchanges=measured, method=method).state
+    return learn(
+        pool, tasks(dims, "train", TRAINED, 50, seed=5), config, seed, testbed, exchanges=measured, method=method
+    ).state
 
 
 def true_ms(law: Law, tasks: Sequence[PlacementTask], place: Place) -> Costs:
