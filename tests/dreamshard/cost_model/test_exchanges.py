@@ -50,13 +50,6 @@ def data_of(samples) -> CostData:
     return CostData.of(samples, Normaliser.fit(POOL))
 
 
-def test_without_exchanges_placements_decide():
-    fitted = network(*placements(4))
-    assert (fitted.comm_ms > 0).any()
-    assert torch.equal(fitted.for_task(task(4)).comm_ms, fitted.comm_ms)
-    assert torch.equal(fitted.for_task(task(64)).comm_ms, fitted.comm_ms)
-
-
 @pytest.mark.parametrize(
     ("count", "learnt", "wanted", "rel"),
     [(4, (32,), 32, 0.02), (4, (32,), 4, 1e-4), (4, (2, 4, 8, 16, 32), 128, 0.03), (1, (16,), 16, 0.02)],

@@ -37,15 +37,6 @@ def measured(*series, limits=LIMITS, seed=0, known=()):
     return rounds, order
 
 
-def test_each_round_has_its_own_order_of_all_placements():
-    _, order = measured(*[range(10, 1, -1)] * 6)
-    rounds = [[k for number, k in order if number == r] for r in range(5)]
-    assert [number for number, _ in order] == sorted(number for number, _ in order)
-    assert all(sorted(one_round) == list(range(6)) for one_round in rounds)
-    assert len({tuple(one_round) for one_round in rounds}) > 1
-    assert order == measured(*[range(10, 1, -1)] * 6)[1] != measured(*[range(10, 1, -1)] * 6, seed=1)[1]
-
-
 @pytest.mark.parametrize(
     ("series", "are_compared", "counts"),
     [
