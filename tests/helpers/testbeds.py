@@ -17,8 +17,12 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.samples import sample_of_phases
+from tests.helpers.tables import tables_of_dims
 
 RTX2080TI = PRESETS["rtx2080ti"]
+RANK_BATCH = 64
+RANK_TABLES = tables_of_dims([4, 8, 128], rows=500)
+"""A batch and tables that ranks on the CPU measure in a moment."""
 
 
 def simulated(noise: float = 0.01, batch_size: int = 65_536) -> SimulatedTestbed:
@@ -55,6 +59,11 @@ def table_loads(
     """The roofline's loads of whole tables."""
     task = PlacementTask(tables, 1, 2**62, precision, optimizer)
     return placed_loads(Shards.of(task, Placement.whole([0] * len(tables), 1)), batch_size)
+
+
+def on_two(*device: int) -> Placement:
+    """Whole tables on two devices."""
+    return Placement.whole(torch.tensor(device), 2)
 
 
 class ByCount(Testbed):
