@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from importlib import resources
 
 import pytest
 import torch
@@ -31,10 +30,6 @@ PRIOR = RooflinePlacer(PRESETS["a100"])
 BUDGET_MS = 10.0
 GB = 10**9
 COLUMNS = ("table_wise", "column_wise")
-
-
-def bundled(name):
-    return read_tables(str(resources.files("dreamshard.workloads") / "data" / f"{name}.csv"))
 
 
 def cost_ms(task, placement, placer=PRIOR):
@@ -81,7 +76,7 @@ def test_a_table_larger_than_every_device_is_split(placer):
 @pytest.mark.parametrize("types", [COLUMNS, SHARDING_TYPES])
 def test_tables_that_no_memory_holds_are_cached(types):
     constraints = Constraints(sharding_types=types, caching=True)
-    task = PlacementTask(bundled("mlperf-dlrm-dcnv2"), 8, 8 * GB, constraints=constraints)
+    task = PlacementTask(read_tables("mlperf-dlrm-dcnv2"), 8, 8 * GB, constraints=constraints)
     placement = legal(task, RooflinePlacer(PRESETS["h100"]))
     cached = [t for t, sharding in enumerate(placement.tables) if sharding.cached_share is not None]
     assert 0 < len(cached) < len(placement.tables)
@@ -89,14 +84,14 @@ def test_tables_that_no_memory_holds_are_cached(types):
 
 
 def test_a_trained_network_spreads_tables_too():
-    task = PlacementTask(bundled("mlperf-dlrm-dcnv2"), 8, 80 * GB, constraints=ANY_SHARDING)
+    task = PlacementTask(read_tables("mlperf-dlrm-dcnv2"), 8, 80 * GB, constraints=ANY_SHARDING)
     placer = learnt_placer()
     plain = placer.place(replace(task, constraints=UNCONSTRAINED))
     assert cost_ms(task, legal(task, placer), placer) <= cost_ms(task, plain, placer) * 1.01
 
 
 def test_a_hot_table_is_spread_with_copies_of_small_ones():
-    pool, prior = bundled("nvidia-synthetic-small"), RooflinePlacer(PRESETS["h200"])
+    pool, prior = read_tables("nvidia-synthetic-small"), RooflinePlacer(PRESETS["h200"])
     drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
     task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
     placement, plain = prior.place(task), prior.place(replace(task, constraints=UNCONSTRAINED))

@@ -29,8 +29,9 @@ RANKS = "models:/dreamshard.tables.h200-2x8/1"
 def register(mlflow_settings: Settings, placer: TrainedPlacer):
     """A function that registers a version and returns it."""
 
-    def make(made_of: Training = MODELLED, **given) -> str:
+    def make(made_of: Training = MODELLED, params=None, **given) -> str:
         with runs.open_run(mlflow_settings, "retrain") as run:
+            run.log_params(params or {})
             return registration.register_placer(mlflow_settings, placer, run, made_of, **given)
 
     return make
@@ -152,14 +153,12 @@ MADE_OF = {
 
 
 @pytest.fixture
-def two_versions(mlflow_settings, placer: TrainedPlacer, version: str, task: PlacementTask) -> Store:
+def two_versions(mlflow_settings: Store, register, version: str) -> Store:
     """Version 1 of training `first`, the champion, and version 2 of training `second`."""
     for training, made_of in MADE_OF.items():
-        with runs.open_run(mlflow_settings, "retrain") as run:
-            run.log_params({"iterations": 2, "tables": 4})
-            tags = {"training": training, "evaluation": "of it", "dataset": version, "iteration": 2}
-            gain = {"gain_over_champion_pct": 25.0, "cost_ms": 3.0}
-            registration.register_placer(mlflow_settings, placer, run, made_of, metrics=gain, tags=tags)
+        tags = {"training": training, "evaluation": "of it", "dataset": version, "iteration": 2}
+        gain = {"gain_over_champion_pct": 25.0, "cost_ms": 3.0}
+        register(made_of, {"iterations": 2, "tables": 4}, metrics=gain, tags=tags)
     set_alias(mlflow_settings, FIRST, "champion", "the first")
     return mlflow_settings
 
