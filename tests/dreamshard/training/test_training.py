@@ -26,7 +26,6 @@ from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import (
     TINY,
     bits,
-    continue_from,
     fit_costs,
     improve_policy,
     learnt,
@@ -44,8 +43,8 @@ from tests.helpers.trained import (
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
-def begin(algorithm="dreamshard", seed: int = 0) -> TrainingState:
-    return start_training(pool_of(24), with_algorithm(TINY, algorithm), seed)
+def begin(algorithm="dreamshard", seed: int = 0, base=None) -> TrainingState:
+    return start_training(pool_of(24), with_algorithm(TINY, algorithm), seed, base=base)
 
 
 @each_algorithm
@@ -80,9 +79,7 @@ def test_a_run_stopped_after_every_step_ends_with_its_seeds_bits(algorithm, warm
     before, earlier = rounds(begin(algorithm, seed=1), 1) if warm else (None, [])
 
     def start(seed: int = 7) -> TrainingState:
-        if before is None:
-            return begin(algorithm, seed)
-        return continue_from(make_placer(before), with_algorithm(TINY, algorithm), seed)
+        return begin(algorithm, seed, base=make_placer(before) if before else None)
 
     def kept(state: TrainingState) -> TrainingState:
         save_state(state, tmp_path / "state")
@@ -108,7 +105,7 @@ def test_going_on_from_a_placer_leaves_it_unchanged(algorithm):
     before, samples = rounds(begin(algorithm), 1)
     kept = {name: value.clone() for name, value in bits(before).items() if name != "generator"}
     placer = make_placer(before)
-    state = continue_from(placer, with_algorithm(TINY, algorithm).warm(), seed=7)
+    state = start_training(pool_of(24), with_algorithm(TINY, algorithm).warm(), seed=7, base=placer)
     assert state.normaliser is placer.normaliser
     assert all(torch.equal(bits(state)[name], value) for name, value in kept.items())
     samples += measured(state, tiny_tasks())
@@ -119,7 +116,7 @@ def test_going_on_from_a_placer_leaves_it_unchanged(algorithm):
     assert not same(state, before)
     other = "paper" if algorithm != "paper" else "dreamshard"
     with pytest.raises(ValueError):
-        continue_from(placer, with_algorithm(TINY, other), seed=1)
+        begin(other, base=placer)
 
 
 def test_placements_that_did_not_fit_are_not_learnt_from():
