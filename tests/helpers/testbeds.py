@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.roofline import placed_loads
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
@@ -17,22 +17,18 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.samples import sample_of_phases
-from tests.helpers.tables import tables_of_dims
 
 RTX2080TI = PRESETS["rtx2080ti"]
-RANK_BATCH = 64
-RANK_TABLES = tables_of_dims([4, 8, 128], rows=500)
-"""A batch and tables that ranks on the CPU measure in a moment."""
 
 
-def simulated(noise: float = 0.01, batch_size: int = 65_536) -> SimulatedTestbed:
+def simulated(noise: float = 0.01, batch_size: int = 65_536, spec: AcceleratorSpec = RTX2080TI) -> SimulatedTestbed:
     """The simulated testbed, which needs no lookups."""
 
     def no_lookups(name: str):
         raise AssertionError(f"the simulated testbed asked for the lookups of {name}")
 
     setup = TestbedSetup(num_devices=2, batch_size=batch_size, lookups=no_lookups)
-    return SimulatedTestbed(setup, RTX2080TI, noise)
+    return SimulatedTestbed(setup, spec, noise)
 
 
 def any_sharding_task(tables: Tables, num_devices: int = 2, **options: Any) -> PlacementTask:

@@ -15,9 +15,8 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer, SearchingPlacer
 from dreamshard.search.baselines import baselines
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learnt, learnt_placer
 
 UNHURRIED_MS = 50.0
@@ -34,8 +33,7 @@ def test_local_search_finds_the_even_split_that_no_start_has():
 
 
 def true_ms(task, placement, batch_size=65_536):
-    setup = TestbedSetup(num_devices=task.num_devices, batch_size=batch_size, lookups=lambda name: pytest.fail(name))
-    return SimulatedTestbed(setup, PRESETS["a100"], noise=0.0).measure(task, placement)
+    return simulated(0.0, batch_size, PRESETS["a100"]).measure(task, placement)
 
 
 @pytest.mark.parametrize("constraints", [UNCONSTRAINED, ANY_SHARDING], ids=["whole", "every sharding type"])

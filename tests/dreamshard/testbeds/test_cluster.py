@@ -15,9 +15,9 @@ from dreamshard.costs import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster import ClusterTestbed
-from tests.helpers.lookups import EvenLookups, FaultyLookups
+from tests.helpers.lookups import BATCH, TABLES, EvenLookups, FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
-from tests.helpers.testbeds import RANK_BATCH as BATCH, RANK_TABLES as TABLES, any_sharding_task, of_every_type, on_two
+from tests.helpers.testbeds import any_sharding_task, of_every_type, on_two
 
 pytestmark = pytest.mark.processes
 

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.simulated import EmulatedTestbed, SimulatedTestbed
-from tests.helpers.lookups import EvenLookups
+from dreamshard.testbeds.simulated import EmulatedTestbed
+from tests.helpers.lookups import BATCH, TABLES, EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
-from tests.helpers.testbeds import RANK_BATCH as BATCH, RANK_TABLES as TABLES, any_sharding_task, of_every_type, on_two
+from tests.helpers.testbeds import any_sharding_task, of_every_type, on_two, simulated
 
 H100 = PRESETS["h100"]
 PLAIN = replace(PRESETS["v100"], link_curve=None)  # its link is a latency and a bandwidth
@@ -82,9 +83,7 @@ V100 = PRESETS["v100"]
 DIMS = [4, 8, 16, 32, 64, 128]
 
 
-def make_testbed(seed: int = 0, noise: float = 0.01) -> SimulatedTestbed:
-    setup = TestbedSetup(num_devices=2, batch_size=4096, lookups=EvenLookups(4096), seed=seed)
-    return SimulatedTestbed(setup, V100, noise)
+make_testbed = partial(simulated, batch_size=4096, spec=V100)
 
 
 def exchange(*sent_bytes: int) -> Exchange:
